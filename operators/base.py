@@ -1,0 +1,157 @@
+"""The vocabulary that all operators share: batches of columns, specs, and the ports handed to state machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+MIN_TIMESTAMP = -(2**62)
+"""A watermark that has not started."""
+MAX_TIMESTAMP = 2**62
+"""The watermark of an input that has ended."""
+
+
+class Site(NamedTuple):
+    """Where in the user's program something was said."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+NOWHERE = Site("<unknown>", 0)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Columns of equal length that move together; a column that nobody reads is None.
+
+    `keys` are *encoded* keys: two keys are equal when their bytes are. `timestamps` (event time) and `stamps` (the
+    record's source watermark just before it) are ms since the epoch. `offsets` are the records' places in their source
+    partition; `signs` are +1, or -1 for a retraction. `owners` says, per row, which in-flight message it came from.
+    """
+
+    values: list[Any]
+    keys: list[bytes | None] | None = None
+    timestamps: list[int] | None = None
+    stamps: list[int] | None = None
+    offsets: Sequence[int] | None = None
+    headers: list[Mapping[str, bytes] | None] | None = None
+    signs: list[int] | None = None
+    owners: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def row(self, index: int) -> Batch:
+        """Return the batch that holds only the row at `index`."""
+        return self.slice(index, index + 1)
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """Return the rows from `start` up to, not including, `stop`."""
+        return Batch(
+            self.values[start:stop],
+            *(column if column is None else column[start:stop] for column in self._columns()),  # type: ignore[arg-type]
+        )
+
+    def extend(self, other: Batch) -> None:
+        """Append the rows of `other`, which must carry the same columns."""
+        self.values.extend(other.values)
+        for mine, theirs in zip(self._columns(), other._columns(), strict=True):
+            if mine is not None:
+                mine.extend(theirs)  # type: ignore[attr-defined,arg-type]
+
+    def _columns(self) -> tuple[Sequence[Any] | None, ...]:
+        return (self.keys, self.timestamps, self.stamps, self.offsets, self.headers, self.signs, self.owners)
+
+
+class Store(Protocol):
+    """State of one operator in one task: an ordered map from bytes to values, that reads its own writes."""
+
+    def get(self, key: bytes, default: Any = None) -> Any:
+        """Return the value at `key`, or `default`."""
+
+    def put(self, key: bytes, value: Any) -> None:
+        """Set the value at `key`; it is durable with the next commit."""
+
+    def delete(self, key: bytes) -> None:
+        """Remove `key`; nothing happens where it is absent."""
+
+    def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
+        """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""
+
+
+class Serde(Protocol):
+    """Turns values into bytes and back."""
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of `value`."""
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of `data`; raises when they are not what this serde writes."""
+
+
+class Operator(Protocol):
+    """A stateful operator at work in one task: rows and watermarks in, rows out, no I/O and no clock."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Take in rows and return what they make it emit at once."""
+
+    def on_watermark(self, watermark: int) -> Batch | None:
+        """Return what fires now that no earlier event time is awaited, in stamp order."""
+
+    def next_due(self) -> int:
+        """Return the smallest watermark at which something fires, or MAX_TIMESTAMP + 1."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Spec:
+    """What the user said about one operator: frozen, and pointing only at its parents.
+
+    The class variables are traits: the planner asks these, never the type. `code` is what a stateless operator
+    contributes to a fused function, with `{value}` for what comes in and `{out}` for what goes on; a last line that
+    ends with a colon opens the block in which the operators below run.
+    """
+
+    parents: tuple[Spec, ...] = ()
+    op_id: str | None = None
+    site: Site = NOWHERE
+    on_error: Any = None
+
+    kind: ClassVar[str]
+    code: ClassVar[tuple[str, ...] | None] = None
+    source: ClassVar[bool] = False
+    terminal: ClassVar[bool] = False
+    stateful: ClassVar[bool] = False
+    keyed: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = False
+    repartitions: ClassVar[bool] = False
+    one_to_one: ClassVar[bool] = False
+    order_sensitive: ClassVar[bool] = False
+    wall_clock: ClassVar[bool] = False
+    needs_id: ClassVar[bool] = False
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The user's functions by the name under which `code` calls them."""
+        return {}
+
+    def describe(self) -> str:
+        """A few words for drawings, beyond the kind."""
+        return ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an object with `open(context)` learns: its application, its task, and where it may count."""
+
+    app: str
+    operator: str
+    task: int
+    counters: dict[str, int] = field(default_factory=dict)
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add `by` to a counter that the run's metrics show under the operator."""
+        self.counters[name] = self.counters.get(name, 0) + by

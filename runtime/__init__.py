@@ -1,0 +1,1 @@
+"""Runs a plan: the event loop, completion and commit, stores, and the systems where streams live."""

@@ -1,0 +1,33 @@
+"""The checkpoint of one task: how far each of its inputs is processed, and the watermarks as of there."""
+
+from __future__ import annotations
+
+import msgspec
+
+from operators.base import MIN_TIMESTAMP
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """How far one source partition is processed: `offset` is the next to read.
+
+    `bucket` is the key bucket, "all" until a task is split. `watermark` is the source's as of `offset`; for an
+    intermediate stream `producers` has the watermark that each of its producers has sent.
+    """
+
+    system: str
+    stream: str
+    partition: int
+    offset: int
+    bucket: str = "all"
+    watermark: int = MIN_TIMESTAMP
+    producers: dict[str, int] = {}
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+    """All positions of one task under one generation; `outputs` has what a file output needs to go on or go back."""
+
+    generation: int
+    positions: tuple[Position, ...] = ()
+    watermarks: dict[str, int] = {}
+    outputs: dict[str, int] = {}
+    version: int = 1

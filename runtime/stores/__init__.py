@@ -1,0 +1,1 @@
+"""State of tasks: one kind of store per file, behind the `Store` port of `operators.base`."""

@@ -1,0 +1,1 @@
+"""Where streams live: one system per file, behind the ports of `base`."""
