@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from operators.base import Batch
+from operators.base import Batch, Serde
 from runtime.checkpoint import Checkpoint
 
 
@@ -135,6 +135,48 @@ class Environment(Protocol):
 
     def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
         """Remove the application's checkpoints and state (of `stores`, or all) and begin a new generation."""
+
+    def close(self) -> None:
+        """Release everything; a second call does nothing."""
+
+
+class Source(Protocol):
+    """A bound input that is not a stream of the environment: rows by partition and offset, read again from anywhere."""
+
+    name: str
+    """What the system is called in checkpoints: "jsonl", "csv", …"""
+    partitions: int
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde that reads this source's values, given the one that the pipeline declares."""
+
+    def offsets(self, partition: int) -> Offsets:
+        """Return the readable range of a partition; a bounded source has always ended."""
+
+    def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on; None at the end."""
+
+    def close(self) -> None:
+        """Release everything; a second call does nothing."""
+
+
+class Sink(Protocol):
+    """A bound output that is not a stream of the environment: written before the commit, taken back after a crash."""
+
+    name: str
+    partitions: int
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde that makes this sink's values, given the one that the pipeline declares."""
+
+    def recover(self, position: int) -> None:
+        """Drop everything beyond `position`, as an earlier `flush` returned it; 0 empties the sink."""
+
+    def write(self, batch: Batch) -> None:
+        """Take rows, in order; they need not be durable yet."""
+
+    def flush(self) -> int:
+        """Make all rows durable and return the position that the commit records."""
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""
