@@ -1,0 +1,279 @@
+"""Values to bytes and back: JSON, MessagePack, strings, bytes, and a self-describing default between stages."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from operators.base import Serde
+from runtime.errors import SerdeError
+
+REFUSALS = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError, ValueError, OverflowError, KeyError)
+"""What the decoders raise on hostile bytes: msgspec alone raises three unrelated kinds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Json:
+    """JSON of `type` (a msgspec Struct, a dataclass, or plain types).
+
+    >>> Json(list[int]).decode(b"[1, 2]")
+    [1, 2]
+    """
+
+    type: Any = Any
+
+    def __post_init__(self) -> None:
+        _freeze(self, msgspec.json.Encoder().encode, msgspec.json.Decoder(self.type).decode)
+
+    encode: Callable[[Any], bytes] = dataclasses.field(init=False, repr=False, compare=False)
+    decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class MessagePack:
+    """MessagePack of `type`.
+
+    >>> MessagePack(dict).decode(MessagePack().encode({"a": 1}))
+    {'a': 1}
+    """
+
+    type: Any = Any
+
+    def __post_init__(self) -> None:
+        _freeze(self, msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(self.type).decode)
+
+    encode: Callable[[Any], bytes] = dataclasses.field(init=False, repr=False, compare=False)
+    decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class String:
+    """Text as UTF-8.
+
+    >>> String().encode("é")
+    b'\\xc3\\xa9'
+    """
+
+    type: Any = str
+
+    def encode(self, value: str) -> bytes:
+        """Return the UTF-8 bytes of `value`."""
+        return str.encode(value)
+
+    def decode(self, data: bytes) -> str:
+        """Return the text of `data`."""
+        return bytes.decode(data)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bytes:
+    """Bytes as they are.
+
+    >>> Bytes().decode(b"abc")
+    b'abc'
+    """
+
+    type: Any = bytes
+
+    def encode(self, value: bytes) -> bytes:
+        """Return `value`; raises TypeError when it is not bytes."""
+        if type(value) is not bytes:
+            raise TypeError(f"Bytes() got a {type(value).__name__}; convert it, or choose another serde")
+        return value
+
+    def decode(self, data: bytes) -> bytes:
+        """Return `data`."""
+        return data
+
+
+PLAIN = b"\x00"
+TUPLE = b"\x01"
+LIST = b"\x02"
+MAPPING = b"\x03"
+WHOLE = b"\x04"
+FIELDS = b"\x05"
+ENUM = b"\x06"
+SET = b"\x07"
+FROZEN_SET = b"\x08"
+SEQUENCES: dict[bytes, Callable[..., Any]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
+TAG_OF_SEQUENCE = {kind: tag for tag, kind in SEQUENCES.items()}
+SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagged:
+    """MessagePack that remembers types: what intermediate streams and state use where no type is declared.
+
+    Plain values cost one byte more than MessagePack. Structs, dataclasses, named tuples and enums carry the name of
+    their class, which must be importable by it in a module that the reader has already loaded: bytes never make the
+    reader import anything, and never make anything but such values.
+
+    >>> Tagged().decode(Tagged().encode((1, "a", None)))
+    (1, 'a', None)
+    """
+
+    type: Any = Any
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of `value`; raises SerdeError for a type that needs a declared serde."""
+        kind = type(value)
+        if kind in SCALARS:
+            return PLAIN + _pack(value)
+        if kind in TAG_OF_SEQUENCE:
+            return _encode_sequence(self, kind, value)
+        if kind is dict:
+            if SCALARS.issuperset(map(type, value.values())) and all(type(key) is str for key in value):
+                return PLAIN + _pack(value)
+            return MAPPING + _pack([part for pair in value.items() for part in map(self.encode, pair)])
+        if isinstance(value, Enum):
+            return ENUM + _pack((_name_of(kind), self.encode(value.value)))
+        if _is_whole(kind):
+            return WHOLE + _pack((_name_of(kind), value))
+        return FIELDS + _pack((_name_of(kind), [self.encode(field) for field in _field_values(value)]))
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of `data`; raises SerdeError when this serde did not write it."""
+        tag, body = data[:1], data[1:]
+        if tag == PLAIN:
+            return _unpack(body)
+        if tag in SEQUENCES:
+            return SEQUENCES[tag](map(self.decode, _unpack(body)))
+        if tag == MAPPING:
+            parts = map(self.decode, _unpack(body))
+            return dict(zip(parts, parts, strict=True))
+        if tag == WHOLE:
+            name, _ = _whole_decoder.decode(body)
+            return _decoder_of(name).decode(body)[1]
+        if tag == ENUM or tag == FIELDS:
+            name, payload = _unpack(body)
+            if tag == ENUM:
+                return _class_of(name)(self.decode(payload))
+            return _rebuild(_class_of(name), [self.decode(field) for field in payload])
+        raise SerdeError(f"bytes that start with {data[:8]!r} were not written by Tagged()")
+
+
+def serde_of(declared: Any) -> Serde:
+    """Return the serde for what a user may write: a serde, a type, or None for JSON of anything.
+
+    >>> serde_of(str), serde_of(bytes), serde_of(None)
+    (String(type=<class 'str'>), Bytes(type=<class 'bytes'>), Json(type=typing.Any))
+    """
+    if declared is None:
+        return Json()
+    if not isinstance(declared, type) and hasattr(declared, "encode") and hasattr(declared, "decode"):
+        return declared  # type: ignore[no-any-return]
+    if declared is str:
+        return String()
+    if declared is bytes:
+        return Bytes()
+    return Json(declared)
+
+
+def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:
+    """Encode a column; None stays None (a tombstone, or no key)."""
+    if type(serde) is String:
+        try:
+            return list(map(str.encode, values))
+        except TypeError:
+            pass
+    if None in values:
+        encode = serde.encode
+        return [None if value is None else encode(value) for value in values]
+    return list(map(serde.encode, values))
+
+
+def _freeze(serde: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> None:
+    object.__setattr__(serde, "encode", encode)
+    object.__setattr__(serde, "decode", decode)
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+_whole_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+
+
+def _encode_sequence(serde: Tagged, kind: type, value: Any) -> bytes:
+    if kind is list and SCALARS.issuperset(map(type, value)):
+        return PLAIN + _pack(value)
+    parts = [serde.encode(part) for part in value]
+    return TAG_OF_SEQUENCE[kind] + _pack(sorted(parts) if kind in (set, frozenset) else parts)
+
+
+@cache
+def _name_of(kind: type) -> str:
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if "<locals>" in name or _find(name) is not kind:
+        raise SerdeError(
+            f"a {kind.__qualname__} has no serde here: it is not a class that its module {kind.__module__} names; "
+            "declare one, e.g. partition_by(..., value=MyStruct), or move the class to the top of its module"
+        )
+    return name
+
+
+def _find(name: str) -> Any:
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+@cache
+def _class_of(name: str) -> Any:
+    found = _find(name)
+    if not isinstance(found, type) or not (_is_record(found) or issubclass(found, Enum)):
+        raise SerdeError(f"stored bytes name the class {name}, which this program has not loaded")
+    return found
+
+
+@cache
+def _decoder_of(name: str) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(tuple[str, _class_of(name)])
+
+
+def _is_record(kind: type) -> bool:
+    return (
+        issubclass(kind, msgspec.Struct)
+        or dataclasses.is_dataclass(kind)
+        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    )
+
+
+@cache
+def _is_whole(kind: type) -> bool:
+    """Whether msgspec alone brings back exactly what was encoded: every field's declared type says all."""
+    if not _is_record(kind):
+        raise SerdeError(
+            f"a {kind.__qualname__} can't be carried between stages or kept in state: return a msgspec Struct, a "
+            "dataclass or plain types, or declare a serde"
+        )
+    return all(_says_all(hint) for hint in get_type_hints(kind).values())
+
+
+def _says_all(hint: Any) -> bool:
+    if hint in (int, float, str, bytes, bool, type(None)):
+        return True
+    if isinstance(hint, TypeVar) or hint in (Any, object) or not hasattr(hint, "__args__"):
+        return isinstance(hint, type) and _is_record(hint) and _is_whole(hint)
+    return all(argument is ... or _says_all(argument) for argument in hint.__args__)
+
+
+def _field_values(value: Any) -> list[Any]:
+    if isinstance(value, msgspec.Struct):
+        return [getattr(value, name) for name in value.__struct_fields__]
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name) for field in dataclasses.fields(value)]
+    return list(value)
+
+
+def _rebuild(kind: Any, values: list[Any]) -> Any:
+    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
+    if names is None:
+        names = [field.name for field in dataclasses.fields(kind)]
+    return kind(**dict(zip(names, values, strict=True)))
