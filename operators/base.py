@@ -57,6 +57,13 @@ class Batch:
             *(column if column is None else column[start:stop] for column in self._columns()),  # type: ignore[arg-type]
         )
 
+    def take(self, rows: Sequence[int]) -> Batch:
+        """Return the rows at the given places."""
+        return Batch(
+            [self.values[row] for row in rows],
+            *(column if column is None else [column[row] for row in rows] for column in self._columns()),  # type: ignore[arg-type]
+        )
+
     def extend(self, other: Batch) -> None:
         """Append the rows of `other`, which must carry the same columns."""
         self.values.extend(other.values)

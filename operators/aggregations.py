@@ -1,0 +1,230 @@
+"""What a window computes over its values: frozen aggregations whose partial results can be kept, merged and finished."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+V = TypeVar("V")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Aggregation(Generic[V, R]):
+    """How values become a result: `add` takes a whole list of values, so that it can be as fast as C.
+
+    `init` makes the empty accumulator, `merge` joins two, `finish` makes the result. Accumulators are values that a
+    store can keep; `add` and `merge` return a new one (or the one given, changed).
+    """
+
+    name: str
+    init: Callable[[], Any]
+    add: Callable[[Any, list[V]], Any]
+    merge: Callable[[Any, Any], Any]
+    finish: Callable[[Any], R]
+    order_sensitive: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def count() -> Aggregation[Any, int]:
+    """Count the values.
+
+    >>> over(count(), ["a", "b"])
+    2
+    """
+    return Aggregation("count", int, lambda total, values: total + len(values), lambda a, b: a + b, _itself)
+
+
+def mean(of: Callable[[V], float | None]) -> Aggregation[V, float | None]:
+    """Return the mean of a number read off each value; None is left out, and the mean of nothing is None.
+
+    The sum is exact whatever the order of its terms, so the mean is the same however they were batched. (Shewchuk's
+    expansions, as in `math.fsum`.)
+
+    >>> over(mean(lambda v: v), [0.1] * 10)
+    0.1
+    """
+
+    def add(state: Any, values: list[V]) -> Any:
+        numbers = [number for number in map(of, values) if number is not None]
+        return (state[0] + len(numbers), exact_sum([*state[1], *numbers]))
+
+    def merge(a: Any, b: Any) -> Any:
+        return (a[0] + b[0], exact_sum([*a[1], *b[1]]))
+
+    return Aggregation("mean", lambda: (0, ()), add, merge, lambda state: _mean(*state))
+
+
+def total(of: Callable[[V], float | None]) -> Aggregation[V, float]:
+    """Return the sum of a number read off each value, exact as in `mean`.
+
+    >>> over(total(lambda v: v), [1, 2, 3])
+    6
+    """
+
+    def add(state: Any, values: list[V]) -> Any:
+        return exact_sum([*state, *(number for number in map(of, values) if number is not None)])
+
+    return Aggregation("total", tuple, add, lambda a, b: exact_sum([*a, *b]), _round)
+
+
+def maximum(of: Callable[[V], Any]) -> Aggregation[V, Any]:
+    """Return the largest of what is read off each value; None is left out, and of nothing it is None.
+
+    >>> over(maximum(len), ["a", "abc", "ab"])
+    3
+    """
+    return _extreme("maximum", of, max)
+
+
+def minimum(of: Callable[[V], Any]) -> Aggregation[V, Any]:
+    """Return the smallest of what is read off each value; None is left out, and of nothing it is None.
+
+    >>> over(minimum(len), ["ab", "abc"])
+    2
+    """
+    return _extreme("minimum", of, min)
+
+
+def collect() -> Aggregation[V, list[V]]:
+    """Return the values in the order in which they came.
+
+    >>> over(collect(), [3, 1, 2])
+    [3, 1, 2]
+    """
+
+    def add(state: Any, values: list[V]) -> Any:
+        return (*state, *values)
+
+    return Aggregation("collect", tuple, add, add, list, order_sensitive=True)
+
+
+def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None) -> Aggregation[V, list[V]]:
+    """Return the `k` values for which `by` is largest, largest first; ties go to the smallest `then`.
+
+    Without `then`, ties go to what came first, which depends on the order of arrival. Raises ValueError when k < 1.
+
+    >>> over(top_k(2, by=lambda pair: pair[1], then=lambda pair: pair[0]), [("c", 1), ("b", 2), ("a", 1)])
+    [('b', 2), ('a', 1)]
+    """
+    if k < 1:
+        raise ValueError(f"top_k({k}): k must be at least 1")
+
+    def first(values: list[V]) -> tuple[V, ...]:
+        ordered = values if then is None else sorted(values, key=then)
+        return tuple(heapq.nlargest(k, ordered, key=by))
+
+    return Aggregation(
+        f"top {k}",
+        tuple,
+        lambda state, values: first([*state, *values]),
+        lambda a, b: first([*a, *b]),
+        list,
+        order_sensitive=then is None,
+    )
+
+
+def fold(
+    init: Callable[[], Any],
+    add: Callable[[Any, V], Any],
+    merge: Callable[[Any, Any], Any] | None = None,
+    finish: Callable[[Any], R] = _itself,
+) -> Aggregation[V, R]:
+    """Fold the values into an accumulator of your own: `add(accumulator, value)` returns the next one.
+
+    It counts as order-sensitive unless you give `merge(a, b)`, by which you say that the order does not matter.
+
+    >>> over(fold(str, lambda text, letter: text + letter), ["a", "b"])
+    'ab'
+    """
+
+    def add_all(state: Any, values: list[V]) -> Any:
+        for value in values:
+            state = add(state, value)
+        return state
+
+    return Aggregation("fold", init, add_all, merge or _no_merge, finish, order_sensitive=merge is None)
+
+
+def aggregate(into: Callable[..., R], **parts: Aggregation[V, Any]) -> Aggregation[V, R]:
+    """Compute several aggregations at once and hand them, by name, to `into`: a Struct, a dataclass, `dict`.
+
+    Raises ValueError without any part.
+
+    >>> over(aggregate(dict, n=count(), longest=maximum(len)), ["a", "bcd"])
+    {'n': 2, 'longest': 3}
+    """
+    if not parts:
+        raise ValueError("aggregate(...) needs at least one named aggregation, e.g. aggregate(Stats, n=count())")
+    names, each = tuple(parts), tuple(parts.values())
+    return Aggregation(
+        ", ".join(f"{name}={part}" for name, part in parts.items()),
+        lambda: tuple(part.init() for part in each),
+        lambda state, values: tuple(part.add(one, values) for part, one in zip(each, state, strict=True)),
+        lambda a, b: tuple(part.merge(one, other) for part, one, other in zip(each, a, b, strict=True)),
+        lambda state: into(**{n: part.finish(one) for n, part, one in zip(names, each, state, strict=True)}),
+        order_sensitive=any(part.order_sensitive for part in each),
+    )
+
+
+def over(aggregation: Aggregation[V, R], values: list[V]) -> R:
+    """Return what `aggregation` makes of `values`.
+
+    >>> over(count(), [1, 2, 3])
+    3
+    """
+    return aggregation.finish(aggregation.add(aggregation.init(), values))
+
+
+def exact_sum(numbers: list[float]) -> tuple[float, ...]:
+    """Return numbers that add up, exactly, to the sum of `numbers`: one int where all are, else a float expansion.
+
+    The floats come out the same in whatever order and grouping the terms are summed.
+    """
+    integers = [number for number in numbers if isinstance(number, int)]
+    whole = sum(integers)
+    if len(integers) == len(numbers):
+        return (whole,) if numbers else ()
+    terms = [number for number in numbers if not isinstance(number, int)]
+    expansion: list[float] = []
+    while (rest := math.fsum([*terms, *(-part for part in expansion)])) and math.isfinite(rest):
+        expansion.append(rest)
+    if not math.isfinite(rest):
+        expansion = [rest]
+    return (whole, *expansion) if integers else tuple(expansion or (0.0,))
+
+
+def _round(expansion: tuple[float, ...]) -> float:
+    if all(isinstance(part, int) for part in expansion):
+        return sum(expansion)
+    return math.fsum(expansion)
+
+
+def _mean(number: int, expansion: tuple[float, ...]) -> float | None:
+    return _round(expansion) / number if number else None
+
+
+def _extreme(name: str, of: Callable[[V], Any], best: Callable[[list[Any]], Any]) -> Aggregation[V, Any]:
+    def add(state: Any, values: list[V]) -> Any:
+        found = [one for one in map(of, values) if one is not None]
+        if state is not None:
+            found.append(state)
+        return best(found) if found else None
+
+    def merge(a: Any, b: Any) -> Any:
+        return b if a is None else a if b is None else best([a, b])
+
+    return Aggregation(name, lambda: None, add, merge, _itself)
+
+
+def _no_merge(a: Any, b: Any) -> Any:
+    raise ValueError("this fold has no merge=; give one, to say how two accumulators become one")

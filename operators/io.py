@@ -1,0 +1,89 @@
+"""Where messages enter and leave: inputs, tables, outputs, and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from operators.base import NOWHERE, Serde, Site, Spec
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Input(Spec):
+    """A stream that the pipeline reads; several streams where `stream` is a pattern such as "orders-*"."""
+
+    stream: str
+    value: Serde
+    key: Serde | None = None
+    key_of: Callable[[Any], Any] | None = None
+    timestamp_of: Callable[[Any], Any] | None = None
+    max_disorder_ms: int = 0
+    partitions: int | None = None
+    priority: int = 0
+
+    kind: ClassVar[str] = "input"
+    source: ClassVar[bool] = True
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether `stream` stands for all streams whose names match it."""
+        return "*" in self.stream or "?" in self.stream
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The functions that read key and timestamp off a value."""
+        named = {"key": self.key_of, "timestamp": self.timestamp_of}
+        return {name: function for name, function in named.items() if function is not None}
+
+    def describe(self) -> str:
+        """The stream's name."""
+        return self.stream
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Table(Input):
+    """A bootstrap stream, kept as the newest value of each key; with `broadcast` every task has all of it."""
+
+    broadcast: bool = False
+
+    kind: ClassVar[str] = "table"
+    stateful: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Output:
+    """A stream that the pipeline writes."""
+
+    stream: str
+    value: Serde
+    key: Serde | None = None
+    partitions: int | None = None
+    site: Site = NOWHERE
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SendTo(Spec):
+    """Write every message to an output stream."""
+
+    output: Output
+
+    kind: ClassVar[str] = "send_to"
+    terminal: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        """The stream's name."""
+        return self.output.stream
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sink(Spec):
+    """Call a function with every message, for its effect outside; after a crash it may see a message again."""
+
+    function: Callable[[Any], object]
+
+    kind: ClassVar[str] = "sink"
+    terminal: ClassVar[bool] = True
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The function that has the effect."""
+        return {"sink": self.function}

@@ -1,0 +1,132 @@
+"""Sending each message to the partition of a key, through an intermediate stream; and the partitioners."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from operators.base import Serde, Spec
+
+CACHED_KEYS = 100_000
+
+
+@lru_cache(maxsize=CACHED_KEYS)
+def murmur2(data: bytes) -> int:
+    """Return Kafka's 31-bit hash of a key, so that keys land where Java producers put them.
+
+    >>> murmur2(b"21"), murmur2(b"foobar")
+    (1173551340, 1357151166)
+    """
+    length, multiplier, mask = len(data), 0x5BD1E995, 0xFFFFFFFF
+    state = 0x9747B28C ^ length
+    whole = length - length % 4
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * multiplier & mask
+        word = (word ^ word >> 24) * multiplier & mask
+        state = (state * multiplier & mask) ^ word
+    if length > whole:
+        state = (state ^ int.from_bytes(data[whole:], "little")) * multiplier & mask
+    state = (state ^ state >> 13) * multiplier & mask
+    return (state ^ state >> 15) & 0x7FFFFFFF
+
+
+@dataclass(frozen=True)
+class ByHash:
+    """Kafka's default partitioner: murmur2 of the encoded key."""
+
+    def partition(self, key: Any, data: bytes, partitions: int) -> int:
+        """Return the partition of a key whose encoded form is `data`."""
+        return murmur2(data) % partitions
+
+    def __str__(self) -> str:
+        return "hash"
+
+
+@dataclass(frozen=True)
+class ByRanges:
+    """Keys up to the first bound go to partition 0, up to the second to 1, and so on."""
+
+    bounds: tuple[Any, ...]
+
+    def partition(self, key: Any, data: bytes, partitions: int) -> int:
+        """Return the partition of `key`."""
+        return min(bisect_right(self.bounds, key), partitions - 1)
+
+    def __str__(self) -> str:
+        return f"ranges({list(self.bounds)!r})"
+
+
+@dataclass(frozen=True)
+class ByFunction:
+    """The user's own choice of partition."""
+
+    function: Callable[[Any, int], int]
+
+    def partition(self, key: Any, data: bytes, partitions: int) -> int:
+        """Return the partition of `key`; raises ValueError when the function names one that does not exist."""
+        chosen = self.function(key, partitions)
+        if type(chosen) is not int or not 0 <= chosen < partitions:
+            raise ValueError(f"by= returned {chosen!r} for the key {key!r}; it must be an int in [0, {partitions})")
+        return chosen
+
+    def __str__(self) -> str:
+        return getattr(self.function, "__name__", "function")
+
+
+Partitioner = ByHash | ByRanges | ByFunction
+
+hash_ = ByHash()
+
+
+def ranges(bounds: Sequence[Any]) -> ByRanges:
+    """Partition by ranges of the key: `ranges([10, 20])` makes x < 10, 10 <= x < 20, and the rest.
+
+    Raises ValueError when the bounds are not in strictly increasing order.
+
+    >>> by = ranges(["h", "p"])
+    >>> [by.partition(key, b"", 3) for key in ("a", "h", "z")]
+    [0, 1, 2]
+    """
+    if any(low >= high for low, high in zip(bounds, bounds[1:], strict=False)):
+        raise ValueError(f"ranges({list(bounds)!r}): the bounds must be in strictly increasing order")
+    return ByRanges(tuple(bounds))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PartitionBy(Spec):
+    """Give each message a key, and send it to that key's partition."""
+
+    key_of: Callable[[Any], Any]
+    key: Serde | None = None
+    value: Serde | None = None
+    partitions: int | None = None
+    by: Partitioner = hash_
+
+    kind: ClassVar[str] = "partition_by"
+    terminal: ClassVar[bool] = True
+    repartitions: ClassVar[bool] = True
+    needs_id: ClassVar[bool] = True
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The function that gives the key."""
+        return {"key": self.key_of}
+
+    def describe(self) -> str:
+        """The partitioner, where it is not the usual one."""
+        return "" if isinstance(self.by, ByHash) else f"by {self.by}"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Broadcast(Spec):
+    """Send each message to every partition, so that every task of the next stage sees all of them."""
+
+    value: Serde | None = None
+    partitions: int | None = None
+
+    kind: ClassVar[str] = "broadcast"
+    terminal: ClassVar[bool] = True
+    repartitions: ClassVar[bool] = True
+    needs_id: ClassVar[bool] = True

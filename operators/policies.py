@@ -1,0 +1,83 @@
+"""What happens to a record on which a user's function raises: fail, skip, dead letter, or retry and then one of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fail:
+    """Stop the run with an error that names the operator; nothing of the record is committed."""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Drop the record with all its effects, and count it."""
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """Write the original bytes, position and error to `stream`, in the commit that passes over the record."""
+
+    stream: str
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Call again up to `times` times, waiting `backoff_ms`, twice that, and so on; then do as `then` says."""
+
+    times: int
+    backoff_ms: int
+    then: Fail | Skip | DeadLetter
+
+
+Policy = Fail | Skip | DeadLetter | Retry
+
+fail = Fail()
+skip = Skip()
+
+
+def dead_letter(stream: str) -> DeadLetter:
+    """Send records that fail to a stream of dead letters.
+
+    A dead letter has the original key and value bytes; its headers say `stream`, `partition`, `offset`, `operator`
+    and `error`.
+
+    >>> dead_letter("bad-flights")
+    DeadLetter(stream='bad-flights')
+    """
+    return DeadLetter(stream)
+
+
+def retry(times: int, backoff_ms: int = 0, then: Fail | Skip | DeadLetter = fail) -> Retry:
+    """Try a failing record again before giving up on it.
+
+    `backoff_ms` > 0 is for async operators only (or for runs with threads): elsewhere waiting would block the loop.
+    Raises ValueError when `times` < 1 or `backoff_ms` < 0.
+
+    >>> retry(3, backoff_ms=100, then=skip)
+    Retry(times=3, backoff_ms=100, then=Skip())
+    """
+    if times < 1 or backoff_ms < 0:
+        raise ValueError(f"retry(times={times}, backoff_ms={backoff_ms}): times must be >= 1 and backoff_ms >= 0")
+    return Retry(times, backoff_ms, then)
+
+
+def final(policy: Policy) -> Fail | Skip | DeadLetter:
+    """Return what `policy` comes to when nothing helps.
+
+    >>> final(retry(2, then=skip))
+    Skip()
+    """
+    return policy.then if isinstance(policy, Retry) else policy
+
+
+def worst_case_ms(policy: Policy, timeout_ms: int) -> int:
+    """Return how long one async call may take under `policy`: every try times out, every backoff is waited.
+
+    >>> worst_case_ms(retry(2, backoff_ms=100), timeout_ms=1_000)
+    3300
+    """
+    if not isinstance(policy, Retry):
+        return timeout_ms
+    return timeout_ms * (policy.times + 1) + policy.backoff_ms * (2**policy.times - 1)

@@ -1,0 +1,151 @@
+"""The user's own stateful operator: a function over messages with keyed state and event-time timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from operators.base import MAX_TIMESTAMP, Batch, Spec, Store
+from operators.window import SHIFT
+
+K = TypeVar("K")
+S = TypeVar("S")
+
+STATE, TIMER = b"s", b"t"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Process(Spec):
+    """Call `on_message(value, context)` per message, and `on_timer(at_ms, context)` when a timer is due."""
+
+    on_message: Callable[[Any, Any], Iterable[Any] | None]
+    on_timer: Callable[[int, Any], Iterable[Any] | None] | None = None
+    init: Callable[[], Any] | None = None
+    store: str = "lmdb"
+
+    kind: ClassVar[str] = "process"
+    stateful: ClassVar[bool] = True
+    keyed: ClassVar[bool] = True
+    needs_id: ClassVar[bool] = True
+    order_sensitive: ClassVar[bool] = True
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The user's functions."""
+        named = {"on_message": self.on_message, "on_timer": self.on_timer}
+        return {name: function for name, function in named.items() if function is not None}
+
+
+class ProcessContext(Generic[K, S]):
+    """What a `process` function sees: the key, the time, the key's state, and its timers.
+
+    `state` is this key's value, None (or what `init` makes) at first; assign to it to keep a new one. `timestamp` is
+    the message's event time, or the timer's, in ms.
+    """
+
+    __slots__ = ("_operator", "_place", "key", "timestamp")
+
+    def __init__(self, operator: ProcessOperator, key: K, place: bytes, timestamp: int) -> None:
+        self._operator = operator
+        self._place = place
+        self.key = key
+        self.timestamp = timestamp
+
+    @property
+    def state(self) -> S:
+        """This key's state."""
+        found = self._operator.store.get(STATE + self._place)
+        init = self._operator.init
+        return init() if found is None and init is not None else found  # type: ignore[no-any-return]
+
+    @state.setter
+    def state(self, value: S | None) -> None:
+        if value is None:
+            self._operator.store.delete(STATE + self._place)
+        else:
+            self._operator.store.put(STATE + self._place, value)
+
+    def set_timer(self, at_ms: int) -> None:
+        """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once."""
+        self._operator.set_timer(self._place, at_ms)
+
+    def delete_timer(self, at_ms: int) -> None:
+        """Take back a timer of this key; nothing happens where there is none."""
+        self._operator.store.delete(self._operator.timer_place(self._place, at_ms))
+
+
+class ProcessOperator:
+    """One task's share of a `process`: state and timers of each key in the store."""
+
+    def __init__(
+        self, spec: Process, functions: dict[str, Callable[..., Any]], store: Store, decode_key: Callable[[bytes], Any]
+    ) -> None:
+        if spec.on_timer is None:
+            functions = {**functions, "on_timer": _no_timer}
+        self.on_message, self.on_timer = functions["on_message"], functions["on_timer"]
+        self.init = spec.init
+        self.store = store
+        self.decode_key = decode_key
+        self._due = self._first_due()
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Hand each message to the user's function; what it returns carries the message's key, time and stamp."""
+        out = Batch([], keys=[], timestamps=[], stamps=[])
+        decode = self.decode_key
+        assert batch.timestamps is not None and batch.stamps is not None
+        keys = batch.keys or [None] * len(batch)
+        for key, value, timestamp, stamp in zip(keys, batch.values, batch.timestamps, batch.stamps, strict=True):
+            if key is None:
+                raise ValueError("a record has no key, and process needs one; partition_by(...) first")
+            emitted = self.on_message(value, ProcessContext(self, decode(key), key, timestamp))
+            if emitted is not None:
+                _emit(out, emitted, key, timestamp, stamp)
+        return out if out.values else None
+
+    def on_watermark(self, watermark: int) -> Batch | None:
+        """Call the timers that are due, in order of time and key; those that they set and are due, too."""
+        if watermark < self._due:
+            return None
+        out = Batch([], keys=[], timestamps=[], stamps=[])
+        for at_ms, key in self._pop_due(watermark):
+            emitted = self.on_timer(at_ms, ProcessContext(self, self.decode_key(key), key, at_ms))
+            if emitted is not None:
+                _emit(out, emitted, key, at_ms, at_ms)
+        return out if out.values else None
+
+    def next_due(self) -> int:
+        """Return the time of the first timer."""
+        return self._due
+
+    def set_timer(self, key: bytes, at_ms: int) -> None:
+        """Remember a timer of `key`."""
+        self.store.put(self.timer_place(key, at_ms), True)
+        self._due = min(self._due, at_ms)
+
+    def timer_place(self, key: bytes, at_ms: int) -> bytes:
+        """Return where in the store a timer is: timers sort by time, then by key."""
+        return TIMER + (at_ms + SHIFT).to_bytes(8, "big") + key
+
+    def _pop_due(self, watermark: int) -> Iterator[tuple[int, bytes]]:
+        while self._due <= watermark:
+            place, _ = next(self.store.range(TIMER))
+            self.store.delete(place)
+            self._due = self._first_due()
+            yield int.from_bytes(place[1:9], "big") - SHIFT, place[9:]
+
+    def _first_due(self) -> int:
+        first = next(self.store.range(TIMER), None)
+        return MAX_TIMESTAMP + 1 if first is None else int.from_bytes(first[0][1:9], "big") - SHIFT
+
+
+def _emit(out: Batch, emitted: Iterable[Any], key: bytes, timestamp: int, stamp: int) -> None:
+    assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+    for value in emitted:
+        out.values.append(value)
+        out.keys.append(key)
+        out.timestamps.append(timestamp)
+        out.stamps.append(stamp)
+
+
+def _no_timer(at_ms: int, context: Any) -> None:
+    raise ValueError("a timer is due, but process(...) was given no on_timer=")

@@ -1,0 +1,98 @@
+"""Operators that look at one message and nothing else; each is a line or two of a fused function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from operators.base import Spec
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stateless(Spec):
+    """An operator with one user function and no state."""
+
+    function: Callable[..., Any]
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The user's function, named as the operator is."""
+        return {self.kind: self.function}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Filter(Stateless):
+    """Keep the messages for which the function is true."""
+
+    kind: ClassVar[str] = "filter"
+    code: ClassVar[tuple[str, ...]] = ("if {filter}({value}):",)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Map(Stateless):
+    """Replace each message by what the function returns."""
+
+    kind: ClassVar[str] = "map"
+    code: ClassVar[tuple[str, ...]] = ("{out} = {map}({value})",)
+    one_to_one: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FlatMap(Stateless):
+    """Replace each message by the messages that the function returns."""
+
+    kind: ClassVar[str] = "flat_map"
+    code: ClassVar[tuple[str, ...]] = ("for {out} in {flat_map}({value}):",)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Branch(Stateless):
+    """Ask, once per message, which of the named branches it goes to: one, several, or none."""
+
+    names: tuple[str, ...]
+
+    kind: ClassVar[str] = "branch"
+    code: ClassVar[tuple[str, ...]] = (
+        "{out} = {value}",
+        "choice_{id} = {branch}({value})",
+        "if type(choice_{id}) is str: choice_{id} = (choice_{id},)",
+        "if not {names}.issuperset(choice_{id}): raise ValueError({refusal}.format(choice_{id}))",
+    )
+    one_to_one: ClassVar[bool] = True
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The choice, and what it is checked against."""
+        refusal = f"branch chose {{}}, which is not among the declared branches {list(self.names)}"
+        return {"branch": self.function, "names": frozenset(self.names), "refusal": refusal}  # type: ignore[dict-item]
+
+    def describe(self) -> str:
+        """The branches."""
+        return " | ".join(self.names)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BranchArm(Spec):
+    """The messages of one branch."""
+
+    name: str
+
+    kind: ClassVar[str] = "branch_arm"
+    code: ClassVar[tuple[str, ...]] = ("if {name} in choice_{parent}:",)
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The branch's name, as a constant of the fused function."""
+        return {"name": self.name}  # type: ignore[dict-item]
+
+    def describe(self) -> str:
+        """The branch."""
+        return self.name
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Merge(Spec):
+    """All messages of several streams, as they come."""
+
+    kind: ClassVar[str] = "merge"
+    code: ClassVar[tuple[str, ...]] = ("{out} = {value}",)
+    one_to_one: ClassVar[bool] = True
+    order_sensitive: ClassVar[bool] = False
