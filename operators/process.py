@@ -127,11 +127,14 @@ class ProcessOperator:
         return TIMER + (at_ms + SHIFT).to_bytes(8, "big") + key
 
     def _pop_due(self, watermark: int) -> Iterator[tuple[int, bytes]]:
-        while self._due <= watermark:
-            place, _ = next(self.store.range(TIMER))
+        while (first := next(self.store.range(TIMER), None)) is not None:
+            place = first[0]
+            at_ms = int.from_bytes(place[1:9], "big") - SHIFT
+            if at_ms > watermark:
+                break
             self.store.delete(place)
-            self._due = self._first_due()
-            yield int.from_bytes(place[1:9], "big") - SHIFT, place[9:]
+            yield at_ms, place[9:]
+        self._due = self._first_due()
 
     def _first_due(self) -> int:
         first = next(self.store.range(TIMER), None)

@@ -1,0 +1,193 @@
+"""The frozen plan: what will run, as plain data that can be compared, drawn, and written to JSON and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    import networkx
+
+Role = Literal["input", "table", "intermediate", "output", "dead_letter"]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of an application, all of them, with their defaults.
+
+    `max_in_flight` bounds the outstanding messages of a task, `max_drain_ms` how long a commit may wait for them.
+    `batch_records` is how many messages are taken in at once, `max_uncommitted` after how many written ones a commit
+    is forced, `max_partitions` the cap on intermediate streams, `cache_entries` the objects that each store keeps
+    decoded, `threads` how many tasks with blocking functions run at once (0: on the loop).
+    """
+
+    guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    commit_interval_ms: int = 1_000
+    max_drain_ms: int = 30_000
+    max_in_flight: int = 1_000
+    batch_records: int = 2_000
+    max_uncommitted: int = 100_000
+    max_partitions: int = 256
+    cache_entries: int = 100_000
+    threads: int = 0
+
+
+class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator: what it is, where the user wrote it, and what it needs."""
+
+    id: str
+    kind: str
+    label: str = ""
+    site: str = ""
+    parents: tuple[str, ...] = ()
+    stage: str = ""
+    terminal: bool = False
+    stateful: bool = False
+    asynchronous: bool = False
+    store: str | None = None
+    on_error: str = "fail"
+
+
+class ExitPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Where rows leave a segment: an operator that writes, keeps state or awaits; `whole` when every row does."""
+
+    id: str
+    operators: tuple[str, ...]
+    whole: bool = False
+
+
+class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of stateless operators below `entry`, fused into one Python function over columns.
+
+    `source` is the function that also keeps track of rows, `plain` the same for batches that carry values only.
+    `lines` says which operator each line of `source` came from; `counted` are the operators whose output the
+    function counts, because no exit does; `keyed` when it reads the keys column.
+    """
+
+    entry: str
+    source: str
+    plain: str
+    lines: tuple[str, ...]
+    exits: tuple[ExitPlan, ...]
+    counted: tuple[str, ...] = ()
+    keyed: bool = False
+
+
+class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs between repartitionings: one chain per partition."""
+
+    id: str
+    inputs: tuple[str, ...]
+    operators: tuple[str, ...]
+    tables: tuple[str, ...] = ()
+    partitions: int = 1
+    segments: tuple[SegmentPlan, ...] = ()
+    ordered: bool = False
+    by_key: bool = False
+    drain_ms: int = 0
+
+
+class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream that the application reads or writes, and by which operators."""
+
+    name: str
+    role: Role
+    partitions: int | None = None
+    written_by: tuple[str, ...] = ()
+    read_by: tuple[str, ...] = ()
+    broadcast: bool = False
+
+
+class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one operator: a store per task."""
+
+    name: str
+    operator: str
+    kind: str = "lmdb"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What will run: operators, the stages that they form, and the streams and stores between them."""
+
+    app: str
+    options: Options = Options()
+    operators: tuple[OperatorPlan, ...] = ()
+    stages: tuple[StagePlan, ...] = ()
+    streams: tuple[StreamPlan, ...] = ()
+    stores: tuple[StorePlan, ...] = ()
+    version: int = 1
+
+    def operator(self, id: str) -> OperatorPlan:
+        """Return an operator by its id; raises KeyError."""
+        return _by(self.operators, "id", id)
+
+    def stage(self, id: str) -> StagePlan:
+        """Return a stage by its id; raises KeyError."""
+        return _by(self.stages, "id", id)
+
+    def stream(self, name: str) -> StreamPlan:
+        """Return a stream by its name; raises KeyError."""
+        return _by(self.streams, "name", name)
+
+    def source(self, stage: str) -> str:
+        """Return the Python source that a stage's stateless operators were fused into; raises KeyError."""
+        return "\n\n".join(segment.source for segment in self.stage(stage).segments)
+
+    def to_json(self) -> str:
+        """Return the plan as JSON, the same from run to run."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Return the plan that `to_json` wrote; raises msgspec.ValidationError for anything else."""
+        return msgspec.json.decode(text, type=cls)
+
+    def to_networkx(self) -> networkx.DiGraph[str]:
+        """Return operators and streams as the nodes of a graph, with what is known of each as attributes."""
+        from planner.describe import to_networkx
+
+        return to_networkx(self)
+
+    def to_text(self) -> str:
+        """Return the plan as indented text."""
+        from planner.describe import to_text
+
+        return to_text(self)
+
+    def to_mermaid(self) -> str:
+        """Return the plan as a Mermaid flowchart."""
+        from planner.describe import to_mermaid
+
+        return to_mermaid(self)
+
+    def to_dot(self) -> str:
+        """Return the plan in Graphviz' language."""
+        from planner.describe import to_dot
+
+        return to_dot(self)
+
+    def to_svg(self) -> str:
+        """Return the plan as a picture."""
+        from planner.draw import to_svg
+
+        return to_svg(self)
+
+    def to_html(self) -> str:
+        """Return the plan as a page of its own, that needs nothing from the network."""
+        from planner.draw import to_html
+
+        return to_html(self)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"image/svg+xml": self.to_svg(), "text/plain": self.to_text()}
+
+
+def _by(items: tuple[Any, ...], field: str, wanted: str) -> Any:
+    for item in items:
+        if getattr(item, field) == wanted:
+            return item
+    known = ", ".join(repr(getattr(item, field)) for item in items)
+    raise KeyError(f"{wanted!r} is not in the plan, which has {known}")
