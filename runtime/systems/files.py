@@ -1,0 +1,53 @@
+"""Files as bound inputs and outputs, chosen by their suffix: JSON lines, CSV and Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from runtime.errors import SamzaError
+from runtime.systems.base import Sink, Source
+from runtime.systems.jsonl import JsonlSink, JsonlSource
+
+KIND_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+SUPPORTED = "JSON lines (.jsonl, .ndjson), CSV (.csv) and Parquet (.parquet)"
+
+SOURCES: dict[str, Callable[[Sequence[Path]], Source]] = {"jsonl": JsonlSource}
+SINKS: dict[str, Callable[[Path], Sink]] = {"jsonl": JsonlSink}
+
+
+def open_source(path: Path) -> Source:
+    """Return the bounded input at `path`: a file, or a directory of files of one kind, each one a partition.
+
+    Raises SamzaError when nothing is there, or when it is of no known kind.
+    """
+    if not path.exists():
+        raise SamzaError(f"there is no file or directory {path}; check the path that the stream is bound to")
+    paths = _files_in(path) if path.is_dir() else [path]
+    kinds = sorted({_kind(file) for file in paths})
+    if len(kinds) > 1:
+        raise SamzaError(f"{path} holds files of several kinds ({', '.join(kinds)}); bind one kind at a time")
+    return SOURCES[kinds[0]](paths)
+
+
+def open_sink(path: Path) -> Sink:
+    """Return the output at `path`: a file for JSON lines and CSV, a directory of part files for Parquet.
+
+    Raises SamzaError when the suffix is of no known kind or the path can't be written.
+    """
+    return SINKS[_kind(path)](path)
+
+
+def _kind(path: Path) -> str:
+    kind = KIND_OF_SUFFIX.get(path.suffix.lower())
+    if kind is None:
+        raise SamzaError(f"can't tell what {path} holds by its suffix; known are {SUPPORTED}")
+    return kind
+
+
+def _files_in(directory: Path) -> list[Path]:
+    """The data files by name; names that start with a dot or an underscore are markers and unfinished files."""
+    files = sorted(path for path in directory.iterdir() if path.name[0] not in "._" and path.is_file())
+    if not files:
+        raise SamzaError(f"{directory} holds no files to read; known are {SUPPORTED}")
+    return files

@@ -1,0 +1,154 @@
+"""Python lists as bound inputs and outputs, for tests, benchmarks and runs in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from operators.base import Batch, Serde
+from runtime.errors import Damaged
+from runtime.systems.base import Offsets, Read
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The serde of values that stay the Python objects they are."""
+
+    type: Any = Any
+
+    def encode(self, value: Any) -> Any:
+        """Return `value`."""
+        return value
+
+    def decode(self, data: Any) -> Any:
+        """Return `data`."""
+        return data
+
+
+class ListSource:
+    """A bounded input of decoded values.
+
+    With `partitions=1`, `values` is the list of values; otherwise it is one such list per partition. `timestamps`
+    (ms) and `keys` (encoded) have the same shape. Raises ValueError where they have not.
+
+    >>> ListSource(["a", "b"]).read(0, 1).batch.values
+    ['b']
+    >>> ListSource([["a"], ["b", "c"]], partitions=2).offsets(1)
+    Offsets(start=0, end=2, ended=True)
+    """
+
+    name = "list"
+
+    def __init__(
+        self,
+        values: Sequence[Any],
+        timestamps: Sequence[Any] | None = None,
+        keys: Sequence[Any] | None = None,
+        partitions: int = 1,
+    ) -> None:
+        self.partitions = partitions
+        self._values = _by_partition(values, partitions, "values")
+        self._timestamps = None if timestamps is None else _by_partition(timestamps, partitions, "timestamps")
+        self._keys = None if keys is None else _by_partition(keys, partitions, "keys")
+        for column in (self._timestamps, self._keys):
+            if column is not None and list(map(len, column)) != list(map(len, self._values)):
+                raise ValueError("timestamps and keys need one entry for every value; None leaves the column out")
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde that leaves values as they are."""
+        return Unchanged()
+
+    def offsets(self, partition: int) -> Offsets:
+        """Return the range of the partition's list."""
+        return Offsets(0, len(self._values[partition]), ended=True)
+
+    def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on; None at the end."""
+        end = offset + max_records
+        values = self._values[partition][offset:end]
+        if not values:
+            return None
+        end = offset + len(values)
+        batch = Batch(
+            values,
+            keys=None if self._keys is None else self._keys[partition][offset:end],
+            timestamps=None if self._timestamps is None else self._timestamps[partition][offset:end],
+            offsets=range(offset, end),
+        )
+        return Read(batch, None, end)
+
+    def close(self) -> None:
+        """Do nothing: the lists are the caller's."""
+
+
+class ListSink:
+    """An output that keeps its rows as batches, in the order of the writes; its position is their number.
+
+    >>> sink = ListSink()
+    >>> sink.write(Batch([1, 2, 3]))
+    >>> sink.recover(2)
+    >>> sink.values
+    [1, 2]
+    """
+
+    name = "list"
+    partitions = 1
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    @property
+    def values(self) -> list[Any]:
+        """The values of all rows."""
+        return [value for batch in self.batches for value in batch.values]
+
+    @property
+    def keys(self) -> list[bytes | None]:
+        """The encoded keys of all rows; None where a batch had no keys."""
+        rows: list[bytes | None] = []
+        for batch in self.batches:
+            rows += batch.keys or [None] * len(batch)
+        return rows
+
+    @property
+    def timestamps(self) -> list[int | None]:
+        """The timestamps of all rows; None where a batch had none."""
+        rows: list[int | None] = []
+        for batch in self.batches:
+            rows += batch.timestamps or [None] * len(batch)
+        return rows
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde that leaves values as they are."""
+        return Unchanged()
+
+    def recover(self, position: int) -> None:
+        """Drop all rows beyond the first `position`; raises `Damaged` when there are fewer."""
+        kept: list[Batch] = []
+        left = position
+        for batch in self.batches:
+            if left:
+                kept.append(batch if len(batch) <= left else batch.slice(0, left))
+                left -= len(kept[-1])
+        if left:
+            raise Damaged(f"the list holds {position - left} rows, fewer than the {position} of the last commit")
+        self.batches = kept
+
+    def write(self, batch: Batch) -> None:
+        """Keep `batch`, which the caller no longer changes."""
+        self.batches.append(batch)
+
+    def flush(self) -> int:
+        """Return the number of rows."""
+        return sum(map(len, self.batches))
+
+    def close(self) -> None:
+        """Do nothing: the rows stay readable."""
+
+
+def _by_partition(column: Sequence[Any], partitions: int, name: str) -> list[list[Any]]:
+    lists = [column] if partitions == 1 else column
+    if len(lists) != partitions:
+        raise ValueError(f"{name} has {len(lists)} lists for {partitions} partitions; give one list per partition")
+    return [part if isinstance(part, list) else list(part) for part in lists]
