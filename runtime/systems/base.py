@@ -2,13 +2,52 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from operators.base import Batch, Serde
+from operators.base import MAX_TIMESTAMP, Batch, Serde
 from runtime.checkpoint import Checkpoint
+from runtime.errors import Damaged, EnvironmentFault
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+
+def wall_clock_ms() -> int:
+    """Return the time of day in ms since the epoch: what an environment stamps appended rows with."""
+    return time.time_ns() // 1_000_000
+
+
+def check_name(kind: str, name: str) -> None:
+    """Raise `EnvironmentFault` unless `name` may name a `kind` ("stream", "application"), and so a file.
+
+    >>> check_name("stream", "flights.by-carrier")
+    >>> check_name("stream", "../flights")
+    Traceback (most recent call last):
+        ...
+    runtime.errors.EnvironmentFault: '../flights' is no stream name: use letters, digits, ".", "_" and "-", ...
+    """
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise EnvironmentFault(
+            f'{name!r} is no {kind} name: use letters, digits, ".", "_" and "-", at most 200, with no "." in front '
+            'and no ".." inside.'
+        )
+
+
+def check_config(name: str, config: StreamConfig) -> None:
+    """Raise `EnvironmentFault` unless a stream can be made with `config`."""
+    check_name("stream", name)
+    if config.partitions < 1:
+        raise EnvironmentFault(f"Stream {name!r} can't have {config.partitions} partitions: give it at least one.")
+    if config.compression not in (None, "zlib", "zstd"):
+        raise EnvironmentFault(f'Stream {name!r}: compression is None, "zlib" or "zstd", not {config.compression!r}.')
+    for option in ("retention_ms", "retention_bytes"):
+        limit = getattr(config, option)
+        if limit is not None and limit < 0:
+            raise EnvironmentFault(f"Stream {name!r}: {option} is {limit}, and can't be below 0.")
 
 
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +66,10 @@ class Control(msgspec.Struct, frozen=True, array_like=True):
     producer: str
     watermark: int
     generation: int = 0
+
+
+END = Control("", MAX_TIMESTAMP)
+"""What ends a partition for good: nothing may be appended after it."""
 
 
 class Append(NamedTuple):
@@ -70,6 +113,43 @@ class Read(NamedTuple):
     batch: Batch
     control: Control | None
     next_offset: int
+
+
+def ends(control: Control | None) -> bool:
+    """Whether a control ends its partition for good, as `END` does."""
+    return control is not None and control.producer == "" and control.watermark >= MAX_TIMESTAMP
+
+
+def check_keys(stream: str, config: StreamConfig, batch: Batch) -> None:
+    """Raise `EnvironmentFault` when a row for a compacted stream has no key."""
+    if config.compacted and batch.values and (batch.keys is None or None in batch.keys):
+        raise EnvironmentFault(f"Stream {stream!r} is compacted, and keeps a value per key: give every row a key.")
+
+
+def is_absent(stream: str) -> EnvironmentFault:
+    """What is wrong when a stream was never created."""
+    return EnvironmentFault(f"There is no stream {stream!r}: create it first.")
+
+
+def has_no_partition(stream: str, config: StreamConfig, partition: int) -> EnvironmentFault:
+    """What is wrong when a partition is beyond the stream's."""
+    return EnvironmentFault(f"Stream {stream!r} has no partition {partition}: it has 0 to {config.partitions - 1}.")
+
+
+def has_ended(stream: str, partition: int) -> EnvironmentFault:
+    """What is wrong when something is appended after end-of-stream."""
+    return EnvironmentFault(
+        f"Stream {stream!r}, partition {partition}, has ended and takes nothing more: append to another stream, or "
+        "delete this one."
+    )
+
+
+def is_gone(stream: str, partition: int, offset: int, start: int, end: int) -> Damaged:
+    """What is wrong when a reader asks for an offset outside of what a partition has."""
+    return Damaged(
+        f"Stream {stream!r}, partition {partition}, has no offset {offset}: there is {start} to {end}. Retention has "
+        "removed it, or the stream was made anew: reset the reader's position."
+    )
 
 
 class Environment(Protocol):
@@ -128,7 +208,7 @@ class Environment(Protocol):
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield committed entries with `start` <= key < `end` in key order, as they are at the first step."""
+        """Yield committed entries with `start` <= key < `end` in key order; nothing may write to them meanwhile."""
 
     def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
         """Return, per (store, task), the number of entries and their bytes."""

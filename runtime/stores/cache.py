@@ -1,0 +1,185 @@
+"""The durable store of an operator in one task: objects in memory over what an environment has committed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from runtime.stores.order import KeyOrder
+from runtime.systems.base import Environment, StateWrites
+
+ABSENT: Any = object()
+"""Stands for a value where there is none."""
+_NOT_DIRTY: Any = object()
+IMMUTABLE = frozenset((int, str, bytes, float, bool, complex, type(None), type(ABSENT)))
+"""Types whose values nobody can change in place, so that a savepoint needs no copy of them."""
+
+
+class CachedStore:
+    """An ordered map from bytes to values that reads its own writes; they become durable with the next commit.
+
+    Writes stay here until `committed`, however many; of what is only read, at most `capacity` values are kept. A value
+    that was got may be changed in place, if it is put back: only what is put is written.
+
+    >>> import msgspec
+    >>> from runtime.systems.memory import MemoryEnvironment
+    >>> store = CachedStore(MemoryEnvironment(), "app", "counts", 0, msgspec.json.encode, msgspec.json.decode)
+    >>> store.put(b"b", 2)
+    >>> store.savepoint()
+    >>> store.put(b"a", 1)
+    >>> store.rollback()
+    >>> list(store.range())
+    [(b'b', 2)]
+    >>> store.changes()
+    StateWrites(store='counts', task=0, items=[(b'b', b'2')])
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        app: str,
+        store: str,
+        task: int,
+        encode: Callable[[Any], bytes],
+        decode: Callable[[bytes], Any],
+        capacity: int = 10_000,
+    ) -> None:
+        self._environment = environment
+        self._app, self._name, self._task = app, store, task
+        self._encode, self._decode = encode, decode
+        self._capacity = capacity
+        self._clean: OrderedDict[bytes, Any] = OrderedDict()
+        """What the environment has, by use; ABSENT where it has nothing."""
+        self._dirty: dict[bytes, Any] = {}
+        """What was written since the last commit; ABSENT where it was deleted."""
+        self._order = KeyOrder(self._dirty)
+        self._journal: dict[bytes, Any] | None = None
+        """Under a savepoint: the dirty value from before, per key that was written or handed out since."""
+
+    @property
+    def dirty_count(self) -> int:
+        """How many entries wait for the next commit."""
+        return len(self._dirty)
+
+    def get(self, key: bytes, default: Any = None) -> Any:
+        """Return the value at `key`, or `default`."""
+        value = self._dirty.get(key, self)
+        if value is self:
+            value = self._clean.get(key, self)
+            if value is self:
+                value = self._load(key)
+            else:
+                self._clean.move_to_end(key)
+        if self._journal is not None:
+            self._remember(key, value)
+        return default if value is ABSENT else value
+
+    def put(self, key: bytes, value: Any) -> None:
+        """Set the value at `key`; it is durable with the next commit."""
+        dirty = self._dirty
+        if self._journal is not None and key not in self._journal:
+            self._journal[key] = dirty.get(key, _NOT_DIRTY)
+        if key not in dirty:
+            self._order.add(key)
+        dirty[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Remove `key`; nothing happens where it is absent."""
+        self.put(key, ABSENT)
+
+    def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
+        """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""
+        dirty = self._dirty
+        written = [(key, dirty[key]) for key in self._order.between(start, end)]
+        committed = self._environment.state_range(self._app, self._name, self._task, start, end)
+        return self._handed_out(self._merged(written, committed))
+
+    def changes(self) -> StateWrites:
+        """Return what was written since the last commit, encoded and in key order; it stays dirty."""
+        encode, dirty = self._encode, self._dirty
+        items = [(key, None if (value := dirty[key]) is ABSENT else encode(value)) for key in self._order.between()]
+        return StateWrites(self._name, self._task, items)
+
+    def committed(self) -> None:
+        """Take note that the environment now has what `changes` returned."""
+        if self._journal is not None:
+            raise RuntimeError(f"Store {self._name!r} can't be committed under a savepoint: release it first.")
+        clean = self._clean
+        for key, value in self._dirty.items():
+            clean[key] = value
+            clean.move_to_end(key)
+        self._dirty.clear()
+        self._order.clear()
+        self._evict()
+
+    def savepoint(self) -> None:
+        """Begin to remember how things are, until `rollback` or `release`; there is one savepoint at a time."""
+        if self._journal is not None:
+            raise RuntimeError(f"Store {self._name!r} has a savepoint already: release it, or roll back to it, first.")
+        self._journal = {}
+
+    def rollback(self) -> None:
+        """Make everything as it was at the savepoint, values that were changed in place included, and end it."""
+        journal, self._journal = self._journal, None
+        for key, before in (journal or {}).items():
+            if before is _NOT_DIRTY:
+                self._dirty.pop(key, None)
+                self._clean.pop(key, None)
+            else:
+                self._dirty[key] = self._decode(before.data) if type(before) is _Copy else before
+
+    def release(self) -> None:
+        """Keep what was done since the savepoint, and end it."""
+        self._journal = None
+
+    def _load(self, key: bytes) -> Any:
+        data = self._environment.state_get(self._app, self._name, self._task, key)
+        value = ABSENT if data is None else self._decode(data)
+        self._clean[key] = value
+        self._evict()
+        return value
+
+    def _evict(self) -> None:
+        clean = self._clean
+        while len(clean) > self._capacity:
+            clean.popitem(last=False)
+
+    def _remember(self, key: bytes, value: Any) -> None:
+        """Keep what is needed to undo changes that the caller makes to `value` in place."""
+        assert self._journal is not None
+        if key not in self._journal and type(value) not in IMMUTABLE:
+            self._journal[key] = _Copy(self._encode(value)) if key in self._dirty else _NOT_DIRTY
+
+    def _merged(
+        self, written: list[tuple[bytes, Any]], committed: Iterator[tuple[bytes, bytes]]
+    ) -> Iterator[tuple[bytes, Any]]:
+        first = 0
+        for key, data in committed:
+            while first < len(written) and written[first][0] < key:
+                yield written[first]
+                first += 1
+            if first == len(written) or written[first][0] != key:
+                value = self._clean.get(key, ABSENT)
+                if value is ABSENT:
+                    value = self._clean[key] = self._decode(data)
+                    self._evict()
+                yield key, value
+        yield from written[first:]
+
+    def _handed_out(self, entries: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
+        for entry in entries:
+            key, value = entry
+            if value is not ABSENT:
+                if self._journal is not None:
+                    self._remember(key, value)
+                yield entry
+
+
+class _Copy:
+    """The bytes of a value that was handed out under a savepoint, and may be changed in place."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data

@@ -1,0 +1,358 @@
+"""The embedded durable log: streams, state and checkpoints of a data directory, in one LMDB environment."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from operators.base import Batch
+from runtime.checkpoint import Checkpoint
+from runtime.errors import Damaged, EnvironmentFault, Fenced, Owned
+from runtime.systems.base import (
+    END,
+    Append,
+    Commit,
+    Offsets,
+    Read,
+    StateWrites,
+    StreamConfig,
+    check_config,
+    check_name,
+    wall_clock_ms,
+)
+from runtime.systems.log_batch import pack
+from runtime.systems.log_database import attach
+from runtime.systems.log_locks import lock
+from runtime.systems.log_records import (
+    PLACE,
+    RESTORE,
+    entries_between,
+    entry_of,
+    fetch,
+    place_of_key,
+    record_of,
+    sealed,
+)
+from runtime.systems.log_streams import Streams, next_id
+
+if TYPE_CHECKING:
+    import lmdb
+
+_NUMBER = struct.Struct("<Q")
+_ENTRIES_PER_STEP = 256
+"""A range is read in steps, each in a transaction of its own: a long one would keep all pages written meanwhile."""
+
+
+class LogEnvironment:
+    """Streams, state and checkpoints in the directory `path`, made where it is absent (mode 0700).
+
+    Several processes may read and append at a time; each application has one owner. The same directory may be opened
+    several times in a process; LMDB's environment is then shared. With `sync=False` a power cut may destroy what is
+    there, so it is only for what can be rebuilt; a killed process loses nothing in either way. `now_ms` gives rows
+    without a timestamp theirs, and tells retention how old they are.
+
+    What was not closed well is checked at opening. After a fork the child must open its own: this one refuses there.
+
+    Raises `Damaged` at opening when the files are not what was written, `EnvironmentFault` when they can't be used.
+
+    >>> import tempfile
+    >>> from runtime.systems.base import Append
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     log = LogEnvironment(directory)
+    ...     _ = log.create_stream("greetings", StreamConfig())
+    ...     log.append([Append("greetings", 0, Batch([b"hello", b"world"]))])
+    ...     log.read("greetings", 0, 1).batch.values
+    ...     log.close()
+    [b'world']
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, sync: bool = True, now_ms: Callable[[], int] = wall_clock_ms
+    ) -> None:
+        self.path = Path(path)
+        self._database = attach(self.path, sync=sync)
+        self._streams = Streams(self._database, now_ms)
+        self._owned: dict[str, int] = {}
+        self._closed = False
+
+    def create_stream(self, name: str, config: StreamConfig) -> StreamConfig:
+        """Make a stream, or return the configuration of the one that exists already."""
+        check_config(name, config)
+        with self._writing() as transaction:
+            return self._streams.create(transaction, name, config)
+
+    def delete_stream(self, name: str) -> None:
+        """Remove a stream with all that is in it; nothing happens where it is absent."""
+        with self._writing() as transaction:
+            self._streams.delete(transaction, name)
+
+    def streams(self) -> dict[str, StreamConfig]:
+        """Return all streams by name."""
+        with self._reading() as transaction:
+            return self._streams.all(transaction)
+
+    def offsets(self, stream: str, partition: int) -> Offsets:
+        """Return the readable range of a partition."""
+        with self._reading() as transaction:
+            return self._streams.offsets(transaction, stream, partition)
+
+    def version(self) -> int:
+        """Return the number of the last transaction of any process."""
+        self._check_open()
+        return self._database.env.info()["last_txnid"]
+
+    def read(self, stream: str, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on, never more than one appended batch nor `max_records`; None at the end.
+
+        What a producer said without rows takes an offset of its own, and is read as an empty batch with a control.
+        Raises `Damaged` when a batch is not what was written, or when the partition has no such offset any more.
+        """
+        with self._reading() as transaction:
+            return self._streams.read(transaction, stream, partition, offset, max_records)
+
+    def append(self, appends: Iterable[Append]) -> None:
+        """Write rows in one transaction of their own; raises `EnvironmentFault` where the partition has ended."""
+        with self._reading() as transaction:
+            prepared = self._streams.prepare(transaction, appends)
+        with self._writing() as transaction:
+            self._streams.append(transaction, prepared)
+
+    def end_stream(self, stream: str) -> None:
+        """Append end-of-stream to every partition that has not ended; they take nothing more."""
+        packed = pack(Batch([]), END, 0, 0)
+        with self._writing() as transaction:
+            self._streams.end(transaction, stream, packed)
+
+    def commit(self, commit: Commit) -> None:
+        """Make everything in `commit` visible and durable, or nothing of it.
+
+        Raises `Fenced` when `commit.generation` is not the application's, `EnvironmentFull` when there is no space.
+        """
+        app = commit.app
+        with self._reading() as transaction:
+            prepared = self._streams.prepare(transaction, commit.appends)
+        checkpoints = [
+            (key := _task_key(app, task), sealed(key, msgspec.msgpack.encode(checkpoint)))
+            for task, checkpoint in commit.checkpoints.items()
+        ]
+        with self._writing() as transaction:
+            generation = self._generation(transaction, app)
+            if generation != commit.generation:
+                raise Fenced(
+                    f"Application {app!r} is at generation {generation}, and this run is of {commit.generation}: "
+                    "another one has taken over, or it was reset. Nothing of the commit was written."
+                )
+            self._streams.append(transaction, prepared)
+            for writes in commit.state:
+                self._write_state(transaction, app, writes)
+            for key, record in checkpoints:
+                transaction.put(key, record, db=self._database.checkpoints)
+
+    def own(self, app: str) -> int:
+        """Become the application's one owner until `close`, and return its new generation.
+
+        Raises `Owned`, with the process that has it, when another one does.
+        """
+        check_name("application", app)
+        if app not in self._owned:
+            self._check_open()
+            self._lock(app)
+        with self._writing() as transaction:
+            return self._begin_generation(transaction, app)
+
+    def generation(self, app: str) -> int:
+        """Return the application's generation: 0 before anyone owned it."""
+        with self._reading() as transaction:
+            return self._generation(transaction, app)
+
+    def checkpoints(self, app: str) -> dict[str, Checkpoint]:
+        """Return the application's newest checkpoint of every task."""
+        prefix = _task_key(app, "")
+        table = self._database.checkpoints
+        found = {}
+        with self._reading() as transaction:
+            for key in _keys(transaction, table, prefix):
+                task = key[len(prefix) :].decode()
+                data = fetch(transaction, table, key, f"the checkpoint of task {task!r} of {app!r}")
+                assert data is not None
+                found[task] = msgspec.msgpack.decode(data, type=Checkpoint)
+        return found
+
+    def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
+        """Return the committed value of one entry; raises `Damaged` when it is not what was written."""
+        with self._reading() as transaction:
+            number = self._committed_store_id(transaction, app, store)
+            if number is None:
+                return None
+            place = place_of_key(PLACE.pack(number, task), key)
+            record = transaction.get(place, db=self._database.state)
+            try:
+                return None if record is None else entry_of(place, record)[1]
+            except ValueError as error:
+                raise _damaged_entry(app, store, task, key, error) from error
+
+    def state_range(
+        self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield committed entries with `start` <= key < `end` in key order; nothing may write to them meanwhile."""
+        while True:
+            with self._reading() as transaction:
+                number = self._committed_store_id(transaction, app, store)
+                if number is None:
+                    return
+                cursor = transaction.cursor(self._database.state)
+                entries = entries_between(cursor, PLACE.pack(number, task), start, end)
+                try:
+                    step = list(islice(entries, _ENTRIES_PER_STEP))
+                except ValueError as error:
+                    raise _damaged_entry(app, store, task, start, error) from error
+            yield from step
+            if len(step) < _ENTRIES_PER_STEP:
+                return
+            start = step[-1][0] + b"\0"
+
+    def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return, per (store, task), the number of entries and their bytes; it looks at every entry."""
+        prefix = _store_key(app, "")
+        stats: dict[tuple[str, int], tuple[int, int]] = {}
+        with self._reading() as transaction:
+            for key in _keys(transaction, self._database.meta, prefix):
+                store = key[len(prefix) :].decode()
+                number = self._store_id(transaction, app, store)
+                assert number is not None
+                cursor = transaction.cursor(self._database.state)
+                found = cursor.set_range(PLACE.pack(number, 0))
+                while found and PLACE.unpack_from(cursor.key())[0] == number:
+                    place = (store, PLACE.unpack_from(cursor.key())[1])
+                    count, size_bytes = stats.get(place, (0, 0))
+                    key, value = entry_of(bytes(cursor.key()), cursor.value())
+                    stats[place] = (count + 1, size_bytes + len(key) + len(value))
+                    found = cursor.next()
+        return stats
+
+    def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
+        """Remove the application's checkpoints and state (of `stores`, or all) and begin a new generation."""
+        check_name("application", app)
+        with self._writing() as transaction:
+            self._begin_generation(transaction, app)
+            for key in _keys(transaction, self._database.checkpoints, _task_key(app, "")):
+                transaction.delete(key, db=self._database.checkpoints)
+            prefix = _store_key(app, "")
+            if stores is None:
+                stores = [key[len(prefix) :].decode() for key in _keys(transaction, self._database.meta, prefix)]
+            for store in stores:
+                number = self._store_id(transaction, app, store)
+                if number is not None:
+                    for key in _keys(transaction, self._database.state, number.to_bytes(4, "big")):
+                        transaction.delete(key, db=self._database.state)
+
+    def close(self) -> None:
+        """Release everything; a second call does nothing. No other thread may be using it."""
+        if self._closed:
+            return
+        self._closed = True
+        for descriptor in self._owned.values():
+            self._database.unlock(descriptor)
+        self._owned.clear()
+        self._database.release()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EnvironmentFault(f"The environment in {self.path} is closed: open it again.")
+
+    def _reading(self) -> AbstractContextManager[lmdb.Transaction[Any]]:
+        self._check_open()
+        return self._database.reading()
+
+    def _writing(self) -> AbstractContextManager[lmdb.Transaction[Any]]:
+        self._check_open()
+        return self._database.writing()
+
+    def _lock(self, app: str) -> None:
+        owners = self.path / "owners"
+        owners.mkdir(mode=0o700, exist_ok=True)
+        path = owners / f"{app}.lock"
+        descriptor = lock(path, wait=False)
+        if descriptor is None:
+            raise Owned(
+                f"Process {path.read_text().strip() or 'unknown'} runs application {app!r} on {self.path}: end it "
+                "first, or use another application name or directory."
+            )
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        self._database.owner_locks.add(descriptor)
+        self._owned[app] = descriptor
+
+    def _generation(self, transaction: lmdb.Transaction[Any], app: str) -> int:
+        data = fetch(transaction, self._database.meta, _generation_key(app), f"the generation of {app!r}")
+        return 0 if data is None else int(_NUMBER.unpack(data)[0])
+
+    def _begin_generation(self, transaction: lmdb.Transaction[Any], app: str) -> int:
+        key = _generation_key(app)
+        generation = self._generation(transaction, app) + 1
+        transaction.put(key, sealed(key, _NUMBER.pack(generation)), db=self._database.meta)
+        return generation
+
+    def _store_id(self, transaction: lmdb.Transaction[Any], app: str, store: str) -> int | None:
+        number = self._database.store_ids.get((app, store))
+        if number is None:
+            data = fetch(transaction, self._database.meta, _store_key(app, store), f"store {store!r} of {app!r}")
+            number = None if data is None else int(_NUMBER.unpack(data)[0])
+        return number
+
+    def _committed_store_id(self, transaction: lmdb.Transaction[Any], app: str, store: str) -> int | None:
+        number = self._store_id(transaction, app, store)
+        if number is not None:
+            self._database.store_ids[app, store] = number
+        return number
+
+    def _write_state(self, transaction: lmdb.Transaction[Any], app: str, writes: StateWrites) -> None:
+        number = self._store_id(transaction, app, writes.store)
+        if number is None:
+            number = next_id(transaction, self._database.meta)
+            key = _store_key(app, writes.store)
+            transaction.put(key, sealed(key, _NUMBER.pack(number)), db=self._database.meta)
+        prefix = PLACE.pack(number, writes.task)
+        table = self._database.state
+        for key, value in writes.items:
+            place = place_of_key(prefix, key)
+            if value is None:
+                transaction.delete(place, db=table)
+            else:
+                transaction.put(place, record_of(place, key, value), db=table)
+
+
+def _keys(transaction: lmdb.Transaction[Any], table: Any, prefix: bytes) -> list[bytes]:
+    keys = []
+    cursor = transaction.cursor(table)
+    found = cursor.set_range(prefix)
+    while found and (key := bytes(cursor.key())).startswith(prefix):
+        keys.append(key)
+        found = cursor.next()
+    return keys
+
+
+def _generation_key(app: str) -> bytes:
+    return b"generation\0" + app.encode()
+
+
+def _store_key(app: str, store: str) -> bytes:
+    return b"store\0" + app.encode() + b"\0" + store.encode()
+
+
+def _task_key(app: str, task: str) -> bytes:
+    return app.encode() + b"\0" + task.encode()
+
+
+def _damaged_entry(app: str, store: str, task: int, key: bytes, error: ValueError) -> Damaged:
+    return Damaged(
+        f"State of application {app!r}, store {store!r}, task {task}, at or after key {key!r} is not what was "
+        f"written: {error}. {RESTORE}"
+    )

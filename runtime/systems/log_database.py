@@ -1,0 +1,206 @@
+"""The LMDB environment of one data directory, as all who open it in this process share it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull
+from runtime.systems.log_locks import Marker, locked, survey
+
+if TYPE_CHECKING:
+    import lmdb
+
+MAP_SIZES_BYTES = tuple(1 << bits for bits in (40, 36, 32, 28))
+"""Far beyond need, so that the disk is the limit; a smaller one where the system refuses so much address space."""
+_MAX_READERS = 512
+_WRITES_BETWEEN_READER_CHECKS = 1024
+DATA_FILE = "data.mdb"
+
+
+class Database:
+    """One open LMDB environment with its four tables; `attach` makes it, the last `release` closes it.
+
+    After any error of LMDB but "map full" it is not used again (`fault` says so): LMDB itself may go on after a failed
+    fsync as if nothing had happened.
+    """
+
+    def __init__(self, path: Path, sync: bool, map_sizes_bytes: tuple[int, ...]) -> None:
+        self.path = path
+        self.sync = sync
+        self.users = 0
+        self.fault: str | None = None
+        self.owner_locks: set[int] = set()
+        self.store_ids: dict[tuple[str, str], int] = {}
+        """Of stores by application and name, as committed; an id is never taken away."""
+        self._write_lock = threading.Lock()
+        self._writes = 0
+        self._pid = os.getpid()
+        with locked(path / "opening.lock"):
+            left_behind = survey(path)
+            self._marker = Marker(path)
+            try:
+                self._open(map_sizes_bytes)
+                left_behind.forget()
+            except BaseException:
+                self._marker.remove()
+                raise
+
+    def _open(self, map_sizes_bytes: tuple[int, ...]) -> None:
+        import lmdb
+
+        self._lmdb = lmdb
+        for map_size_bytes in map_sizes_bytes:
+            try:
+                self.env = lmdb.open(
+                    os.fspath(self.path),
+                    map_size=map_size_bytes,
+                    max_dbs=8,
+                    max_readers=_MAX_READERS,
+                    max_spare_txns=4,
+                    sync=self.sync,
+                    metasync=self.sync,
+                    mode=0o600,
+                )
+                break
+            except (lmdb.Error, MemoryError) as error:
+                refused = error
+        else:
+            raise EnvironmentFault(f"LMDB can't open {self.path}: {refused}.") from refused
+        self.env.reader_check()
+        self.meta, self.log, self.state, self.checkpoints, self.tails = (
+            self.env.open_db(name) for name in (b"meta", b"log", b"state", b"checkpoints", b"tails")
+        )
+
+    @contextmanager
+    def reading(self) -> Iterator[lmdb.Transaction[Any]]:
+        """A transaction that sees what is committed now, and hands out memory that is gone when it ends."""
+        if self.fault:
+            raise EnvironmentFault(self.fault)
+        try:
+            with self.env.begin(buffers=True) as transaction:
+                yield transaction
+        except self._lmdb.Error as error:
+            raise self._failed(error) from error
+
+    @contextmanager
+    def writing(self) -> Iterator[lmdb.Transaction[Any]]:
+        """The one transaction that may write: it commits at the end of the block, or leaves nothing when that raises.
+
+        Raises `EnvironmentFull` when there is no space, `Damaged` after any other error of LMDB.
+        """
+        with self._write_lock:
+            if self.fault:
+                raise EnvironmentFault(self.fault)
+            try:
+                self._writes += 1
+                if self._writes % _WRITES_BETWEEN_READER_CHECKS == 0:
+                    self.env.reader_check()
+                with self.env.begin(write=True, buffers=True) as transaction:
+                    yield transaction
+            except self._lmdb.MapFullError as error:
+                raise EnvironmentFull(
+                    f"The map of {self.path} is full: this system gives a process too little address space for more "
+                    "(see `ulimit -v`). Nothing of this was written."
+                ) from error
+            except self._lmdb.Error as error:
+                raise self._failed(error) from error
+
+    def _failed(self, error: lmdb.Error) -> EnvironmentFault:
+        self.fault = (
+            f"The environment in {self.path} failed before ({error}) and is closed: close everything that has it open "
+            "in this process, open it again (which verifies it), and go on from the checkpoint."
+        )
+        self._marker.suspect()
+        if _space_left_bytes(self.path) < (1 << 20):
+            return EnvironmentFull(
+                f"No space is left for {self.path} ({error}); nothing of this was written. Make room, close the "
+                "environment, open it again, and go on from the checkpoint."
+            )
+        return Damaged(
+            f"LMDB failed in {self.path}: {error}. The environment is closed: open it again (which verifies it), and "
+            "go on from the checkpoint."
+        )
+
+    def release(self) -> None:
+        """Leave the environment; the last one out closes it."""
+        with _shared_lock:
+            self.users -= 1
+            if self.users or self._pid != os.getpid():
+                return
+            for identity in [key for key, database in _shared.items() if database is self]:
+                del _shared[identity]
+            with self._write_lock:
+                if not self.sync and not self.fault:
+                    self.env.sync(True)
+                self.env.close()
+                if self.fault:
+                    self._marker.leave()
+                else:
+                    self._marker.remove()
+
+    def unlock(self, descriptor: int) -> None:
+        """Give up an owner's lock; in a forked child that is done already."""
+        if descriptor in self.owner_locks:
+            self.owner_locks.remove(descriptor)
+            os.close(descriptor)
+
+    def forked(self) -> None:
+        """Refuse everything in a forked child, where LMDB must not be used."""
+        self.fault = f"The environment in {self.path} was opened before a fork: open it in the child instead."
+        self._marker.leave()
+        for descriptor in self.owner_locks:
+            os.close(descriptor)
+        self.owner_locks.clear()
+
+
+_shared: dict[tuple[int, int], Database] = {}
+_shared_lock = threading.Lock()
+
+
+def attach(path: Path, *, sync: bool, map_sizes_bytes: tuple[int, ...] = MAP_SIZES_BYTES) -> Database:
+    """Open the environment in `path`, or join those who have it open in this process: LMDB allows one opening."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = path.stat()
+    with _shared_lock:
+        database = _shared.get((status.st_dev, status.st_ino))
+        if database is None:
+            database = Database(path, sync, map_sizes_bytes)
+            _shared[status.st_dev, status.st_ino] = database
+        elif database.fault:
+            raise EnvironmentFault(database.fault)
+        elif database.sync != sync:
+            raise EnvironmentFault(f"{path} is open in this process with sync={database.sync}: open it the same way.")
+        database.users += 1
+        return database
+
+
+def _forget_after_fork() -> None:
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    for database in _shared.values():
+        database.forked()
+    _shared.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def _space_left_bytes(path: Path) -> int:
+    """How much the data file may still grow, by the file system and by the process's own limit."""
+    status = os.statvfs(path)
+    left = status.f_bavail * status.f_frsize
+    try:
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit != resource.RLIM_INFINITY:
+            left = min(left, limit - (path / DATA_FILE).stat().st_size)
+    except (ImportError, OSError):
+        pass
+    return left

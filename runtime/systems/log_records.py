@@ -1,0 +1,104 @@
+"""How records lie in LMDB: a checksum over key and value, and for entries of state ordered keys of any length."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from runtime.errors import Damaged
+
+if TYPE_CHECKING:
+    import lmdb
+
+_CRC = struct.Struct("<I")
+RESTORE = "Restore the data directory from a copy, or delete what is damaged (a stream, an application's state)."
+PLACE = struct.Struct(">II")
+"""The id of a store and the number of a task: what every key of state begins with."""
+_LENGTH = struct.Struct("<I")
+_MAX_KEY_BYTES = 511
+_DIGEST_BYTES = 32
+_SHORT_BYTES = _MAX_KEY_BYTES - PLACE.size - _DIGEST_BYTES
+"""Keys up to this length are stored as they are; of longer ones this many bytes, then a digest of the whole."""
+
+
+def sealed(key: bytes, data: bytes) -> bytes:
+    """Return `data` behind a checksum over it and over the key it is stored at."""
+    return _CRC.pack(crc32(data, crc32(key))) + data
+
+
+def opened(key: bytes, record: memoryview | bytes) -> bytes:
+    """Return what `sealed` put behind the checksum; raises ValueError when one of its bits has changed."""
+    data = bytes(record[_CRC.size :])
+    if len(record) < _CRC.size or _CRC.unpack_from(record)[0] != crc32(data, crc32(key)):
+        raise ValueError("its checksum does not match")
+    return data
+
+
+def fetch(transaction: lmdb.Transaction[Any], table: Any, key: bytes, what: str) -> bytes | None:
+    """Return the data of the sealed record at `key`; raises `Damaged`, saying `what` is, at a changed bit."""
+    record = transaction.get(key, db=table)
+    if record is None:
+        return None
+    try:
+        return opened(key, record)
+    except ValueError as error:
+        raise Damaged(f"The record of {what} is not what was written: {error}. {RESTORE}") from error
+
+
+def place_of_key(prefix: bytes, key: bytes) -> bytes:
+    """Return where the entry of `key` lies among those that begin with `prefix`."""
+    if len(key) <= _SHORT_BYTES:
+        return prefix + key
+    return prefix + key[:_SHORT_BYTES] + blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+def record_of(place: bytes, key: bytes, value: bytes) -> bytes:
+    """Return what is stored at `place` for an entry."""
+    if _is_long(place):
+        value = _LENGTH.pack(len(key)) + key + value
+    return _CRC.pack(crc32(value, crc32(place))) + value
+
+
+def entry_of(place: bytes, record: memoryview | bytes) -> tuple[bytes, bytes]:
+    """Return the key and value of an entry; raises ValueError when one of its bits has changed."""
+    data = opened(place, record)
+    if not _is_long(place):
+        return place[PLACE.size :], data
+    stop = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+    return data[_LENGTH.size : stop], data[stop:]
+
+
+def entries_between(
+    cursor: lmdb.Cursor[Any], prefix: bytes, start: bytes, end: bytes | None
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries with `start` <= key < `end` in key order; raises ValueError at a damaged one.
+
+    Long keys that agree in their first 471 bytes lie in the order of their digests: they are sorted here.
+    """
+    last_place = None if end is None else prefix + end[:_SHORT_BYTES]
+    alike: list[tuple[bytes, bytes]] = []
+    found = cursor.set_range(prefix + start[:_SHORT_BYTES])
+    while found:
+        place = bytes(cursor.key())
+        if not place.startswith(prefix):
+            break
+        if last_place is not None and place[: len(prefix) + _SHORT_BYTES] > last_place:
+            break
+        key, value = entry_of(place, cursor.value())
+        if alike and (not _is_long(place) or key[:_SHORT_BYTES] != alike[0][0][:_SHORT_BYTES]):
+            yield from sorted(alike)
+            alike.clear()
+        if start <= key and (end is None or key < end):
+            if _is_long(place):
+                alike.append((key, value))
+            else:
+                yield key, value
+        found = cursor.next()
+    yield from sorted(alike)
+
+
+def _is_long(place: bytes) -> bool:
+    return len(place) == _MAX_KEY_BYTES

@@ -1,0 +1,258 @@
+"""The streams of an LMDB environment: batches by stream, partition and last offset, and a tail per partition."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from runtime.errors import Damaged, EnvironmentFault
+from runtime.systems.base import (
+    Append,
+    Offsets,
+    Read,
+    StreamConfig,
+    check_keys,
+    ends,
+    has_ended,
+    has_no_partition,
+    is_absent,
+    is_gone,
+)
+from runtime.systems.log_batch import Packed, Stored, compression_codes, header, pack, seal, unpack
+from runtime.systems.log_database import Database
+from runtime.systems.log_records import RESTORE, fetch, opened, sealed
+
+if TYPE_CHECKING:
+    import lmdb
+
+_PARTITION = struct.Struct(">II")
+_BATCH = struct.Struct(">IIQ")
+"""Stream id, partition, last offset: big-endian, so that LMDB's order is the log's."""
+_TAIL = struct.Struct("<qq?qq")
+_NUMBER = struct.Struct("<Q")
+_MAX_DROPPED_PER_APPEND = 16
+_STREAM = b"stream\0"
+
+
+class Stream(NamedTuple):
+    """A stream as it is recorded; its id is never given to another one."""
+
+    id: int
+    name: str
+    config: StreamConfig
+
+
+class Tail(NamedTuple):
+    """The readable range of a partition, whether it has ended, and how much is stored for it."""
+
+    start: int = 0
+    end: int = 0
+    ended: bool = False
+    batches: int = 0
+    size_bytes: int = 0
+
+
+class Prepared(NamedTuple):
+    """An append that is encoded, before the write transaction that gives it offsets."""
+
+    stream: str
+    partition: int
+    packed: Packed
+    ends: bool
+
+
+def next_id(transaction: lmdb.Transaction[Any], meta: Any) -> int:
+    """Return a number that no stream and no store of this environment has."""
+    data = fetch(transaction, meta, b"ids", "the last id")
+    number = 1 if data is None else _NUMBER.unpack(data)[0] + 1
+    transaction.put(b"ids", sealed(b"ids", _NUMBER.pack(number)), db=meta)
+    return number
+
+
+class Streams:
+    """The streams of one database; every method works inside the caller's transaction."""
+
+    def __init__(self, database: Database, now_ms: Callable[[], int]) -> None:
+        self._meta, self._log, self._tails = database.meta, database.log, database.tails
+        self._now_ms = now_ms
+        self._known: dict[bytes, Stream] = {}
+        self._partly_read: dict[bytes, Stored] = {}
+        """Batches that a reader has not come to the end of, so that each is decoded once."""
+
+    def create(self, transaction: lmdb.Transaction[Any], name: str, config: StreamConfig) -> StreamConfig:
+        """Make a stream, or return the configuration of the one that exists already."""
+        if transaction.get(_STREAM + name.encode(), db=self._meta) is not None:
+            return self.find(transaction, name).config
+        if config.compression not in compression_codes():
+            raise EnvironmentFault(f"Stream {name!r}: for {config.compression} compression install `zstandard`.")
+        key = _STREAM + name.encode()
+        stream = Stream(next_id(transaction, self._meta), name, config)
+        transaction.put(key, sealed(key, msgspec.msgpack.encode(stream)), db=self._meta)
+        for partition in range(config.partitions):
+            self._put_tail(transaction, _PARTITION.pack(stream.id, partition), Tail())
+        return config
+
+    def delete(self, transaction: lmdb.Transaction[Any], name: str) -> None:
+        """Remove a stream with all that is in it, even when it is damaged; nothing happens where it is absent."""
+        key = _STREAM + name.encode()
+        if transaction.get(key, db=self._meta) is None:
+            return
+        number = self.find(transaction, name).id.to_bytes(4, "big")
+        for table in (self._log, self._tails):
+            cursor = transaction.cursor(table)
+            found = cursor.set_range(number)
+            while found and cursor.key()[:4] == number:
+                cursor.delete()
+                found = bool(cursor.key())
+        transaction.delete(key, db=self._meta)
+
+    def all(self, transaction: lmdb.Transaction[Any]) -> dict[str, StreamConfig]:
+        """Return all streams by name."""
+        names = []
+        cursor = transaction.cursor(self._meta)
+        found = cursor.set_range(_STREAM)
+        while found and bytes(cursor.key()).startswith(_STREAM):
+            names.append(bytes(cursor.key())[len(_STREAM) :].decode())
+            found = cursor.next()
+        return {name: self.find(transaction, name).config for name in names}
+
+    def find(self, transaction: lmdb.Transaction[Any], name: str) -> Stream:
+        """Return a stream by name; raises `EnvironmentFault` where there is none."""
+        key = _STREAM + name.encode()
+        record = transaction.get(key, db=self._meta)
+        if record is None:
+            raise is_absent(name)
+        raw = bytes(record)
+        stream = self._known.get(raw)
+        if stream is None:
+            try:
+                stream = msgspec.msgpack.decode(opened(key, raw), type=Stream)
+            except ValueError as error:
+                raise Damaged(f"The record of stream {name!r} is not what was written: {error}. {RESTORE}") from error
+            self._known[raw] = stream
+        return stream
+
+    def prepare(self, transaction: lmdb.Transaction[Any], appends: Iterable[Append]) -> list[Prepared]:
+        """Encode what shall be appended; rows without a timestamp will have the time of this call."""
+        prepared = []
+        now_ms = self._now_ms()
+        codes = None
+        for stream, partition, batch, control in appends:
+            config = self.find(transaction, stream).config
+            check_keys(stream, config, batch)
+            codec = 0
+            if config.compression is not None:
+                codes = codes or compression_codes()
+                codec = codes[config.compression]
+            if batch.values or control is not None:
+                prepared.append(Prepared(stream, partition, pack(batch, control, now_ms, codec), ends(control)))
+        return prepared
+
+    def append(self, transaction: lmdb.Transaction[Any], prepared: Iterable[Prepared]) -> None:
+        """Write encoded batches at the ends of their partitions, and drop what retention no longer keeps."""
+        for name, partition, packed, ended in prepared:
+            stream = self.find(transaction, name)
+            tail = self._tail(transaction, stream, partition)
+            if tail.ended:
+                raise has_ended(name, partition)
+            place = _PARTITION.pack(stream.id, partition)
+            key = _BATCH.pack(stream.id, partition, tail.end + packed.slots - 1)
+            data = seal(packed, key, tail.end)
+            transaction.put(key, data, db=self._log)
+            tail = Tail(tail.start, tail.end + packed.slots, ended, tail.batches + 1, tail.size_bytes + len(data))
+            tail = self._drop_old(transaction, stream.config, place, tail, packed.appended_ms)
+            self._put_tail(transaction, place, tail)
+
+    def end(self, transaction: lmdb.Transaction[Any], name: str, packed: Packed) -> None:
+        """Append end-of-stream to every partition that has not ended."""
+        stream = self.find(transaction, name)
+        for partition in range(stream.config.partitions):
+            if not self._tail(transaction, stream, partition).ended:
+                self.append(transaction, [Prepared(name, partition, packed, True)])
+
+    def offsets(self, transaction: lmdb.Transaction[Any], name: str, partition: int) -> Offsets:
+        """Return the readable range of a partition."""
+        return Offsets(*self._tail(transaction, self.find(transaction, name), partition)[:3])
+
+    def read(
+        self, transaction: lmdb.Transaction[Any], name: str, partition: int, offset: int, max_records: int
+    ) -> Read | None:
+        """Return rows from `offset` on, of one batch; None at the end."""
+        stream = self.find(transaction, name)
+        place = _PARTITION.pack(stream.id, partition)
+        partly_read = self._partly_read.get(place)
+        if partly_read and partly_read.base <= offset <= partly_read.last:
+            return self._cut(place, partly_read, offset, max_records)
+        cursor = transaction.cursor(self._log)
+        found = cursor.set_range(_BATCH.pack(stream.id, partition, max(offset, 0)))
+        first = True
+        while found:
+            key = bytes(cursor.key())
+            if not key.startswith(place):
+                break
+            stored = self._unpack(stream, key, cursor.value())
+            if first and offset < stored.base:
+                self._check_range(transaction, stream, partition, offset)
+            first = False
+            read = self._cut(place, stored, offset, max_records)
+            if read:
+                return read
+            found = cursor.next()
+        self._check_range(transaction, stream, partition, offset)
+        return None
+
+    def _cut(self, place: bytes, stored: Stored, offset: int, max_records: int) -> Read | None:
+        rows = stored.cut(offset, max_records)
+        if rows is None or rows[2] > stored.last:
+            self._partly_read.pop(place, None)
+        else:
+            self._partly_read[place] = stored
+        return rows and Read(*rows)
+
+    def _unpack(self, stream: Stream, key: bytes, data: memoryview) -> Stored:
+        _, partition, last = _BATCH.unpack(key)
+        try:
+            return unpack(key, data, last)
+        except (ValueError, msgspec.MsgspecError) as error:
+            raise Damaged(
+                f"Stream {stream.name!r}, partition {partition}: the batch up to offset {last} is not what was "
+                f"written: {error}. {RESTORE}"
+            ) from error
+
+    def _check_range(self, transaction: lmdb.Transaction[Any], stream: Stream, partition: int, offset: int) -> None:
+        tail = self._tail(transaction, stream, partition)
+        if not tail.start <= offset <= tail.end:
+            raise is_gone(stream.name, partition, offset, tail.start, tail.end)
+
+    def _tail(self, transaction: lmdb.Transaction[Any], stream: Stream, partition: int) -> Tail:
+        if not 0 <= partition < stream.config.partitions:
+            raise has_no_partition(stream.name, stream.config, partition)
+        what = f"the end of stream {stream.name!r}, partition {partition},"
+        data = fetch(transaction, self._tails, _PARTITION.pack(stream.id, partition), what)
+        if data is None:
+            raise Damaged(f"The record of {what} is missing. {RESTORE}")
+        return Tail(*_TAIL.unpack(data))
+
+    def _put_tail(self, transaction: lmdb.Transaction[Any], place: bytes, tail: Tail) -> None:
+        transaction.put(place, sealed(place, _TAIL.pack(*tail)), db=self._tails)
+
+    def _drop_old(
+        self, transaction: lmdb.Transaction[Any], config: StreamConfig, place: bytes, tail: Tail, now_ms: int
+    ) -> Tail:
+        if config.retention_ms is None and config.retention_bytes is None:
+            return tail
+        cursor = transaction.cursor(self._log)
+        cursor.set_range(place)
+        for _ in range(min(tail.batches - 1, _MAX_DROPPED_PER_APPEND)):
+            value = cursor.value()
+            too_old = config.retention_ms is not None and header(value)[2] < now_ms - config.retention_ms
+            too_much = config.retention_bytes is not None and tail.size_bytes > config.retention_bytes
+            if not (too_old or too_much):
+                break
+            start, size_bytes = _BATCH.unpack(cursor.key())[2] + 1, len(value)
+            cursor.delete()
+            tail = Tail(start, tail.end, tail.ended, tail.batches - 1, tail.size_bytes - size_bytes)
+        return tail

@@ -1,0 +1,290 @@
+"""An environment in memory, with the contract of the embedded log, for tests and for runs that keep nothing."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from operators.base import Batch
+from runtime.checkpoint import Checkpoint
+from runtime.errors import Fenced
+from runtime.stores.order import KeyOrder
+from runtime.systems.base import (
+    END,
+    Append,
+    Commit,
+    Control,
+    Offsets,
+    Read,
+    StreamConfig,
+    check_config,
+    check_keys,
+    check_name,
+    ends,
+    has_ended,
+    has_no_partition,
+    is_absent,
+    is_gone,
+    wall_clock_ms,
+)
+from runtime.systems.log_batch import Stored, check_columns
+
+
+class _Partition:
+    """What is appended to one partition, in order."""
+
+    def __init__(self) -> None:
+        self.batches: list[Stored] = []
+        self.lasts: list[int] = []
+        """The last offset of each batch."""
+        self.start = self.end = 0
+        self.ended = False
+
+    def add(self, batch: Batch, control: Control | None, now_ms: int) -> None:
+        rows = len(batch.values)
+        copied = batch.slice(0, rows)
+        copied.offsets = range(self.end, self.end + rows)
+        copied.owners = None
+        if copied.timestamps is None:
+            copied.timestamps = [now_ms] * rows
+        last = self.end + max(rows, 1) - 1
+        self.batches.append(Stored(self.end, last, now_ms, copied, control))
+        self.lasts.append(last)
+        self.end = last + 1
+        self.ended = ends(control)
+
+    def drop_old(self, config: StreamConfig, now_ms: int) -> None:
+        size_bytes = sum(map(_size_bytes, self.batches)) if config.retention_bytes is not None else 0
+        while len(self.batches) > 1:
+            oldest = self.batches[0]
+            too_old = config.retention_ms is not None and oldest.appended_ms < now_ms - config.retention_ms
+            too_much = config.retention_bytes is not None and size_bytes > config.retention_bytes
+            if not (too_old or too_much):
+                break
+            size_bytes -= _size_bytes(oldest)
+            self.start = oldest.last + 1
+            del self.batches[0], self.lasts[0]
+
+
+class _Stream(NamedTuple):
+    config: StreamConfig
+    partitions: list[_Partition]
+
+
+class _Entries:
+    """The committed entries of one store in one task."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.order = KeyOrder(self.values)
+
+    def write(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        for key, value in items:
+            if value is None:
+                self.values.pop(key, None)
+            else:
+                self.order.add(key)
+                self.values[key] = value
+
+
+@dataclass
+class _Application:
+    generation: int = 0
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
+    state: defaultdict[tuple[str, int], _Entries] = field(default_factory=lambda: defaultdict(_Entries))
+
+
+class MemoryEnvironment:
+    """Streams, state and checkpoints in this object: they live as long as it does, beyond `close`.
+
+    It stands in for a data directory: who takes an application over by `own` fences the one before, as after a crash.
+
+    >>> from runtime.systems.base import Append
+    >>> memory = MemoryEnvironment(now_ms=lambda: 1_000)
+    >>> _ = memory.create_stream("greetings", StreamConfig())
+    >>> memory.append([Append("greetings", 0, Batch([b"hello", b"world"]))])
+    >>> memory.read("greetings", 0, 1).batch.timestamps
+    [1000]
+    """
+
+    def __init__(self, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self._now_ms = now_ms
+        self._lock = threading.RLock()
+        self._version = 0
+        self._streams: dict[str, _Stream] = {}
+        self._applications: defaultdict[str, _Application] = defaultdict(_Application)
+
+    def create_stream(self, name: str, config: StreamConfig) -> StreamConfig:
+        """Make a stream, or return the configuration of the one that exists already."""
+        check_config(name, config)
+        with self._lock:
+            if name not in self._streams:
+                self._version += 1
+                self._streams[name] = _Stream(config, [_Partition() for _ in range(config.partitions)])
+            return self._streams[name].config
+
+    def delete_stream(self, name: str) -> None:
+        """Remove a stream with all that is in it; nothing happens where it is absent."""
+        with self._lock:
+            self._version += 1
+            self._streams.pop(name, None)
+
+    def streams(self) -> dict[str, StreamConfig]:
+        """Return all streams by name."""
+        with self._lock:
+            return {name: self._streams[name].config for name in sorted(self._streams)}
+
+    def offsets(self, stream: str, partition: int) -> Offsets:
+        """Return the readable range of a partition."""
+        with self._lock:
+            found = self._partition(stream, partition)
+            return Offsets(found.start, found.end, found.ended)
+
+    def version(self) -> int:
+        """Return how many changes there were."""
+        return self._version
+
+    def read(self, stream: str, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on, never more than one appended batch nor `max_records`; None at the end.
+
+        What a producer said without rows takes an offset of its own, and is read as an empty batch with a control.
+        Raises `Damaged` when the partition has no such offset any more.
+        """
+        with self._lock:
+            found = self._partition(stream, partition)
+            if not found.start <= offset <= found.end:
+                raise is_gone(stream, partition, offset, found.start, found.end)
+            for stored in found.batches[bisect_left(found.lasts, offset) :]:
+                rows = stored.cut(offset, max_records)
+                if rows:
+                    batch, control, next_offset = rows
+                    return Read(batch.slice(0, len(batch)), control, next_offset)
+            return None
+
+    def append(self, appends: Iterable[Append]) -> None:
+        """Write rows, all or none; raises `EnvironmentFault` where the partition has ended."""
+        with self._lock:
+            self._append(self._checked(appends))
+
+    def end_stream(self, stream: str) -> None:
+        """Append end-of-stream to every partition that has not ended; they take nothing more."""
+        with self._lock:
+            partitions = range(self._stream(stream).config.partitions)
+            open_ones = [number for number in partitions if not self._partition(stream, number).ended]
+            self._append([Append(stream, number, Batch([]), END) for number in open_ones])
+
+    def commit(self, commit: Commit) -> None:
+        """Make everything in `commit` visible, or nothing of it.
+
+        Raises `Fenced` when `commit.generation` is not the application's.
+        """
+        with self._lock:
+            application = self._applications[commit.app]
+            if application.generation != commit.generation:
+                raise Fenced(
+                    f"Application {commit.app!r} is at generation {application.generation}, and this run is of "
+                    f"{commit.generation}: another one has taken over, or it was reset. Nothing was written."
+                )
+            self._append(self._checked(commit.appends))
+            for store, task, items in commit.state:
+                application.state[store, task].write(items)
+            application.checkpoints.update(commit.checkpoints)
+
+    def own(self, app: str) -> int:
+        """Become the application's owner, fencing any other, and return its new generation."""
+        check_name("application", app)
+        with self._lock:
+            self._version += 1
+            self._applications[app].generation += 1
+            return self._applications[app].generation
+
+    def generation(self, app: str) -> int:
+        """Return the application's generation: 0 before anyone owned it."""
+        with self._lock:
+            return self._applications[app].generation
+
+    def checkpoints(self, app: str) -> dict[str, Checkpoint]:
+        """Return the application's newest checkpoint of every task."""
+        with self._lock:
+            return dict(self._applications[app].checkpoints)
+
+    def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
+        """Return the committed value of one entry."""
+        with self._lock:
+            return self._applications[app].state[store, task].values.get(key)
+
+    def state_range(
+        self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield committed entries with `start` <= key < `end` in key order; nothing may write to them meanwhile."""
+        with self._lock:
+            entries = self._applications[app].state[store, task]
+            found = [(key, entries.values[key]) for key in entries.order.between(start, end)]
+        yield from found
+
+    def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return, per (store, task), the number of entries and their bytes."""
+        with self._lock:
+            return {
+                place: (len(entries.values), sum(len(key) + len(value) for key, value in entries.values.items()))
+                for place, entries in self._applications[app].state.items()
+                if entries.values
+            }
+
+    def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
+        """Remove the application's checkpoints and state (of `stores`, or all) and begin a new generation."""
+        self.own(app)
+        with self._lock:
+            application = self._applications[app]
+            application.checkpoints.clear()
+            removed = None if stores is None else set(stores)
+            for place in list(application.state):
+                if removed is None or place[0] in removed:
+                    del application.state[place]
+
+    def close(self) -> None:
+        """Do nothing: what is here can be read, and taken over, as after a restart."""
+
+    def _stream(self, name: str) -> _Stream:
+        if name not in self._streams:
+            raise is_absent(name)
+        return self._streams[name]
+
+    def _partition(self, stream: str, partition: int) -> _Partition:
+        config, partitions = self._stream(stream)
+        if not 0 <= partition < len(partitions):
+            raise has_no_partition(stream, config, partition)
+        return partitions[partition]
+
+    def _checked(self, appends: Iterable[Append]) -> list[Append]:
+        checked = []
+        ended = set()
+        for append in appends:
+            stream, partition, batch, control = append
+            check_keys(stream, self._stream(stream).config, batch)
+            check_columns(batch)
+            found = self._partition(stream, partition)
+            if found.ended or (stream, partition) in ended:
+                raise has_ended(stream, partition)
+            if ends(control):
+                ended.add((stream, partition))
+            if batch.values or control is not None:
+                checked.append(append)
+        return checked
+
+    def _append(self, appends: Iterable[Append]) -> None:
+        now_ms = self._now_ms()
+        self._version += 1
+        for stream, partition, batch, control in appends:
+            found = self._partition(stream, partition)
+            found.add(batch, control, now_ms)
+            found.drop_old(self._stream(stream).config, now_ms)
+
+
+def _size_bytes(stored: Stored) -> int:
+    columns = [stored.batch.values, stored.batch.keys or []]
+    return sum(len(item) for column in columns for item in column if item is not None)
