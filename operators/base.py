@@ -119,8 +119,8 @@ class Spec:
     """What the user said about one operator: frozen, and pointing only at its parents.
 
     The class variables are traits: the planner asks these, never the type. `code` is what a stateless operator
-    contributes to a fused function, with `{value}` for what comes in and `{out}` for what goes on; a last line that
-    ends with a colon opens the block in which the operators below run.
+    contributes to a fused function, with `{value}` for what comes in and `{out}`, where it is something new, for what
+    goes on; a line that ends with a colon opens the block in which all that follows runs.
     """
 
     parents: tuple[Spec, ...] = ()

@@ -53,7 +53,6 @@ class Branch(Stateless):
 
     kind: ClassVar[str] = "branch"
     code: ClassVar[tuple[str, ...]] = (
-        "{out} = {value}",
         "choice_{id} = {branch}({value})",
         "if type(choice_{id}) is str: choice_{id} = (choice_{id},)",
         "if not {names}.issuperset(choice_{id}): raise ValueError({refusal}.format(choice_{id}))",
@@ -93,6 +92,5 @@ class Merge(Spec):
     """All messages of several streams, as they come."""
 
     kind: ClassVar[str] = "merge"
-    code: ClassVar[tuple[str, ...]] = ("{out} = {value}",)
+    code: ClassVar[tuple[str, ...]] = ()
     one_to_one: ClassVar[bool] = True
-    order_sensitive: ClassVar[bool] = False

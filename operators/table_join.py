@@ -39,7 +39,7 @@ class TableJoin(Spec):
         """Look the row up, by function or by the message's key, and join."""
         row = "row_{id} = {lookup}({on}({value}))" if self.on else "row_{id} = {lookup_key}({key})"
         join = "{out} = {join}({value}, row_{id})"
-        return (row, join) if self.left else (row, "if row_{id} is not None:", "    " + join)
+        return (row, join) if self.left else (row, "if row_{id} is not None:", join)
 
     @property
     def one_to_one(self) -> bool:  # type: ignore[override]

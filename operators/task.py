@@ -1,0 +1,172 @@
+"""The lower level of the designs: the user's own task over whole messages, with its state, outputs and timer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from operators.base import Batch, Serde, Spec, Store
+from operators.io import Output
+from operators.window_types import duration_ms
+
+Form = Literal["plain", "async", "callback"]
+
+
+@dataclass(frozen=True)
+class Every:
+    """A function to be called every so often by the wall clock, alone in its task."""
+
+    interval_ms: int
+    function: Callable[[Any], object]
+
+
+def every(function: Callable[[TaskContext], object], *, minutes: float = 0, seconds: float = 0) -> Every:
+    """Call `function(context)` every so often, when nothing else runs in the task.
+
+    Raises ValueError when the interval is not positive.
+
+    >>> every(lambda context: context.commit(), seconds=10).interval_ms
+    10000
+    """
+    interval_ms = duration_ms(minutes=minutes, seconds=seconds)
+    if interval_ms <= 0:
+        raise ValueError(f"every(...) {interval_ms} ms: give a positive interval, e.g. every(fn, seconds=10)")
+    return Every(interval_ms, function)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message as a task sees it; `timestamp` in ms."""
+
+    key: Any
+    value: Any
+    timestamp: int | None
+    stream: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task(Spec):
+    """Call `process(envelope, context)` per message: plain, async, or handed a callback as a third argument."""
+
+    process: Callable[..., Any]
+    form: Form
+    outputs: tuple[Output, ...] = ()
+    window: Every | None = None
+    max_in_flight: int = 1
+    timeout_ms: int = 10_000
+    store: str = "lmdb"
+    order: str = "none"
+
+    kind: ClassVar[str] = "task"
+    terminal: ClassVar[bool] = True
+    stateful: ClassVar[bool] = True
+    needs_id: ClassVar[bool] = True
+    order_sensitive: ClassVar[bool] = True
+    wall_clock: ClassVar[bool] = True
+
+    @property
+    def asynchronous(self) -> bool:  # type: ignore[override]
+        """Whether a message completes later than the call returns."""
+        return self.form != "plain"
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The user's functions."""
+        return {"process": self.process} | ({"window": self.window.function} if self.window else {})
+
+    def describe(self) -> str:
+        """How it is called."""
+        return f"{self.form}, ≤ {self.max_in_flight} in flight" if self.asynchronous else "plain"
+
+
+@dataclass(slots=True)
+class Effects:
+    """What one call of a task's function did: it takes effect as a whole when the call is complete, or never."""
+
+    sends: list[tuple[Output, Any, Any, int | None]] = field(default_factory=list)
+    writes: dict[bytes, tuple[Any, Any]] = field(default_factory=dict)
+    commit: bool = False
+    shutdown: bool = False
+
+
+DELETED = object()
+
+
+class TaskContext:
+    """What a task's function works with: state, outputs, and requests to the run.
+
+    Reads see the call's own writes. State may be used in the function (or coroutine) itself, not in other threads.
+    """
+
+    __slots__ = ("_serde", "_store", "effects", "task")
+
+    def __init__(self, task: int, store: Store, serde: Serde) -> None:
+        self.task = task
+        self.effects = Effects()
+        self._store = store
+        self._serde = serde
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the state at `key`, or `default`."""
+        place = self._serde.encode(key)
+        if place in self.effects.writes:
+            value = self.effects.writes[place][1]
+            return default if value is DELETED else value
+        return self._store.get(place, default)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the state at `key`."""
+        self.effects.writes[self._serde.encode(key)] = (key, value)
+
+    def delete(self, key: Any) -> None:
+        """Remove the state at `key`."""
+        self.put(key, DELETED)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Yield all keys and values of the task's state, in the order of the encoded keys."""
+        merged: dict[bytes, tuple[Any, Any]] = {
+            place: (self._serde.decode(place), value) for place, value in self._store.range()
+        }
+        merged.update(self.effects.writes)
+        return (pair for _, pair in sorted(merged.items(), key=lambda item: item[0]) if pair[1] is not DELETED)
+
+    def send(self, output: Any, value: Any, key: Any = None, timestamp: int | None = None) -> None:
+        """Write a message to an output of the task; without `timestamp` (ms) it takes its message's."""
+        self.effects.sends.append((getattr(output, "spec", output), value, key, timestamp))
+
+    def commit(self) -> None:
+        """Ask for a commit soon."""
+        self.effects.commit = True
+
+    def shutdown(self) -> None:
+        """Ask the run to drain, commit and stop."""
+        self.effects.shutdown = True
+
+
+class TaskOperator:
+    """One task's state, and the place where the effects of complete calls are applied, in order of completion."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def apply(self, effects: Effects) -> None:
+        """Write a complete call's state."""
+        for place, (_, value) in effects.writes.items():
+            if value is DELETED:
+                self.store.delete(place)
+            else:
+                self.store.put(place, value)
+
+    def sent(self, rows: list[tuple[Effects, int | None, int | None]]) -> dict[Output, Batch]:
+        """Return, per output, the messages of calls given with their messages' timestamps and stamps."""
+        found: dict[Output, Batch] = {}
+        for effects, at, stamp in rows:
+            for output, value, key, timestamp in effects.sends:
+                batch = found.setdefault(output, Batch([], keys=[], timestamps=[], stamps=[]))
+                batch.values.append(value)
+                batch.keys.append(key)  # type: ignore[union-attr]
+                batch.timestamps.append(at if timestamp is None else timestamp)  # type: ignore[union-attr,arg-type]
+                batch.stamps.append(stamp)  # type: ignore[union-attr,arg-type]
+        return found

@@ -1,0 +1,238 @@
+"""A plan in words and in the languages of other tools: indented text, Mermaid, DOT, and a networkx graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from planner.flow import counted, edges, family, place, plain, role, shorten, stages, stores, stream_node, traits
+from planner.plan import OperatorPlan, Plan, StagePlan, StreamPlan
+
+if TYPE_CHECKING:
+    import networkx
+
+LABEL_LENGTH = 60
+_MERMAID_SHAPES = {
+    "source": ("[", "]"),
+    "stateless": ("(", ")"),
+    "async": ("{{", "}}"),
+    "stateful": ("[(", ")]"),
+    "terminal": ("[/", "/]"),
+    "input": ("([", "])"),
+    "table": ("[(", ")]"),
+    "intermediate": ("[[", "]]"),
+    "output": ("([", "])"),
+    "dead_letter": (">", "]"),
+}
+_DOT_SHAPES = {
+    "source": "box",
+    "stateless": "box",
+    "async": "hexagon",
+    "stateful": "box3d",
+    "terminal": "rarrow",
+    "input": "cds",
+    "table": "cylinder",
+    "intermediate": "component",
+    "output": "cds",
+    "dead_letter": "note",
+}
+_COLOURS = {
+    "source": ("#e0edff", "#1d5fbf"),
+    "stateless": ("#f3f5f8", "#55606e"),
+    "async": ("#fff1d6", "#9a5b00"),
+    "stateful": ("#efe8ff", "#6a3fc4"),
+    "terminal": ("#ddf5e8", "#13724a"),
+    "input": ("#e0edff", "#1d5fbf"),
+    "table": ("#d9f3f4", "#0b6b72"),
+    "intermediate": ("#efe8ff", "#6a3fc4"),
+    "output": ("#ddf5e8", "#13724a"),
+    "dead_letter": ("#ffe5e5", "#b3261e"),
+}
+
+
+def to_text(plan: Plan) -> str:
+    """Return the plan as text for a terminal: stages in order, operators as a tree that forks where the flow does.
+
+    >>> source = OperatorPlan(id="input-flights", kind="input", label="flights", site="app.py:3", stage="stage-1")
+    >>> stage = StagePlan(id="stage-1", inputs=("flights",), operators=("input-flights",), partitions=4)
+    >>> flights = StreamPlan(name="flights", role="input", partitions=4, read_by=("input-flights",))
+    >>> print(to_text(Plan(app="demo", operators=(source,), stages=(stage,), streams=(flights,))))
+    demo · exactly once · 1 stage, 1 operator, 1 stream, 0 stores
+    <BLANKLINE>
+    stage-1 · 4 partitions
+      reads   flights [input, 4]
+      └─ input-flights · flights    app.py:3
+    """
+    rows: list[tuple[str, ...]] = []
+    for stage, operators in stages(plan):
+        rows.append(("",))
+        rows.append((" · ".join([plain(stage.id), *traits(stage)]),))
+        rows.extend(_stage_rows(plan, operators))
+    width = max((len(row[0]) for row in rows if len(row) > 1), default=0)
+    lines = [row[0] if len(row) == 1 else f"{row[0]:<{width}}    {row[1]}".rstrip() for row in rows]
+    return "\n".join([headline(plan), *lines])
+
+
+def headline(plan: Plan) -> str:
+    """Return the application's name and what its plan consists of."""
+    parts = {"stage": plan.stages, "operator": plan.operators, "stream": plan.streams, "store": plan.stores}
+    counts = ", ".join(counted(len(items), noun) for noun, items in parts.items())
+    return f"{plain(plan.app)} · {plan.options.guarantee.replace('_', ' ')} · {counts}"
+
+
+def title(operator: OperatorPlan) -> str:
+    """Return an operator's id, with its kind and label where the id does not say them.
+
+    >>> title(OperatorPlan(id="filter-1", kind="filter", label="is_late"))
+    'filter-1 · is_late'
+    """
+    kind = [] if operator.id.startswith(operator.kind) else [operator.kind]
+    label = [operator.label] if operator.label else []
+    return " · ".join(shorten(part, LABEL_LENGTH) for part in [*kind, operator.id, *label])
+
+
+def _stage_rows(plan: Plan, operators: list[OperatorPlan]) -> Iterator[tuple[str, ...]]:
+    ids = {operator.id for operator in operators}
+    read = [stream for stream in plan.streams if ids.intersection(stream.read_by)]
+    written = [stream for stream in plan.streams if ids.intersection(stream.written_by)]
+    if read:
+        yield ("  reads   " + ", ".join(map(_stream_words, read)),)
+    yield from _forest(plan, operators)
+    kept = [shorten(store, LABEL_LENGTH) for operator in operators for store in stores(plan, operator)]
+    if kept:
+        yield ("  stores  " + ", ".join(dict.fromkeys(kept)),)
+    if written:
+        yield ("  writes  " + ", ".join(map(_stream_words, written)),)
+
+
+def _stream_words(stream: StreamPlan) -> str:
+    known = [] if stream.partitions is None else [str(stream.partitions)]
+    return f"{shorten(stream.name, LABEL_LENGTH)} [{', '.join([role(stream), *known])}]"
+
+
+def _forest(plan: Plan, operators: list[OperatorPlan]) -> Iterator[tuple[str, str]]:
+    """Yield a row per operator: its place in the tree, then where it is from and where else its messages go."""
+    by_id = {operator.id: operator for operator in operators}
+    below: dict[str, list[str]] = {id: [] for id in by_id}
+    aside: dict[str, list[str]] = {id: [] for id in by_id}
+    adopted: set[str] = set()
+    follows = edges(plan)
+    for operator in operators:
+        mine = [parent for parent in operator.parents if (parent, operator.id) in follows and parent in by_id]
+        adopted.update([operator.id] if mine else [])
+        for parent in dict.fromkeys(mine):
+            (below if parent == mine[0] else aside)[parent].append(operator.id)
+    outside = {operator.id: operator for operator in plan.operators}
+    for source, target in follows:
+        if source in by_id and target not in by_id:
+            aside[source].append(outside[target].id if target in outside else target.removeprefix("stream:"))
+
+    def branch(id: str, first: str, rest: str) -> Iterator[tuple[str, str]]:
+        while True:
+            yield first + title(by_id[id]), _details(plan, by_id[id], aside[id])
+            if len(below[id]) != 1:
+                break
+            id, first = below[id][0], rest
+        yield from fork(below[id], rest)
+
+    def fork(ids: list[str], prefix: str) -> Iterator[tuple[str, str]]:
+        for id in ids:
+            last = id == ids[-1]
+            yield from branch(id, prefix + ("└─ " if last else "├─ "), prefix + ("   " if last else "│  "))
+
+    yield from fork([id for id in by_id if id not in adopted], "  ")
+
+
+def _details(plan: Plan, operator: OperatorPlan, aside: list[str]) -> str:
+    goes = [f"→ {shorten(other, LABEL_LENGTH)}" for other in aside]
+    policy = [] if operator.on_error == "fail" else [f"on error: {shorten(operator.on_error, LABEL_LENGTH)}"]
+    return "  ".join(part for part in [place(operator.site), *goes, *policy] if part)
+
+
+def to_mermaid(plan: Plan) -> str:
+    """Return the plan as a Mermaid flowchart: a subgraph per stage, a shape per kind of operator and stream."""
+    names = _short_names(plan)
+    lines = ["flowchart LR"]
+    for stream in plan.streams:
+        lines.append("  " + _mermaid_node(names[stream_node(stream.name)], _stream_label(stream), stream.role))
+    for index, (stage, operators) in enumerate(stages(plan)):
+        heading = [shorten(stage.id, LABEL_LENGTH), counted(stage.partitions, "partition")]
+        lines.append(f'  subgraph stage{index}["{" · ".join(map(_mermaid_text, heading))}"]')
+        lines.extend("    " + _mermaid_node(names[op.id], _operator_label(plan, op), family(op)) for op in operators)
+        lines.append("  end")
+    lines.extend(f"  {names[source]} --> {names[target]}" for source, target in edges(plan))
+    for look, (fill, stroke) in _COLOURS.items():
+        lines.append(f"  classDef {look} fill:{fill},stroke:{stroke},color:#1b2330")
+    return "\n".join(lines)
+
+
+def to_dot(plan: Plan) -> str:
+    """Return the plan in Graphviz' language: a cluster per stage, a shape per kind of operator and stream."""
+    names = _short_names(plan)
+    lines = [
+        "digraph plan {",
+        f"  graph [rankdir=LR, label={_quoted([headline(plan)])}, labelloc=t, fontname=Helvetica];",
+        "  node [style=filled, fontname=Helvetica, fontsize=11];",
+        "  edge [color=gray40];",
+    ]
+    for stream in plan.streams:
+        lines.append("  " + _dot_node(names[stream_node(stream.name)], _stream_label(stream), stream.role))
+    for index, (stage, operators) in enumerate(stages(plan)):
+        heading = f"{shorten(stage.id, LABEL_LENGTH)} · {counted(stage.partitions, 'partition')}"
+        lines.append(f"  subgraph cluster_{index} {{")
+        lines.append(f"    label={_quoted([heading])}; style=rounded; color=gray60;")
+        lines.extend("    " + _dot_node(names[op.id], _operator_label(plan, op), family(op)) for op in operators)
+        lines.append("  }")
+    lines.extend(f"  {names[source]} -> {names[target]};" for source, target in edges(plan))
+    return "\n".join([*lines, "}"])
+
+
+def to_networkx(plan: Plan) -> networkx.DiGraph[str]:
+    """Return operators (by id) and streams (as "stream:name") as a graph, with their structs' fields as attributes."""
+    import networkx
+
+    graph: networkx.DiGraph[str] = networkx.DiGraph(app=plan.app)
+    for operator in plan.operators:
+        graph.add_node(operator.id, node="operator", **msgspec.structs.asdict(operator))
+    for stream in plan.streams:
+        graph.add_node(stream_node(stream.name), node="stream", **msgspec.structs.asdict(stream))
+    graph.add_edges_from(edges(plan))
+    return graph
+
+
+def _short_names(plan: Plan) -> dict[str, str]:
+    """Return an identifier that any language takes for every node; the user's own names are labels only."""
+    names = {operator.id: f"o{index}" for index, operator in enumerate(plan.operators)}
+    return names | {stream_node(stream.name): f"s{index}" for index, stream in enumerate(plan.streams)}
+
+
+def _operator_label(plan: Plan, operator: OperatorPlan) -> list[str]:
+    kept = [f"store {store}" for store in stores(plan, operator)]
+    return [shorten(line, LABEL_LENGTH) for line in [title(operator), place(operator.site), *kept] if line]
+
+
+def _stream_label(stream: StreamPlan) -> list[str]:
+    size = [] if stream.partitions is None else [counted(stream.partitions, "partition")]
+    return [shorten(stream.name, LABEL_LENGTH), " · ".join([role(stream), *size])]
+
+
+def _mermaid_node(name: str, lines: list[str], look: str) -> str:
+    before, after = _MERMAID_SHAPES[look]
+    return f'{name}{before}"{"<br/>".join(map(_mermaid_text, lines))}"{after}:::{look}'
+
+
+def _mermaid_text(text: str) -> str:
+    """Return `text` with everything but letters, digits and harmless punctuation as Mermaid's `#code;`."""
+    return "".join(c if c.isalnum() or c in " -_.,·…()" else f"#{ord(c)};" for c in text)
+
+
+def _dot_node(name: str, lines: list[str], look: str) -> str:
+    fill, stroke = _COLOURS[look]
+    return f'{name} [label={_quoted(lines)}, shape={_DOT_SHAPES[look]}, fillcolor="{fill}", color="{stroke}"];'
+
+
+def _quoted(lines: list[str]) -> str:
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "&": "&amp;", "<": "&lt;", ">": "&gt;"})
+    return '"' + "\\n".join(line.translate(escapes) for line in lines) + '"'

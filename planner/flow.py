@@ -1,0 +1,142 @@
+"""What leads to what in a plan, and how its parts are named in every drawing."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Literal
+
+from planner.plan import OperatorPlan, Plan, StagePlan, StreamPlan
+
+Family = Literal["source", "stateless", "async", "stateful", "terminal"]
+
+_JOINER = "\u200d"
+_PATH = re.compile(r"[\\/]")
+
+
+def stream_node(name: str) -> str:
+    """Return the name under which a stream is a node of the graph, apart from operators.
+
+    >>> stream_node("flights")
+    'stream:flights'
+    """
+    return f"stream:{name}"
+
+
+def edges(plan: Plan) -> list[tuple[str, str]]:
+    """Return what leads to what, each pair once: operators by their ids, streams as `stream_node` says.
+
+    An operator that reads what a repartitioning one wrote is reached through the intermediate stream.
+    """
+    known = {operator.id for operator in plan.operators}
+    handed_over: dict[str, list[str]] = {}
+    for stream in plan.streams:
+        if stream.role == "intermediate":
+            for writer in stream.written_by:
+                handed_over.setdefault(writer, []).append(stream_node(stream.name))
+    found: dict[tuple[str, str], None] = {}
+    for stream in plan.streams:
+        node = stream_node(stream.name)
+        found.update({(writer, node): None for writer in stream.written_by if writer in known})
+        found.update({(node, reader): None for reader in stream.read_by if reader in known})
+    for operator in plan.operators:
+        for parent in operator.parents:
+            if parent in known:
+                found.update({(source, operator.id): None for source in handed_over.get(parent, [parent])})
+    return list(found)
+
+
+def stages(plan: Plan) -> list[tuple[StagePlan, list[OperatorPlan]]]:
+    """Return every stage with its operators, in the plan's order; operators of an unknown stage come in one of their own.
+
+    >>> operator = OperatorPlan(id="map-1", kind="map", stage="stage-1")
+    >>> [(stage.id, [op.id for op in ops]) for stage, ops in stages(Plan(app="demo", operators=(operator,)))]
+    [('stage-1', ['map-1'])]
+    """
+    by_stage: dict[str, list[OperatorPlan]] = {stage.id: [] for stage in plan.stages}
+    for operator in plan.operators:
+        by_stage.setdefault(operator.stage, []).append(operator)
+    known = {stage.id: stage for stage in plan.stages}
+    return [(known.get(id, StagePlan(id=id, inputs=(), operators=())), held) for id, held in by_stage.items()]
+
+
+def family(operator: OperatorPlan) -> Family:
+    """Return which of the five looks an operator has."""
+    if operator.asynchronous:
+        return "async"
+    if operator.terminal:
+        return "terminal"
+    if operator.kind in ("input", "table"):
+        return "source"
+    return "stateful" if operator.stateful else "stateless"
+
+
+def stores(plan: Plan, operator: OperatorPlan) -> list[str]:
+    """Return the stores of an operator as "name (kind)"."""
+    kinds = {store.name: store.kind for store in plan.stores if store.operator == operator.id}
+    if operator.store is not None:
+        kinds.setdefault(operator.store, next((s.kind for s in plan.stores if s.name == operator.store), ""))
+    return [f"{name} ({kind})" if kind else name for name, kind in kinds.items()]
+
+
+def traits(stage: StagePlan) -> list[str]:
+    """Return what is special about how a stage runs, beginning with its partitions.
+
+    >>> traits(StagePlan(id="stage-1", inputs=(), operators=(), partitions=4, drain_ms=2_000))
+    ['4 partitions', 'drains within 2,000 ms']
+    """
+    special = {
+        "in partition order": stage.ordered,
+        "in key order": stage.by_key,
+        f"drains within {stage.drain_ms:,} ms": stage.drain_ms,
+    }
+    return [counted(stage.partitions, "partition"), *(words for words, holds in special.items() if holds)]
+
+
+def role(stream: StreamPlan) -> str:
+    """Return what a stream is for.
+
+    >>> role(StreamPlan(name="planes", role="table", broadcast=True))
+    'broadcast table'
+    """
+    words = stream.role.replace("_", " ")
+    return f"broadcast {words}" if stream.broadcast else words
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> counted(1, "stage"), counted(2, "stage")
+    ('1 stage', '2 stages')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def place(site: str) -> str:
+    """Return where in the user's program something is, without the folder; nothing where it is unknown.
+
+    >>> place("/home/me/app.py:12"), place("<unknown>:0")
+    ('app.py:12', '')
+    """
+    name = plain(_PATH.split(site)[-1])
+    return "" if name.startswith("<unknown>") else name
+
+
+def plain(text: str) -> str:
+    """Return `text` on one line, without anything that steers a terminal, a parser or the direction of writing.
+
+    >>> plain("a\\n b\\x1b[31m")
+    'a b [31m'
+    """
+    shown = (" " if unicodedata.category(c)[0] in "CZ" and c != _JOINER else c for c in text)
+    return " ".join("".join(shown).split())
+
+
+def shorten(text: str, length: int) -> str:
+    """Return `text` on one line of at most `length` characters.
+
+    >>> shorten("left join with planes", 10)
+    'left join…'
+    """
+    text = plain(text)
+    return text if len(text) <= length else text[: length - 1].rstrip() + "…"

@@ -1,0 +1,221 @@
+"""Fusing a run of stateless operators into one generated Python function over columns."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import networkx
+
+from operators.base import Spec
+from operators.io import SendTo
+from operators.stateless import BranchArm
+from planner.graph import Graph
+from planner.plan import ExitPlan, SegmentPlan
+
+Segment = Callable[..., tuple[Any, ...]]
+"""`segment(values, keys)` returns per exit its values and rows (None: every row), then a tuple of counts."""
+
+INDENT = "    "
+LONGEST_RUN = 15
+"""Python nests 20 loops at most; after so many operators a run goes on in an inner function of its own."""
+
+
+class Line(NamedTuple):
+    """A line of generated source: the operator that it came from, and the exit for whose rows alone it is there."""
+
+    text: str
+    operator: str = ""
+    rows_of: str = ""
+
+
+def fuse(graph: Graph, entry: str) -> SegmentPlan:
+    """Write the function for everything that messages from `entry` reach before state, awaiting, or writing."""
+    writer = _Writer(graph, entry)
+    lines = writer.lines(rows=True)
+    return SegmentPlan(
+        entry=entry,
+        source="\n".join(line.text for line in lines),
+        plain="\n".join(line.text for line in writer.lines(rows=False)),
+        lines=tuple(line.operator for line in lines),
+        exits=tuple(
+            ExitPlan(id=exit, operators=tuple(operators), whole=exit not in writer.partial)
+            for exit, operators in writer.exits.items()
+        ),
+        counted=tuple(writer.counted),
+        keyed=writer.keyed,
+    )
+
+
+def exit_of(spec: Spec) -> str:
+    """Return the name of the exit through which rows reach `spec`: all `send_to`s of one output share one."""
+    assert spec.op_id is not None
+    return f"send_to-{spec.output.stream}" if isinstance(spec, SendTo) else spec.op_id
+
+
+def compile_segment(
+    segment: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], plain: bool = False
+) -> tuple[Segment, str]:
+    """Make the generated source a function, with the users' functions bound by operator and name.
+
+    Returns it with the file name that its frames carry in tracebacks; the source is shown there.
+    """
+    source = segment.plain if plain else segment.source
+    filename = f"<fused {segment.entry}{', values only' if plain else ''}>"
+    namespace = {bound(id, name): thing for id, named in functions.items() for name, thing in named.items()}
+    exec(compile(source, filename, "exec"), namespace)  # the planner's own text, which plan.source() shows
+    linecache.cache[filename] = (len(source), None, [line + "\n" for line in source.splitlines()], filename)
+    return namespace["segment"], filename
+
+
+def bound(id: str, name: str) -> str:
+    """Return the variable by which generated source knows a function of an operator."""
+    return f"{name}__{word(id)}"
+
+
+class _Writer:
+    """Writes one segment: depth first, in the order in which the user wrote the operators."""
+
+    def __init__(self, graph: Graph, entry: str) -> None:
+        self.graph = graph
+        self.entry = entry
+        self.exits: dict[str, dict[str, None]] = {}
+        self.partial: set[str] = set()
+        self.counted: list[str] = []
+        self.reached = self._reached()
+        self.inner = self._inner_functions()
+        self.keyed = any("{key}" in line for id in self.reached for line in graph.specs[id].code or ())
+        self.variables = 0
+        self.body = [*self._below(entry, "value", 2, whole=True)]
+        self.inner_lines = [line for id in self.inner for line in self._inner(id)]
+
+    def lines(self, rows: bool) -> list[Line]:
+        """Return the whole function; without `rows` it keeps no track of which row a value came from."""
+        lines = [Line("def segment(values, keys=None):")]
+        if not self.reached and not self.partial:
+            whole = "".join("(values, None), " for _ in self.exits)
+            return [*lines, Line(f"{INDENT}return ({whole}())")]
+        for exit in self.exits:
+            lines.append(Line(f"{INDENT}{self._list(exit)} = []"))
+            lines.append(Line(f"{INDENT}{self._list(exit)}_rows = []", rows_of=exit))
+        if self.counted:
+            lines.append(Line(INDENT + " = ".join(map(_counter, self.counted)) + " = 0"))
+        lines += self.inner_lines
+        taken, columns = ("(key, value)", "zip(keys, values)") if self.keyed else ("value", "values")
+        tracked = rows and bool(self.partial)
+        head = f"for row, {taken} in enumerate({columns}):" if tracked else f"for {taken.strip('()')} in {columns}:"
+        lines += [Line(INDENT + head), *(self.body or [Line(INDENT * 2 + "pass")])]
+        found = [f"({self._list(x)}, {self._list(x) + '_rows' if rows and x in self.partial else None})" for x in self.exits]
+        lines.append(Line(f"{INDENT}return ({''.join(one + ', ' for one in [*found, self._counts()])})"))
+        kept = [line for line in lines if not line.rows_of or (rows and line.rows_of in self.partial)]
+        return kept if tracked else [line._replace(text=line.text.replace(", row)", ")")) for line in kept]
+
+    def _below(self, id: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
+        for child in self._children(id):
+            if child in self.inner:
+                arguments = f"{value}, key" if self.keyed else value
+                yield Line(f"{INDENT * depth}{_inner_name(child)}({arguments}, row)", child)
+            else:
+                yield from self._emit(child, id, value, depth, whole)
+
+    def _emit(self, id: str, parent: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
+        spec = self.graph.specs[id]
+        if spec.code is None:
+            yield from self._emit_exit(id, value, depth, whole)
+            return
+        out = value
+        if any("{out}" in line for line in spec.code):
+            self.variables += 1
+            out = f"v{self.variables}"
+        names = {name: bound(id, name) for name in ("lookup", "lookup_key", *spec.functions())}
+        for line in spec.code:
+            text = line.format(value=value, out=out, id=word(id), parent=word(parent), key="key", **names)
+            yield Line(INDENT * depth + text, id)
+            depth += line.endswith(":")
+        if self._needs_counter(id):
+            if id not in self.counted:
+                self.counted.append(id)
+            yield Line(f"{INDENT * depth}{_counter(id)} += 1", id)
+        below = [*self._below(id, out, depth, whole and spec.one_to_one)]
+        yield from below
+        if not below and spec.code and spec.code[-1].endswith(":"):
+            yield Line(INDENT * depth + "pass", id)
+
+    def _emit_exit(self, id: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
+        exit = exit_of(self.graph.specs[id])
+        if not whole or exit in self.exits:
+            self.partial.add(exit)
+        self.exits.setdefault(exit, {})[id] = None
+        yield Line(f"{INDENT * depth}{self._list(exit)}.append({value})", id)
+        yield Line(f"{INDENT * depth}{self._list(exit)}_rows.append(row)", id, rows_of=exit)
+
+    def _inner(self, id: str) -> Iterator[Line]:
+        """Write what several ways lead to, or what is too deep, as a function of its own."""
+        parent = self._parents(id)[0]
+        body = [*self._emit(id, parent, "value", 2, whole=False)]
+        arguments = "value, key" if self.keyed else "value"
+        yield Line(f"{INDENT}def {_inner_name(id)}({arguments}, row):", id)
+        if self.counted:
+            yield Line(f"{INDENT * 2}nonlocal {', '.join(map(_counter, self.counted))}", id)
+        yield from body or [Line(INDENT * 2 + "pass", id)]
+
+    def _children(self, id: str) -> list[str]:
+        return [child for child in self.graph.children(id) if id in self.graph.streams_into(child)]
+
+    def _parents(self, id: str) -> list[str]:
+        return [parent for parent in self.graph.streams_into(id) if parent == self.entry or parent in self.reached]
+
+    def _reached(self) -> list[str]:
+        """The stateless operators of the segment, parents first."""
+        found = {self.entry}
+        for id in networkx.topological_sort(self.graph.edges):
+            if self.graph.specs[id].code is not None and found.intersection(self.graph.streams_into(id)):
+                found.add(id)
+        return [id for id in self.graph.specs if id in found and id != self.entry]
+
+    def _inner_functions(self) -> list[str]:
+        """Merges that several ways lead to, and every so many operators one more; callees before their callers."""
+        depth = {self.entry: 0}
+        inner: list[str] = []
+        for id in self.reached:
+            depth[id] = 1 + max(depth[parent] for parent in self._parents(id))
+            ways = sum(self.graph.specs[id].parents.count(self.graph.specs[p]) for p in self._parents(id))
+            if ways > 1 or (depth[id] % LONGEST_RUN == 0 and not isinstance(self.graph.specs[id], BranchArm)):
+                inner.append(id)
+        return inner[::-1]
+
+    def _needs_counter(self, id: str) -> bool:
+        """Whether no exit's length, and no input's, tells how many messages `id` emits."""
+        return not self.graph.specs[id].one_to_one and not self._told_by_exit(id)
+
+    def _told_by_exit(self, id: str) -> bool:
+        for child in self._children(id):
+            spec = self.graph.specs[child]
+            if len(self._parents(child)) > 1:
+                continue
+            if spec.code is None and sum(exit_of(other) == exit_of(spec) for other in self.graph.specs.values()) == 1:
+                return True
+            if spec.code is not None and spec.one_to_one and self._told_by_exit(child):
+                return True
+        return False
+
+    def _list(self, exit: str) -> str:
+        return f"x{list(self.exits).index(exit)}"
+
+    def _counts(self) -> str:
+        return f"({''.join(_counter(id) + ', ' for id in self.counted)})"
+
+
+def word(id: str) -> str:
+    """Return an id as part of a Python name."""
+    return re.sub(r"\W", "_", id)
+
+
+def _counter(id: str) -> str:
+    return f"n__{word(id)}"
+
+
+def _inner_name(id: str) -> str:
+    return f"at__{word(id)}"

@@ -1,0 +1,125 @@
+"""What the user said, as a graph: every spec under its stable id, with its children."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import networkx
+
+from operators.base import Serde, Spec
+from operators.io import Input, SendTo, Table
+from operators.partition_by import PartitionBy
+from operators.table_join import TableJoin
+from planner.errors import refuse
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Specs by id, parents before children, and the networkx graph of ids between them."""
+
+    app: str
+    specs: dict[str, Spec]
+    edges: networkx.DiGraph[str]
+
+    def children(self, id: str) -> list[str]:
+        """Return the operators that read what `id` emits, in the order in which the user wrote them."""
+        return list(self.edges.successors(id))
+
+    def parents(self, id: str) -> list[str]:
+        """Return the operators that `id` reads."""
+        return [parent.op_id for parent in self.specs[id].parents if parent.op_id]
+
+    def streams_into(self, id: str) -> list[str]:
+        """Return the parents that messages come from: all but the tables that are looked into."""
+        return [parent for parent in self.parents(id) if not isinstance(self.specs[parent], Table)]
+
+    def keyed_by(self, id: str) -> str | None:
+        """Return the operator whose key the messages that `id` emits carry, or None when they carry none.
+
+        Streams merged from several places are keyed by the first, if they are all keyed.
+        """
+        spec = self.specs[id]
+        if isinstance(spec, PartitionBy):
+            return id
+        if isinstance(spec, Input):
+            return id if spec.key or spec.key_of else None
+        found = [self.keyed_by(parent) for parent in self.streams_into(id)]
+        return None if None in found or not found else found[0]
+
+    def key_serde(self, id: str) -> Serde | None:
+        """Return the serde of the keys that `id` emits: declared, taken over from a table, or None for the default."""
+        origin = self.keyed_by(id)
+        if origin is None:
+            return None
+        spec = self.specs[origin]
+        assert isinstance(spec, Input | PartitionBy)
+        if spec.key is not None or isinstance(spec, Input):
+            return spec.key
+        return next((join.table.key for join in self.key_joins(origin)), None)
+
+    def key_joins(self, id: str) -> Iterator[TableJoin]:
+        """Yield the joins by message key with a partitioned table in the stage that `id` begins."""
+        for child in self.children(id):
+            spec = self.specs[child]
+            if isinstance(spec, TableJoin) and spec.on is None and not spec.table.broadcast:
+                yield spec
+            if not spec.repartitions:
+                yield from self.key_joins(child)
+
+
+def build(app: str, specs: Iterable[Spec]) -> Graph:
+    """Give every spec its id and link it to its parents; raises PlanError for ids that are taken or malformed.
+
+    Ids are the user's, or derived from kind and origin: state and intermediate streams are found again by them, so
+    they never come from a counter, except for stateless operators, which are only drawn.
+    """
+    named: dict[str, Spec] = {}
+    edges: networkx.DiGraph[str] = networkx.DiGraph()
+    for spec in specs:
+        id = spec.op_id or _derive(spec, named)
+        _check_id(spec, id, named)
+        object.__setattr__(spec, "op_id", id)
+        named[id] = spec
+        edges.add_node(id)
+        edges.add_edges_from((parent.op_id, id) for parent in spec.parents)
+    return Graph(app, named, edges)
+
+
+def _derive(spec: Spec, named: dict[str, Spec]) -> str:
+    if isinstance(spec, Input):
+        return re.sub(r"[^A-Za-z0-9._-]", "_", spec.stream)
+    subject = spec.output.stream if isinstance(spec, SendTo) else "-".join(_origins(spec))
+    id = f"{spec.kind}-{subject}"[:180]
+    if spec.needs_id or id not in named:
+        return id
+    return next(f"{id}-{n}" for n in range(2, len(named) + 3) if f"{id}-{n}" not in named)
+
+
+def _origins(spec: Spec) -> list[str]:
+    """The nearest operators above that have an id of their own: sources, repartitionings, stateful and async ones."""
+    found: dict[str, None] = {}
+    for parent in spec.parents:
+        if parent.source or parent.needs_id or parent.asynchronous:
+            found[parent.op_id or parent.kind] = None
+        else:
+            found.update(dict.fromkeys(_origins(parent)))
+    return list(found) if len(found) == 1 or not isinstance(spec, TableJoin) else list(found)[:1]
+
+
+def _check_id(spec: Spec, id: str, named: dict[str, Spec]) -> None:
+    if not NAME.fullmatch(id):
+        raise refuse(spec, f"the id {id!r} can't name a stream or a store", "letters, digits, '.', '_' and '-' only")
+    if id not in named:
+        return
+    other = named[id]
+    if isinstance(spec, Input):
+        raise refuse(spec, f"{id!r} is already read at {other.site}", "use that stream twice; streams can be shared")
+    raise refuse(
+        spec,
+        f"the id {id!r} is already that of the {other.kind} at {other.site}",
+        f'a name of its own, such as .{spec.kind}(..., op_id="by-carrier"), so that it finds its data again',
+    )

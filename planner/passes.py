@@ -1,0 +1,373 @@
+"""From graph to plan: PASSES reads like a table of contents."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import networkx
+from msgspec.structs import replace
+
+from operators.async_flat_map import AsyncFlatMap
+from operators.base import NOWHERE, Site, Spec
+from operators.io import Input, Output, SendTo, Table
+from operators.partition_by import ByHash, PartitionBy
+from operators.policies import DeadLetter, Retry, final, worst_case_ms
+from operators.stateless import BranchArm
+from operators.table_join import TableJoin
+from operators.window import Window
+from planner.errors import refuse
+from planner.fuse import fuse, word
+from planner.graph import Graph
+from planner.plan import OperatorPlan, Options, Plan, Role, StagePlan, StorePlan, StreamPlan
+
+
+def plan(graph: Graph, options: Options | None = None, partitions: Mapping[str, int] | None = None) -> Plan:
+    """Plan a graph: apply every pass, in order.
+
+    `partitions` has the partition counts of the streams that exist; where a stream does not, it is as large as it was
+    declared, or 1. Raises PlanError for what can't run.
+    """
+    drafted = Plan(app=graph.app, options=options or Options())
+    for each in PASSES:
+        drafted = each(drafted, graph, partitions or {})
+    return drafted
+
+
+def check(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Refuse what can be seen to be wrong whatever runs it."""
+    if not graph.specs:
+        raise refuse(None, f"the app {graph.app!r} reads nothing", 'app.input("flights").map(...).send_to(...)')
+    words: dict[str, str] = {}
+    for id, spec in graph.specs.items():
+        if (other := words.setdefault(word(id), id)) != id:
+            raise refuse(spec, f"its id differs from {other!r} only in punctuation", "a more distinct op_id=")
+        for rule in RULES:
+            rule(spec, graph, plan.options)
+    return plan
+
+
+def list_operators(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Describe every operator."""
+    return replace(plan, operators=tuple(_describe(graph, id, spec) for id, spec in graph.specs.items()))
+
+
+def split_into_stages(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Cut the graph below every repartitioning, and below tables; what still hangs together is a stage."""
+    uncut = networkx.DiGraph(
+        (parent, child)
+        for parent, child in graph.edges.edges
+        if not graph.specs[parent].repartitions and not isinstance(graph.specs[parent], Table)
+    )
+    uncut.add_nodes_from(id for id, spec in graph.specs.items() if not isinstance(spec, Table))
+    place = {id: n for n, id in enumerate(graph.specs)}
+    members = [sorted(found, key=place.__getitem__) for found in networkx.weakly_connected_components(uncut)]
+    depths = _depths(graph)
+    members.sort(key=lambda ids: (max(map(depths.__getitem__, ids)), place[ids[0]]))
+    stages = tuple(_stage(graph, n, ids) for n, ids in enumerate(members, 1))
+    of = {id: stage.id for stage in stages for id in stage.operators}
+    return replace(
+        plan, stages=stages, operators=tuple(replace(one, stage=of.get(one.id, "")) for one in plan.operators)
+    )
+
+
+def list_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Name every stream that is read or written: intermediate ones `<app>-<operator id>`."""
+    written: defaultdict[str, list[str]] = defaultdict(list)
+    roles: dict[str, Role] = {}
+    for id, spec in graph.specs.items():
+        for name, role in _streams_of(graph, spec):
+            if roles.setdefault(name, role) != role:
+                both = {role, roles[name]} == {"input", "output"}
+                wrong = f"the stream {name!r} is both {roles[name]} and {role}" + (": it would feed itself" * both)
+                raise refuse(spec, wrong, "another stream name")
+            if role in ("intermediate", "output", "dead_letter"):
+                written[name].append(id)
+    reading = defaultdict(list)
+    for id, spec in graph.specs.items():
+        if spec.source and isinstance(spec, Input):
+            reading[spec.stream].append(id)
+    broadcast = {s.stream for s in graph.specs.values() if isinstance(s, Table) and s.broadcast}
+    streams = tuple(
+        StreamPlan(
+            name=name,
+            role=role,
+            written_by=tuple(written[name]),
+            read_by=_readers(graph, name, reading),
+            broadcast=name in broadcast,
+        )
+        for name, role in roles.items()
+    )
+    return replace(plan, streams=streams)
+
+
+def size_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Count partitions: explicit, else as the table on the other side of a join has, else the largest input's."""
+    sizes: dict[str, int] = {}
+    for spec in graph.specs.values():
+        if isinstance(spec, Input):
+            sizes[spec.stream] = partitions.get(spec.stream) or spec.partitions or 1
+    stages = []
+    for stage in plan.stages:
+        size = max((sizes[name] for name in stage.inputs), default=1)
+        stages.append(replace(stage, partitions=size))
+        for id in stage.operators:
+            spec = graph.specs[id]
+            if spec.repartitions:
+                sizes[intermediate(graph.app, id)] = _intermediate_size(plan, graph, spec, sizes, size)
+            elif isinstance(spec, SendTo):
+                name = spec.output.stream
+                wanted = partitions.get(name) or spec.output.partitions or max(size, sizes.get(name, 1))
+                sizes[name] = wanted
+            elif isinstance(spec, TableJoin):
+                _check_copartitioned(graph, spec, sizes, size)
+    sized = tuple(replace(s, partitions=sizes.get(s.name, partitions.get(s.name, 1))) for s in plan.streams)
+    return replace(plan, stages=tuple(stages), streams=sized)
+
+
+def assign_stores(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Give every stateful operator a store named as it is."""
+    stores = tuple(
+        StorePlan(
+            name=id,
+            operator=id,
+            kind="memory" if isinstance(spec, Table) and spec.broadcast else getattr(spec, "store", "lmdb"),
+        )
+        for id, spec in graph.specs.items()
+        if spec.stateful
+    )
+    named = {store.operator: store.name for store in stores}
+    return replace(plan, stores=stores, operators=tuple(replace(o, store=named.get(o.id)) for o in plan.operators))
+
+
+def bound_drains(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Sum the worst cases of async calls along every path; a commit must not wait longer than `max_drain_ms`."""
+    longest: dict[str, int] = {}
+    for id, spec in graph.specs.items():
+        above = max((longest[parent] for parent in graph.parents(id) if not graph.specs[parent].repartitions), default=0)
+        own = worst_case_ms(spec.on_error, spec.timeout_ms) if isinstance(spec, AsyncFlatMap) else 0
+        longest[id] = above + own
+        if own and longest[id] > plan.options.max_drain_ms:
+            raise refuse(
+                spec,
+                f"with its timeout, retries and backoffs a call may take {longest[id]:,} ms along this path, and a "
+                f"commit waits max_drain_ms = {plan.options.max_drain_ms:,} ms at most",
+                "a shorter timeout_ms=, fewer retries, or a partition_by between the async operators",
+            )
+    stages = tuple(replace(s, drain_ms=max((longest[id] for id in s.operators), default=0)) for s in plan.stages)
+    return replace(plan, stages=stages)
+
+
+def fuse_segments(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Write one function for each run of stateless operators, below whatever messages can start from."""
+    return replace(plan, stages=tuple(_with_segments(graph, stage) for stage in plan.stages))
+
+
+Pass = Callable[[Plan, Graph, Mapping[str, int]], Plan]
+
+PASSES: tuple[Pass, ...] = (
+    check,
+    list_operators,
+    split_into_stages,
+    list_streams,
+    size_streams,
+    assign_stores,
+    bound_drains,
+    fuse_segments,
+)
+
+
+def intermediate(app: str, id: str) -> str:
+    """Return the name of the stream that a repartitioning writes."""
+    return f"{app}-{id}"
+
+
+def begins_segment(spec: Spec) -> bool:
+    """Whether messages start, or go on, from `spec` by themselves: sources, async results, panes, timers."""
+    return spec.source or spec.asynchronous or spec.repartitions or (spec.stateful and not spec.terminal)
+
+
+def _stage(graph: Graph, number: int, ids: list[str]) -> StagePlan:
+    inputs: dict[str, None] = {}
+    tables: dict[str, None] = {}
+    for id in ids:
+        spec = graph.specs[id]
+        if isinstance(spec, Input):
+            inputs[spec.stream] = None
+        if isinstance(spec, TableJoin):
+            tables[spec.table.stream] = None
+        for parent in graph.parents(id):
+            if graph.specs[parent].repartitions:
+                inputs[intermediate(graph.app, parent)] = None
+    asyncs = [spec for id in ids if isinstance(spec := graph.specs[id], AsyncFlatMap)]
+    return StagePlan(
+        id=f"stage-{number}",
+        inputs=tuple(inputs),
+        operators=tuple(ids),
+        tables=tuple(tables),
+        by_key=any(spec.order == "key" for spec in asyncs),
+        ordered=any(spec.order == "partition" for spec in asyncs),
+    )
+
+
+def _with_segments(graph: Graph, stage: StagePlan) -> StagePlan:
+    feeding = [id for id, spec in graph.specs.items() if spec.repartitions and set(graph.children(id)) & set(stage.operators)]
+    entries = [id for id in stage.operators if begins_segment(graph.specs[id]) and not graph.specs[id].repartitions]
+    segments = tuple(fuse(graph, entry) for entry in [*feeding, *entries])
+    mixed = any(_is_mixed(graph, [exit.operators[0] for exit in segment.exits]) for segment in segments)
+    return replace(stage, segments=segments, ordered=stage.ordered or mixed)
+
+
+def _is_mixed(graph: Graph, exits: list[str]) -> bool:
+    """Whether a message may take effect at once and await something as well: then effects keep the offsets' order."""
+    return len({graph.specs[id].asynchronous for id in exits}) == 2
+
+
+def _depths(graph: Graph) -> dict[str, int]:
+    """How many repartitionings lie above each operator."""
+    depths: dict[str, int] = {}
+    for id in graph.specs:
+        depths[id] = max((depths[p] + graph.specs[p].repartitions for p in graph.parents(id)), default=0)
+    return depths
+
+
+def _describe(graph: Graph, id: str, spec: Spec) -> OperatorPlan:
+    return OperatorPlan(
+        id=id,
+        kind=spec.kind,
+        label=spec.describe() or _names(spec),
+        site=_short(spec.site) if spec.site != NOWHERE else "",
+        parents=tuple(graph.parents(id)),
+        terminal=spec.terminal,
+        stateful=spec.stateful,
+        asynchronous=spec.asynchronous,
+        on_error=_policy(spec.on_error),
+    )
+
+
+def _short(site: Site) -> str:
+    """A site that is the same wherever the project lies: relative to the working folder, or the file's name alone."""
+    path = Path(site.file)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}:{site.line}"
+
+
+def _names(spec: Spec) -> str:
+    named = [getattr(one, "__name__", type(one).__name__) for one in spec.functions().values() if callable(one)]
+    return ", ".join("λ" if name == "<lambda>" else name for name in named)
+
+
+def _policy(policy: Any) -> str:
+    if isinstance(policy, Retry):
+        return f"retry {policy.times} times, then {_policy(policy.then)}"
+    if isinstance(policy, DeadLetter):
+        return f"dead letter to {policy.stream}"
+    return "fail" if policy is None else type(policy).__name__.lower()
+
+
+def _streams_of(graph: Graph, spec: Spec) -> list[tuple[str, Role]]:
+    found: list[tuple[str, Role]] = []
+    if isinstance(spec, Table):
+        found.append((spec.stream, "table"))
+    elif isinstance(spec, Input):
+        found.append((spec.stream, "input"))
+    elif isinstance(spec, SendTo):
+        found.append((spec.output.stream, "output"))
+    elif spec.repartitions and spec.op_id:
+        found.append((intermediate(graph.app, spec.op_id), "intermediate"))
+    found += [(output.stream, "output") for output in getattr(spec, "outputs", ())]
+    letters = [final(spec.on_error)] if spec.on_error else []
+    if isinstance(spec, Window) and spec.late:
+        letters.append(spec.late)
+    return found + [(letter.stream, "dead_letter") for letter in letters if isinstance(letter, DeadLetter)]
+
+
+def _readers(graph: Graph, stream: str, sources: Mapping[str, list[str]]) -> tuple[str, ...]:
+    if stream in sources:
+        return tuple(child for id in sources[stream] for child in graph.children(id))
+    repartitioning = stream.removeprefix(f"{graph.app}-")
+    return tuple(graph.children(repartitioning)) if repartitioning in graph.specs and stream != repartitioning else ()
+
+
+def _intermediate_size(plan: Plan, graph: Graph, spec: Spec, sizes: Mapping[str, int], largest: int) -> int:
+    explicit: int | None = getattr(spec, "partitions", None)
+    cap = plan.options.max_partitions
+    if explicit is not None:
+        if explicit > cap:
+            raise refuse(spec, f"partitions={explicit} is above the cap max_partitions={cap}", f"partitions={cap}")
+        return explicit
+    joined = {sizes[join.table.stream] for join in graph.key_joins(spec.op_id or "")}
+    if len(joined) > 1:
+        raise refuse(spec, f"it is joined with tables of {sorted(joined)} partitions", "tables of one partition count")
+    return joined.pop() if joined else min(largest, cap)
+
+
+def _check_copartitioned(graph: Graph, spec: TableJoin, sizes: Mapping[str, int], size: int) -> None:
+    if spec.on is not None or spec.table.broadcast:
+        return
+    table = spec.table
+    way_out = f'.partition_by(..., key_type=..., partitions={sizes[table.stream]}) before it, or broadcast=True'
+    if sizes[table.stream] != size:
+        wrong = f"the stream has {size} partitions and the table {table.stream!r} {sizes[table.stream]}"
+        raise refuse(spec, f"{wrong}, so equal keys do not meet", way_out)
+    origin = graph.keyed_by(graph.streams_into(spec.op_id or "")[0])
+    keyed = graph.specs[origin] if origin else None
+    if graph.key_serde(origin or "") != table.key:
+        raise refuse(spec, f"the stream's keys and those of the table {table.stream!r} have different serdes", way_out)
+    if isinstance(keyed, PartitionBy) and not isinstance(keyed.by, ByHash):
+        raise refuse(spec, f"the stream is partitioned by {keyed.by}, the table by hash", "by=hash_ in partition_by")
+
+
+def _needs_terminal(spec: Spec, graph: Graph, options: Options) -> None:
+    if (spec.terminal and not spec.repartitions) or isinstance(spec, BranchArm):
+        return
+    if not graph.children(spec.op_id or ""):
+        what = "nobody joins this table" if isinstance(spec, Table) else "its messages go nowhere"
+        raise refuse(spec, what, ".send_to(app.output(...)), .sink(...), or leave it out")
+
+
+def _needs_key(spec: Spec, graph: Graph, options: Options) -> None:
+    if spec.keyed and graph.keyed_by(graph.streams_into(spec.op_id or "")[0]) is None:
+        way_out = ".partition_by(lambda value: ..., ...) before it"
+        instead = way_out + (", or window_all(...)" if spec.kind == "window" else ", or key= on the input")
+        raise refuse(spec, "its messages have no key", instead)
+
+
+def _one_key_serde(spec: Spec, graph: Graph, options: Options) -> None:
+    parents = graph.streams_into(spec.op_id or "")
+    if len(parents) > 1 and len({graph.key_serde(parent) for parent in parents}) > 1:
+        raise refuse(spec, "it merges streams whose keys have different serdes", "key= or key_type= alike on each")
+
+
+def _backs_off_without_blocking(spec: Spec, graph: Graph, options: Options) -> None:
+    policy = spec.on_error
+    if isinstance(policy, Retry) and policy.backoff_ms and not spec.asynchronous and not options.threads:
+        raise refuse(spec, "waiting between retries would block the event loop", "threads=N, or async_flat_map(...)")
+
+
+def _tables_are_keyed(spec: Spec, graph: Graph, options: Options) -> None:
+    if isinstance(spec, Table) and not (spec.key or spec.key_of):
+        raise refuse(spec, "a table needs the key of its rows", "key=str, or key=lambda row: row.id")
+    if isinstance(spec, TableJoin) and spec.on is None and spec.table.broadcast:
+        raise refuse(spec, "a broadcast table is looked into by a function", "on=lambda value: value.id")
+    if isinstance(spec, TableJoin) and spec.on is not None and not spec.table.broadcast:
+        wrong = "on= may ask for any key, and a task has only its own partition of the table"
+        raise refuse(spec, wrong, "broadcast=True on the table, or .partition_by(...) and no on=")
+
+
+def _outputs_agree(spec: Spec, graph: Graph, options: Options) -> None:
+    if isinstance(spec, SendTo):
+        others: set[Output] = {s.output for s in graph.specs.values() if isinstance(s, SendTo)}
+        if any(other.stream == spec.output.stream and other is not spec.output for other in others):
+            raise refuse(spec, f"the output {spec.output.stream!r} is declared twice", "one app.output(...), used twice")
+
+
+RULES: tuple[Callable[[Spec, Graph, Options], None], ...] = (
+    _needs_terminal,
+    _tables_are_keyed,
+    _needs_key,
+    _one_key_serde,
+    _backs_off_without_blocking,
+    _outputs_agree,
+)

@@ -1,0 +1,54 @@
+"""The only place that knows the time: wall clock, monotonic clock, and sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the runtime asks of time, so that a test can be its master."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock, in ms since the epoch."""
+
+    def elapsed_ms(self) -> float:
+        """Return a clock that only goes forward, in ms since some moment."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock, in ms since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def elapsed_ms(self) -> float:
+        """Return the monotonic clock, in ms."""
+        return time.monotonic() * 1_000
+
+
+class LoopClock:
+    """The running event loop's own time: virtual where the loop's is."""
+
+    def __init__(self, start_ms: int = 0) -> None:
+        self.start_ms = start_ms
+
+    def now_ms(self) -> int:
+        """Return the loop's time as if it were the wall clock, from `start_ms` on."""
+        return self.start_ms + int(self.elapsed_ms())
+
+    def elapsed_ms(self) -> float:
+        """Return the loop's time, in ms."""
+        return asyncio.get_running_loop().time() * 1_000
+
+
+async def sleep_ms(ms: float) -> None:
+    """Let others run for so long."""
+    await asyncio.sleep(ms / 1_000)
+
+
+def now_ms() -> int:
+    """Return the machine's wall clock, in ms since the epoch."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,67 @@
+"""Stream processing in fluent, typed Python: write a pipeline once, plan it, draw it, test it, and run it."""
+
+from operators.aggregations import (
+    Aggregation,
+    aggregate,
+    collect,
+    count,
+    fold,
+    maximum,
+    mean,
+    minimum,
+    top_k,
+    total,
+)
+from operators.base import Context
+from operators.partition_by import hash_, ranges
+from operators.policies import dead_letter, fail, retry, skip
+from operators.process import ProcessContext
+from operators.task import Envelope, TaskContext, every
+from operators.window import Pane
+from operators.window_types import daily, duration_ms, tumbling
+from planner.errors import PlanError
+from planner.plan import Options, Plan
+from runtime.errors import SamzaError
+from runtime.serdes import Bytes, Json, MessagePack, String
+from samza_dsl.app import App
+from samza_dsl.stream import MessageStream, OutputStream, Table
+
+__all__ = [
+    "Aggregation",
+    "App",
+    "Bytes",
+    "Context",
+    "Envelope",
+    "Json",
+    "MessagePack",
+    "MessageStream",
+    "Options",
+    "OutputStream",
+    "Pane",
+    "Plan",
+    "PlanError",
+    "ProcessContext",
+    "SamzaError",
+    "String",
+    "Table",
+    "TaskContext",
+    "aggregate",
+    "collect",
+    "count",
+    "daily",
+    "dead_letter",
+    "duration_ms",
+    "every",
+    "fail",
+    "fold",
+    "hash_",
+    "maximum",
+    "mean",
+    "minimum",
+    "ranges",
+    "retry",
+    "skip",
+    "top_k",
+    "total",
+    "tumbling",
+]

@@ -1,0 +1,393 @@
+"""The application: what it reads and writes, and the doors to planning and running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from operators.base import Serde, Site, Spec
+from operators.io import Input, Output
+from operators.io import Table as TableSpec
+from operators.policies import Policy, fail
+from operators.task import Every, Form, Task
+from planner import graph as graphs
+from planner.errors import PlanError, refuse
+from planner.passes import plan as make_plan
+from planner.plan import Options, Plan
+from runtime.serdes import serde_of
+from samza_dsl.checks import (
+    check_function,
+    check_name,
+    check_policy,
+    check_positive,
+    check_type,
+    is_coroutine_function,
+)
+from samza_dsl.sites import here
+from samza_dsl.stream import MessageStream, OutputStream, Table
+
+if TYPE_CHECKING:
+    from runtime.run import Run
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Around = Callable[[Callable[..., Any], str], Callable[..., Any]]
+DATA = ".samza-dsl"
+
+
+class App:
+    """A pipeline: streams in, operators, streams out. Written once, it can be planned, drawn, tested and run.
+
+    >>> app = App("shouting")
+    >>> words = app.input("words", value=str)
+    >>> words.map(str.upper).send_to(app.output("shouts", value=str))
+    >>> from samza_dsl import testing
+    >>> testing.run(app, {"words": ["ahoy"]})["shouts"]
+    ['AHOY']
+    """
+
+    def __init__(self, name: str, options: Options | None = None) -> None:
+        site = here()
+        check_name(site, "an application", name)
+        check_type(site, "App(options=...)", options or Options(), Options, "Options(commit_interval_ms=500)")
+        self.name = name
+        self.options = options or Options()
+        self.around: tuple[Around, ...] = ()
+        self._specs: list[Spec] = []
+
+    @overload
+    def input(
+        self,
+        stream: str,
+        *,
+        value: type[V],
+        key: type[K],
+        timestamp: Callable[[V], Any] | None = None,
+        max_disorder_ms: int = 0,
+        partitions: int | None = None,
+        priority: int = 0,
+        on_error: Policy = fail,
+    ) -> MessageStream[K, V]: ...
+
+    @overload
+    def input(
+        self,
+        stream: str,
+        *,
+        value: type[V],
+        key: Callable[[V], K],
+        timestamp: Callable[[V], Any] | None = None,
+        max_disorder_ms: int = 0,
+        partitions: int | None = None,
+        priority: int = 0,
+        on_error: Policy = fail,
+    ) -> MessageStream[K, V]: ...
+
+    @overload
+    def input(
+        self,
+        stream: str,
+        *,
+        value: type[V],
+        key: None = None,
+        timestamp: Callable[[V], Any] | None = None,
+        max_disorder_ms: int = 0,
+        partitions: int | None = None,
+        priority: int = 0,
+        on_error: Policy = fail,
+    ) -> MessageStream[None, V]: ...
+
+    @overload
+    def input(
+        self,
+        stream: str,
+        *,
+        value: Serde | None = None,
+        key: Any = None,
+        timestamp: Callable[[Any], Any] | None = None,
+        max_disorder_ms: int = 0,
+        partitions: int | None = None,
+        priority: int = 0,
+        on_error: Policy = fail,
+    ) -> MessageStream[Any, Any]: ...
+
+    def input(
+        self,
+        stream: str,
+        *,
+        value: Any = None,
+        key: Any = None,
+        timestamp: Callable[[Any], Any] | None = None,
+        max_disorder_ms: int = 0,
+        partitions: int | None = None,
+        priority: int = 0,
+        on_error: Policy = fail,
+    ) -> MessageStream[Any, Any]:
+        """Read a stream, or all streams whose names match a pattern such as "orders-*".
+
+        `value` is a type (read as JSON; str and bytes as such) or a serde. `key` is a type or serde, if records carry
+        it, or a function of the value; without it messages have no key. `timestamp` gives the event time, as ms since
+        the epoch or an aware datetime; without it, it is the record's. Records may be out of order by up to
+        `max_disorder_ms`. Streams of a higher `priority` are read first. `on_error` is for records that can't be
+        decoded. Raises PlanError for a malformed argument.
+
+        >>> App("a").input("numbers", value=int).spec.describe()
+        'numbers'
+        """
+        site = here()
+        check_name(site, "a stream", stream, pattern=True)
+        check_positive(site, "partitions", partitions)
+        check_positive(site, "max_disorder_ms", max_disorder_ms, least=0)
+        return MessageStream(
+            self,
+            self.add(
+                Input(
+                    stream=stream,
+                    timestamp_of=_checked(site, "input(timestamp=...)", timestamp),
+                    max_disorder_ms=max_disorder_ms,
+                    partitions=partitions,
+                    priority=priority,
+                    **_read_as(site, "input", value, key, on_error),
+                )
+            ),
+        )
+
+    @overload
+    def table(
+        self,
+        stream: str,
+        *,
+        value: type[V],
+        key: type[K],
+        broadcast: bool = False,
+        partitions: int | None = None,
+        on_error: Policy = fail,
+    ) -> Table[K, V]: ...
+
+    @overload
+    def table(
+        self,
+        stream: str,
+        *,
+        value: type[V],
+        key: Callable[[V], K],
+        broadcast: bool = False,
+        partitions: int | None = None,
+        on_error: Policy = fail,
+    ) -> Table[K, V]: ...
+
+    @overload
+    def table(
+        self,
+        stream: str,
+        *,
+        value: Serde | None = None,
+        key: Any,
+        broadcast: bool = False,
+        partitions: int | None = None,
+        on_error: Policy = fail,
+    ) -> Table[Any, Any]: ...
+
+    def table(
+        self,
+        stream: str,
+        *,
+        value: Any = None,
+        key: Any,
+        broadcast: bool = False,
+        partitions: int | None = None,
+        on_error: Policy = fail,
+    ) -> Table[Any, Any]:
+        """Read a stream as a table: the newest value of each key, complete before what joins it is read.
+
+        With `broadcast` every task has all of it; else a task has the keys of its own partition. Raises PlanError for
+        a malformed argument.
+
+        >>> App("a").table("planes", key=str, value=dict, broadcast=True).spec.broadcast
+        True
+        """
+        site = here()
+        check_name(site, "a stream", stream)
+        check_positive(site, "partitions", partitions)
+        spec = TableSpec(
+            stream=stream, partitions=partitions, broadcast=broadcast, **_read_as(site, "table", value, key, on_error)
+        )
+        self.add(spec)
+        return Table(self, spec)
+
+    @overload
+    def output(
+        self, stream: str, *, value: type[V], key: type | Serde | None = None, partitions: int | None = None
+    ) -> OutputStream[V]: ...
+
+    @overload
+    def output(
+        self, stream: str, *, value: Serde | None = None, key: type | Serde | None = None, partitions: int | None = None
+    ) -> OutputStream[Any]: ...
+
+    def output(
+        self, stream: str, *, value: Any = None, key: Any = None, partitions: int | None = None
+    ) -> OutputStream[Any]:
+        """Declare a stream to write: with `value` and `key` as types or serdes; keys are as they came without `key`.
+
+        Raises PlanError for a malformed argument.
+
+        >>> App("a").output("totals", value=int, key=str).spec.stream
+        'totals'
+        """
+        site = here()
+        check_name(site, "a stream", stream)
+        check_positive(site, "partitions", partitions)
+        spec = Output(stream, serde_of(value), serde_of(key) if key is not None else None, partitions, site)
+        return OutputStream(self, spec)
+
+    def task(
+        self,
+        inputs: MessageStream[Any, Any] | list[MessageStream[Any, Any]],
+        process: Callable[..., Any],
+        *,
+        op_id: str,
+        outputs: list[OutputStream[Any]] | None = None,
+        window: Every | None = None,
+        max_in_flight: int = 1,
+        timeout_ms: int = 10_000,
+        store: Literal["lmdb", "memory"] = "lmdb",
+        on_error: Policy = fail,
+    ) -> None:
+        """Run your own task over whole messages, the lower level of Samza's designs.
+
+        `process(envelope, context)` may be plain or async; with a third argument it is handed a callback, whose
+        `complete()` or `fail(error)` any thread may call. `context` has state, `send(output, ...)`, `commit()` and
+        `shutdown()`. `window=every(fn, seconds=10)` is called alone in the task. Raises PlanError for a malformed
+        argument.
+
+        >>> app = App("counting")
+        >>> numbers, totals = app.input("numbers", value=int), app.output("totals", value=int)
+        >>> def add_up(message, context):
+        ...     context.put("total", context.get("total", 0) + message.value)
+        ...     context.send(totals, context.get("total"))
+        >>> app.task(numbers, add_up, outputs=[totals], op_id="adding")
+        >>> from samza_dsl import testing
+        >>> testing.run(app, {"numbers": [1, 2, 3]})["totals"]
+        [1, 3, 6]
+        """
+        site = here()
+        check_name(site, "an operator", op_id)
+        check_policy(site, on_error)
+        check_positive(site, "max_in_flight", max_in_flight)
+        check_positive(site, "timeout_ms", timeout_ms)
+        streams = inputs if isinstance(inputs, list) else [inputs]
+        for stream in streams:
+            streams[0]._check_ours(site, "task(...)", stream, MessageStream)
+        if window is not None:
+            check_type(site, "task(window=...)", window, Every, "every(fn, seconds=10)")
+        self.add(
+            Task(
+                parents=tuple(stream.spec for stream in streams),
+                site=site,
+                op_id=op_id,
+                on_error=on_error,
+                process=process,
+                form=_form(site, process),
+                outputs=tuple(output.spec for output in outputs or ()),
+                window=window,
+                max_in_flight=max_in_flight,
+                timeout_ms=timeout_ms,
+                store=store,
+            )
+        )
+
+    def wrap(self, around: Around) -> Around:
+        """Run `around` about every user function: it gets the function and its operator's id, and returns another.
+
+        Async functions must be wrapped by async ones. Can be used as a decorator.
+
+        >>> app = App("careful")
+        >>> @app.wrap
+        ... def counted(function, operator):
+        ...     def call(*arguments):
+        ...         calls.append(operator)
+        ...         return function(*arguments)
+        ...     return call
+        >>> calls = []
+        >>> app.input("numbers", value=int).map(abs).send_to(app.output("absolute", value=int))
+        >>> from samza_dsl import testing
+        >>> _ = testing.run(app, {"numbers": [-1]})
+        >>> calls
+        ['map-numbers']
+        """
+        check_function(here(), "wrap(...)", around, 2)
+        self.around = (*self.around, around)
+        return around
+
+    def plan(self, partitions: Mapping[str, int] | None = None) -> Plan:
+        """Plan the application; `partitions` has the counts of streams that exist already.
+
+        Raises PlanError for every mistake that can be seen without running it.
+        """
+        return make_plan(self.graph(), self.options, partitions)
+
+    def graph(self) -> graphs.Graph:
+        """Return what has been said so far, as a graph of specs by id."""
+        return graphs.build(self.name, self._specs)
+
+    def run(self, data: str | Path = DATA, **how: Any) -> Run:
+        """Run until the inputs end, or until SIGINT or SIGTERM; takes what `runtime.run.Run` takes.
+
+        Returns the finished run, for its metrics. Inside a running event loop use `await app.run_async()`.
+        """
+        from runtime.run import run_blocking
+
+        return run_blocking(self.graph(), self.options, self.around, data, **how)
+
+    async def run_async(self, data: str | Path = DATA, **how: Any) -> Run:
+        """Run as `run` does, inside the running event loop."""
+        async with self.running(data, **how) as run:
+            await run.ended()
+        return run
+
+    def running(self, data: str | Path = DATA, **how: Any) -> AbstractAsyncContextManager[Run]:
+        """Run in the background of an `async with`, and drain, commit and stop at its end."""
+        from runtime.run import running
+
+        return running(self.graph(), self.options, self.around, data, **how)
+
+    def add(self, spec: Any) -> Any:
+        """Keep a spec; the fluent methods call this."""
+        self._specs.append(spec)
+        return spec
+
+
+def _read_as(site: Site, said: str, value: Any, key: Any, on_error: Policy) -> dict[str, Any]:
+    check_policy(site, on_error)
+    computed = callable(key) and not isinstance(key, type) and not hasattr(key, "decode")
+    return {
+        "site": site,
+        "on_error": on_error,
+        "value": serde_of(value),
+        "key": serde_of(key) if key is not None and not computed else None,
+        "key_of": _checked(site, f"{said}(key=...)", key) if computed else None,
+    }
+
+
+def _checked(site: Site, said: str, function: Any) -> Any:
+    if function is not None:
+        check_function(site, said, function, 1)
+    return function
+
+
+def _form(site: Site, process: Any) -> Form:
+    if is_coroutine_function(process):
+        check_function(site, "task(process=...)", process, 2, awaits=True)
+        return "async"
+    try:
+        check_function(site, "task(process=...)", process, 2)
+        return "plain"
+    except PlanError:
+        check_function(site, "task(process=...)", process, 3)
+        return "callback"
+
+

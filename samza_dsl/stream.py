@@ -1,0 +1,514 @@
+"""The fluent stream: each method is a docstring and a line or two, and adds one frozen spec to the application."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+
+from operators.aggregations import Aggregation
+from operators.async_flat_map import AsyncFlatMap, Order
+from operators.base import Serde, Site, Spec
+from operators.io import Output, SendTo, Sink
+from operators.io import Table as TableSpec
+from operators.partition_by import Broadcast, ByFunction, Partitioner, PartitionBy, hash_
+from operators.policies import DeadLetter, Policy, fail
+from operators.process import Process, ProcessContext
+from operators.stateless import Branch, BranchArm, Filter, FlatMap, Map, Merge
+from operators.table_join import TableJoin
+from operators.window import Pane, Window
+from operators.window_types import WindowType
+from planner.errors import refuse
+from runtime.serdes import serde_of
+from samza_dsl.checks import check_function, check_name, check_policy, check_positive, check_type, is_coroutine_function
+from samza_dsl.sites import here
+
+if TYPE_CHECKING:
+    from samza_dsl.app import App
+
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
+S = TypeVar("S")
+T = TypeVar("T")
+K2 = TypeVar("K2")
+
+
+class OutputStream(Generic[V]):
+    """A stream that the pipeline writes; `app.output` makes it."""
+
+    def __init__(self, app: App, spec: Output) -> None:
+        self.app = app
+        self.spec = spec
+
+
+class Table(Generic[K, V]):
+    """The newest value of each key of a stream; `app.table` makes it, `join` looks into it."""
+
+    def __init__(self, app: App, spec: TableSpec) -> None:
+        self.app = app
+        self.spec = spec
+
+
+class MessageStream(Generic[K, V]):
+    """A stream of messages with keys of type K and values of type V; its methods make further streams of it.
+
+    The functions that are passed in receive the value. They may be plain functions, or objects with `__call__` that
+    may also have `open(context)` and `close()`: then every task has its own copy, opened before its first message and
+    closed at the end, also after a failure.
+    """
+
+    def __init__(self, app: App, spec: Spec) -> None:
+        self.app = app
+        self.spec = spec
+
+    def filter(
+        self, keep: Callable[[V], object], *, on_error: Policy = fail, op_id: str | None = None
+    ) -> MessageStream[K, V]:
+        """Keep the messages for which `keep(value)` is true.
+
+        Raises PlanError when `keep` is not a plain function of one argument.
+
+        >>> app, numbers = _numbers()
+        >>> _run(app, numbers.filter(lambda n: n % 2))
+        [1, 3]
+        """
+        return self._with_function(Filter, "filter(...)", keep, on_error, op_id)
+
+    def map(
+        self, function: Callable[[V], R], *, on_error: Policy = fail, op_id: str | None = None
+    ) -> MessageStream[K, R]:
+        """Replace each message by `function(value)`; key and time stay.
+
+        Raises PlanError when `function` is not a plain function of one argument.
+
+        >>> app, numbers = _numbers()
+        >>> _run(app, numbers.map(lambda n: n * 10))
+        [0, 10, 20, 30]
+        """
+        return self._with_function(Map, "map(...)", function, on_error, op_id)
+
+    def flat_map(
+        self, function: Callable[[V], Iterable[R]], *, on_error: Policy = fail, op_id: str | None = None
+    ) -> MessageStream[K, R]:
+        """Replace each message by the messages in `function(value)`: any number, also none.
+
+        Raises PlanError when `function` is not a plain function of one argument.
+
+        >>> app, numbers = _numbers()
+        >>> _run(app, numbers.flat_map(range))
+        [0, 0, 1, 0, 1, 2]
+        """
+        return self._with_function(FlatMap, "flat_map(...)", function, on_error, op_id)
+
+    def async_flat_map(
+        self,
+        function: Callable[[V], Awaitable[Iterable[R]]],
+        *,
+        max_in_flight: int = 100,
+        timeout_ms: int = 10_000,
+        order: Order = "key",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]:
+        """Replace each message by the messages that an async function returns; many calls are in flight at once.
+
+        `order` is "key" (the default: one key's messages start, finish and go on in order, others overtake),
+        "partition" (all go on in input order) or "none". A call that takes longer than `timeout_ms` is cancelled and
+        goes to `on_error`. After Samza's async high-level API. Raises PlanError when the function is not async, or
+        when timeouts and retries may take longer than a commit may wait.
+
+        >>> async def look_up(n):
+        ...     return [n, -n]
+        >>> app, numbers = _numbers()
+        >>> _run(app, numbers.async_flat_map(look_up, timeout_ms=500))
+        [0, 0, 1, -1, 2, -2, 3, -3]
+        """
+        site = here()
+        check_function(site, "async_flat_map(...)", function, 1, awaits=True)
+        check_positive(site, "max_in_flight", max_in_flight)
+        check_positive(site, "timeout_ms", timeout_ms)
+        if order not in ("partition", "key", "none"):
+            raise refuse(site, f"order={order!r} is not an order", 'order="key", "partition" or "none"')
+        return self._then(
+            AsyncFlatMap,
+            site,
+            on_error,
+            op_id,
+            function=function,
+            max_in_flight=max_in_flight,
+            timeout_ms=timeout_ms,
+            order=order,
+        )
+
+    def partition_by(
+        self,
+        key: Callable[[V], K2],
+        *,
+        partitions: int | None = None,
+        by: Partitioner | Callable[[K2, int], int] = hash_,
+        key_type: type[K2] | Serde | None = None,
+        value: type[V] | Serde | None = None,
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K2, V]:
+        """Give each message the key `key(value)`, and send it through an intermediate stream to that key's partition.
+
+        `by` is `hash_` (Kafka's own), `ranges([...])` or a function of key and partition count. Without `key_type`
+        and `value` any plain value, Struct or dataclass can pass. Raises PlanError for a malformed argument.
+
+        >>> app, numbers = _numbers()
+        >>> _run(app, numbers.partition_by(lambda n: n % 2, partitions=1))
+        [0, 1, 2, 3]
+        """
+        site = here()
+        check_function(site, "partition_by(...)", key, 1)
+        check_positive(site, "partitions", partitions)
+        if not hasattr(by, "partition"):
+            check_function(site, "partition_by(by=...)", by, 2)
+            by = ByFunction(cast("Callable[[Any, int], int]", by))
+        return self._then(
+            PartitionBy,
+            site,
+            on_error,
+            op_id,
+            key_of=key,
+            partitions=partitions,
+            by=by,
+            key=serde_of(key_type) if key_type is not None else None,
+            value=serde_of(value) if value is not None else None,
+        )
+
+    def merge(self, *others: MessageStream[K, V], op_id: str | None = None) -> MessageStream[K, V]:
+        """Put this stream and `others` together, as their messages come.
+
+        Raises PlanError when one is not a stream of this application.
+
+        >>> app, numbers = _numbers()
+        >>> _run(app, numbers.filter(lambda n: n > 2).merge(numbers.filter(lambda n: n < 1)))
+        [0, 3]
+        """
+        site = here()
+        for other in others:
+            self._check_ours(site, "merge(...)", other, MessageStream)
+        if not others:
+            raise refuse(site, "merge() has nothing to merge with", ".merge(other)")
+        parents = (self.spec, *(other.spec for other in others))
+        return MessageStream(self.app, self.app.add(Merge(parents=parents, site=site, op_id=op_id, on_error=fail)))
+
+    def branch(
+        self,
+        choose: Callable[[V], str | Collection[str]],
+        into: Collection[str],
+        *,
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> Mapping[str, MessageStream[K, V]]:
+        """Split or replicate: `choose(value)` names the branch, or the branches, that a message goes to.
+
+        Choosing none drops it; choosing what is not in `into` is an error of the record. Raises PlanError when the
+        names are not distinct.
+
+        >>> app, numbers = _numbers()
+        >>> parts = numbers.branch(lambda n: "even" if n % 2 == 0 else "odd", into=("even", "odd"))
+        >>> _run(app, parts["odd"])
+        [1, 3]
+        """
+        site = here()
+        check_function(site, "branch(...)", choose, 1)
+        names = tuple(into) if not isinstance(into, str) else ()
+        if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+            raise refuse(site, f"into={into!r} does not name the branches", 'into=("late", "on_time")')
+        parent = self._then(Branch, site, on_error, op_id, function=choose, names=names)
+        return {name: parent._then(BranchArm, site, fail, None, name=name) for name in names}
+
+    def window(
+        self,
+        windows: WindowType,
+        aggregation: Aggregation[V, R],
+        *,
+        late: DeadLetter | None = None,
+        store: Literal["lmdb", "memory"] = "lmdb",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, Pane[K, R]]:
+        """Aggregate per key and event-time window; a pane goes on when the watermark passes the window's end.
+
+        A value whose window had already passed for its own source partition is late: it is counted, and sent to
+        `late` if that is `dead_letter("name")`. Raises PlanError when the messages have no key.
+
+        >>> from samza_dsl import count, tumbling
+        >>> app, numbers = _numbers(key=lambda n: str(n))
+        >>> _run(app, numbers.window(tumbling(seconds=1), count()).map(lambda pane: (pane.key, pane.value)))
+        [('0', 1), ('1', 1), ('2', 1), ('3', 1)]
+        """
+        site = here()
+        if not hasattr(windows, "starts"):
+            raise refuse(site, f"window(...) got {windows!r}, which is not a kind of window", "tumbling(hours=1)")
+        check_type(site, "window(...)", aggregation, Aggregation, "count(), mean(...), fold(...) or another")
+        if late is not None:
+            check_type(site, "late=", late, DeadLetter, 'dead_letter("late-flights")')
+        return self._then(
+            Window, site, on_error, op_id, windows=windows, aggregation=aggregation, late=late, store=_kind(site, store)
+        )
+
+    def window_all(
+        self,
+        windows: WindowType,
+        aggregation: Aggregation[V, R],
+        *,
+        late: DeadLetter | None = None,
+        store: Literal["lmdb", "memory"] = "lmdb",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[bytes, Pane[bytes, R]]:
+        """Aggregate all messages per window, whatever their key, in one task.
+
+        >>> from samza_dsl import count, tumbling
+        >>> app, numbers = _numbers()
+        >>> _run(app, numbers.window_all(tumbling(seconds=1), count()).map(lambda pane: pane.value))
+        [4]
+        """
+        gathered = self.partition_by(
+            lambda value: b"", partitions=1, key_type=bytes, op_id=op_id and f"{op_id}-gathered"
+        )
+        return gathered.window(windows, aggregation, late=late, store=store, on_error=on_error, op_id=op_id)
+
+    @overload
+    def join(
+        self,
+        table: Table[Any, T],
+        with_: Callable[[V, T], R],
+        *,
+        on: Callable[[V], object] | None = None,
+        how: Literal["inner"] = "inner",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]: ...
+
+    @overload
+    def join(
+        self,
+        table: Table[Any, T],
+        with_: Callable[[V, T | None], R],
+        *,
+        on: Callable[[V], object] | None = None,
+        how: Literal["left"],
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]: ...
+
+    def join(
+        self,
+        table: Table[Any, Any],
+        with_: Callable[[V, Any], R],
+        *,
+        on: Callable[[V], object] | None = None,
+        how: Literal["inner", "left"] = "inner",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]:
+        """Replace each message by `with_(value, row)`, with the table's row of `on(value)`, or of the message's key.
+
+        A broadcast table needs `on`; another is joined by key, and has as many partitions as the stream. Where there
+        is no row, an inner join drops the message, a left join passes None. Raises PlanError when keys can't meet.
+
+        >>> app, numbers = _numbers()
+        >>> words = app.table("words", key=int, value=str, broadcast=True)
+        >>> named = numbers.join(words, lambda n, word: (n, word), on=lambda n: n, how="left")
+        >>> _run(app, named, words=[(1, "one")])
+        [(0, None), (1, 'one'), (2, None), (3, None)]
+        """
+        site = here()
+        self._check_ours(site, "join(...)", table, Table)
+        check_function(site, "join(with_=...)", with_, 2)
+        if on is not None:
+            check_function(site, "join(on=...)", on, 1)
+        if how not in ("inner", "left"):
+            raise refuse(site, f"how={how!r} is not a join of a stream with a table", 'how="inner" or how="left"')
+        check_policy(site, on_error)
+        join = TableJoin(
+            parents=(self.spec, table.spec),
+            site=site,
+            op_id=self._checked_id(site, op_id),
+            on_error=on_error,
+            on=on,
+            with_=with_,
+            left=how == "left",
+        )
+        return MessageStream(self.app, self.app.add(join))
+
+    def process(
+        self,
+        on_message: Callable[[V, ProcessContext[K, Any]], Iterable[R] | None],
+        *,
+        on_timer: Callable[[int, ProcessContext[K, Any]], Iterable[R] | None] | None = None,
+        init: Callable[[], Any] | None = None,
+        store: Literal["lmdb", "memory"] = "lmdb",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]:
+        """Call `on_message(value, context)` with the state of the message's key; what it returns goes on.
+
+        `context.state` is the key's state (`init()` at first), `context.set_timer(at_ms)` asks for
+        `on_timer(at_ms, context)` in event time. Raises PlanError when the messages have no key.
+
+        >>> def running_total(n, context):
+        ...     context.state += n
+        ...     return [context.state]
+        >>> app, numbers = _numbers(key=lambda n: "all")
+        >>> _run(app, numbers.process(running_total, init=int))
+        [0, 1, 3, 6]
+        """
+        site = here()
+        check_function(site, "process(...)", on_message, 2)
+        if on_timer is not None:
+            check_function(site, "process(on_timer=...)", on_timer, 2)
+        if init is not None:
+            check_function(site, "process(init=...)", init, 0)
+        return self._then(
+            Process,
+            site,
+            on_error,
+            op_id,
+            on_message=on_message,
+            on_timer=on_timer,
+            init=init,
+            store=_kind(site, store),
+        )
+
+    def sink(
+        self,
+        function: Callable[[V], object],
+        *,
+        max_in_flight: int = 100,
+        timeout_ms: int = 10_000,
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> None:
+        """Call `function(value)`, plain or async, for its effect outside; after a crash it may see a message again.
+
+        Raises PlanError when `function` does not take one argument.
+
+        >>> app, numbers = _numbers()
+        >>> seen = []
+        >>> numbers.sink(seen.append)
+        >>> _run(app)
+        >>> seen
+        [0, 1, 2, 3]
+        """
+        site = here()
+        check_function(site, "sink(...)", function, 1, awaits=None)
+        if not is_coroutine_function(function):
+            self._then(Sink, site, on_error, op_id, function=function)
+            return
+        awaited = self.async_flat_map(
+            _Forgetting(function), max_in_flight=max_in_flight, timeout_ms=timeout_ms, on_error=on_error, op_id=op_id
+        )
+        awaited._then(Sink, site, fail, None, function=_nothing)
+
+    def send_to(self, output: OutputStream[V], *, on_error: Policy = fail, op_id: str | None = None) -> None:
+        """Write every message to an output of the application.
+
+        Raises PlanError when `output` is not one.
+
+        >>> app, numbers = _numbers()
+        >>> numbers.send_to(app.output("copy", value=int))
+        >>> print(app.plan().stream("copy").role)
+        output
+        """
+        site = here()
+        self._check_ours(site, "send_to(...)", output, OutputStream)
+        self._then(SendTo, site, on_error, op_id, output=output.spec)
+
+    def broadcast(
+        self,
+        *,
+        partitions: int | None = None,
+        value: type[V] | Serde | None = None,
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, V]:
+        """Send every message to every task of what follows.
+
+        >>> app, numbers = _numbers()
+        >>> sorted(_run(app, numbers.broadcast(partitions=2)))
+        [0, 0, 1, 1, 2, 2, 3, 3]
+        """
+        site = here()
+        check_positive(site, "partitions", partitions)
+        serde = serde_of(value) if value is not None else None
+        return self._then(Broadcast, site, on_error, op_id, partitions=partitions, value=serde)
+
+    flatMap = flat_map
+    asyncFlatMap = async_flat_map
+    partitionBy = partition_by
+    sendTo = send_to
+
+    def _with_function(self, kind: Any, said: str, function: Any, on_error: Policy, op_id: str | None) -> Any:
+        site = here()
+        check_function(site, said, function, 1)
+        return self._then(kind, site, on_error, op_id, function=function)
+
+    def _then(self, kind: Any, site: Site, on_error: Policy, op_id: str | None, **said: Any) -> MessageStream[Any, Any]:
+        check_policy(site, on_error)
+        spec = kind(parents=(self.spec,), site=site, op_id=self._checked_id(site, op_id), on_error=on_error, **said)
+        return MessageStream(self.app, self.app.add(spec))
+
+    def _checked_id(self, site: Site, op_id: str | None) -> str | None:
+        if op_id is not None:
+            check_name(site, "an operator", op_id)
+        return op_id
+
+    def _check_ours(self, site: Site, said: str, thing: Any, kind: type) -> None:
+        made_by = {MessageStream: "app.input(...)", Table: "app.table(...)", OutputStream: "app.output(...)"}[kind]
+        check_type(site, said, thing, kind, f"what {made_by} returns")
+        if thing.app is not self.app:
+            raise refuse(site, f"{said} got something of the app {thing.app.name!r}", f"what {made_by} of this app returns")
+
+
+def _kind(site: Site, store: Any) -> str:
+    if store not in ("lmdb", "memory"):
+        raise refuse(site, f"store={store!r} is not a kind of store", 'store="lmdb" or store="memory"')
+    return str(store)
+
+
+class _Forgetting:
+    """An async sink as an async function whose result is of no interest."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    async def __call__(self, value: Any) -> Iterable[Any]:
+        await self.function(value)
+        return (value,)
+
+    def open(self, context: Any) -> None:
+        if hasattr(self.function, "open"):
+            self.function.open(context)
+
+    def close(self) -> None:
+        if hasattr(self.function, "close"):
+            self.function.close()
+
+
+def _nothing(value: Any) -> None:
+    return None
+
+
+def _numbers(key: Any = None) -> tuple[Any, MessageStream[Any, int]]:
+    """Make the application that the examples above begin with: it reads the numbers 0 to 3."""
+    from samza_dsl.app import App
+
+    app = App("example")
+    return app, app.input("numbers", value=int, key=key, timestamp=lambda n: n)
+
+
+def _run(app: Any, stream: Any = None, **tables: Any) -> Any:
+    """Run an example in memory and return what `stream` came to."""
+    from samza_dsl.testing import run
+
+    if stream is not None:
+        stream.send_to(app.output("result"))
+    results = run(app, {"numbers": [0, 1, 2, 3], **tables})
+    return results["result"] if stream is not None else None
