@@ -187,6 +187,12 @@ class Environment(Protocol):
     def end_stream(self, stream: str) -> None:
         """Append end-of-stream to every partition."""
 
+    def compact(self, stream: str) -> None:
+        """Keep only the newest row of each key, now; appending does it by and by where the stream is `compacted`.
+
+        A deletion (None) goes as well, a day after it was appended. What each producer said last stays.
+        """
+
     def commit(self, commit: Commit) -> None:
         """Make everything in `commit` visible and durable, or nothing of it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,8 @@ from runtime.systems.base import (
     wall_clock_ms,
 )
 from runtime.systems.log_batch import pack
-from runtime.systems.log_database import attach
+from runtime.systems.log_compaction import Compactor
+from runtime.systems.log_database import attach, verify
 from runtime.systems.log_locks import lock
 from runtime.systems.log_records import (
     PLACE,
@@ -40,10 +41,12 @@ from runtime.systems.log_records import (
     record_of,
     sealed,
 )
-from runtime.systems.log_streams import Streams, next_id
+from runtime.systems.log_streams import Prepared, Streams, next_id
 
 if TYPE_CHECKING:
     import lmdb
+
+__all__ = ["LogEnvironment", "verify"]
 
 _NUMBER = struct.Struct("<Q")
 _ENTRIES_PER_STEP = 256
@@ -79,6 +82,7 @@ class LogEnvironment:
         self.path = Path(path)
         self._database = attach(self.path, sync=sync)
         self._streams = Streams(self._database, now_ms)
+        self._compactor = Compactor(self._database, self._streams, now_ms)
         self._owned: dict[str, int] = {}
         self._closed = False
 
@@ -123,6 +127,7 @@ class LogEnvironment:
             prepared = self._streams.prepare(transaction, appends)
         with self._writing() as transaction:
             self._streams.append(transaction, prepared)
+        self._compact_where_due(prepared)
 
     def end_stream(self, stream: str) -> None:
         """Append end-of-stream to every partition that has not ended; they take nothing more."""
@@ -154,6 +159,15 @@ class LogEnvironment:
                 self._write_state(transaction, app, writes)
             for key, record in checkpoints:
                 transaction.put(key, record, db=self._database.checkpoints)
+        self._compact_where_due(prepared)
+
+    def compact(self, stream: str) -> None:
+        """Keep only the newest row of each key, now; appending does it by and by where the stream is `compacted`.
+
+        A deletion (None) goes as well, a day after it was appended. What each producer said last stays.
+        """
+        self._check_open()
+        self._compactor.compact(stream)
 
     def own(self, app: str) -> int:
         """Become the application's one owner until `close`, and return its new generation.
@@ -274,6 +288,11 @@ class LogEnvironment:
     def _writing(self) -> AbstractContextManager[lmdb.Transaction[Any]]:
         self._check_open()
         return self._database.writing()
+
+    def _compact_where_due(self, prepared: list[Prepared]) -> None:
+        # What was appended is durable already: an error here must not deny it, and comes up with the next write.
+        with suppress(EnvironmentFault):
+            self._compactor.step_where_due(append.stream for append in prepared)
 
     def _lock(self, app: str) -> None:
         owners = self.path / "owners"

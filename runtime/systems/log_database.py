@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull
 from runtime.systems.log_locks import Marker, locked, survey
+from runtime.systems.log_recovery import DATA_FILE, check_format, is_short, records, set_format, structure
 
 if TYPE_CHECKING:
     import lmdb
@@ -19,7 +20,7 @@ MAP_SIZES_BYTES = tuple(1 << bits for bits in (40, 36, 32, 28))
 """Far beyond need, so that the disk is the limit; a smaller one where the system refuses so much address space."""
 _MAX_READERS = 512
 _WRITES_BETWEEN_READER_CHECKS = 1024
-DATA_FILE = "data.mdb"
+_OPENING = "opening.lock"
 
 
 class Database:
@@ -40,23 +41,35 @@ class Database:
         self._write_lock = threading.Lock()
         self._writes = 0
         self._pid = os.getpid()
-        with locked(path / "opening.lock"):
+        with locked(path / _OPENING):
+            check_format(path)
             left_behind = survey(path)
+            alone = not left_behind.others_alive
+            suspicious = left_behind.suspicious or (alone and is_short(path))
+            if suspicious and alone:
+                _refuse(path, structure(path))
             self._marker = Marker(path)
-            try:
-                self._open(map_sizes_bytes)
+            with ExitStack() as undo:
+                undo.callback(self._marker.remove)
+                self.env = self._open(map_sizes_bytes)
+                undo.callback(self.env.close)
+                self.env.reader_check()
+                self.meta, self.log, self.state, self.checkpoints, self.tails = (
+                    self.env.open_db(name) for name in (b"meta", b"log", b"state", b"checkpoints", b"tails")
+                )
+                if suspicious:
+                    _refuse(path, self.verify())
+                set_format(path)
                 left_behind.forget()
-            except BaseException:
-                self._marker.remove()
-                raise
+                undo.pop_all()
 
-    def _open(self, map_sizes_bytes: tuple[int, ...]) -> None:
+    def _open(self, map_sizes_bytes: tuple[int, ...]) -> lmdb.Environment:
         import lmdb
 
         self._lmdb = lmdb
         for map_size_bytes in map_sizes_bytes:
             try:
-                self.env = lmdb.open(
+                return lmdb.open(
                     os.fspath(self.path),
                     map_size=map_size_bytes,
                     max_dbs=8,
@@ -66,15 +79,9 @@ class Database:
                     metasync=self.sync,
                     mode=0o600,
                 )
-                break
             except (lmdb.Error, MemoryError) as error:
                 refused = error
-        else:
-            raise EnvironmentFault(f"LMDB can't open {self.path}: {refused}.") from refused
-        self.env.reader_check()
-        self.meta, self.log, self.state, self.checkpoints, self.tails = (
-            self.env.open_db(name) for name in (b"meta", b"log", b"state", b"checkpoints", b"tails")
-        )
+        raise EnvironmentFault(f"LMDB can't open {self.path}: {refused}.") from refused
 
     @contextmanager
     def reading(self) -> Iterator[lmdb.Transaction[Any]]:
@@ -126,6 +133,11 @@ class Database:
             "go on from the checkpoint."
         )
 
+    def verify(self) -> list[str]:
+        """Return what is wrong in the files, as nobody may write meanwhile: nothing, when all is as it was written."""
+        with self.writing() as transaction:
+            return structure(self.path) or records(transaction, self)
+
     def release(self) -> None:
         """Leave the environment; the last one out closes it."""
         with _shared_lock:
@@ -162,21 +174,56 @@ _shared: dict[tuple[int, int], Database] = {}
 _shared_lock = threading.Lock()
 
 
-def attach(path: Path, *, sync: bool, map_sizes_bytes: tuple[int, ...] = MAP_SIZES_BYTES) -> Database:
-    """Open the environment in `path`, or join those who have it open in this process: LMDB allows one opening."""
+def attach(path: Path, *, sync: bool | None = None, map_sizes_bytes: tuple[int, ...] = MAP_SIZES_BYTES) -> Database:
+    """Open the environment in `path`, or join those who have it open in this process: LMDB allows one opening.
+
+    Without `sync` it joins in any way, and opens durably.
+    """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = path.stat()
     with _shared_lock:
         database = _shared.get((status.st_dev, status.st_ino))
         if database is None:
-            database = Database(path, sync, map_sizes_bytes)
+            database = Database(path, sync is not False, map_sizes_bytes)
             _shared[status.st_dev, status.st_ino] = database
         elif database.fault:
             raise EnvironmentFault(database.fault)
-        elif database.sync != sync:
+        elif sync not in (None, database.sync):
             raise EnvironmentFault(f"{path} is open in this process with sync={database.sync}: open it the same way.")
         database.users += 1
         return database
+
+
+def verify(path: str | os.PathLike[str]) -> list[str]:
+    """Return what is wrong in a data directory, in words: nothing, when all is as it was written.
+
+    It looks at every page and record, and others can read but not write meanwhile. Raises `EnvironmentFault` where
+    there is no data directory.
+    """
+    directory = Path(path)
+    if not (directory / DATA_FILE).exists():
+        raise EnvironmentFault(f"There is no data directory at {directory}.")
+    with locked(directory / _OPENING):
+        findings = [] if survey(directory).others_alive else structure(directory)
+    if findings:
+        return findings
+    try:
+        database = attach(directory)
+    except Damaged as error:
+        return [str(error)]
+    try:
+        return database.verify()
+    finally:
+        database.release()
+
+
+def _refuse(path: Path, findings: list[str]) -> None:
+    if findings:
+        more = f" (and {len(findings) - 5} more)" if len(findings) > 5 else ""
+        raise Damaged(
+            f"{path} was not closed well, and is not what was written: {'; '.join(findings[:5])}{more}. Restore it "
+            "from a copy, or delete it to start anew."
+        )
 
 
 def _forget_after_fork() -> None:

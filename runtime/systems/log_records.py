@@ -24,6 +24,9 @@ _SHORT_BYTES = _MAX_KEY_BYTES - PLACE.size - _DIGEST_BYTES
 """Keys up to this length are stored as they are; of longer ones this many bytes, then a digest of the whole."""
 
 
+_LONG_PREFIX_BYTES = PLACE.size + _SHORT_BYTES
+
+
 def sealed(key: bytes, data: bytes) -> bytes:
     """Return `data` behind a checksum over it and over the key it is stored at."""
     return _CRC.pack(crc32(data, crc32(key))) + data
@@ -78,25 +81,24 @@ def entries_between(
 
     Long keys that agree in their first 471 bytes lie in the order of their digests: they are sorted here.
     """
+    if not cursor.set_range(prefix + start[:_SHORT_BYTES]):
+        return
     last_place = None if end is None else prefix + end[:_SHORT_BYTES]
     alike: list[tuple[bytes, bytes]] = []
-    found = cursor.set_range(prefix + start[:_SHORT_BYTES])
-    while found:
-        place = bytes(cursor.key())
-        if not place.startswith(prefix):
+    for view, record in cursor.iternext():
+        place = bytes(view)
+        if not place.startswith(prefix) or (last_place is not None and place[:_LONG_PREFIX_BYTES] > last_place):
             break
-        if last_place is not None and place[: len(prefix) + _SHORT_BYTES] > last_place:
-            break
-        key, value = entry_of(place, cursor.value())
-        if alike and (not _is_long(place) or key[:_SHORT_BYTES] != alike[0][0][:_SHORT_BYTES]):
+        entry = entry_of(place, record)
+        key = entry[0]
+        if alike and key[:_SHORT_BYTES] != alike[0][0][:_SHORT_BYTES]:
             yield from sorted(alike)
             alike.clear()
-        if start <= key and (end is None or key < end):
+        if key >= start and (end is None or key < end):
             if _is_long(place):
-                alike.append((key, value))
+                alike.append(entry)
             else:
-                yield key, value
-        found = cursor.next()
+                yield entry
     yield from sorted(alike)
 
 

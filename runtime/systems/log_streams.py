@@ -22,19 +22,20 @@ from runtime.systems.base import (
     is_gone,
 )
 from runtime.systems.log_batch import Packed, Stored, compression_codes, header, pack, seal, unpack
-from runtime.systems.log_database import Database
 from runtime.systems.log_records import RESTORE, fetch, opened, sealed
 
 if TYPE_CHECKING:
     import lmdb
 
-_PARTITION = struct.Struct(">II")
-_BATCH = struct.Struct(">IIQ")
+    from runtime.systems.log_database import Database
+
+PARTITION = struct.Struct(">II")
+BATCH = struct.Struct(">IIQ")
 """Stream id, partition, last offset: big-endian, so that LMDB's order is the log's."""
-_TAIL = struct.Struct("<qq?qq")
+TAIL = struct.Struct("<qq?qq")
 _NUMBER = struct.Struct("<Q")
 _MAX_DROPPED_PER_APPEND = 16
-_STREAM = b"stream\0"
+STREAM = b"stream\0"
 
 
 class Stream(NamedTuple):
@@ -84,20 +85,20 @@ class Streams:
 
     def create(self, transaction: lmdb.Transaction[Any], name: str, config: StreamConfig) -> StreamConfig:
         """Make a stream, or return the configuration of the one that exists already."""
-        if transaction.get(_STREAM + name.encode(), db=self._meta) is not None:
+        if transaction.get(STREAM + name.encode(), db=self._meta) is not None:
             return self.find(transaction, name).config
         if config.compression not in compression_codes():
             raise EnvironmentFault(f"Stream {name!r}: for {config.compression} compression install `zstandard`.")
-        key = _STREAM + name.encode()
+        key = STREAM + name.encode()
         stream = Stream(next_id(transaction, self._meta), name, config)
         transaction.put(key, sealed(key, msgspec.msgpack.encode(stream)), db=self._meta)
         for partition in range(config.partitions):
-            self._put_tail(transaction, _PARTITION.pack(stream.id, partition), Tail())
+            self.put_tail(transaction, PARTITION.pack(stream.id, partition), Tail())
         return config
 
     def delete(self, transaction: lmdb.Transaction[Any], name: str) -> None:
         """Remove a stream with all that is in it, even when it is damaged; nothing happens where it is absent."""
-        key = _STREAM + name.encode()
+        key = STREAM + name.encode()
         if transaction.get(key, db=self._meta) is None:
             return
         number = self.find(transaction, name).id.to_bytes(4, "big")
@@ -113,15 +114,15 @@ class Streams:
         """Return all streams by name."""
         names = []
         cursor = transaction.cursor(self._meta)
-        found = cursor.set_range(_STREAM)
-        while found and bytes(cursor.key()).startswith(_STREAM):
-            names.append(bytes(cursor.key())[len(_STREAM) :].decode())
+        found = cursor.set_range(STREAM)
+        while found and bytes(cursor.key()).startswith(STREAM):
+            names.append(bytes(cursor.key())[len(STREAM) :].decode())
             found = cursor.next()
         return {name: self.find(transaction, name).config for name in names}
 
     def find(self, transaction: lmdb.Transaction[Any], name: str) -> Stream:
         """Return a stream by name; raises `EnvironmentFault` where there is none."""
-        key = _STREAM + name.encode()
+        key = STREAM + name.encode()
         record = transaction.get(key, db=self._meta)
         if record is None:
             raise is_absent(name)
@@ -155,45 +156,45 @@ class Streams:
         """Write encoded batches at the ends of their partitions, and drop what retention no longer keeps."""
         for name, partition, packed, ended in prepared:
             stream = self.find(transaction, name)
-            tail = self._tail(transaction, stream, partition)
+            tail = self.tail(transaction, stream, partition)
             if tail.ended:
                 raise has_ended(name, partition)
-            place = _PARTITION.pack(stream.id, partition)
-            key = _BATCH.pack(stream.id, partition, tail.end + packed.slots - 1)
+            place = PARTITION.pack(stream.id, partition)
+            key = BATCH.pack(stream.id, partition, tail.end + packed.slots - 1)
             data = seal(packed, key, tail.end)
             transaction.put(key, data, db=self._log)
             tail = Tail(tail.start, tail.end + packed.slots, ended, tail.batches + 1, tail.size_bytes + len(data))
             tail = self._drop_old(transaction, stream.config, place, tail, packed.appended_ms)
-            self._put_tail(transaction, place, tail)
+            self.put_tail(transaction, place, tail)
 
     def end(self, transaction: lmdb.Transaction[Any], name: str, packed: Packed) -> None:
         """Append end-of-stream to every partition that has not ended."""
         stream = self.find(transaction, name)
         for partition in range(stream.config.partitions):
-            if not self._tail(transaction, stream, partition).ended:
+            if not self.tail(transaction, stream, partition).ended:
                 self.append(transaction, [Prepared(name, partition, packed, True)])
 
     def offsets(self, transaction: lmdb.Transaction[Any], name: str, partition: int) -> Offsets:
         """Return the readable range of a partition."""
-        return Offsets(*self._tail(transaction, self.find(transaction, name), partition)[:3])
+        return Offsets(*self.tail(transaction, self.find(transaction, name), partition)[:3])
 
     def read(
         self, transaction: lmdb.Transaction[Any], name: str, partition: int, offset: int, max_records: int
     ) -> Read | None:
         """Return rows from `offset` on, of one batch; None at the end."""
         stream = self.find(transaction, name)
-        place = _PARTITION.pack(stream.id, partition)
+        place = PARTITION.pack(stream.id, partition)
         partly_read = self._partly_read.get(place)
         if partly_read and partly_read.base <= offset <= partly_read.last:
             return self._cut(place, partly_read, offset, max_records)
         cursor = transaction.cursor(self._log)
-        found = cursor.set_range(_BATCH.pack(stream.id, partition, max(offset, 0)))
+        found = cursor.set_range(BATCH.pack(stream.id, partition, max(offset, 0)))
         first = True
         while found:
             key = bytes(cursor.key())
             if not key.startswith(place):
                 break
-            stored = self._unpack(stream, key, cursor.value())
+            stored = self.unpack(stream, key, cursor.value())
             if first and offset < stored.base:
                 self._check_range(transaction, stream, partition, offset)
             first = False
@@ -212,8 +213,9 @@ class Streams:
             self._partly_read[place] = stored
         return rows and Read(*rows)
 
-    def _unpack(self, stream: Stream, key: bytes, data: memoryview) -> Stored:
-        _, partition, last = _BATCH.unpack(key)
+    def unpack(self, stream: Stream, key: bytes, data: memoryview) -> Stored:
+        """Return the batch that was found at `key`; raises `Damaged` when a bit of it has changed."""
+        _, partition, last = BATCH.unpack(key)
         try:
             return unpack(key, data, last)
         except (ValueError, msgspec.MsgspecError) as error:
@@ -223,21 +225,23 @@ class Streams:
             ) from error
 
     def _check_range(self, transaction: lmdb.Transaction[Any], stream: Stream, partition: int, offset: int) -> None:
-        tail = self._tail(transaction, stream, partition)
+        tail = self.tail(transaction, stream, partition)
         if not tail.start <= offset <= tail.end:
             raise is_gone(stream.name, partition, offset, tail.start, tail.end)
 
-    def _tail(self, transaction: lmdb.Transaction[Any], stream: Stream, partition: int) -> Tail:
+    def tail(self, transaction: lmdb.Transaction[Any], stream: Stream, partition: int) -> Tail:
+        """Return how far a partition goes; raises `EnvironmentFault` where the stream has no such partition."""
         if not 0 <= partition < stream.config.partitions:
             raise has_no_partition(stream.name, stream.config, partition)
         what = f"the end of stream {stream.name!r}, partition {partition},"
-        data = fetch(transaction, self._tails, _PARTITION.pack(stream.id, partition), what)
+        data = fetch(transaction, self._tails, PARTITION.pack(stream.id, partition), what)
         if data is None:
             raise Damaged(f"The record of {what} is missing. {RESTORE}")
-        return Tail(*_TAIL.unpack(data))
+        return Tail(*TAIL.unpack(data))
 
-    def _put_tail(self, transaction: lmdb.Transaction[Any], place: bytes, tail: Tail) -> None:
-        transaction.put(place, sealed(place, _TAIL.pack(*tail)), db=self._tails)
+    def put_tail(self, transaction: lmdb.Transaction[Any], place: bytes, tail: Tail) -> None:
+        """Set how far the partition at `place` goes."""
+        transaction.put(place, sealed(place, TAIL.pack(*tail)), db=self._tails)
 
     def _drop_old(
         self, transaction: lmdb.Transaction[Any], config: StreamConfig, place: bytes, tail: Tail, now_ms: int
@@ -252,7 +256,7 @@ class Streams:
             too_much = config.retention_bytes is not None and tail.size_bytes > config.retention_bytes
             if not (too_old or too_much):
                 break
-            start, size_bytes = _BATCH.unpack(cursor.key())[2] + 1, len(value)
+            start, size_bytes = BATCH.unpack(cursor.key())[2] + 1, len(value)
             cursor.delete()
             tail = Tail(start, tail.end, tail.ended, tail.batches - 1, tail.size_bytes - size_bytes)
         return tail

@@ -31,6 +31,7 @@ from runtime.systems.base import (
     is_gone,
     wall_clock_ms,
 )
+from runtime.systems.compaction import Newest, is_due, joined
 from runtime.systems.log_batch import Stored, check_columns
 
 
@@ -43,6 +44,8 @@ class _Partition:
         """The last offset of each batch."""
         self.start = self.end = 0
         self.ended = False
+        self.batches_left = 0
+        """By the last compaction."""
 
     def add(self, batch: Batch, control: Control | None, now_ms: int) -> None:
         rows = len(batch.values)
@@ -68,6 +71,14 @@ class _Partition:
             size_bytes -= _size_bytes(oldest)
             self.start = oldest.last + 1
             del self.batches[0], self.lasts[0]
+
+    def compact(self, now_ms: int) -> None:
+        newest = Newest()
+        for stored in reversed(self.batches):
+            newest.see(stored)
+        self.batches = joined(kept for stored in self.batches if (kept := newest.kept(stored, now_ms)) is not None)
+        self.lasts = [stored.last for stored in self.batches]
+        self.batches_left = len(self.batches)
 
 
 class _Stream(NamedTuple):
@@ -194,6 +205,16 @@ class MemoryEnvironment:
                 application.state[store, task].write(items)
             application.checkpoints.update(commit.checkpoints)
 
+    def compact(self, stream: str) -> None:
+        """Keep only the newest row of each key, now; appending does it by and by where the stream is `compacted`.
+
+        A deletion (None) goes as well, a day after it was appended. What each producer said last stays.
+        """
+        with self._lock:
+            self._version += 1
+            for partition in self._stream(stream).partitions:
+                partition.compact(self._now_ms())
+
     def own(self, app: str) -> int:
         """Become the application's owner, fencing any other, and return its new generation."""
         check_name("application", app)
@@ -282,7 +303,10 @@ class MemoryEnvironment:
         for stream, partition, batch, control in appends:
             found = self._partition(stream, partition)
             found.add(batch, control, now_ms)
-            found.drop_old(self._stream(stream).config, now_ms)
+            config = self._stream(stream).config
+            found.drop_old(config, now_ms)
+            if config.compacted and is_due(len(found.batches), found.batches_left):
+                found.compact(now_ms)
 
 
 def _size_bytes(stored: Stored) -> int:

@@ -1,0 +1,97 @@
+"""What compaction keeps of a partition: each key's newest row, and each producer's newest control."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from operators.base import Batch
+from runtime.systems.log_batch import Stored
+
+TOMBSTONE_MS = 24 * 3_600_000
+"""How long a deletion stays readable, so that a reader that is behind learns of it."""
+_MIN_BATCHES = 32
+_MAX_KEYS = 1_000_000
+_MAX_ROWS = 1_000
+"""Neighbouring batches are joined up to this many rows."""
+
+
+def is_due(batches: int, batches_left: int) -> bool:
+    """Whether a partition is worth a round, given how many batches the last one left."""
+    return batches >= 2 * batches_left + _MIN_BATCHES
+
+
+class Newest:
+    """Where the newest row of each key is, and the newest control of each producer, seen from the end backwards.
+
+    It holds a million keys; the rows of further ones are all kept.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[bytes | None, int] = {}
+        self._producers: dict[str, int] = {}
+
+    def see(self, stored: Stored) -> None:
+        """Take in the batch before all those that were seen."""
+        newest = self._keys
+        batch = stored.batch
+        for key, offset in zip(reversed(batch.keys or []), reversed(batch.offsets or []), strict=True):
+            if len(newest) < _MAX_KEYS:
+                newest.setdefault(key, offset)
+        if stored.control is not None:
+            self._producers.setdefault(stored.control.producer, stored.last)
+
+    def kept(self, stored: Stored, now_ms: int) -> Stored | None:
+        """Return what stays of a batch, all before it being done: itself, fewer rows, or None.
+
+        Where another process compacts too, this may have missed rows: what is newer than what was seen stays.
+        """
+        newest = self._keys
+        batch = stored.batch
+        keys, offsets = batch.keys or [], batch.offsets or []
+        forgets = stored.appended_ms < now_ms - TOMBSTONE_MS
+        rows = [
+            index
+            for index, (key, offset, value) in enumerate(zip(keys, offsets, batch.values, strict=True))
+            if offset > (seen := newest.get(key, -1)) or (offset == seen and not (forgets and value is None))
+        ]
+        control = stored.control
+        if control is not None and self._producers.get(control.producer, -1) > stored.last:
+            control = None
+        if len(rows) == len(batch.values) and control is stored.control:
+            return stored if rows or control else None
+        if not rows and control is None:
+            return None
+        return stored._replace(batch=_rows(batch, rows), control=control)
+
+
+def joined(batches: Iterable[Stored]) -> list[Stored]:
+    """Return the same rows in fewer batches; one with a control stays the last of its batch."""
+    result: list[Stored] = []
+    for stored in batches:
+        before = result[-1] if result else None
+        if before is None or before.control is not None or not _alike(before.batch, stored.batch):
+            result.append(stored)
+            continue
+        batch = before.batch.slice(0, len(before.batch))
+        batch.offsets = list(batch.offsets or ())
+        batch.extend(stored.batch)
+        appended_ms = max(before.appended_ms, stored.appended_ms)
+        result[-1] = Stored(before.base, stored.last, appended_ms, batch, stored.control)
+    return result
+
+
+def _alike(left: Batch, right: Batch) -> bool:
+    """Whether two batches have rows with the same columns, few enough for one batch."""
+    return bool(
+        left.values
+        and right.values
+        and len(left) + len(right) <= _MAX_ROWS
+        and (left.stamps is None) == (right.stamps is None)
+        and (left.headers is None) == (right.headers is None)
+        and (left.signs is None) == (right.signs is None)
+    )
+
+
+def _rows(batch: Batch, rows: list[int]) -> Batch:
+    columns = (batch.values, batch.keys, batch.timestamps, batch.stamps, batch.offsets, batch.headers, batch.signs)
+    return Batch(*(column if column is None else [column[row] for row in rows] for column in columns))  # type: ignore[arg-type]

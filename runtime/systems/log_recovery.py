@@ -1,0 +1,149 @@
+"""What is looked at before a data directory is trusted: LMDB's pages, every checksum, and the log's offsets."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from runtime.errors import Damaged, EnvironmentFault
+from runtime.systems.log_batch import unpack
+from runtime.systems.log_records import entry_of, opened
+from runtime.systems.log_streams import BATCH, PARTITION, STREAM, TAIL, Stream, Tail
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from runtime.systems.log_database import Database
+
+DATA_FILE = "data.mdb"
+_FORMAT_FILE, _FORMAT = "format", b"samza-dsl log 1\n"
+_MAX_FINDINGS = 100
+_MAGIC = struct.pack("=I", 0xBEEFC0DE)
+_HEADERS_BYTES = (16, 24)
+"""Of a page, in LMDB 0.9 and in LMDB 1.0; a meta page's own fields follow."""
+_PAGE_SIZE, _LAST_PAGE = 24, 120
+"""Where a meta page has them, counted from the end of its header."""
+
+
+def check_format(path: Path) -> None:
+    """Raise `EnvironmentFault` when another version wrote the directory, `Damaged` when its data file is gone."""
+    try:
+        found = (path / _FORMAT_FILE).read_bytes()
+    except FileNotFoundError:
+        return
+    if found != _FORMAT:
+        raise EnvironmentFault(f"{path} has format {found!r}, and this version of the library reads {_FORMAT!r}.")
+    data = path / DATA_FILE
+    if not data.exists() or data.stat().st_size == 0:
+        raise Damaged(f"{data} is gone or empty, and it was not: restore it, or delete the directory to start anew.")
+
+
+def set_format(path: Path) -> None:
+    """Note in the directory that it is in use, and in which format."""
+    file = path / _FORMAT_FILE
+    if not file.exists():
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, _FORMAT)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def is_short(path: Path) -> bool:
+    """Whether the data file may lack pages that LMDB would look for, and die of it; only `structure` can be sure."""
+    try:
+        with (path / DATA_FILE).open("rb") as file:
+            start = file.read(64)
+            sizes_bytes = [size for size in _HEADERS_BYTES if start[size : size + 4] == _MAGIC]
+            if not sizes_bytes:
+                return bool(start)
+            page_bytes: int = struct.unpack_from("=I", start, sizes_bytes[0] + _PAGE_SIZE)[0]
+            last_page = 0
+            for meta in (0, page_bytes):
+                file.seek(meta + sizes_bytes[0] + _LAST_PAGE)
+                last_page = max(last_page, struct.unpack("=Q", file.read(8))[0])
+            return file.seek(0, os.SEEK_END) < (last_page + 1) * page_bytes
+    except FileNotFoundError:
+        return False
+    except struct.error:
+        return True
+
+
+def structure(path: Path) -> list[str]:
+    """Return what is wrong with LMDB's pages, without opening them by LMDB; nobody may write meanwhile."""
+    from lmdb import verify as pages
+
+    data = path / DATA_FILE
+    if not data.exists() or data.stat().st_size == 0:
+        return []
+    check: Callable[..., list[str]] = pages.verify
+    try:
+        return check(os.fspath(data), subdir=False)
+    except Exception as error:  # The verifier may stumble over anything that a damaged file has.
+        return [f"{data}: {error}"]
+
+
+def records(transaction: lmdb.Transaction[Any], database: Database) -> list[str]:
+    """Return what is wrong with checksums and offsets, given that LMDB's pages are sound."""
+    return list(islice(_findings(transaction, database), _MAX_FINDINGS))
+
+
+def _findings(transaction: lmdb.Transaction[Any], database: Database) -> Iterator[str]:
+    streams: dict[int, Stream] = {}
+    tails: dict[bytes, Tail] = {}
+    for name, table in (("meta", database.meta), ("checkpoints", database.checkpoints), ("tails", database.tails)):
+        for view, record in transaction.cursor(table):
+            key = bytes(view)
+            try:
+                data = opened(key, record)
+            except ValueError as error:
+                yield f"{name}, {key!r}: {error}"
+                continue
+            if name == "tails":
+                tails[key] = Tail(*TAIL.unpack(data))
+            elif key.startswith(STREAM):
+                stream = msgspec.msgpack.decode(data, type=Stream)
+                streams[stream.id] = stream
+    for view, record in transaction.cursor(database.state):
+        try:
+            entry_of(bytes(view), record)
+        except (ValueError, struct.error) as error:
+            yield f"state, {bytes(view)!r}: {error}"
+    for stream in streams.values():
+        for partition in range(stream.config.partitions):
+            tail = tails.get(PARTITION.pack(stream.id, partition))
+            if tail is None:
+                yield f"stream {stream.name!r}, partition {partition}: the record of its end is missing"
+            else:
+                yield from _gaps(transaction, database, stream, partition, tail)
+
+
+def _gaps(
+    transaction: lmdb.Transaction[Any], database: Database, stream: Stream, partition: int, tail: Tail
+) -> Iterator[str]:
+    where = f"stream {stream.name!r}, partition {partition}"
+    place = PARTITION.pack(stream.id, partition)
+    cursor = transaction.cursor(database.log)
+    next_offset, batches, size_bytes = tail.start, 0, 0
+    found = cursor.set_range(place)
+    while found and (key := bytes(cursor.key())).startswith(place):
+        last = BATCH.unpack(key)[2]
+        try:
+            base = unpack(key, cursor.value(), last).base
+            if base < next_offset or (base > next_offset and not stream.config.compacted):
+                yield f"{where}: after offset {next_offset} comes the batch from {base} to {last}"
+        except (ValueError, msgspec.MsgspecError) as error:
+            yield f"{where}: the batch up to offset {last}: {error}"
+        next_offset, batches, size_bytes = last + 1, batches + 1, size_bytes + len(cursor.value())
+        found = cursor.next()
+    if next_offset > tail.end or (next_offset < tail.end and not stream.config.compacted):
+        yield f"{where}: it ends at offset {next_offset}, not {tail.end}"
+    if (batches, size_bytes) != (tail.batches, tail.size_bytes):
+        yield f"{where}: {batches} batches of {size_bytes} bytes, not {tail.batches} of {tail.size_bytes}"
