@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from planner.flow import counted, edges, family, place, plain, role, shorten, stages, stores, stream_node, traits
-from planner.plan import OperatorPlan, Plan, StagePlan, StreamPlan
+from planner.plan import OperatorPlan, Plan, StreamPlan
 
 if TYPE_CHECKING:
     import networkx
@@ -55,6 +56,7 @@ _COLOURS = {
 def to_text(plan: Plan) -> str:
     """Return the plan as text for a terminal: stages in order, operators as a tree that forks where the flow does.
 
+    >>> from planner.plan import StagePlan
     >>> source = OperatorPlan(id="input-flights", kind="input", label="flights", site="app.py:3", stage="stage-1")
     >>> stage = StagePlan(id="stage-1", inputs=("flights",), operators=("input-flights",), partitions=4)
     >>> flights = StreamPlan(name="flights", role="input", partitions=4, read_by=("input-flights",))
@@ -97,14 +99,21 @@ def _stage_rows(plan: Plan, operators: list[OperatorPlan]) -> Iterator[tuple[str
     ids = {operator.id for operator in operators}
     read = [stream for stream in plan.streams if ids.intersection(stream.read_by)]
     written = [stream for stream in plan.streams if ids.intersection(stream.written_by)]
-    if read:
-        yield ("  reads   " + ", ".join(map(_stream_words, read)),)
+    yield from _listed("reads", map(_stream_words, read))
     yield from _forest(plan, operators)
-    kept = [shorten(store, LABEL_LENGTH) for operator in operators for store in stores(plan, operator)]
-    if kept:
-        yield ("  stores  " + ", ".join(dict.fromkeys(kept)),)
-    if written:
-        yield ("  writes  " + ", ".join(map(_stream_words, written)),)
+    yield from _listed("stores", [shorten(name, LABEL_LENGTH) for one in operators for name in stores(plan, one)])
+    yield from _listed("writes", map(_stream_words, written))
+
+
+def _listed(heading: str, items: Iterable[str]) -> Iterator[tuple[str]]:
+    """Yield the rows of a list that is broken between its items, not within them."""
+    text = ", ".join(dict.fromkeys(item.replace(" ", "\N{NO-BREAK SPACE}") for item in items))
+    if text:
+        wrapped = textwrap.wrap(text, 110, break_long_words=False, break_on_hyphens=False)
+        yield from (
+            (f"  {heading if n == 0 else '':<8}{line}".replace("\N{NO-BREAK SPACE}", " "),)
+            for n, line in enumerate(wrapped)
+        )
 
 
 def _stream_words(stream: StreamPlan) -> str:
@@ -114,39 +123,49 @@ def _stream_words(stream: StreamPlan) -> str:
 
 def _forest(plan: Plan, operators: list[OperatorPlan]) -> Iterator[tuple[str, str]]:
     """Yield a row per operator: its place in the tree, then where it is from and where else its messages go."""
-    by_id = {operator.id: operator for operator in operators}
-    below: dict[str, list[str]] = {id: [] for id in by_id}
-    aside: dict[str, list[str]] = {id: [] for id in by_id}
-    adopted: set[str] = set()
-    follows = edges(plan)
-    for operator in operators:
-        mine = [parent for parent in operator.parents if (parent, operator.id) in follows and parent in by_id]
-        adopted.update([operator.id] if mine else [])
-        for parent in dict.fromkeys(mine):
-            (below if parent == mine[0] else aside)[parent].append(operator.id)
-    outside = {operator.id: operator for operator in plan.operators}
-    for source, target in follows:
-        if source in by_id and target not in by_id:
-            aside[source].append(outside[target].id if target in outside else target.removeprefix("stream:"))
+    shown = {operator.id: operator for operator in operators}
+    roots, below, aside = _adoptions(plan, shown)
 
-    def branch(id: str, first: str, rest: str) -> Iterator[tuple[str, str]]:
-        while True:
-            yield first + title(by_id[id]), _details(plan, by_id[id], aside[id])
-            if len(below[id]) != 1:
-                break
-            id, first = below[id][0], rest
-        yield from fork(below[id], rest)
+    def branch(name: str, first: str, rest: str) -> Iterator[tuple[str, str]]:
+        yield first + title(shown[name]), _details(shown[name], aside[name])
+        while len(below[name]) == 1:
+            name = below[name][0]
+            yield rest + title(shown[name]), _details(shown[name], aside[name])
+        yield from fork(below[name], rest)
 
-    def fork(ids: list[str], prefix: str) -> Iterator[tuple[str, str]]:
-        for id in ids:
-            last = id == ids[-1]
-            yield from branch(id, prefix + ("└─ " if last else "├─ "), prefix + ("   " if last else "│  "))
+    def fork(names: list[str], prefix: str) -> Iterator[tuple[str, str]]:
+        for name in names:
+            last = name == names[-1]
+            yield from branch(name, prefix + ("└─ " if last else "├─ "), prefix + ("   " if last else "│  "))
 
-    yield from fork([id for id in by_id if id not in adopted], "  ")
+    return fork(roots, "  ")
 
 
-def _details(plan: Plan, operator: OperatorPlan, aside: list[str]) -> str:
-    goes = [f"→ {shorten(other, LABEL_LENGTH)}" for other in aside]
+def _adoptions(
+    plan: Plan, shown: dict[str, OperatorPlan]
+) -> tuple[list[str], dict[str, list[str]], dict[str, list[str]]]:
+    """Return the roots of a stage's tree, what stands below each operator, and what else each leads to.
+
+    An operator stands below the first operator of its stage that leads to it; the others only mention it.
+    """
+    ids = {operator.id for operator in plan.operators}
+    adopted: dict[str, str] = {}
+    aside: dict[str, list[str]] = {name: [] for name in shown}
+    leads = edges(plan)
+    for operator in shown.values():
+        parents = [parent for parent in operator.parents if parent in shown and (parent, operator.id) in leads]
+        if parents:
+            adopted[operator.id] = parents[0]
+    for source, target in leads:
+        if source in shown and adopted.get(target) != source:
+            aside[source].append(target if target in ids else target.removeprefix(stream_node("")))
+    below = {name: [child for child, parent in adopted.items() if parent == name] for name in shown}
+    return [name for name in shown if name not in adopted], below, aside
+
+
+def _details(operator: OperatorPlan, aside: list[str]) -> str:
+    elsewhere = [name for name in aside if not operator.on_error.endswith(f"dead letter to {name}")]
+    goes = [f"→ {shorten(name, LABEL_LENGTH)}" for name in elsewhere]
     policy = [] if operator.on_error == "fail" else [f"on error: {shorten(operator.on_error, LABEL_LENGTH)}"]
     return "  ".join(part for part in [place(operator.site), *goes, *policy] if part)
 

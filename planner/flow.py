@@ -47,17 +47,24 @@ def edges(plan: Plan) -> list[tuple[str, str]]:
 
 
 def stages(plan: Plan) -> list[tuple[StagePlan, list[OperatorPlan]]]:
-    """Return every stage with its operators, in the plan's order; operators of an unknown stage come in one of their own.
+    """Return every stage with its operators, in the plan's order.
 
-    >>> operator = OperatorPlan(id="map-1", kind="map", stage="stage-1")
-    >>> [(stage.id, [op.id for op in ops]) for stage, ops in stages(Plan(app="demo", operators=(operator,)))]
-    [('stage-1', ['map-1'])]
+    A table belongs to no stage; it comes with the first one that looks into it.
+
+    >>> operators = (OperatorPlan(id="planes", kind="table"),
+    ...     OperatorPlan(id="join", kind="table_join", parents=("planes",), stage="stage-1"))
+    >>> [(stage.id, [one.id for one in held]) for stage, held in stages(Plan(app="demo", operators=operators))]
+    [('stage-1', ['planes', 'join'])]
     """
-    by_stage: dict[str, list[OperatorPlan]] = {stage.id: [] for stage in plan.stages}
-    for operator in plan.operators:
-        by_stage.setdefault(operator.stage, []).append(operator)
+    homes = {operator.id: operator.stage for operator in plan.operators}
+    for operator in reversed(plan.operators):
+        children = [homes[one.id] for one in plan.operators if operator.id in one.parents]
+        homes[operator.id] = next(filter(None, [operator.stage, *children]), "")
     known = {stage.id: stage for stage in plan.stages}
-    return [(known.get(id, StagePlan(id=id, inputs=(), operators=())), held) for id, held in by_stage.items()]
+    held: dict[str, list[OperatorPlan]] = {name: [] for name in known}
+    for operator in plan.operators:
+        held.setdefault(homes[operator.id], []).append(operator)
+    return [(known.get(name, StagePlan(id=name, inputs=(), operators=())), held[name]) for name in held]
 
 
 def family(operator: OperatorPlan) -> Family:
@@ -123,9 +130,9 @@ def place(site: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return `text` on one line, without anything that steers a terminal, a parser or the direction of writing.
+    r"""Return `text` on one line, without anything that steers a terminal, a parser or the direction of writing.
 
-    >>> plain("a\\n b\\x1b[31m")
+    >>> plain("a\n b\x1b[31m")
     'a b [31m'
     """
     shown = (" " if unicodedata.category(c)[0] in "CZ" and c != _JOINER else c for c in text)
