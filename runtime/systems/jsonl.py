@@ -104,9 +104,9 @@ class JsonLine:
 
 
 def split_lines(data: bytes, last: bool) -> tuple[list[bytes], int]:
-    """Cut `data` into lines that are not blank, without their line breaks.
+    r"""Cut `data` into lines that are not blank, without their line breaks.
 
-    >>> split_lines(b"1\\r\\n\\n2\\n3", last=False)
+    >>> split_lines(b"1\r\n\n2\n3", last=False)
     ([b'1', b'2'], 6)
     """
     lines = data.split(b"\n")
@@ -117,7 +117,7 @@ def split_lines(data: bytes, last: bool) -> tuple[list[bytes], int]:
 
 
 def _json_of(declared: Serde) -> Json | None:
-    """The serde of the same values as JSON, where the declared one says no more than their type."""
+    """Return the serde of the same values as JSON, where the declared one says no more than their type."""
     if isinstance(declared, Json):
         return declared
     return Json(declared.type) if isinstance(declared, MessagePack | String | Tagged) else None

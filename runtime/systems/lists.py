@@ -64,10 +64,12 @@ class ListSource:
         return Offsets(0, len(self._values[partition]), ended=True)
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
-        """Return rows from `offset` on; None at the end."""
+        """Return rows from `offset` on; None at the end, and `Damaged` beyond it."""
         end = offset + max_records
         values = self._values[partition][offset:end]
         if not values:
+            if offset > self.offsets(partition).end:
+                raise Damaged(f"the list has fewer than the {offset} values that were already processed; give all")
             return None
         end = offset + len(values)
         batch = Batch(

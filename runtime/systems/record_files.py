@@ -99,18 +99,25 @@ class RecordFile:
 class RecordSource:
     """A bounded input of one file per partition; a record's offset is its number in its file."""
 
+    skipped = 0
+    """How many records at the beginning of each file are a header."""
+
     def __init__(self, paths: Sequence[Path], split: Split) -> None:
         self.partitions = len(paths)
         self._files = [RecordFile(path, split) for path in paths]
 
     def offsets(self, partition: int) -> Offsets:
         """Return the readable range; the first call reads the file to its end to count the records."""
-        return Offsets(0, self._files[partition].count(), ended=True)
+        return Offsets(0, max(0, self._files[partition].count() - self.skipped), ended=True)
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
-        """Return rows from `offset` on, not more than one block of the file; None at the end."""
-        records: list[bytes] = self._files[partition].read(offset, max_records)
+        """Return rows from `offset` on, not more than one block of the file; None at the end.
+
+        Raises `Damaged` beyond the end: the file had more records when that offset was committed.
+        """
+        records: list[bytes] = self._files[partition].read(offset + self.skipped, max_records)
         if not records:
+            check_not_beyond(offset, self.offsets(partition).end, self._files[partition].path)
             return None
         end = offset + len(records)
         return Read(Batch(records, offsets=range(offset, end)), None, end)
@@ -125,7 +132,7 @@ class AppendedFile:
     """A file that grows by whole writes and can be cut back; it is open only while it is being written."""
 
     def __init__(self, path: Path) -> None:
-        if not path.parent.is_dir() or path.is_dir():
+        if not path.absolute().parent.is_dir() or path.is_dir():
             wrong = "is a directory; name a file in it" if path.is_dir() else "is in no existing directory; make it"
             raise SamzaError(f"can't write to {path}: it {wrong}")
         self.path = path
@@ -176,6 +183,15 @@ class AppendedFile:
         self.length += len(self._pending)
         self._pending.clear()
         self._durable = sync
+
+
+def check_not_beyond(offset: int, end: int, path: Path) -> None:
+    """Raise `Damaged` when a reader is to go on behind the end of its file."""
+    if offset > end:
+        raise Damaged(
+            f"{path} has {end} records, fewer than the {offset} that were already processed: it is another file than "
+            "then; bind the old one, or reset the application to read this one"
+        )
 
 
 def sync_directory(path: Path) -> None:
