@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from runtime.errors import SamzaError
 from runtime.systems.base import Sink, Source
+from runtime.systems.csv_files import CsvSink, CsvSource
 from runtime.systems.jsonl import JsonlSink, JsonlSource
 
 KIND_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 SUPPORTED = "JSON lines (.jsonl, .ndjson), CSV (.csv) and Parquet (.parquet)"
 
-SOURCES: dict[str, Callable[[Sequence[Path]], Source]] = {"jsonl": JsonlSource}
-SINKS: dict[str, Callable[[Path], Sink]] = {"jsonl": JsonlSink}
+
+def _parquet_source(paths: Sequence[Path]) -> Source:
+    with _needs_pyarrow():
+        from runtime.systems.parquet import ParquetSource
+    return ParquetSource(paths)
+
+
+def _parquet_sink(path: Path) -> Sink:
+    with _needs_pyarrow():
+        from runtime.systems.parquet import ParquetSink
+    return ParquetSink(path)
+
+
+@contextmanager
+def _needs_pyarrow() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyarrow":
+            raise
+        raise SamzaError("Parquet needs pyarrow, which is not installed: pip install 'samza-dsl[parquet]'") from error
+
+
+SOURCES: dict[str, Callable[[Sequence[Path]], Source]] = {
+    "jsonl": JsonlSource,
+    "csv": CsvSource,
+    "parquet": _parquet_source,
+}
+SINKS: dict[str, Callable[[Path], Sink]] = {"jsonl": JsonlSink, "csv": CsvSink, "parquet": _parquet_sink}
 
 
 def open_source(path: Path) -> Source:
@@ -46,7 +75,7 @@ def _kind(path: Path) -> str:
 
 
 def _files_in(directory: Path) -> list[Path]:
-    """The data files by name; names that start with a dot or an underscore are markers and unfinished files."""
+    """Return the data files by name; a dot or an underscore in front marks what is no data, or not finished."""
     files = sorted(path for path in directory.iterdir() if path.name[0] not in "._" and path.is_file())
     if not files:
         raise SamzaError(f"{directory} holds no files to read; known are {SUPPORTED}")

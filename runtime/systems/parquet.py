@@ -1,0 +1,324 @@
+"""Parquet as bound inputs and outputs; the one place that imports pyarrow, so import it late."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import inspect
+
+from operators.base import Batch, Serde
+from runtime.errors import Damaged, SamzaError, SerdeError
+from runtime.systems.base import Offsets, Read
+from runtime.systems.record_files import check_not_beyond, sync_directory
+from runtime.systems.rows import Rows, alternatives, column_types, row_of, rows_of, type_of_rows
+
+ROWS_AT_ONCE = 8_192
+ROWS_PER_PART = 100_000
+PART = re.compile(r"part-(\d{6,})\.parquet")
+
+
+class ParquetSource:
+    """A bounded input of Parquet, one file per partition; values are rows as JSON, keys are None.
+
+    Dates and times are ISO 8601, bytes are base64, decimals and floats that JSON has not (nan, inf) are text: the
+    serde turns them into what the declared type says.
+    """
+
+    name = "parquet"
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.partitions = len(paths)
+        self._files = [_RowFile(path) for path in paths]
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return lax JSON of the declared type; String, Bytes or one of the user's reads the JSON itself."""
+        kind = type_of_rows(declared)
+        return declared if kind is None else LaxJson(kind)
+
+    def offsets(self, partition: int) -> Offsets:
+        """Return the readable range, which the file's footer says."""
+        return Offsets(0, self._files[partition].count(), ended=True)
+
+    def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on; None at the end, and `Damaged` beyond it."""
+        file = self._files[partition]
+        rows: list[bytes] = file.read(offset, max_records)
+        if not rows:
+            check_not_beyond(offset, file.count(), file.path)
+            return None
+        end = offset + len(rows)
+        return Read(Batch(rows, offsets=range(offset, end)), None, end)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+
+class ParquetSink:
+    """An output of Parquet: a directory of part files, one per flush (and one per 100,000 rows); keys are not written.
+
+    Columns have the types of the declared value's fields; where these don't say (Any, Decimal, datetime without a
+    time zone rule), of the part's values. Its position is the number of parts. A part gets its name when it is whole.
+    """
+
+    name = "parquet"
+    partitions = 1
+
+    def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise SamzaError(f"{path} is a file, and Parquet is written as a directory of part files; name a directory")
+        if not path.absolute().parent.is_dir():
+            raise SamzaError(f"can't write to {path}: it is in no existing directory; make it")
+        self._path = path
+        self._rows = Rows()
+        self._pending: list[bytes] = []
+        self._parts = max(self._numbers(), default=0)
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde of rows with the declared type; raises SamzaError when that can't be rows."""
+        self._rows = rows_of(declared, self._path)
+        return self._rows
+
+    def recover(self, position: int) -> None:
+        """Remove all parts beyond the first `position`; raises `Damaged` when one of these is missing."""
+        numbers = self._numbers()
+        missing = [number for number in range(1, position + 1) if number not in numbers]
+        if missing:
+            raise Damaged(
+                f"{self._path} lacks {self._part(missing[0]).name}, which the last commit had written: it was changed "
+                "from outside; restore it, or reset the application to write the output anew"
+            )
+        for number in sorted(numbers, reverse=True):
+            if number > position:
+                self._part(number).unlink()
+        for unfinished in self._path.glob(".part-*.parquet.tmp"):
+            unfinished.unlink()
+        self._pending.clear()
+        self._parts = position
+        self._make_directory()
+        sync_directory(self._path)
+
+    def write(self, batch: Batch) -> None:
+        """Take rows, in order; raises SerdeError for a tombstone."""
+        if None in batch.values:
+            raise SerdeError(
+                f"Parquet has no way to write a tombstone (a value of None) to {self._path}: filter it out, or bind "
+                "the output to JSON lines"
+            )
+        self._pending += batch.values
+        while len(self._pending) >= ROWS_PER_PART:
+            self._write_part()
+
+    def flush(self) -> int:
+        """Make all rows durable and return the number of parts; raises SerdeError for values of mixed types."""
+        if self._pending:
+            self._write_part()
+        return self._parts
+
+    def close(self) -> None:
+        """Drop what was not flushed; a second call does nothing."""
+        self._pending.clear()
+
+    def _write_part(self) -> None:
+        rows = [row_of(self._rows.decode(value)) for value in self._pending[:ROWS_PER_PART]]
+        table = _table(rows, self._rows.type, self._path)
+        self._make_directory()
+        target = self._part(self._parts + 1)
+        unfinished = target.with_name(f".{target.name}.tmp")
+        with unfinished.open("wb") as file:
+            pq.write_table(table, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(target)
+        sync_directory(self._path)
+        self._parts += 1
+        del self._pending[:ROWS_PER_PART]
+
+    def _make_directory(self) -> None:
+        if not self._path.exists():
+            self._path.mkdir()
+            sync_directory(self._path.absolute().parent)
+
+    def _part(self, number: int) -> Path:
+        return self._path / f"part-{number:06}.parquet"
+
+    def _numbers(self) -> set[int]:
+        names = os.listdir(self._path) if self._path.exists() else []
+        return {int(match[1]) for name in names if (match := PART.fullmatch(name))}
+
+
+@dataclass(frozen=True)
+class LaxJson:
+    """JSON whose texts may stand for numbers, dates and the like.
+
+    >>> LaxJson(dict[str, float]).decode(b'{"delay": "nan"}')
+    {'delay': nan}
+    """
+
+    type: Any = Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "encode", msgspec.json.Encoder().encode)
+        object.__setattr__(self, "decode", msgspec.json.Decoder(self.type, strict=False).decode)
+
+    encode: Any = field(init=False, repr=False, compare=False)
+    decode: Any = field(init=False, repr=False, compare=False)
+
+
+class _RowFile:
+    """The rows of one Parquet file as JSON, read on from where the last read ended, or from a row group's start."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: pq.ParquetFile | None = None
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._starts: list[int] = []
+        self._next = 0
+        self._first = 0
+        self._rows: list[bytes] = []
+
+    def count(self) -> int:
+        self._open()
+        return self._starts[-1]
+
+    def read(self, row: int, max_rows: int) -> list[bytes]:
+        if not 0 <= row - self._first < len(self._rows):
+            self._find(row)
+        start = row - self._first
+        return self._rows[start : start + max_rows]
+
+    def close(self) -> None:
+        self._batches = iter(())
+        self._rows = []
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> pq.ParquetFile:
+        if self._file is None:
+            try:
+                self._file = pq.ParquetFile(self.path)
+            except (OSError, pa.ArrowException) as error:
+                raise SamzaError(f"can't read {self.path} as Parquet: {error}") from error
+            groups = (self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups))
+            self._starts = list(accumulate(groups, initial=0))
+            self._next = self._starts[-1]
+        return self._file
+
+    def _find(self, row: int) -> None:
+        file = self._open()
+        if row >= self._starts[-1]:
+            self._rows = []
+            return
+        group = bisect_right(self._starts, row) - 1
+        if not self._starts[group] <= self._next <= row:
+            self._next = self._starts[group]
+            self._batches = file.iter_batches(ROWS_AT_ONCE, row_groups=range(group, file.num_row_groups))
+        for batch in self._batches:
+            self._first = self._next
+            self._next += batch.num_rows
+            if row < self._next:
+                self._rows = _json_rows(batch)
+                return
+
+
+def _json_rows(batch: pa.RecordBatch) -> list[bytes]:
+    columns = [_in_microseconds(column) for column in batch.columns]
+    rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="strict")
+    for name, column in zip(batch.schema.names, columns, strict=True):
+        if pa.types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is False:
+            for row in rows:
+                if row[name] is not None and not math.isfinite(row[name]):
+                    row[name] = str(row[name])
+    return list(map(msgspec.json.encode, rows))
+
+
+def _in_microseconds(column: pa.Array) -> pa.Array:
+    """Python's dates and times end at microseconds; pyarrow makes finer ones pandas objects."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return column.cast(pa.timestamp("us", kind.tz), safe=False)
+    if pa.types.is_duration(kind) and kind.unit == "ns":
+        return column.cast(pa.duration("us"), safe=False)
+    return column.cast(pa.time64("us"), safe=False) if kind == pa.time64("ns") else column
+
+
+def _table(rows: list[dict[str, Any]], kind: Any, where: Path) -> pa.Table:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {}
+    for name, info in column_types(kind, names).items():
+        values = [msgspec.to_builtins(row.get(name), builtin_types=_OF_ARROW) for row in rows]
+        try:
+            columns[name] = _column(values, info)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise SerdeError(
+                f"the values of {name!r} don't fit one Parquet column in {where}: {error}; declare the output's "
+                "value as a Struct whose field has one type"
+            ) from error
+    return pa.table(columns)
+
+
+_OF_ARROW = (datetime, date, time, timedelta, Decimal, bytes)
+
+
+def _column(values: list[Any], info: inspect.Type) -> pa.Array:
+    column = pa.array(values, type=_arrow_type(info))
+    if pa.types.is_null(column.type) and any(isinstance(kind, inspect.DateTimeType) for kind in alternatives(info)):
+        return column.cast(pa.timestamp("us", "UTC"))
+    return column.cast(pa.timestamp("us", "UTC")) if getattr(column.type, "tz", None) else column
+
+
+_SCALARS: dict[type[inspect.Type], pa.DataType] = {
+    inspect.BoolType: pa.bool_(),
+    inspect.IntType: pa.int64(),
+    inspect.FloatType: pa.float64(),
+    inspect.StrType: pa.string(),
+    inspect.BytesType: pa.binary(),
+    inspect.UUIDType: pa.string(),
+    inspect.DateType: pa.date32(),
+    inspect.TimeType: pa.time64("us"),
+    inspect.TimeDeltaType: pa.duration("us"),
+}
+
+
+def _arrow_type(info: inspect.Type) -> pa.DataType | None:
+    """Return the column type for what msgspec knows of a field; None where the values must say it."""
+    kinds = [kind for kind in alternatives(info) if not isinstance(kind, inspect.NoneType)]
+    if {type(kind) for kind in kinds} == {inspect.IntType, inspect.FloatType}:
+        return pa.float64()
+    if len(kinds) != 1:
+        return None
+    kind = kinds[0]
+    if isinstance(kind, inspect.DateTimeType) and kind.tz is not None:
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if isinstance(kind, inspect.CollectionType):
+        item = _arrow_type(kind.item_type)
+        return item and pa.list_(item)
+    if isinstance(kind, inspect.DictType):
+        key, value = _arrow_type(kind.key_type), _arrow_type(kind.value_type)
+        return key and value and pa.map_(key, value)
+    if isinstance(kind, inspect.StructType | inspect.DataclassType):
+        return _struct_type(kind)
+    return _SCALARS.get(type(kind))
+
+
+def _struct_type(kind: inspect.StructType | inspect.DataclassType) -> pa.DataType | None:
+    fields = [(each.encode_name, _arrow_type(each.type)) for each in kind.fields]
+    if not fields or getattr(kind, "tag", None) is not None or any(each is None for _, each in fields):
+        return None
+    return pa.struct(fields)
