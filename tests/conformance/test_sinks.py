@@ -1,0 +1,322 @@
+"""Every bound output keeps exactly what was flushed, through crashes at any point."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from operators.base import Batch, Serde
+from runtime.errors import Damaged, SamzaError, SerdeError
+from runtime.serdes import Bytes, Json, String, Tagged
+from runtime.systems import parquet, record_files
+from runtime.systems.base import Sink
+from runtime.systems.files import open_sink, open_source
+from runtime.systems.lists import ListSink, ListSource
+
+
+class Pane(msgspec.Struct):
+    key: str
+    total: int | None
+
+
+PANES = st.lists(st.builds(Pane, total=st.none() | st.integers(-(2**63), 2**63 - 1)), max_size=8)
+
+
+class Sinks(RuleBasedStateMachine):
+    """A sink against a list: what is flushed stays, what is not flushed goes with the crash."""
+
+    file_name: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = tempfile.TemporaryDirectory()
+        self.path = Path(self.directory.name, self.file_name)
+        self.patches: list[Any] = [
+            mock.patch.object(record_files, "BLOCK", 40),
+            mock.patch.object(parquet, "ROWS_PER_PART", 5),
+            mock.patch("os.fsync"),
+        ]
+        for patch in self.patches:
+            patch.start()
+        self.flushed: list[Pane] = []
+        self.pending: list[Pane] = []
+        self.positions: list[tuple[int, list[Pane]]] = [(0, [])]
+
+    def open(self) -> Sink:
+        return open_sink(self.path)
+
+    def content(self) -> list[Pane]:
+        return read_back(self.path, Pane)
+
+    @initialize()
+    def start(self) -> None:
+        self.sink = self.open()
+        self.serde = self.sink.serde(Json(Pane))
+        self.sink.recover(0)
+
+    @rule(panes=PANES)
+    def write(self, panes: list[Pane]) -> None:
+        self.sink.write(Batch(list(map(self.serde.encode, panes))))
+        self.pending += panes
+
+    @rule()
+    def flush(self) -> None:
+        position = self.sink.flush()
+        self.flushed = self.flushed + self.pending
+        self.pending = []
+        assert position >= self.positions[-1][0]
+        self.positions.append((position, self.flushed))
+        assert self.content() == self.flushed
+
+    @rule(torn=st.binary(max_size=20), back=st.integers(0, 2), closed=st.booleans())
+    def crash(self, torn: bytes, back: int, closed: bool) -> None:
+        """Start again from one of the last commits, over what a write had left unfinished."""
+        if closed:
+            self.sink.close()
+        self.leave_unfinished(torn)
+        del self.positions[max(1, len(self.positions) - back) :]
+        position, self.flushed = self.positions[-1]
+        self.pending = []
+        self.sink = self.open()
+        self.serde = self.sink.serde(Json(Pane))
+        self.sink.recover(position)
+        assert self.content() == self.flushed
+        assert not list(self.path.parent.glob("**/*.tmp"))
+
+    def leave_unfinished(self, torn: bytes) -> None:
+        with self.path.open("ab") as file:
+            file.write(torn)
+
+    @invariant()
+    def nothing_flushed_is_lost(self) -> None:
+        assert self.content()[: len(self.flushed)] == self.flushed
+
+    def teardown(self) -> None:
+        self.sink.close()
+        for patch in self.patches:
+            patch.stop()
+        self.directory.cleanup()
+
+
+class JsonlSinks(Sinks):
+    file_name = "out.jsonl"
+
+
+class CsvSinks(Sinks):
+    file_name = "out.csv"
+
+
+class ParquetSinks(Sinks):
+    file_name = "out.parquet"
+
+    def leave_unfinished(self, torn: bytes) -> None:
+        (self.path / ".part-000001.parquet.tmp").write_bytes(torn)
+
+
+class ListSinks(Sinks):
+    file_name = "none"
+
+    def open(self) -> Sink:
+        self.list_sink = getattr(self, "list_sink", ListSink())
+        return self.list_sink
+
+    def content(self) -> list[Pane]:
+        return self.list_sink.values
+
+    def leave_unfinished(self, torn: bytes) -> None:
+        pass
+
+
+TestJsonlSink = JsonlSinks.TestCase
+TestCsvSink = CsvSinks.TestCase
+TestParquetSink = ParquetSinks.TestCase
+TestListSink = ListSinks.TestCase
+for _test in (TestJsonlSink, TestCsvSink, TestParquetSink, TestListSink):
+    _test.settings = settings(deadline=None, max_examples=40, stateful_step_count=15)
+del _test
+
+
+def read_back(path: Path, kind: Any) -> list[Any]:
+    if path.is_dir() and not list(path.glob("part-*")):
+        return []
+    source = open_source(path)
+    decode = source.serde(Json(kind)).decode
+    rows: list[Any] = []
+    for partition in range(source.partitions):
+        offset = 0
+        while read := source.read(partition, offset):
+            rows += map(decode, read.batch.values)
+            offset = read.next_offset
+    source.close()
+    return rows
+
+
+def fill(sink: Sink, declared: Serde, values: list[Any]) -> None:
+    encode = sink.serde(declared).encode
+    sink.write(Batch([None if value is None else encode(value) for value in values]))
+    sink.flush()
+
+
+FILES = ["out.jsonl", "out.csv", "out.parquet"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_opening_changes_nothing_until_it_is_told_to(tmp_path: Path, name: str) -> None:
+    fill(open_sink(tmp_path / name), Json(Pane), [Pane("a", 1)])
+    sink = open_sink(tmp_path / name)
+    assert read_back(tmp_path / name, Pane) == [Pane("a", 1)]
+    fill(sink, Json(Pane), [Pane("b", 2)])
+    assert read_back(tmp_path / name, Pane) == [Pane("a", 1), Pane("b", 2)]
+    sink.recover(0)
+    assert read_back(tmp_path / name, Pane) == []
+    assert not [path for path in tmp_path.iterdir() if path.name != name]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_output_that_was_changed_from_outside_is_noticed(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Damaged, match="changed from outside"):
+        open_sink(tmp_path / name).recover(3)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_can_not_be_written_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SamzaError, match="no existing directory"):
+        open_sink(tmp_path / "absent" / name)
+    with pytest.raises(SamzaError, match="known are"):
+        open_sink(tmp_path / "out.txt")
+    (tmp_path / "out.parquet").touch()
+    (tmp_path / "out.jsonl").mkdir()
+    (tmp_path / "out.csv").mkdir()
+    with pytest.raises(SamzaError, match=r"is a (file|directory)"):
+        open_sink(tmp_path / name)
+
+
+def test_json_lines_take_tombstones_and_any_value(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    fill(open_sink(path), Json(), [{"a": "é\n"}, None, 3])
+    fill(open_sink(path), String(), ["a\nb"])
+    fill(open_sink(path), Tagged(), [(1, Pane("a", None))])
+    fill(open_sink(path), Bytes(), [b'{"a":\n 1}'])
+    assert path.read_bytes().splitlines() == [
+        '{"a":"é\\n"}'.encode(),
+        b"null",
+        b"3",
+        b'"a\\nb"',
+        b'[1,{"key":"a","total":null}]',
+        b'{"a":1}',
+    ]
+
+
+class Shouting:
+    """A serde of a user's own."""
+
+    def encode(self, value: str) -> bytes:
+        return value.upper().encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode().lower()
+
+
+@pytest.mark.parametrize("value", ["abc", "", '"a" 1'])
+def test_json_lines_refuse_what_is_not_json(tmp_path: Path, value: str) -> None:
+    serde = open_sink(tmp_path / "out.jsonl").serde(Shouting())
+    assert serde.decode(serde.encode('"a"')) == '"a"'
+    with pytest.raises(SerdeError, match="not JSON"):
+        serde.encode(value)
+
+
+def test_a_line_break_never_gets_into_a_line(tmp_path: Path) -> None:
+    sink = open_sink(tmp_path / "out.jsonl")
+    with pytest.raises(SerdeError, match="line break"):
+        sink.write(Batch([b"1\n2"]))
+    assert sink.flush() == 0
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.parquet"])
+def test_rows_need_named_fields(tmp_path: Path, name: str) -> None:
+    sink = open_sink(tmp_path / name)
+    with pytest.raises(SamzaError, match="declare the output's value"):
+        sink.serde(String())
+    with pytest.raises(SerdeError, match="no row"):
+        sink.serde(Json()).encode(3)
+    with pytest.raises(SerdeError, match="tombstone"):
+        sink.write(Batch([None]))
+
+
+class Renamed(msgspec.Struct, rename="camel", omit_defaults=True, tag="renamed"):
+    first_name: str = "x"
+    last_name: str | None = None
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_value_comes_back_whatever_it_leaves_out(tmp_path: Path, name: str) -> None:
+    values = [Renamed(), Renamed("a", "b")]
+    fill(open_sink(tmp_path / name), Json(Renamed), values)
+    assert read_back(tmp_path / name, Renamed) == values
+
+
+def test_csv_has_the_columns_of_the_first_record(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    fill(open_sink(path), Json(), [{"a": 1, "b": [1, {"x": None}]}])
+    sink = open_sink(path)
+    fill(sink, Json(), [{"b": True}])
+    assert path.read_bytes() == b'a,b\r\n1,"[1,{""x"":null}]"\r\n,true\r\n'
+    with pytest.raises(SerdeError, match="a record also c"):
+        fill(sink, Json(), [{"c": 1}])
+
+
+def test_csv_still_writes_its_header_after_a_refused_batch(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    sink = open_sink(path)
+    with pytest.raises(SerdeError, match="a record also b"):
+        fill(sink, Json(), [{"a": 1}, {"b": 1}])
+    fill(sink, Json(), [{"a": 1}])
+    assert path.read_bytes() == b"a\r\n1\r\n"
+
+
+def test_parquet_parts_have_the_same_columns_where_the_type_is_declared(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "out.parquet"
+    sink = open_sink(path)
+    fill(sink, Json(Pane), [Pane("a", None)])
+    assert sink.flush() == 1
+    fill(sink, Json(Pane), [Pane("b", 1)])
+    assert sink.flush() == 2
+    assert sorted(each.name for each in path.iterdir()) == ["part-000001.parquet", "part-000002.parquet"]
+    assert pq.read_table(path).to_pylist() == [{"key": "a", "total": None}, {"key": "b", "total": 1}]
+
+
+def test_parquet_refuses_a_column_of_mixed_types(tmp_path: Path) -> None:
+    with pytest.raises(SerdeError, match="'a' don't fit one Parquet column"):
+        fill(open_sink(tmp_path / "out.parquet"), Json(), [{"a": 1}, {"a": "x"}])
+
+
+def test_a_failed_write_is_written_over_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    sink = open_sink(path)
+    fill(sink, Json(), [1])
+    sink.write(Batch([b"2", b"3"]))
+    with mock.patch("os.fsync", side_effect=OSError("no space")), pytest.raises(OSError, match="no space"):
+        sink.flush()
+    sink.write(Batch([b"4"]))
+    assert sink.flush() == 8
+    assert path.read_bytes() == b"1\n2\n3\n4\n"
+
+
+def test_a_list_sink_keeps_the_columns() -> None:
+    sink = ListSink()
+    sink.write(Batch(["a", "b"], keys=[b"x", b"y"], timestamps=[1, 2]))
+    sink.write(Batch(["c"]))
+    assert (sink.values, sink.keys, sink.timestamps) == (["a", "b", "c"], [b"x", b"y", None], [1, 2, None])
+    sink.recover(1)
+    assert (sink.values, sink.keys, sink.timestamps, sink.flush()) == (["a"], [b"x"], [1], 1)
+    with pytest.raises(Damaged, match="fewer than the 5"):
+        sink.recover(5)
+    assert ListSource(sink.values).offsets(0) == (0, 1, True)
