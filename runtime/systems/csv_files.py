@@ -218,20 +218,22 @@ def _header_of(path: Path) -> tuple[str, ...] | None:
 
 
 def _cells(header: tuple[str, ...], row: Mapping[str, Any], where: object) -> list[Any]:
-    unknown = [str(name) for name in row if name not in header]
+    plain = msgspec.to_builtins(row)
+    if tuple(plain) == header:
+        return list(map(_cell, plain.values()))
+    unknown = [str(name) for name in plain if name not in header]
     if unknown:
         raise SerdeError(
             f"{where} has the columns {', '.join(header)}, and a record also {', '.join(unknown)}: declare the "
             "output's value type so that every record has the same fields"
         )
-    return [_cell(row.get(name)) for name in header]
+    return [_cell(plain.get(name)) for name in header]
 
 
 def _cell(value: Any) -> Any:
-    plain = msgspec.to_builtins(value)
-    if plain is None or type(plain) in (str, int, float):
-        return plain
-    return msgspec.json.encode(plain).decode()
+    if value is None or type(value) in (str, int, float):
+        return value
+    return msgspec.json.encode(value).decode()
 
 
 def _text(rows: Iterable[Sequence[Any]]) -> str:

@@ -28,6 +28,7 @@ from runtime.systems.rows import Rows, alternatives, column_types, row_of, rows_
 
 ROWS_AT_ONCE = 8_192
 ROWS_PER_PART = 100_000
+_OF_ARROW = (datetime, date, time, timedelta, Decimal, bytes)
 PART = re.compile(r"part-(\d{6,})\.parquet")
 
 
@@ -136,6 +137,7 @@ class ParquetSink:
 
     def _write_part(self) -> None:
         rows = [row_of(self._rows.decode(value)) for value in self._pending[:ROWS_PER_PART]]
+        rows = [msgspec.to_builtins(row, builtin_types=_OF_ARROW) for row in rows]
         table = _table(rows, self._rows.type, self._path)
         self._make_directory()
         target = self._part(self._parts + 1)
@@ -262,18 +264,14 @@ def _table(rows: list[dict[str, Any]], kind: Any, where: Path) -> pa.Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {}
     for name, info in column_types(kind, names).items():
-        values = [msgspec.to_builtins(row.get(name), builtin_types=_OF_ARROW) for row in rows]
         try:
-            columns[name] = _column(values, info)
+            columns[name] = _column([row.get(name) for row in rows], info)
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             raise SerdeError(
                 f"the values of {name!r} don't fit one Parquet column in {where}: {error}; declare the output's "
                 "value as a Struct whose field has one type"
             ) from error
     return pa.table(columns)
-
-
-_OF_ARROW = (datetime, date, time, timedelta, Decimal, bytes)
 
 
 def _column(values: list[Any], info: inspect.Type) -> pa.Array:
