@@ -61,7 +61,8 @@ class LogEnvironment:
     there, so it is only for what can be rebuilt; a killed process loses nothing in either way. `now_ms` gives rows
     without a timestamp theirs, and tells retention how old they are.
 
-    What was not closed well is checked at opening. After a fork the child must open its own: this one refuses there.
+    What was not closed well is checked at opening. A forked child can't use a directory that its parent has open, and
+    is refused: start a new process instead.
 
     Raises `Damaged` at opening when the files are not what was written, `EnvironmentFault` when they can't be used.
 

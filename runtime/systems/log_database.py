@@ -30,7 +30,7 @@ class Database:
     fsync as if nothing had happened.
     """
 
-    def __init__(self, path: Path, sync: bool, map_sizes_bytes: tuple[int, ...]) -> None:
+    def __init__(self, path: Path, sync: bool) -> None:
         self.path = path
         self.sync = sync
         self.users = 0
@@ -51,7 +51,7 @@ class Database:
             self._marker = Marker(path)
             with ExitStack() as undo:
                 undo.callback(self._marker.remove)
-                self.env = self._open(map_sizes_bytes)
+                self.env = self._open()
                 undo.callback(self.env.close)
                 self.env.reader_check()
                 self.meta, self.log, self.state, self.checkpoints, self.tails = (
@@ -63,18 +63,18 @@ class Database:
                 left_behind.forget()
                 undo.pop_all()
 
-    def _open(self, map_sizes_bytes: tuple[int, ...]) -> lmdb.Environment:
+    def _open(self) -> lmdb.Environment:
         import lmdb
 
         self._lmdb = lmdb
-        for map_size_bytes in map_sizes_bytes:
+        for map_size_bytes in MAP_SIZES_BYTES:
             try:
                 return lmdb.open(
                     os.fspath(self.path),
                     map_size=map_size_bytes,
                     max_dbs=8,
                     max_readers=_MAX_READERS,
-                    max_spare_txns=4,
+                    max_spare_txns=0,  # A spare one would be the parent's in a forked child, which ends it at its end.
                     sync=self.sync,
                     metasync=self.sync,
                     mode=0o600,
@@ -162,8 +162,11 @@ class Database:
             os.close(descriptor)
 
     def forked(self) -> None:
-        """Refuse everything in a forked child, where LMDB must not be used."""
-        self.fault = f"The environment in {self.path} was opened before a fork: open it in the child instead."
+        """Refuse everything in a forked child: LMDB must be neither used nor closed there, nor opened again."""
+        self.fault = (
+            f"The environment in {self.path} was open when this process was forked, and can't be used in the child: "
+            'start a new process instead (multiprocessing: "spawn" or "forkserver").'
+        )
         self._marker.leave()
         for descriptor in self.owner_locks:
             os.close(descriptor)
@@ -174,7 +177,7 @@ _shared: dict[tuple[int, int], Database] = {}
 _shared_lock = threading.Lock()
 
 
-def attach(path: Path, *, sync: bool | None = None, map_sizes_bytes: tuple[int, ...] = MAP_SIZES_BYTES) -> Database:
+def attach(path: Path, *, sync: bool | None = None) -> Database:
     """Open the environment in `path`, or join those who have it open in this process: LMDB allows one opening.
 
     Without `sync` it joins in any way, and opens durably.
@@ -184,7 +187,7 @@ def attach(path: Path, *, sync: bool | None = None, map_sizes_bytes: tuple[int, 
     with _shared_lock:
         database = _shared.get((status.st_dev, status.st_ino))
         if database is None:
-            database = Database(path, sync is not False, map_sizes_bytes)
+            database = Database(path, sync is not False)
             _shared[status.st_dev, status.st_ino] = database
         elif database.fault:
             raise EnvironmentFault(database.fault)
@@ -231,7 +234,6 @@ def _forget_after_fork() -> None:
     _shared_lock = threading.Lock()
     for database in _shared.values():
         database.forked()
-    _shared.clear()
 
 
 if hasattr(os, "register_at_fork"):

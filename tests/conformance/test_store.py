@@ -1,0 +1,257 @@
+"""What every store does, whichever it is: a dict of bytes that can go back to a savepoint."""
+
+from copy import deepcopy
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from runtime.stores.cache import CachedStore
+from runtime.stores.memory import MemoryStore
+from runtime.systems.base import Commit
+from runtime.systems.log import LogEnvironment
+from runtime.systems.memory import MemoryEnvironment
+
+CODEC = (msgspec.msgpack.encode, msgspec.msgpack.decode)
+KEYS = st.sampled_from([b"", b"a", b"aa", b"b", b"c" * 471, b"c" * 600 + b"1", b"c" * 600 + b"0", b"d"])
+VALUES = st.one_of(st.none(), st.integers(-9, 9), st.lists(st.integers(0, 9), max_size=3))
+
+
+def cached(environment, capacity=100):
+    return CachedStore(environment, "app", "st", 3, *CODEC, capacity)
+
+
+@pytest.fixture(params=["cached on log", "cached on memory", "memory"])
+def store(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    environment = LogEnvironment(tmp_path) if request.param == "cached on log" else MemoryEnvironment()
+    yield cached(environment)
+    environment.close()
+
+
+def test_it_reads_its_own_writes(store):
+    store.put(b"b", 2)
+    store.put(b"a", None)
+    store.put(b"c", [3])
+    store.delete(b"b")
+    store.delete(b"nosuch")
+    assert store.get(b"a", "default") is None
+    assert store.get(b"b", "default") == "default"
+    assert list(store.range()) == [(b"a", None), (b"c", [3])]
+    assert list(store.range(b"a", b"c")) == [(b"a", None)]
+    assert list(store.range(b"b")) == [(b"c", [3])]
+
+
+def test_a_range_is_as_at_its_call(store):
+    for key in (b"a", b"b", b"c"):
+        store.put(key, 1)
+    entries = store.range()
+    store.put(b"aa", 2)
+    for key, _ in entries:
+        store.delete(key)
+    assert list(store.range()) == [(b"aa", 2)]
+
+
+def test_there_is_one_savepoint_at_a_time(store):
+    store.savepoint()
+    with pytest.raises(RuntimeError, match="savepoint already"):
+        store.savepoint()
+    store.release()
+    store.savepoint()
+    store.rollback()
+    store.savepoint()
+
+
+def test_changes_are_encoded_sorted_and_stay_until_committed():
+    store = cached(MemoryEnvironment())
+    store.put(b"b", [1])
+    store.put(b"a", 2)
+    store.delete(b"c")
+    changes = store.changes()
+    assert changes == ("st", 3, [(b"a", CODEC[0](2)), (b"b", CODEC[0]([1])), (b"c", None)])
+    assert store.changes() == changes
+    assert store.dirty_count == 3
+    store.committed()
+    assert (store.dirty_count, store.changes().items) == (0, [])
+    store.savepoint()
+    with pytest.raises(RuntimeError, match="under a savepoint"):
+        store.committed()
+
+
+def test_values_in_memory_are_bounded_by_the_capacity():
+    environment = MemoryEnvironment()
+    generation = environment.own("app")
+    store = cached(environment, capacity=2)
+    for key in (b"a", b"b", b"c", b"d"):
+        store.put(key, [1])
+    environment.commit(Commit("app", generation, [], [store.changes()], {}))
+    store.committed()
+    kept = store.get(b"d")
+    assert store.get(b"d") is kept
+    store.get(b"b")
+    store.get(b"a")  # b and a have taken the two places
+    assert store.get(b"d") is not kept
+    a = store.get(b"a")
+    assert store.get(b"nosuch") is None
+    assert store.get(b"a") is a
+    assert list(store.range()) == [(key, [1]) for key in (b"a", b"b", b"c", b"d")]
+
+
+def test_nothing_is_copied_without_a_savepoint():
+    copied = []
+
+    def encode(value):
+        copied.append(value)
+        return msgspec.msgpack.encode(value)
+
+    store = CachedStore(MemoryEnvironment(), "app", "st", 0, encode, msgspec.msgpack.decode)
+    store.put(b"a", [1])
+    store.put(b"b", 1)
+    store.get(b"a")
+    store.savepoint()
+    store.get(b"b")
+    assert copied == []
+    store.get(b"a")
+    store.get(b"a")
+    assert copied == [[1]]
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """The store against a dict: writes, changes in place, savepoints, commits, losses of what was not committed."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = {}
+        self.saved = None
+
+    @rule(key=KEYS, value=VALUES)
+    def put(self, key, value):
+        self.store.put(key, deepcopy(value))
+        self.model[key] = deepcopy(value)
+
+    @rule(key=KEYS)
+    def delete(self, key):
+        self.store.delete(key)
+        self.model.pop(key, None)
+
+    @rule(key=KEYS)
+    def get(self, key):
+        assert self.store.get(key, "absent") == self.model.get(key, "absent")
+
+    @rule(key=KEYS, item=st.integers(0, 9))
+    def change_in_place(self, key, item):
+        value = self.store.get(key)
+        if isinstance(value, list):
+            value.append(item)
+            self.store.put(key, value)
+            self.model[key] = [*self.model[key], item]
+
+    @rule(item=st.integers(0, 9))
+    def change_in_place_what_a_range_yields(self, item):
+        for key, value in self.store.range():
+            if isinstance(value, list):
+                value.append(item)
+                self.store.put(key, value)
+                self.model[key] = [*self.model[key], item]
+
+    @rule(start=KEYS, end=st.one_of(st.none(), KEYS))
+    def range(self, start, end):
+        expected = [key for key in sorted(self.model) if key >= start and (end is None or key < end)]
+        assert list(self.store.range(start, end)) == [(key, self.model[key]) for key in expected]
+
+    @precondition(lambda self: self.saved is None)
+    @rule()
+    def savepoint(self):
+        self.store.savepoint()
+        self.saved = deepcopy(self.model), self.store.dirty_count, self.store.changes()
+
+    @precondition(lambda self: self.saved is not None)
+    @rule()
+    def rollback(self):
+        self.store.rollback()
+        self.model, dirty_count, changes = self.saved
+        self.saved = None
+        assert (self.store.dirty_count, self.store.changes()) == (dirty_count, changes)
+
+    @precondition(lambda self: self.saved is not None)
+    @rule(item=st.integers(0, 9), by_range=st.booleans())
+    def change_in_place_without_putting_and_rollback(self, item, by_range):
+        values = (value for _, value in self.store.range()) if by_range else map(self.store.get, sorted(self.model))
+        for value in values:
+            if isinstance(value, list):
+                value.append(item)
+        self.rollback()
+
+    @precondition(lambda self: self.saved is not None)
+    @rule()
+    def release(self):
+        self.store.release()
+        self.saved = None
+
+    @invariant()
+    def all_is_as_in_the_model(self):
+        if self.saved is None and hasattr(self, "store"):
+            assert list(self.store.range()) == sorted(self.model.items())
+
+
+class MemoryStoreMachine(StoreMachine):
+    @initialize()
+    def begin(self):
+        self.store = MemoryStore()
+
+
+class CachedStoreMachine(StoreMachine):
+    """It also commits, and forgets what it has not committed, as after a crash."""
+
+    def __init__(self):
+        super().__init__()
+        self.directory = None
+        self.durable = {}
+
+    @initialize(on_log=st.booleans(), capacity=st.sampled_from([0, 1, 3, 100]))
+    def begin(self, on_log, capacity):
+        self.capacity = capacity
+        if on_log:
+            self.directory = TemporaryDirectory()
+        self.environment = self.open()
+        self.restart()
+
+    def open(self):
+        return LogEnvironment(Path(self.directory.name), sync=False) if self.directory else MemoryEnvironment()
+
+    def restart(self):
+        self.generation = self.environment.own("app")
+        self.store = cached(self.environment, self.capacity)
+
+    @precondition(lambda self: self.saved is None)
+    @rule()
+    def commit(self):
+        self.environment.commit(Commit("app", self.generation, [], [self.store.changes()], {}))
+        self.store.committed()
+        self.durable = deepcopy(self.model)
+        assert self.store.dirty_count == 0
+        committed = self.environment.state_range("app", "st", 3)
+        assert [(key, CODEC[1](value)) for key, value in committed] == sorted(self.model.items())
+
+    @rule()
+    def crash(self):
+        if self.directory:
+            self.environment.close()
+            self.environment = self.open()
+        self.restart()
+        self.model, self.saved = deepcopy(self.durable), None
+
+    def teardown(self):
+        if hasattr(self, "environment"):
+            self.environment.close()
+        if self.directory:
+            self.directory.cleanup()
+
+
+TestMemoryStore = MemoryStoreMachine.TestCase
+TestCachedStore = CachedStoreMachine.TestCase
