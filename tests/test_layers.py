@@ -1,0 +1,93 @@
+"""The layers: samza_dsl → runtime → planner → operators; nothing points left, and heavy libraries come late."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.source import PACKAGES, imports, place, python_files, tree
+
+LIBRARIES = {
+    "operators": {"msgspec"},
+    "planner": {"msgspec", "networkx"},
+    "runtime": {"msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas"},
+    "samza_dsl": {"msgspec", "rich", "typer", "hypothesis"},
+}
+"""What a package may use beside the standard library and the packages right of it."""
+
+HOMES = {
+    "lmdb": ("runtime/systems/log",),
+    "aiokafka": ("runtime/systems/kafka.py",),
+    "pyspark": ("runtime/spark/",),
+    "pyarrow": ("runtime/systems/parquet.py", "runtime/spark/"),
+    "pandas": ("runtime/spark/",),
+    "typer": ("samza_dsl/cli",),
+    "hypothesis": ("samza_dsl/laws",),
+}
+"""Where a library that is heavy or optional may be imported."""
+
+NO_PART_OF_SEMANTICS = {"asyncio", "threading", "time", "socket", "sqlite3", "random", "multiprocessing", "subprocess"}
+
+
+def project_imports(package: str):
+    for file in python_files(package):
+        for node, name in imports(tree(file)):
+            yield file, node, name.partition(".")[0]
+
+
+def only_for_types(module: ast.Module) -> set[ast.AST]:
+    """Return the imports that only type checkers see."""
+    return {
+        node
+        for test in ast.walk(module)
+        if isinstance(test, ast.If) and ast.unparse(test.test) == "TYPE_CHECKING"
+        for node, _ in imports(test)
+    }
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_point_right_and_use_only_what_the_layer_may_use(package):
+    right = PACKAGES[PACKAGES.index(package) :]
+    allowed = {*right, *LIBRARIES[package], *sys.stdlib_module_names}
+    illegal = [
+        f"{place(file, node)} imports {top}" for file, node, top in project_imports(package) if top not in allowed
+    ]
+    assert not illegal, f"{package} may use {sorted({*right, *LIBRARIES[package]})}: {illegal}"
+
+
+def test_no_import_is_relative():
+    relative = [
+        place(file, node)
+        for file in python_files(*PACKAGES)
+        for node, _ in imports(tree(file))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert not relative, f"say the whole name of the module: {relative}"
+
+
+def test_operators_know_no_clock_no_event_loop_and_no_io():
+    impure = [
+        f"{place(file, node)} imports {top}"
+        for file, node, top in project_imports("operators")
+        if top in NO_PART_OF_SEMANTICS
+    ]
+    assert not impure, f"what an operator means is a pure state machine; move it to runtime/: {impure}"
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_a_heavy_library_has_one_home(library):
+    strays = [
+        place(file, node)
+        for file in python_files(*PACKAGES)
+        if not place(file).startswith(HOMES[library])
+        for node, name in imports(tree(file))
+        if name.partition(".")[0] == library and node not in only_for_types(tree(file))
+    ]
+    assert not strays, f"{library} is imported in {HOMES[library]} alone: {strays}"
+
+
+def test_importing_samza_dsl_loads_no_heavy_library():
+    program = f"import sys, samza_dsl; print(*sorted({set(HOMES)!r} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == []
