@@ -1,0 +1,69 @@
+"""What the documents say is so: their programs run, their links lead somewhere, their outputs are today's."""
+
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from tests.source import ROOT, files
+
+README = ROOT / "README.md"
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s#]+)|(?:src|href)=\"([^\"#]+)")
+ELSEWHERE = ("http:", "https:", "mailto:")
+PAGES = [file for file in files() if file.suffix == ".md"]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+VARIES = "varies"
+"""The tag of a cell whose output is not the same from run to run."""
+
+
+def blocks(*languages):
+    """Return the README's code in one of `languages`, block by block."""
+    return [code for language, code in FENCE.findall(README.read_text()) if language in languages]
+
+
+def shown(outputs):
+    """Return what a reader sees of a cell's outputs, however the kernel cut the text in pieces."""
+    text = {}
+    for output in outputs:
+        if output.output_type == "stream":
+            text[output.name] = text.get(output.name, "") + output.text
+    return text, [dict(output.data) for output in outputs if "data" in output]
+
+
+def test_the_programs_of_the_readme_run(tmp_path):
+    program = tmp_path / "readme.py"
+    program.write_text("\n".join(blocks("python")))
+    run = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, f"the README's Python, from top to bottom, fails:\n{run.stderr}"
+
+
+def test_the_readme_sets_up_with_two_commands():
+    shell = "\n".join(blocks("sh", "bash", "shell", "console"))
+    assert sorted(set(re.findall(r"scripts/\w+", shell))) == ["scripts/demo", "scripts/test"]
+    assert not re.search(r"\b(pip|uv|venv|make|mvn)\b", shell), "the two commands set up all by themselves"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_that_exist(page):
+    links = ["".join(link) for link in LINK.findall(page.read_text())]
+    broken = [link for link in links if not link.startswith(ELSEWHERE) and not (page.parent / link).exists()]
+    assert broken == []
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_a_notebook_runs_and_shows_what_it_showed(notebook, tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    stored = nbformat.read(notebook, as_version=4)
+    fresh = nbformat.read(notebook, as_version=4)
+    NotebookClient(fresh, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    for then, now in zip(stored.cells, fresh.cells, strict=True):
+        if now.cell_type == "code" and VARIES not in now.metadata.get("tags", ()):
+            assert shown(now.outputs) == shown(then.outputs), f"run {notebook.name} again and keep its outputs"
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS, "without one, the test above checks nothing"
