@@ -1,0 +1,146 @@
+"""Where everything in the picture of a plan is: panels and streams in columns, to the right, and lines between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from planner.flow import edges, plain, stages, stream_node
+from planner.layout import Bend, Box, Layout, Line, Link, Point, layered, rank
+from planner.lettering import text_width
+from planner.panel import Door, Panel, panel
+from planner.plan import Plan
+
+STREAM_HEIGHT, STREAM_WIDTHS, STREAM_FRAME = 54, (150, 260), 66
+NAME_SIZE = 13
+COLUMN_GAP, STACK_GAP, LANE = 72, 26, 18
+STAGE = "stage:"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Boxes of stages, operators and streams by name, the lines between them, and the size of it all."""
+
+    panels: dict[str, Box]
+    cards: dict[str, Box]
+    streams: dict[str, Box]
+    lines: list[Line]
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class _Passage:
+    """A line between two blocks, which are panels or streams; `way` is 1 where it goes to the right."""
+
+    source: str
+    target: str
+    start: str
+    end: str
+    way: int
+
+    @property
+    def exit(self) -> Door:
+        """Where it leaves the block in which it starts."""
+        return Door(self.source, self.way, True)
+
+    @property
+    def entry(self) -> Door:
+        """Where it enters the block in which it ends."""
+        return Door(self.target, -self.way, False)
+
+
+def arrange(plan: Plan) -> Picture:
+    """Place everything.
+
+    >>> from planner.plan import OperatorPlan
+    >>> operator = OperatorPlan(id="map-1", kind="map", stage="stage-1")
+    >>> picture = arrange(Plan(app="demo", operators=(operator,)))
+    >>> picture.panels["stage-1"], picture.cards["map-1"]
+    (Box(x=0, y=0, width=288, height=144), Box(x=24, y=54, width=240, height=66))
+    """
+    passages, ranks = _passages(plan)
+    blocks = _blocks(plan, passages)
+    links = [
+        Link(p.start, p.end, blocks[p.start].doors[p.exit][-1].y, blocks[p.end].doors[p.entry][0].y) for p in passages
+    ]
+    heights = {name: block.height for name, block in blocks.items()}
+    layout = layered(heights, links, STACK_GAP, LANE, ranks)
+    columns = _columns(layout, blocks)
+    boxes = {name: _box(block, columns[ranks[name]], layout.across[name]) for name, block in blocks.items()}
+    inside = [(block, boxes[name]) for name, block in blocks.items()]
+    lines = [line.moved(box.x, box.y) for block, box in inside for line in block.lines]
+    lines += [_line(number, passage, layout, columns, blocks, boxes) for number, passage in enumerate(passages)]
+    return Picture(
+        panels={name.removeprefix(STAGE): box for name, box in boxes.items() if name.startswith(STAGE)},
+        cards={name: card.moved(box.x, box.y) for block, box in inside for name, card in block.cards.items()},
+        streams={stream.name: boxes[stream_node(stream.name)] for stream in plan.streams},
+        lines=lines,
+        width=max((box.right for box in boxes.values()), default=0),
+        height=max((box.bottom for box in boxes.values()), default=0),
+    )
+
+
+def _passages(plan: Plan) -> tuple[list[_Passage], dict[str, int]]:
+    """Return the lines between blocks, and the column of each block."""
+    home = {operator.id: STAGE + stage.id for stage, held in stages(plan) for operator in held}
+    ends = [(u, v, home.get(u, u), home.get(v, v)) for u, v in edges(plan)]
+    between = [(u, v, start, end) for u, v, start, end in ends if start != end]
+    blocks = [*(stream_node(stream.name) for stream in plan.streams), *dict.fromkeys(home.values())]
+    ranks = rank(blocks, [(start, end) for _, _, start, end in between])
+    return [_Passage(u, v, start, end, 1 if ranks[start] < ranks[end] else -1) for u, v, start, end in between], ranks
+
+
+def _blocks(plan: Plan, passages: list[_Passage]) -> dict[str, Panel]:
+    """Return what is placed as a whole: streams, and stages with what is in them."""
+    width = _stream_width(plan)
+    blocks = {stream_node(stream.name): _stream(stream_node(stream.name), width) for stream in plan.streams}
+    for stage, held in stages(plan):
+        if held:
+            name = STAGE + stage.id
+            exits = [passage.exit for passage in passages if passage.start == name]
+            entries = [passage.entry for passage in passages if passage.end == name]
+            blocks[name] = panel(plan, stage, held, exits + entries)
+    return blocks
+
+
+def _stream_width(plan: Plan) -> int:
+    low, high = STREAM_WIDTHS
+    longest = max((text_width(plain(stream.name), NAME_SIZE, bold=True) for stream in plan.streams), default=0)
+    return min(max(longest + STREAM_FRAME, low), high)
+
+
+def _stream(node: str, width: int) -> Panel:
+    """Return a stream as a block: lines end in the middle of its sides."""
+    doors: dict[Door, tuple[Point, ...]] = {}
+    for side, leaving in product((1, -1), (True, False)):
+        across = side if leaving else -side
+        doors[Door(node, side, leaving)] = (Point(width if side > 0 else 0, STREAM_HEIGHT // 2, across, 0),)
+    return Panel(width, STREAM_HEIGHT, {}, [], doors)
+
+
+def _columns(layout: Layout, blocks: dict[str, Panel]) -> list[Box]:
+    """Return the strip of each column."""
+    columns: list[Box] = []
+    x = 0
+    for spots in layout.rows:
+        width = max((blocks[spot].width for spot in spots if not isinstance(spot, Bend)), default=0)
+        columns.append(Box(x, 0, width, 0))
+        x += width + COLUMN_GAP
+    return columns
+
+
+def _box(block: Panel, column: Box, y: int) -> Box:
+    return Box(column.x + (column.width - block.width) // 2, y, block.width, block.height)
+
+
+def _line(
+    number: int, passage: _Passage, layout: Layout, columns: list[Box], blocks: dict[str, Panel], boxes: dict[str, Box]
+) -> Line:
+    start, end = boxes[passage.start], boxes[passage.end]
+    points = [point.moved(start.x, start.y) for point in blocks[passage.start].doors[passage.exit]]
+    for bend in layout.bends(number)[:: passage.way]:
+        y, column = layout.across[bend] + LANE // 2, columns[bend.rank]
+        points.extend([Point(column.x, y, passage.way, 0), Point(column.right, y, passage.way, 0)][:: passage.way])
+    points.extend(point.moved(end.x, end.y) for point in blocks[passage.end].doors[passage.entry])
+    return Line(passage.source, passage.target, tuple(points))

@@ -1,0 +1,66 @@
+"""How wide text will be in a picture, and how it is cut and broken so that it stays in its box."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from planner.flow import plain
+
+ELLIPSIS = "…"
+_NARROW = frozenset("iljtfrI.,:;'`|!()[]{}·-/\\ ")
+_BROAD = frozenset("mwMW@%—…≤→")
+
+
+def text_width(text: str, size: int, *, bold: bool = False, mono: bool = False) -> int:
+    """Return at least how many pixels `text` takes: fonts differ, so it counts with a broad one.
+
+    >>> text_width("il", 10), text_width("MW", 10), text_width("il", 10, mono=True)
+    (8, 20, 13)
+    """
+    ems = sum(_ems(character, mono) for character in text)
+    return -(-int(ems * size * (11 if bold else 10)) // 1000)
+
+
+def fitted(text: str, width: int, size: int, *, bold: bool = False, mono: bool = False) -> str:
+    """Return `text` on one line, cut to `width` pixels.
+
+    >>> fitted("left join with planes", 80, 12)
+    'left join…'
+    """
+    text = plain(text)
+    if text_width(text, size, bold=bold, mono=mono) <= width:
+        return text
+    while text and text_width(text + ELLIPSIS, size, bold=bold, mono=mono) > width:
+        text = text[:-1]
+    return text.rstrip() + ELLIPSIS
+
+
+def broken(text: str, width: int, size: int, *, bold: bool = False) -> list[str]:
+    """Return `text` on one or two lines of at most `width` pixels, broken between words, the rest cut off.
+
+    >>> broken("left join with planes", 80, 12)
+    ['left join', 'with planes']
+    """
+    text = plain(text)
+    if text_width(text, size, bold=bold) <= width:
+        return [text]
+    words = text.split(" ")
+    taken = 0
+    while text_width(" ".join(words[: taken + 1]), size, bold=bold) <= width:
+        taken += 1
+    if not taken:
+        return [fitted(text, width, size, bold=bold)]
+    return [" ".join(words[:taken]), fitted(" ".join(words[taken:]), width, size, bold=bold)]
+
+
+def _ems(character: str, mono: bool) -> int:
+    """Return a character's width in hundredths of the size of the font."""
+    if unicodedata.combining(character) or unicodedata.category(character) == "Cf":
+        return 0
+    if ord(character) > 0x2E7F:
+        return 140
+    if mono:
+        return 64
+    if character in _NARROW:
+        return 40
+    return 100 if character in _BROAD else 74 if character.isupper() else 63

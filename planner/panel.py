@@ -1,0 +1,160 @@
+"""Where everything inside a stage is: the cards of its operators in rows, downwards, and the lines between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from planner.flow import counted, stores
+from planner.layout import Bend, Box, Layout, Line, Link, Point, layered
+from planner.lettering import broken, text_width
+from planner.plan import OperatorPlan, Plan, StagePlan
+
+CARD_WIDTH, CARD_HEIGHT, LABEL_LINE, FOOTER = 240, 66, 17, 26
+LABEL_SIZE, LABEL_WIDTH = 13, CARD_WIDTH - 30
+PADDING, HEAD = 24, 54
+CARD_GAP, ROW_GAP, LANE = 28, 38, 16
+CHANNEL, CORNER, INSET = 10, 9, 24
+
+
+class Door(NamedTuple):
+    """How lines get from a card to a side of its panel (1: right, -1: left), or from that side to the card."""
+
+    card: str
+    side: int
+    leaving: bool
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The inside of a stage, seen from its corner."""
+
+    width: int
+    height: int
+    cards: dict[str, Box]
+    lines: list[Line]
+    doors: dict[Door, tuple[Point, ...]]
+
+
+def label_lines(operator: OperatorPlan) -> list[str]:
+    """Return the one or two lines that say what an operator does.
+
+    >>> label_lines(OperatorPlan(id="a", kind="async_flat_map", label="≤ 500 in flight, order by key, 2,000 ms"))
+    ['≤ 500 in flight, order by', 'key, 2,000 ms']
+    """
+    return broken(operator.label or operator.id, LABEL_WIDTH, LABEL_SIZE, bold=True)
+
+
+def has_footer(plan: Plan, operator: OperatorPlan) -> bool:
+    """Whether there is more to say than fits: an operator keeps state, or does something special about errors."""
+    return bool(stores(plan, operator)) or operator.on_error != "fail"
+
+
+def panel(plan: Plan, stage: StagePlan, operators: list[OperatorPlan], doors: Iterable[Door]) -> Panel:
+    """Arrange a stage's operators, with a way to the side for every door.
+
+    >>> stage = StagePlan(id="s", inputs=(), operators=())
+    >>> inside = panel(Plan(app="demo"), stage, [OperatorPlan(id="a", kind="map")], [])
+    >>> inside.cards, inside.width, inside.height
+    ({'a': Box(x=24, y=54, width=240, height=66)}, 288, 144)
+    """
+    doors = list(dict.fromkeys(doors))
+    links = _links(operators)
+    feeders = {door.card for door in doors if not door.leaving}
+    leavers = {door.card for door in doors if door.leaving}
+    from_left_to_right = sorted(operators, key=lambda operator: (operator.id in leavers) - (operator.id in feeders))
+    layout = layered({operator.id: CARD_WIDTH for operator in from_left_to_right}, links, CARD_GAP, LANE)
+    heights = {operator.id: _card_height(plan, operator) for operator in operators}
+    channels = _channels(layout, doors)
+    rows = _rows(layout, heights, channels)
+    cards = {
+        spot: Box(PADDING + layout.across[spot], row.y + (row.height - heights[spot]) // 2, CARD_WIDTH, heights[spot])
+        for spots, row in zip(layout.rows, rows, strict=True)
+        for spot in spots
+        if not isinstance(spot, Bend)
+    }
+    ends = [PADDING + start + (LANE if isinstance(spot, Bend) else CARD_WIDTH) for spot, start in layout.across.items()]
+    width = (
+        max([*ends, text_width(stage.id, 15, bold=True) + text_width(counted(stage.partitions, "partition"), 12)])
+        + PADDING
+    )
+    lines = [_line(number, link, layout, rows, cards) for number, link in enumerate(links)]
+    row_of = {spot: row for spots, row in zip(layout.rows, rows, strict=True) for spot in spots}
+    ways = {door: _way(door, cards[door.card], row_of[door.card], channels.get(door), width) for door in doors}
+    below = sum(door.leaving and door.card in layout.rows[-1] for door in channels) * CHANNEL
+    return Panel(width, rows[-1].bottom + below + PADDING, cards, lines, ways)
+
+
+def _card_height(plan: Plan, operator: OperatorPlan) -> int:
+    return CARD_HEIGHT + LABEL_LINE * (len(label_lines(operator)) - 1) + FOOTER * has_footer(plan, operator)
+
+
+def _links(operators: list[OperatorPlan]) -> list[Link]:
+    """Return the links within the stage; those from tables give way, so that the main flow is straight."""
+    kinds = {operator.id: operator.kind for operator in operators}
+    return [
+        Link(parent, operator.id, CARD_WIDTH // 2, CARD_WIDTH // 2, 1 if kinds[parent] == "table" else 4)
+        for operator in operators
+        for parent in dict.fromkeys(operator.parents)
+        if parent in kinds
+    ]
+
+
+def _channels(layout: Layout, doors: list[Door]) -> dict[Door, int]:
+    """Number, per row, the doors whose way is not free: they go below the row, or come in above it."""
+    channels: dict[Door, int] = {}
+    for spots in layout.rows:
+        cards = [spot for spot in spots if not isinstance(spot, Bend)]
+        for leaving in (True, False):
+            here = [door for door in doors if door.card in cards and door.leaving == leaving]
+            blocked = [door for door in here if cards[-1 if door.side > 0 else 0] != door.card]
+            channels.update({door: number for number, door in enumerate(blocked)})
+    return channels
+
+
+def _rows(layout: Layout, heights: dict[str, int], channels: dict[Door, int]) -> list[Box]:
+    """Return the strip that each row of cards takes up; channels push the strips apart."""
+    rows: list[Box] = []
+    y = HEAD - ROW_GAP
+    for spots in layout.rows:
+        y += ROW_GAP + CHANNEL * sum(not door.leaving and door.card in spots for door in channels)
+        height = max((heights[spot] for spot in spots if not isinstance(spot, Bend)), default=0)
+        rows.append(Box(0, y, 0, height))
+        y += height + CHANNEL * sum(door.leaving and door.card in spots for door in channels)
+    return rows
+
+
+def _line(number: int, link: Link, layout: Layout, rows: list[Box], cards: dict[str, Box]) -> Line:
+    down = 1 if cards[link.source].y < cards[link.target].y else -1
+    points = [_end(cards[link.source], down, down)]
+    for bend in layout.bends(number)[::down]:
+        x, row = PADDING + layout.across[bend] + LANE // 2, rows[bend.rank]
+        points.extend([Point(x, row.y, 0, down), Point(x, row.bottom, 0, down)][::down])
+    return Line(link.source, link.target, (*points, _end(cards[link.target], -down, down)))
+
+
+def _end(card: Box, side: int, down: int) -> Point:
+    return Point(card.x + card.width // 2, card.bottom if side > 0 else card.y, 0, down)
+
+
+def _way(door: Door, card: Box, row: Box, channel: int | None, width: int) -> tuple[Point, ...]:
+    """Return the points of a door's way, in the direction of the flow: straight, or round a corner into a channel."""
+    edge = width if door.side > 0 else 0
+    across = door.side if door.leaving else -door.side
+    if channel is None:
+        points = [
+            Point(card.right if door.side > 0 else card.x, card.middle, across, 0),
+            Point(edge, card.middle, across, 0),
+        ]
+        return tuple(points if door.leaving else points[::-1])
+    x = card.right - INSET if door.side > 0 else card.x + INSET
+    y = row.bottom + CORNER + 4 + CHANNEL * channel if door.leaving else row.y - CORNER - 7 - CHANNEL * channel
+    away = 1 if door.leaving else -1
+    points = [
+        Point(x, card.bottom if door.leaving else card.y, 0, 1),
+        Point(x, y - CORNER * away, 0, 1),
+        Point(x + CORNER * door.side, y, across, 0),
+        Point(edge, y, across, 0),
+    ]
+    return tuple(points if door.leaving else points[::-1])
