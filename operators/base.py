@@ -64,15 +64,36 @@ class Batch:
             *(column if column is None else [column[row] for row in rows] for column in self._columns()),  # type: ignore[arg-type]
         )
 
+    def copy(self) -> Batch:
+        """Return a batch with columns of its own."""
+        return self.slice(0, len(self.values))
+
     def extend(self, other: Batch) -> None:
-        """Append the rows of `other`, which must carry the same columns."""
+        """Append the rows of `other`; a column that only one of the two carries is filled with None."""
+        length, more = len(self.values), len(other.values)
         self.values.extend(other.values)
-        for mine, theirs in zip(self._columns(), other._columns(), strict=True):
-            if mine is not None:
-                mine.extend(theirs)  # type: ignore[attr-defined,arg-type]
+        for name in COLUMNS:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine is None and theirs is not None:
+                setattr(self, name, [None] * length + list(theirs))
+            elif mine is not None:
+                if not isinstance(mine, list):
+                    setattr(self, name, mine := list(mine))
+                mine.extend([None] * more if theirs is None else theirs)
+
+    def truncate(self, length: int) -> None:
+        """Drop all rows from `length` on."""
+        del self.values[length:]
+        for column in self._columns():
+            if column is not None:
+                del column[length:]  # type: ignore[attr-defined]
 
     def _columns(self) -> tuple[Sequence[Any] | None, ...]:
         return (self.keys, self.timestamps, self.stamps, self.offsets, self.headers, self.signs, self.owners)
+
+
+COLUMNS = ("keys", "timestamps", "stamps", "offsets", "headers", "signs", "owners")
+"""The columns beside the values, in the order of the fields."""
 
 
 class Store(Protocol):

@@ -34,12 +34,13 @@ class Line(NamedTuple):
 def fuse(graph: Graph, entry: str) -> SegmentPlan:
     """Write the function for everything that messages from `entry` reach before state, awaiting, or writing."""
     writer = _Writer(graph, entry)
-    lines = writer.lines(rows=True)
+    lines, plain = writer.lines(rows=True), writer.lines(rows=False)
     return SegmentPlan(
         entry=entry,
         source="\n".join(line.text for line in lines),
-        plain="\n".join(line.text for line in writer.lines(rows=False)),
+        plain="\n".join(line.text for line in plain),
         lines=tuple(line.operator for line in lines),
+        plain_lines=tuple(line.operator for line in plain),
         exits=tuple(
             ExitPlan(id=exit, operators=tuple(operators), whole=exit not in writer.partial)
             for exit, operators in writer.exits.items()

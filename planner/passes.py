@@ -361,6 +361,10 @@ def _outputs_agree(spec: Spec, graph: Graph, options: Options) -> None:
         others: set[Output] = {s.output for s in graph.specs.values() if isinstance(s, SendTo)}
         if any(other.stream == spec.output.stream and other is not spec.output for other in others):
             raise refuse(spec, f"the output {spec.output.stream!r} is declared twice", "one app.output(...), used twice")
+        senders = [s for s in graph.specs.values() if isinstance(s, SendTo) and s.output is spec.output]
+        if len({graph.key_serde(graph.parents(s.op_id or "")[0]) for s in senders}) > 1:
+            wrong = f"messages with keys of different serdes go to {spec.output.stream!r}"
+            raise refuse(spec, wrong, "key= or key_type= alike where these keys come from")
 
 
 RULES: tuple[Callable[[Spec, Graph, Options], None], ...] = (

@@ -60,7 +60,7 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A run of stateless operators below `entry`, fused into one Python function over columns.
 
     `source` is the function that also keeps track of rows, `plain` the same for batches that carry values only.
-    `lines` says which operator each line of `source` came from; `counted` are the operators whose output the
+    `lines` and `plain_lines` say which operator each line of these came from; `counted` are the operators whose output the
     function counts, because no exit does; `keyed` when it reads the keys column.
     """
 
@@ -68,6 +68,7 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     plain: str
     lines: tuple[str, ...]
+    plain_lines: tuple[str, ...]
     exits: tuple[ExitPlan, ...]
     counted: tuple[str, ...] = ()
     keyed: bool = False

@@ -35,6 +35,7 @@ from runtime.systems.log_records import (
     PLACE,
     RESTORE,
     entries_between,
+    entry_bytes,
     entry_of,
     fetch,
     place_of_key,
@@ -243,13 +244,13 @@ class LogEnvironment:
                 number = self._store_id(transaction, app, store)
                 assert number is not None
                 cursor = transaction.cursor(self._database.state)
-                found = cursor.set_range(PLACE.pack(number, 0))
-                while found and PLACE.unpack_from(cursor.key())[0] == number:
-                    place = (store, PLACE.unpack_from(cursor.key())[1])
-                    count, size_bytes = stats.get(place, (0, 0))
-                    key, value = entry_of(bytes(cursor.key()), cursor.value())
-                    stats[place] = (count + 1, size_bytes + len(key) + len(value))
-                    found = cursor.next()
+                cursor.set_range(PLACE.pack(number, 0))
+                for place, record in cursor.iternext():
+                    if place[:4] != number.to_bytes(4, "big"):
+                        break
+                    task = int.from_bytes(place[4:8], "big")
+                    count, size_bytes = stats.get((store, task), (0, 0))
+                    stats[store, task] = (count + 1, size_bytes + entry_bytes(place, record))
         return stats
 
     def reset(self, app: str, stores: Iterable[str] | None = None) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from runtime.systems.compaction import Newest, is_due, joined
 from runtime.systems.log_batch import Stored, compression_codes, pack, seal
-from runtime.systems.log_streams import BATCH, PARTITION, Stream, Streams
+from runtime.systems.log_streams import BATCH, PARTITION, Stream, Streams, last_offset
 
 if TYPE_CHECKING:
     import lmdb
 
     from runtime.systems.log_database import Database
-
-    _Round = Generator[None, lmdb.Transaction[Any], None]
 
 _BATCHES_PER_STEP = 64
 
@@ -25,7 +23,7 @@ class Compactor:
     def __init__(self, database: Database, streams: Streams, now_ms: Callable[[], int]) -> None:
         self._database, self._streams, self._now_ms = database, streams, now_ms
         self._log = database.log
-        self._rounds: dict[bytes, _Round] = {}
+        self._rounds: dict[bytes, Iterator[None]] = {}
         self._batches_left: dict[bytes, int] = {}
         """How many batches a partition had after its last round."""
 
@@ -52,40 +50,42 @@ class Compactor:
                 pass
 
     def _step(self, stream: Stream, partition: int) -> bool:
+        """Go on with a partition's round, or begin one; return whether it is done."""
         place = PARTITION.pack(stream.id, partition)
-        # When the transaction fails, the round is forgotten: a deletion must not go before what it deletes has gone.
-        steps = self._rounds.pop(place, None)
-        with self._database.writing() as transaction:
-            if steps is None:
-                steps = self._round(stream, partition, self._streams.tail(transaction, stream, partition).end)
-                next(steps)
-            try:
-                steps.send(transaction)
-            except StopIteration:
-                self._batches_left[place] = self._streams.tail(transaction, stream, partition).batches
-                return True
-        self._rounds[place] = steps
-        return False
+        # A round that fails is forgotten: a deletion must not go before what it deletes has gone.
+        steps = self._rounds.pop(place, None) or self._round(stream, partition)
+        for _ in steps:
+            self._rounds[place] = steps
+            return False
+        return True
 
-    def _round(self, stream: Stream, partition: int, end: int) -> _Round:
-        """Look backwards from `end` for each key's newest row, then rewrite forwards; each step takes a transaction."""
+    def _round(self, stream: Stream, partition: int) -> Iterator[None]:
+        """Look backwards from the end for each key's newest row, then rewrite forwards; pause after every step."""
         newest = Newest()
-        offset = end
-        while batches := self._before(stream, partition, offset, (yield)):
+        with self._database.reading() as transaction:
+            offset = end = self._streams.tail(transaction, stream, partition).end
+        while True:
+            with self._database.reading() as transaction:
+                batches = self._before(transaction, stream, partition, offset)
+            if not batches:
+                break
             for stored in batches:
                 newest.see(stored)
             offset = batches[-1].base
-        offset = 0
+            yield
         while True:
-            transaction = yield
-            batches = self._from(stream, partition, offset, end, transaction)
+            with self._database.writing() as transaction:
+                batches = self._from(transaction, stream, partition, offset, end)
+                self._rewrite(transaction, stream, partition, batches, newest)
+                left = self._streams.tail(transaction, stream, partition).batches
             if not batches:
-                return
-            self._rewrite(stream, partition, batches, newest, transaction)
+                break
             offset = batches[-1].last + 1
+            yield
+        self._batches_left[PARTITION.pack(stream.id, partition)] = left
 
     def _rewrite(
-        self, stream: Stream, partition: int, batches: list[Stored], newest: Newest, transaction: lmdb.Transaction[Any]
+        self, transaction: lmdb.Transaction[Any], stream: Stream, partition: int, batches: list[Stored], newest: Newest
     ) -> None:
         now_ms = self._now_ms()
         kept = joined(stored for batch in batches if (stored := newest.kept(batch, now_ms)) is not None)
@@ -108,7 +108,7 @@ class Compactor:
         place = PARTITION.pack(stream.id, partition)
         self._streams.put_tail(transaction, place, tail._replace(batches=count, size_bytes=size_bytes))
 
-    def _before(self, stream: Stream, partition: int, offset: int, transaction: lmdb.Transaction[Any]) -> list[Stored]:
+    def _before(self, transaction: lmdb.Transaction[Any], stream: Stream, partition: int, offset: int) -> list[Stored]:
         """The batches that end before `offset`, nearest first, as many as one step takes."""
         place = PARTITION.pack(stream.id, partition)
         cursor = transaction.cursor(self._log)
@@ -120,7 +120,7 @@ class Compactor:
         return batches
 
     def _from(
-        self, stream: Stream, partition: int, offset: int, end: int, transaction: lmdb.Transaction[Any]
+        self, transaction: lmdb.Transaction[Any], stream: Stream, partition: int, offset: int, end: int
     ) -> list[Stored]:
         """The batches from `offset` on that end before `end`, as many as one step takes."""
         place = PARTITION.pack(stream.id, partition)
@@ -128,7 +128,7 @@ class Compactor:
         found = cursor.set_range(BATCH.pack(stream.id, partition, offset))
         batches: list[Stored] = []
         while found and (key := bytes(cursor.key())).startswith(place) and len(batches) < _BATCHES_PER_STEP:
-            if BATCH.unpack(key)[2] >= end:
+            if last_offset(stream, key) >= end:
                 break
             batches.append(self._streams.unpack(stream, key, cursor.value()))
             found = cursor.next()

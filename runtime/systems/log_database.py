@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull
 from runtime.systems.log_locks import Marker, locked, survey
-from runtime.systems.log_recovery import DATA_FILE, check_format, is_short, records, set_format, structure
+from runtime.systems.log_records import RESTORE, sealed
+from runtime.systems.log_recovery import (
+    DATA_FILE,
+    LAST_TRANSACTION,
+    check_format,
+    is_short,
+    records,
+    set_format,
+    structure,
+)
 
 if TYPE_CHECKING:
     import lmdb
@@ -20,6 +31,10 @@ MAP_SIZES_BYTES = tuple(1 << bits for bits in (40, 36, 32, 28))
 """Far beyond need, so that the disk is the limit; a smaller one where the system refuses so much address space."""
 _MAX_READERS = 512
 _WRITES_BETWEEN_READER_CHECKS = 1024
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LITTLE_BYTES = 1 << 20
+"""With less than this left, an input/output error is taken for a full disk: LMDB reports a short write as one."""
+_NUMBER = struct.Struct("<Q")
 _OPENING = "opening.lock"
 
 
@@ -42,7 +57,7 @@ class Database:
         self._writes = 0
         self._pid = os.getpid()
         with locked(path / _OPENING):
-            check_format(path)
+            is_new = check_format(path)
             left_behind = survey(path)
             alone = not left_behind.others_alive
             suspicious = left_behind.suspicious or (alone and is_short(path))
@@ -53,10 +68,7 @@ class Database:
                 undo.callback(self._marker.remove)
                 self.env = self._open()
                 undo.callback(self.env.close)
-                self.env.reader_check()
-                self.meta, self.log, self.state, self.checkpoints, self.tails = (
-                    self.env.open_db(name) for name in (b"meta", b"log", b"state", b"checkpoints", b"tails")
-                )
+                self._open_tables(create=is_new)
                 if suspicious:
                     _refuse(path, self.verify())
                 set_format(path)
@@ -83,6 +95,16 @@ class Database:
                 refused = error
         raise EnvironmentFault(f"LMDB can't open {self.path}: {refused}.") from refused
 
+    def _open_tables(self, create: bool) -> None:
+        names = (b"meta", b"log", b"state", b"checkpoints", b"tails")
+        try:
+            self.env.reader_check()
+            self.meta, self.log, self.state, self.checkpoints, self.tails = (
+                self.env.open_db(name, create=create) for name in names
+            )
+        except self._lmdb.Error as error:
+            raise Damaged(f"The tables in {self.path} are not what was written: {error}. {RESTORE}") from error
+
     @contextmanager
     def reading(self) -> Iterator[lmdb.Transaction[Any]]:
         """A transaction that sees what is committed now, and hands out memory that is gone when it ends."""
@@ -100,6 +122,14 @@ class Database:
 
         Raises `EnvironmentFull` when there is no space, `Damaged` after any other error of LMDB.
         """
+        with self._exclusive() as transaction:
+            yield transaction
+            # LMDB takes the higher of two numbers for the newest state: this tells when a changed bit made it so.
+            number = _NUMBER.pack(transaction.id())
+            transaction.put(LAST_TRANSACTION, sealed(LAST_TRANSACTION, number))
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[lmdb.Transaction[Any]]:
         with self._write_lock:
             if self.fault:
                 raise EnvironmentFault(self.fault)
@@ -123,7 +153,7 @@ class Database:
             "in this process, open it again (which verifies it), and go on from the checkpoint."
         )
         self._marker.suspect()
-        if _space_left_bytes(self.path) < (1 << 20):
+        if error.code in _NO_SPACE or _space_left_bytes(self.path) < _LITTLE_BYTES:
             return EnvironmentFull(
                 f"No space is left for {self.path} ({error}); nothing of this was written. Make room, close the "
                 "environment, open it again, and go on from the checkpoint."
@@ -135,7 +165,7 @@ class Database:
 
     def verify(self) -> list[str]:
         """Return what is wrong in the files, as nobody may write meanwhile: nothing, when all is as it was written."""
-        with self.writing() as transaction:
+        with self._exclusive() as transaction:
             return structure(self.path) or records(transaction, self)
 
     def release(self) -> None:
@@ -212,7 +242,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
         return findings
     try:
         database = attach(directory)
-    except Damaged as error:
+    except EnvironmentFault as error:
         return [str(error)]
     try:
         return database.verify()

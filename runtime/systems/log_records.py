@@ -74,6 +74,12 @@ def entry_of(place: bytes, record: memoryview | bytes) -> tuple[bytes, bytes]:
     return data[_LENGTH.size : stop], data[stop:]
 
 
+def entry_bytes(place: memoryview, record: memoryview) -> int:
+    """Return how long the key and value of an entry are together, without looking at them."""
+    length_bytes = len(record) - _CRC.size
+    return length_bytes - _LENGTH.size if _is_long(place) else length_bytes + len(place) - PLACE.size
+
+
 def entries_between(
     cursor: lmdb.Cursor[Any], prefix: bytes, start: bytes, end: bytes | None
 ) -> Iterator[tuple[bytes, bytes]]:
@@ -102,5 +108,5 @@ def entries_between(
     yield from sorted(alike)
 
 
-def _is_long(place: bytes) -> bool:
+def _is_long(place: bytes | memoryview) -> bool:
     return len(place) == _MAX_KEY_BYTES

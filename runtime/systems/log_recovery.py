@@ -13,14 +13,16 @@ import msgspec
 
 from runtime.errors import Damaged, EnvironmentFault
 from runtime.systems.log_batch import unpack
-from runtime.systems.log_records import entry_of, opened
-from runtime.systems.log_streams import BATCH, PARTITION, STREAM, TAIL, Stream, Tail
+from runtime.systems.log_records import entry_of, opened, sealed
+from runtime.systems.log_streams import PARTITION, STREAM, TAIL, Stream, Tail, last_offset
 
 if TYPE_CHECKING:
     import lmdb
 
     from runtime.systems.log_database import Database
 
+LAST_TRANSACTION = b"last transaction"
+"""Where, beside LMDB's tables, each transaction leaves its own number."""
 DATA_FILE = "data.mdb"
 _FORMAT_FILE, _FORMAT = "format", b"samza-dsl log 1\n"
 _MAX_FINDINGS = 100
@@ -31,17 +33,21 @@ _PAGE_SIZE, _LAST_PAGE = 24, 120
 """Where a meta page has them, counted from the end of its header."""
 
 
-def check_format(path: Path) -> None:
-    """Raise `EnvironmentFault` when another version wrote the directory, `Damaged` when its data file is gone."""
+def check_format(path: Path) -> bool:
+    """Return whether a directory is new.
+
+    Raises `EnvironmentFault` when another version wrote it, `Damaged` when its data file is gone.
+    """
     try:
         found = (path / _FORMAT_FILE).read_bytes()
     except FileNotFoundError:
-        return
+        return True
     if found != _FORMAT:
         raise EnvironmentFault(f"{path} has format {found!r}, and this version of the library reads {_FORMAT!r}.")
     data = path / DATA_FILE
     if not data.exists() or data.stat().st_size == 0:
         raise Damaged(f"{data} is gone or empty, and it was not: restore it, or delete the directory to start anew.")
+    return False
 
 
 def set_format(path: Path) -> None:
@@ -96,6 +102,11 @@ def records(transaction: lmdb.Transaction[Any], database: Database) -> list[str]
 
 
 def _findings(transaction: lmdb.Transaction[Any], database: Database) -> Iterator[str]:
+    number = transaction.get(LAST_TRANSACTION)
+    if number is not None:
+        expected = sealed(LAST_TRANSACTION, struct.pack("<Q", transaction.id() - 1))
+        if bytes(number) != expected:
+            yield "the newest transaction is not the one that LMDB takes for it"
     streams: dict[int, Stream] = {}
     tails: dict[bytes, Tail] = {}
     for name, table in (("meta", database.meta), ("checkpoints", database.checkpoints), ("tails", database.tails)):
@@ -123,6 +134,10 @@ def _findings(transaction: lmdb.Transaction[Any], database: Database) -> Iterato
                 yield f"stream {stream.name!r}, partition {partition}: the record of its end is missing"
             else:
                 yield from _gaps(transaction, database, stream, partition, tail)
+    batches = sum(tail.batches for tail in tails.values())
+    stored = transaction.stat(database.log)["entries"]
+    if stored != batches:
+        yield f"there are {stored} batches, and not the {batches} that all partitions have"
 
 
 def _gaps(
@@ -134,12 +149,13 @@ def _gaps(
     next_offset, batches, size_bytes = tail.start, 0, 0
     found = cursor.set_range(place)
     while found and (key := bytes(cursor.key())).startswith(place):
-        last = BATCH.unpack(key)[2]
+        last = next_offset
         try:
+            last = last_offset(stream, key)
             base = unpack(key, cursor.value(), last).base
             if base < next_offset or (base > next_offset and not stream.config.compacted):
                 yield f"{where}: after offset {next_offset} comes the batch from {base} to {last}"
-        except (ValueError, msgspec.MsgspecError) as error:
+        except (Damaged, ValueError, msgspec.MsgspecError) as error:
             yield f"{where}: the batch up to offset {last}: {error}"
         next_offset, batches, size_bytes = last + 1, batches + 1, size_bytes + len(cursor.value())
         found = cursor.next()

@@ -73,6 +73,13 @@ def next_id(transaction: lmdb.Transaction[Any], meta: Any) -> int:
     return number
 
 
+def last_offset(stream: Stream, key: bytes | memoryview) -> int:
+    """Return the offset in a batch's key; raises `Damaged` when it is no such key."""
+    if len(key) != BATCH.size:
+        raise Damaged(f"Stream {stream.name!r} has a batch at {bytes(key)!r}, which is no place for one. {RESTORE}")
+    return int(BATCH.unpack(key)[2])
+
+
 class Streams:
     """The streams of one database; every method works inside the caller's transaction."""
 
@@ -164,7 +171,7 @@ class Streams:
             data = seal(packed, key, tail.end)
             transaction.put(key, data, db=self._log)
             tail = Tail(tail.start, tail.end + packed.slots, ended, tail.batches + 1, tail.size_bytes + len(data))
-            tail = self._drop_old(transaction, stream.config, place, tail, packed.appended_ms)
+            tail = self._drop_old(transaction, stream, place, tail, packed.appended_ms)
             self.put_tail(transaction, place, tail)
 
     def end(self, transaction: lmdb.Transaction[Any], name: str, packed: Packed) -> None:
@@ -215,12 +222,12 @@ class Streams:
 
     def unpack(self, stream: Stream, key: bytes, data: memoryview) -> Stored:
         """Return the batch that was found at `key`; raises `Damaged` when a bit of it has changed."""
-        _, partition, last = BATCH.unpack(key)
+        last = last_offset(stream, key)
         try:
             return unpack(key, data, last)
         except (ValueError, msgspec.MsgspecError) as error:
             raise Damaged(
-                f"Stream {stream.name!r}, partition {partition}: the batch up to offset {last} is not what was "
+                f"Stream {stream.name!r}, partition {PARTITION.unpack_from(key)[1]}: the batch up to offset {last} is not what was "
                 f"written: {error}. {RESTORE}"
             ) from error
 
@@ -244,8 +251,9 @@ class Streams:
         transaction.put(place, sealed(place, TAIL.pack(*tail)), db=self._tails)
 
     def _drop_old(
-        self, transaction: lmdb.Transaction[Any], config: StreamConfig, place: bytes, tail: Tail, now_ms: int
+        self, transaction: lmdb.Transaction[Any], stream: Stream, place: bytes, tail: Tail, now_ms: int
     ) -> Tail:
+        config = stream.config
         if config.retention_ms is None and config.retention_bytes is None:
             return tail
         cursor = transaction.cursor(self._log)
@@ -256,7 +264,7 @@ class Streams:
             too_much = config.retention_bytes is not None and tail.size_bytes > config.retention_bytes
             if not (too_old or too_much):
                 break
-            start, size_bytes = BATCH.unpack(cursor.key())[2] + 1, len(value)
+            start, size_bytes = last_offset(stream, cursor.key()) + 1, len(value)
             cursor.delete()
             tail = Tail(start, tail.end, tail.ended, tail.batches - 1, tail.size_bytes - size_bytes)
         return tail

@@ -1,0 +1,330 @@
+"""From a plan to tasks ready to run: which task has which chains, readers, stores and exits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import networkx
+
+from operators.async_flat_map import AsyncFlatMap
+from operators.base import Batch, Operator, Serde, Spec
+from operators.io import Input, Output, SendTo, Sink, Table
+from operators.partition_by import PartitionBy
+from operators.policies import DeadLetter
+from operators.table_join import TableContents, TableJoin
+from operators.task import Effects, TaskContext, TaskOperator
+from operators.task import Task as TaskSpec
+from operators.window import Window
+from planner.fuse import exit_of
+from planner.graph import Graph
+from planner.plan import Plan, StagePlan
+from runtime.bindings import Bindings, intermediate_of
+from runtime.calls import Calls
+from runtime.chain import Chain, Exit
+from runtime.checkpoint import Checkpoint, Position
+from runtime.clock import Clock
+from runtime.exits import BroadcastExit, PartitionByExit, SendToExit, SinkExit, StatefulExit, TaskExit, operator_of
+from runtime.functions import Around, Functions
+from runtime.guard import Guard
+from runtime.inputs import Decoding, Reader
+from runtime.outputs import Destination, Outputs
+from runtime.serdes import Tagged
+from runtime.stores.cache import CachedStore
+from runtime.stores.memory import MemoryStore
+from runtime.task import Lane, Task, Timer
+from runtime.units import Units
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What all tasks of a run are made from."""
+
+    plan: Plan
+    graph: Graph
+    bindings: Bindings
+    clock: Clock
+    around: tuple[Around, ...]
+    checkpoints: Mapping[str, Checkpoint]
+    stop_at: Mapping[tuple[str, int], int]
+    wake: Callable[[], None]
+    request: Callable[[Effects], None]
+
+    def tasks(self, broadcast: Mapping[str, TableContents]) -> list[Task]:
+        """Make every task."""
+        count = max(stage.partitions for stage in self.plan.stages)
+        return [_TaskBuilder(self, number, broadcast).build() for number in range(count)]
+
+    def broadcast_tables(self) -> dict[str, tuple[list[Reader], TableContents, Guard]]:
+        """Make the tables that all tasks share: read from their beginning in every run, and kept in memory."""
+        found = {}
+        for id, spec in self.graph.specs.items():
+            if isinstance(spec, Table) and spec.broadcast:
+                contents = TableContents(MemoryStore(id))
+                readers = [
+                    self.reader(spec, stream, partition, Checkpoint(0))
+                    for stream in self.bindings.streams_of(spec)
+                    for partition in range(self.bindings.partitions(stream))
+                ]
+                found[id] = (readers, contents, _table_guard(self.graph, id, contents.store, Outputs(0)))
+        return found
+
+    def reader(self, spec: Input, stream: str, partition: int, checkpoint: Checkpoint) -> Reader:
+        """Make the reader of one source partition."""
+        source = self.bindings.sources.get(stream)
+        key = spec.key if spec.key is not None else Tagged() if spec.key_of else None
+        return Reader(
+            self.bindings.origin(stream, partition),
+            Decoding(
+                value=source.serde(spec.value) if source is not None else spec.value,
+                key=key,
+                key_of=spec.key_of,
+                timestamp_of=spec.timestamp_of,
+                stamped=self._needs_event_time(spec),
+                tombstones=isinstance(spec, Table),
+            ),
+            entry=spec.op_id or "",
+            position=_position(checkpoint, stream, partition),
+            disorder_ms=spec.max_disorder_ms,
+            stop_at=self.stop_at.get((stream, partition)),
+            priority=spec.priority,
+        )
+
+    def destination(self, output: Output) -> Destination:
+        """Return where an output goes."""
+        sink = self.bindings.sinks.get(output.stream)
+        value = sink.serde(output.value) if sink is not None else output.value
+        partitions = 1 if sink is not None else self.bindings.partitions(output.stream)
+        return Destination(output.stream, partitions, value, output.key, sink=sink)
+
+    def _needs_event_time(self, spec: Spec) -> bool:
+        below = networkx.descendants(self.graph.edges, spec.op_id)
+        return any(self.graph.specs[id].stateful for id in below)
+
+
+class _TaskBuilder:
+    """Makes one task."""
+
+    def __init__(self, assembly: Assembly, number: int, broadcast: Mapping[str, TableContents]) -> None:
+        self.assembly = assembly
+        self.graph = assembly.graph
+        self.number = number
+        self.stages = [stage for stage in assembly.plan.stages if number < stage.partitions]
+        self.checkpoint = assembly.checkpoints.get(str(number), Checkpoint(0))
+        self.tables = {id: contents for id, contents in broadcast.items()}
+        specs = [self.graph.specs[id] for stage in self.stages for id in stage.operators]
+        self.functions = Functions(assembly.plan.app, number, specs, assembly.around)
+        self.outputs = Outputs(number)
+        self.stores: dict[str, Any] = {}
+
+    def build(self) -> Task:
+        """Make the task; the users' objects are closed again when that fails."""
+        try:
+            plan = self.assembly.plan
+            task = Task(self.number, plan.options, self.assembly.clock, self.functions, self.outputs, self.stores)
+            self.task = task
+            for id, spec in self.graph.specs.items():
+                if isinstance(spec, Table) and not spec.broadcast:
+                    self._add_table(id, spec)
+            task.lanes = [lane for stage in self.stages if (lane := self._lane(stage)).readers]
+            return task
+        except BaseException:
+            self.functions.close()
+            raise
+
+    def _lane(self, stage: StagePlan) -> Lane:
+        ids = stage.operators
+        operators = {
+            id: operator_of(spec, self.functions.by_operator[id], self._store(id, spec), self._decode_key(id))
+            for id in ids
+            if (spec := self.graph.specs[id]).stateful and not isinstance(spec, TaskSpec)
+        }
+        exits = {exit_of(self.graph.specs[id]): self._exit(id, operators) for id in ids if self._takes(id)}
+        functions = {**self.functions.by_operator, **{id: self._join(id) for id in ids if self._is_join(id)}}
+        columns = {"keys", "timestamps", "stamps"}
+        asynchronous = any(self.graph.specs[id].asynchronous for id in ids)
+        if asynchronous:
+            columns.add("owners")
+        if asynchronous or any(isinstance(self.graph.specs[id], TaskSpec) for id in ids):
+            columns.add("offsets")
+        chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns))
+        readers = list(self._readers(stage))
+        guard = Guard(chain, self.graph, [self.stores[id] for id in ids if id in self.stores], self.outputs)
+        lane = Lane(chain, readers, guard)
+        lane.task_exits = {id: one for id, one in exits.items() if isinstance(one, TaskExit)}
+        self._add_timers(lane)
+        if asynchronous:
+            self._add_units(lane)
+        return lane
+
+    def _add_units(self, lane: Lane) -> None:
+        options, stage = self.assembly.plan.options, lane.chain.stage
+        pools: dict[str, Calls] = {}
+        units = lane.units = Units(lane.chain, pools, self.assembly.wake)
+        widths = []
+        for id in lane.chain.awaits:
+            spec = self.graph.specs[id]
+            assert isinstance(spec, AsyncFlatMap | TaskSpec)
+            call = lane.task_exits[id].call if isinstance(spec, TaskSpec) else self.functions.by_operator[id]["async_flat_map"]
+            pools[id] = Calls(id, call, spec.max_in_flight, spec.timeout_ms, spec.on_error, units.returned)
+            widths.append(spec.max_in_flight)
+        rounds = options.max_drain_ms // stage.drain_ms if stage.drain_ms else 1
+        fans_out = any(self.graph.specs[id].kind == "flat_map" for id in stage.operators)
+        lane.limit = min(widths) * max(rounds, 1)
+        if any(isinstance(self.graph.specs[id], TaskSpec) for id in lane.chain.awaits):
+            lane.limit = min(widths)
+        lane.one_at_a_time = fans_out
+
+    def _readers(self, stage: StagePlan) -> Iterable[Reader]:
+        bindings = self.assembly.bindings
+        for id in stage.operators:
+            spec = self.graph.specs[id]
+            if isinstance(spec, Input):
+                for stream in bindings.streams_of(spec):
+                    if self.number < bindings.partitions(stream):
+                        yield self.assembly.reader(spec, stream, self.number, self.checkpoint)
+        for id, spec in self.graph.specs.items():
+            if spec.repartitions and set(self.graph.children(id)) & set(stage.operators):
+                stream = intermediate_of(self.graph, spec)
+                if self.number < bindings.partitions(stream):
+                    yield self._intermediate_reader(id, spec, stream)
+
+    def _intermediate_reader(self, id: str, spec: Any, stream: str) -> Reader:
+        writing = next(stage for stage in self.assembly.plan.stages if id in stage.operators)
+        return Reader(
+            self.assembly.bindings.origin(stream, self.number),
+            Decoding(value=spec.value or Tagged(), key=None, trusted=True),
+            entry=id,
+            position=_position(self.checkpoint, stream, self.number),
+            producers=[str(task) for task in range(writing.partitions)],
+            later=True,
+        )
+
+    def _exit(self, id: str, operators: Mapping[str, Operator]) -> Exit:
+        spec = self.graph.specs[id]
+        named = self.functions.by_operator[id]
+        if isinstance(spec, SendTo):
+            return SendToExit(self.outputs, self.assembly.destination(spec.output), self._decode_key(id))
+        if isinstance(spec, Sink):
+            return SinkExit(named["sink"])
+        if spec.repartitions:
+            to = self._intermediate(id, spec)
+            return PartitionByExit(self.outputs, to, named["key"]) if isinstance(spec, PartitionBy) else BroadcastExit(self.outputs, to)
+        if isinstance(spec, TaskSpec):
+            return self._task_exit(id, spec)
+        if isinstance(spec, AsyncFlatMap):
+            return _Awaited()
+        return StatefulExit(operators[id], self._late(id, spec))
+
+    def _intermediate(self, id: str, spec: Any) -> Destination:
+        stream = intermediate_of(self.graph, spec)
+        key: Serde | None = self.graph.key_serde(id) or Tagged()
+        partitions = self.assembly.bindings.partitions(stream)
+        by = {"by": spec.by} if isinstance(spec, PartitionBy) else {}
+        return Destination(stream, partitions, spec.value or Tagged(), key, **by)
+
+    def _task_exit(self, id: str, spec: TaskSpec) -> TaskExit:
+        store = self._store(id, spec)
+        return TaskExit(
+            TaskOperator(store),
+            self.outputs,
+            {output: self.assembly.destination(output) for output in spec.outputs},
+            self.functions.by_operator[id],
+            spec.form,
+            lambda: TaskContext(self.number, store, Tagged()),
+            self._decode_key(id),
+            self.assembly.request,
+            lambda: (self.task.current.origin.stream, self.task.current.origin.partition) if self.task.current else ("", 0),
+        )
+
+    def _add_timers(self, lane: Lane) -> None:
+        for id, exit in lane.task_exits.items():
+            spec = self.graph.specs[id]
+            if isinstance(spec, TaskSpec) and spec.window is not None:
+                interval = spec.window.interval_ms
+                self.task.timers.append(Timer(interval, exit, self.assembly.clock.elapsed_ms() + interval))
+
+    def _add_table(self, id: str, spec: Table) -> None:
+        stream = spec.stream
+        if self.number < self.assembly.bindings.partitions(stream):
+            contents = TableContents(self._store(id, spec, spec.value))
+            reader = self.assembly.reader(spec, stream, self.number, self.checkpoint)
+            guard = _table_guard(self.graph, id, contents.store, self.outputs)
+            self.task.tables[stream] = (reader, contents, guard)
+            self.tables[id] = contents
+
+    def _join(self, id: str) -> dict[str, Any]:
+        spec = self.graph.specs[id]
+        assert isinstance(spec, TableJoin)
+        contents = self.tables[spec.table.op_id or ""]
+        key = spec.table.key if spec.table.key is not None else Tagged()
+        get, encode = contents.store.get, key.encode
+
+        def lookup(on: Any) -> Any:
+            return None if on is None else get(encode(on))
+
+        def lookup_key(key: bytes | None) -> Any:
+            if key is None:
+                raise ValueError("a record has no key, and this join needs one; partition_by(...) first")
+            return get(key)
+
+        return {**self.functions.by_operator[id], "lookup": lookup, "lookup_key": lookup_key}
+
+    def _late(self, id: str, spec: Spec) -> Callable[[Batch], None]:
+        letter = spec.late if isinstance(spec, Window) else None
+
+        def on_late(late: Batch) -> None:
+            lane = next(lane for lane in self.task.lanes if id in lane.chain.stage.operators)
+            lane.chain.counts.late[id] = lane.chain.counts.late.get(id, 0) + len(late)
+            if isinstance(letter, DeadLetter):
+                raw = [Tagged().encode(value) for value in late.values]
+                headers = {"operator": id.encode(), "error": b"late"}
+                for row, data in enumerate(raw):
+                    self.outputs.dead_letter(letter.stream, Batch([data], late.keys and [late.keys[row]]), headers)
+
+        return on_late
+
+    def _store(self, id: str, spec: Spec, serde: Serde | None = None) -> Any:
+        if id not in self.stores:
+            kept = serde or Tagged()
+            if getattr(spec, "store", "lmdb") == "memory":
+                self.stores[id] = MemoryStore(id, self.number)
+            else:
+                environment, plan = self.assembly.bindings.environment, self.assembly.plan
+                self.stores[id] = CachedStore(
+                    environment, plan.app, id, self.number, kept.encode, kept.decode, plan.options.cache_entries
+                )
+        return self.stores[id]
+
+    def _decode_key(self, id: str) -> Callable[[bytes], Any]:
+        parent = self.graph.streams_into(id)
+        serde = self.graph.key_serde(parent[0]) if parent else None
+        return (serde or Tagged()).decode
+
+    def _takes(self, id: str) -> bool:
+        spec = self.graph.specs[id]
+        return spec.code is None and not spec.source
+
+    def _is_join(self, id: str) -> bool:
+        return isinstance(self.graph.specs[id], TableJoin)
+
+
+class _Awaited:
+    """Stands at an exit whose rows are called for, never taken."""
+
+    def take(self, batch: Batch) -> None:
+        """Refuse."""
+        raise AssertionError("rows of an async operator are calls, not effects")
+
+
+def _position(checkpoint: Checkpoint, stream: str, partition: int) -> Position | None:
+    for position in checkpoint.positions:
+        if position.stream == stream and position.partition == partition:
+            return position
+    return None
+
+
+def _table_guard(graph: Graph, id: str, store: Any, outputs: Outputs) -> Guard:
+    stage = StagePlan(id=id, inputs=(), operators=(id,))
+    return Guard(Chain(stage, graph, {}, {}, {}, frozenset()), graph, [store], outputs)

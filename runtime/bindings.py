@@ -1,0 +1,132 @@
+"""Where the streams of one run live: in the environment, or in what the user bound in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from operators.base import Spec
+from operators.io import Input, SendTo
+from operators.partition_by import PartitionBy
+from planner.graph import Graph
+from planner.passes import intermediate
+from planner.plan import Plan
+from runtime.errors import SamzaError
+from runtime.inputs import Origin
+from runtime.systems.base import Environment, Sink, Source, StreamConfig
+
+
+class Bindings:
+    """Bound sources and sinks, and the environment for all other streams."""
+
+    def __init__(self, environment: Environment, graph: Graph, bind: Mapping[str, Any]) -> None:
+        self.environment = environment
+        self.sources: dict[str, Source] = {}
+        self.sinks: dict[str, Sink] = {}
+        read = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
+        written = {output.stream for spec in graph.specs.values() for output in outputs_of(spec)}
+        for name, what in bind.items():
+            if name in read:
+                self.sources[name] = _source(what)
+            elif name in written:
+                self.sinks[name] = _sink(what)
+            else:
+                known = ", ".join(sorted(read | written))
+                raise SamzaError(f"bind has {name!r}, which the app neither reads nor writes; it has {known}")
+
+    def streams_of(self, spec: Input) -> list[str]:
+        """Return the streams that an input stands for: one, or all that match its pattern now."""
+        if not spec.is_pattern or spec.stream in self.sources:
+            return [spec.stream]
+        return sorted(name for name in self.environment.streams() if fnmatchcase(name, spec.stream))
+
+    def partition_counts(self, graph: Graph) -> dict[str, int]:
+        """Return the partitions of every stream that exists already."""
+        existing = {name: config.partitions for name, config in self.environment.streams().items()}
+        for spec in graph.specs.values():
+            if isinstance(spec, Input) and spec.is_pattern:
+                existing[spec.stream] = max((existing[name] for name in self.streams_of(spec)), default=1)
+        return existing | {name: source.partitions for name, source in self.sources.items()}
+
+    def create_streams(self, plan: Plan) -> None:
+        """Make every stream of the plan that does not exist; raises SamzaError where one contradicts the plan."""
+        compacted = {stream.name for stream in plan.streams if stream.role == "table"}
+        for stream in plan.streams:
+            bound = stream.name in self.sources or stream.name in self.sinks
+            if bound or "*" in stream.name or "?" in stream.name:
+                continue
+            wanted = StreamConfig(partitions=stream.partitions or 1, compacted=stream.name in compacted)
+            found = self.environment.create_stream(stream.name, wanted)
+            if stream.role == "intermediate" and found.partitions != wanted.partitions:
+                raise SamzaError(
+                    f"the intermediate stream {stream.name!r} has {found.partitions} partitions and the plan wants "
+                    f"{wanted.partitions}: keys would move away from their state. Say partitions={found.partitions} "
+                    f"in its partition_by, or begin anew: samza-dsl reset {plan.app}"
+                )
+
+    def partitions(self, stream: str) -> int:
+        """Return how many partitions a stream has, wherever it lives."""
+        if stream in self.sources:
+            return self.sources[stream].partitions
+        return self.environment.streams()[stream].partitions
+
+    def origin(self, stream: str, partition: int) -> Origin:
+        """Return how to read one partition."""
+        source = self.sources.get(stream)
+        if source is not None:
+            bound = source
+            return Origin(
+                system=bound.name,
+                stream=stream,
+                partition=partition,
+                read=lambda offset: bound.read(partition, offset),
+                offsets=lambda: bound.offsets(partition),
+                version=lambda: 0,
+            )
+        environment = self.environment
+        return Origin(
+            system="log",
+            stream=stream,
+            partition=partition,
+            read=lambda offset: environment.read(stream, partition, offset),
+            offsets=lambda: environment.offsets(stream, partition),
+            version=environment.version,
+        )
+
+    def close(self) -> None:
+        """Close what was bound."""
+        for bound in (*self.sources.values(), *self.sinks.values()):
+            bound.close()
+
+
+def outputs_of(spec: Spec) -> list[Any]:
+    """Return the outputs that an operator writes."""
+    return [spec.output] if isinstance(spec, SendTo) else list(getattr(spec, "outputs", ()))
+
+
+def intermediate_of(graph: Graph, spec: Spec) -> str:
+    """Return the stream that a repartitioning writes."""
+    assert spec.op_id is not None and (isinstance(spec, PartitionBy) or spec.repartitions)
+    return intermediate(graph.app, spec.op_id)
+
+
+def _source(what: Any) -> Source:
+    if isinstance(what, str | Path):
+        from runtime.systems.files import open_source
+
+        return open_source(Path(what))
+    if isinstance(what, list):
+        from runtime.systems.lists import ListSource
+
+        return ListSource(what)
+    return what  # type: ignore[no-any-return]
+
+
+def _sink(what: Any) -> Sink:
+    if isinstance(what, str | Path):
+        from runtime.systems.files import open_sink
+
+        return open_sink(Path(what))
+    return what  # type: ignore[no-any-return]

@@ -1,0 +1,159 @@
+"""One stage in one task: fused segments, and behind them the operators that keep state, write, or await."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from operators.base import Batch, Operator
+from planner.fuse import Segment, compile_segment
+from planner.graph import Graph
+from planner.plan import SegmentPlan, StagePlan
+from runtime.failures import Failure, locate
+
+
+class Exit(Protocol):
+    """What takes the rows that leave a segment."""
+
+    def take(self, batch: Batch) -> Batch | None:
+        """Take rows in; what is returned goes on below the operator."""
+
+
+@dataclass
+class Counts:
+    """How many messages passed where: what enters segments, what leaves them, and what only they can count."""
+
+    entered: dict[str, int] = field(default_factory=dict)
+    left: dict[str, int] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
+    late: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> Counts:
+        """Return counts of their own."""
+        return Counts(dict(self.entered), dict(self.left), dict(self.counted), dict(self.late))
+
+
+class FusedSegment:
+    """A generated function at work: batches in, and per exit the rows that reach it."""
+
+    def __init__(self, plan: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], columns: frozenset[str]) -> None:
+        self.plan = plan
+        self.columns = columns
+        self._full, self.filename = compile_segment(plan, functions)
+        self._plain: Segment | None = None
+        if not plan.keyed:
+            self._plain, self.plain_filename = compile_segment(plan, functions, plain=True)
+
+    def run(self, batch: Batch, counts: Counts) -> list[tuple[str, Batch]]:
+        """Return the rows that reach each exit, in order, with the columns that something downstream reads."""
+        plan = self.plan
+        carried = [name for name in self.columns if getattr(batch, name) is not None]
+        if carried or self._plain is None:
+            results = self._full(batch.values, batch.keys)
+        else:
+            results = self._plain(batch.values)
+        entered, left = counts.entered, counts.left
+        entered[plan.entry] = entered.get(plan.entry, 0) + len(batch.values)
+        for id, number in zip(plan.counted, results[-1], strict=True):
+            counts.counted[id] = counts.counted.get(id, 0) + number
+        found = []
+        for exit, (values, rows) in zip(plan.exits, results, strict=False):
+            if values:
+                left[exit.id] = left.get(exit.id, 0) + len(values)
+                out = Batch(values)
+                for name in carried:
+                    column = getattr(batch, name)
+                    setattr(out, name, column if rows is None else list(map(column.__getitem__, rows)))
+                found.append((exit.id, out))
+        return found
+
+
+class Chain:
+    """The operators of a stage in one task, each reached through its exit.
+
+    `operators` are the stateful ones, by id, parents first; `exits` what each exit leads to, the async ones apart.
+    """
+
+    def __init__(
+        self,
+        stage: StagePlan,
+        graph: Graph,
+        functions: Mapping[str, Mapping[str, Any]],
+        exits: Mapping[str, Exit],
+        operators: Mapping[str, Operator],
+        columns: frozenset[str],
+    ) -> None:
+        self.stage = stage
+        self.graph = graph
+        self.exits = exits
+        self.operators = operators
+        self.counts = Counts()
+        self.segments = {plan.entry: FusedSegment(plan, functions, columns) for plan in stage.segments}
+        self.lines = {segment.filename: segment.plan.lines for segment in self.segments.values()}
+        for segment in self.segments.values():
+            if not segment.plan.keyed:
+                self.lines[segment.plain_filename] = segment.plan.plain_lines
+        self.first_operator = {
+            exit.id: exit.operators[0] for plan in stage.segments for exit in plan.exits
+        }
+        self.awaits = frozenset(id for id in stage.operators if graph.specs[id].asynchronous)
+
+    def explore(self, entry: str, batch: Batch) -> list[tuple[str, Batch]]:
+        """Run the stateless operators below `entry`; raises Failure with the operator that raised."""
+        try:
+            return self.segments[entry].run(batch, self.counts)
+        except Exception as error:
+            raise Failure(locate(error, self.lines, entry), error) from error
+
+    def run(self, entry: str, batch: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
+        """Take rows through everything below `entry` that does not await; what reaches an await is handed on."""
+        for exit, rows in self.explore(entry, batch):
+            if exit in self.awaits and hand_on is not None:
+                hand_on(exit, rows)
+            else:
+                self.apply(exit, rows, hand_on)
+
+    def apply(self, exit: str, rows: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
+        """Let rows take effect at an exit, and what that emits further down."""
+        try:
+            emitted = self.exits[exit].take(rows)
+        except Failure:
+            raise
+        except Exception as error:
+            raise Failure(self.first_operator[exit], error) from error
+        if emitted is not None and emitted.values:
+            self.emit(exit, emitted, hand_on)
+
+    def emit(self, id: str, emitted: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
+        """Send what a stateful operator emits on: as messages of their own where something below awaits."""
+        if hand_on is not None and self.awaits_below(id):
+            hand_on(id, emitted)
+        else:
+            self.run(id, emitted, hand_on)
+
+    def next_due(self) -> int:
+        """Return the smallest watermark at which an operator has something to fire."""
+        return min((operator.next_due() for operator in self.operators.values()), default=2**63)
+
+    def due(self, watermark: int) -> Iterator[tuple[str, Batch]]:
+        """Yield what each operator fires at `watermark`, parents first; run each before asking for the next."""
+        for id, operator in self.operators.items():
+            if operator.next_due() <= watermark:
+                try:
+                    fired = operator.on_watermark(watermark)
+                except Exception as error:
+                    raise Failure(id, error) from error
+                if fired is not None:
+                    yield id, fired
+
+    def awaits_below(self, id: str) -> bool:
+        """Whether what an operator emits may reach one that awaits."""
+        segment = self.segments.get(id)
+        if segment is None:
+            return False
+        return any(
+            exit.id in self.awaits or (exit.id in self.operators and self.awaits_below(exit.id))
+            for exit in segment.plan.exits
+        )
+

@@ -1,0 +1,42 @@
+"""Chooses which source partition is read next: by priority, in turn among equals, and nobody starves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = 8
+"""One choice in so many begins with the lowest priority."""
+
+
+class Chooser(Generic[T]):
+    """Goes round what can be chosen, the highest priority first.
+
+    >>> chooser = Chooser([(0, "a"), (0, "b"), (5, "urgent")])
+    >>> [chooser.choose(lambda what: what != "urgent") for _ in range(3)]
+    ['a', 'b', 'a']
+    >>> chooser.choose(lambda what: True)
+    'urgent'
+    """
+
+    def __init__(self, choices: Iterable[tuple[int, T]]) -> None:
+        by_priority: dict[int, deque[T]] = {}
+        for priority, what in choices:
+            by_priority.setdefault(priority, deque()).append(what)
+        self._groups = [by_priority[priority] for priority in sorted(by_priority, reverse=True)]
+        self._turn = 0
+
+    def choose(self, ready: Callable[[T], bool]) -> T | None:
+        """Return the next that is ready, or None; it goes to the end of its group."""
+        self._turn += 1
+        groups = self._groups if self._turn % PATIENCE else self._groups[::-1]
+        for group in groups:
+            for _ in range(len(group)):
+                what = group[0]
+                group.rotate(-1)
+                if ready(what):
+                    return what
+        return None

@@ -1,0 +1,115 @@
+"""The commit at a cut: outputs, intermediate messages, state and positions of all tasks become visible together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from operators.base import MIN_TIMESTAMP, Batch
+from planner.graph import Graph
+from runtime.bindings import Bindings, intermediate_of
+from runtime.checkpoint import Checkpoint
+from runtime.clock import Clock
+from runtime.systems.base import Append, Commit, Control
+from runtime.task import Lane, Task
+
+SHARED = "outputs"
+"""The checkpoint of what belongs to no task: the positions of bound outputs."""
+
+
+class Committer:
+    """Gathers what the tasks have done into one commit, and tells them when it is durable."""
+
+    def __init__(
+        self, app: str, generation: int, graph: Graph, bindings: Bindings, clock: Clock, positions: dict[str, int]
+    ) -> None:
+        self.app = app
+        self.generation = generation
+        self.commits = 0
+        self.put_ms: dict[int, float] = {}
+        self._graph = graph
+        self._bindings = bindings
+        self._clock = clock
+        self._positions = positions
+        self._told: dict[tuple[int, str], int] = {}
+
+    def gather(self, tasks: Iterable[Task]) -> Commit:
+        """Return the commit of everything that the tasks have done; nothing is changed yet."""
+        appends: list[Append] = []
+        state: list[Any] = []
+        checkpoints: dict[str, Checkpoint] = {}
+        for task in tasks:
+            if not task.touched:
+                continue
+            started = self._clock.elapsed_ms()
+            appends += self._messages(task)
+            state += [changes for store in task.stores.values() if (changes := store.changes()).items]
+            readers = [reader for lane in task.lanes for reader in lane.readers]
+            readers += [reader for reader, _, _ in task.tables.values()]
+            checkpoints[str(task.number)] = Checkpoint(self.generation, tuple(r.position() for r in readers))
+            self.put_ms[task.number] = self.put_ms.get(task.number, 0) + self._clock.elapsed_ms() - started
+        return Commit(self.app, self.generation, appends, state, checkpoints)
+
+    def write(self, commit: Commit, tasks: Iterable[Task]) -> None:
+        """Make it durable: bound outputs first, which a restart takes back to the positions that the commit holds."""
+        positions = dict(self._positions)
+        for stream, sink in self._bindings.sinks.items():
+            batches = [task.outputs.pending[stream, 0] for task in tasks if (stream, 0) in task.outputs.pending]
+            for batch in batches:
+                sink.write(batch)
+            if batches:
+                positions[stream] = sink.flush()
+        if positions != self._positions:
+            commit.checkpoints[SHARED] = Checkpoint(self.generation, outputs=positions)
+        self._bindings.environment.commit(commit)
+        self._positions = positions
+
+    def done(self, commit: Commit, tasks: Iterable[Task]) -> None:
+        """After a commit: what was pending is no more, what was written is clean."""
+        self.commits += 1
+        for append in commit.appends:
+            if append.control is not None:
+                self._told[int(append.control.producer), append.stream] = append.control.watermark
+        for task in tasks:
+            if task.touched:
+                task.touched = False
+                task.outputs.clear()
+                for store in task.stores.values():
+                    store.committed()
+
+    def _messages(self, task: Task) -> list[Append]:
+        controls = {
+            stream: watermark
+            for lane in task.lanes
+            for stream in self._written_by(lane)
+            if (watermark := forwardable(lane)) > self._told.get((task.number, stream), MIN_TIMESTAMP)
+        }
+        appends = []
+        for (stream, partition), batch in task.outputs.pending.items():
+            if stream not in self._bindings.sinks and batch.values and stream not in controls:
+                appends.append(Append(stream, partition, _without_gaps(batch, self._clock)))
+        for stream, watermark in controls.items():
+            control = Control(str(task.number), watermark, self.generation)
+            for partition in range(self._bindings.partitions(stream)):
+                batch = task.outputs.pending.get((stream, partition), Batch([]))
+                appends.append(Append(stream, partition, _without_gaps(batch, self._clock), control))
+        return appends
+
+    def _written_by(self, lane: Lane) -> list[str]:
+        specs = (self._graph.specs[id] for id in lane.chain.stage.operators)
+        return [intermediate_of(self._graph, spec) for spec in specs if spec.repartitions]
+
+
+def forwardable(lane: Lane) -> int:
+    """Return the watermark that may be sent on: no further than what is in flight may still emit with."""
+    lowest = lane.units.lowest_stamp if lane.units is not None else None
+    return lane.watermark if lowest is None else min(lane.watermark, lowest)
+
+
+def _without_gaps(batch: Batch, clock: Clock) -> Batch:
+    """Give rows that have no time the time of the commit, where others of the batch have one."""
+    if batch.timestamps is not None and None in batch.timestamps:
+        now = clock.now_ms()
+        batch.timestamps = [now if at is None else at for at in batch.timestamps]
+        batch.stamps = None if batch.stamps is None else [now if at is None else at for at in batch.stamps]
+    return batch

@@ -1,0 +1,204 @@
+"""Where rows leave the fused functions: writing, repartitioning, keeping state, calling a sink or a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from operators.base import Batch, Operator
+from operators.io import Output
+from operators.process import ProcessOperator
+from operators.task import Effects, Envelope, TaskContext, TaskOperator
+from operators.window import WindowOperator
+from runtime.outputs import Destination, Outputs
+from runtime.serdes import encode_all
+
+DecodeKey = Callable[[bytes], Any]
+
+
+class SendToExit:
+    """Writes rows to an output."""
+
+    def __init__(self, outputs: Outputs, to: Destination, decode_key: DecodeKey | None) -> None:
+        self._outputs = outputs
+        self._to = to
+        self._decode_key = decode_key
+
+    def take(self, batch: Batch) -> None:
+        """Write."""
+        self._outputs.write(self._to, batch, self._decode_key)
+
+
+class PartitionByExit:
+    """Gives rows their new key and writes them to its partition of an intermediate stream."""
+
+    def __init__(self, outputs: Outputs, to: Destination, key_of: Callable[[Any], Any]) -> None:
+        self._outputs = outputs
+        self._to = to
+        self._key_of = key_of
+
+    def take(self, batch: Batch) -> None:
+        """Write."""
+        to = self._to
+        assert to.key is not None
+        keys = list(map(self._key_of, batch.values))
+        encoded = Batch(encode_all(to.value, batch.values), encode_all(to.key, keys), batch.timestamps, batch.stamps)
+        self._outputs.route(to, encoded, keys)
+
+
+class BroadcastExit:
+    """Writes rows to every partition of an intermediate stream."""
+
+    def __init__(self, outputs: Outputs, to: Destination) -> None:
+        self._outputs = outputs
+        self._to = to
+
+    def take(self, batch: Batch) -> None:
+        """Write."""
+        encoded = Batch(encode_all(self._to.value, batch.values), batch.keys, batch.timestamps, batch.stamps)
+        for partition in range(self._to.partitions):
+            self._outputs.append((self._to.stream, partition), encoded)
+
+
+class SinkExit:
+    """Calls the user's function."""
+
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        self._function = function
+
+    def take(self, batch: Batch) -> None:
+        """Call it for every row, in order."""
+        for value in batch.values:
+            self._function(value)
+
+
+class StatefulExit:
+    """Hands rows to a stateful operator; those that are late there go where the user wants them."""
+
+    def __init__(self, operator: Operator, on_late: Callable[[Batch], None]) -> None:
+        self._operator = operator
+        self._on_late = on_late
+
+    def take(self, batch: Batch) -> Batch | None:
+        """Process, and return what is emitted at once."""
+        if batch.timestamps is None:
+            raise ValueError("the records have no timestamps, and event time is needed here; give the input timestamp=")
+        if batch.stamps is None:
+            batch.stamps = list(batch.timestamps)
+        emitted = self._operator.process(batch)
+        if isinstance(self._operator, WindowOperator) and self._operator.late is not None:
+            self._on_late(self._operator.late)
+        return emitted
+
+
+class Callback:
+    """What a callback-style process completes, once, from any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self._loop.create_future()
+
+    def complete(self) -> None:
+        """Say that the message is processed."""
+        self._loop.call_soon_threadsafe(self._settle, None)
+
+    def fail(self, error: Exception) -> None:
+        """Say that it could not be processed."""
+        self._loop.call_soon_threadsafe(self._settle, error)
+
+    def _settle(self, error: Exception | None) -> None:
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+
+class TaskExit:
+    """Calls the user's own task, and applies the effects of its complete calls."""
+
+    def __init__(
+        self,
+        operator: TaskOperator,
+        outputs: Outputs,
+        destinations: dict[Output, Destination],
+        functions: dict[str, Callable[..., Any]],
+        form: str,
+        context: Callable[[], TaskContext],
+        decode_key: DecodeKey,
+        request: Callable[[Effects], None],
+        source: Callable[[], tuple[str, int]],
+    ) -> None:
+        self._operator = operator
+        self._outputs = outputs
+        self._destinations = destinations
+        self._functions = functions
+        self._form = form
+        self._context = context
+        self._decode_key = decode_key
+        self._request = request
+        self._source = source
+
+    def take(self, batch: Batch) -> None:
+        """Call the function per row, or apply the effects that async calls came to."""
+        timestamps: list[Any] = batch.timestamps or [None] * len(batch)
+        stamps = batch.stamps or timestamps
+        if all(type(value) is Effects for value in batch.values):
+            for value, timestamp, stamp in zip(batch.values, timestamps, stamps, strict=True):
+                self.apply(value, timestamp, stamp)
+            return
+        for envelope, stamp in zip(self.envelopes(batch, *self._source()), stamps, strict=True):
+            context = self._context()
+            self._functions["process"](envelope, context)
+            self.apply(context.effects, envelope.timestamp, stamp)
+
+    def envelopes(self, batch: Batch, stream: str, partition: int) -> list[Envelope]:
+        """Return rows as the messages that a task sees."""
+        none = [None] * len(batch)
+        columns = zip(batch.keys or none, batch.values, batch.timestamps or none, batch.offsets or none, strict=True)
+        decode = self._decode_key
+        return [
+            Envelope(None if key is None else decode(key), value, timestamp, stream, partition, offset or 0)
+            for key, value, timestamp, offset in columns
+        ]
+
+    async def call(self, envelope: Envelope) -> list[Effects]:
+        """Call an async or callback process, and return the effects of the complete call."""
+        context = self._context()
+        process = self._functions["process"]
+        if self._form == "async":
+            await process(envelope, context)
+        else:
+            callback = Callback()
+            process(envelope, context, callback)
+            await callback.done
+        return [context.effects]
+
+    def call_window(self, now_ms: int) -> None:
+        """Call the user's timer function and apply its effects."""
+        context = self._context()
+        self._functions["window"](context)
+        self.apply(context.effects, now_ms, now_ms)
+
+    def apply(self, effects: Effects, timestamp: int | None, stamp: int | None) -> None:
+        """Write state and messages, and pass requests on."""
+        self._operator.apply(effects)
+        for output, batch in self._operator.sent([(effects, timestamp, stamp)]).items():
+            to = self._destinations.get(output)
+            if to is None:
+                raise ValueError(f"the task sent to {output.stream!r}, which is not among its outputs=[...]")
+            batch.keys = encode_all(to.key, batch.keys) if to.key and batch.keys else None
+            self._outputs.write(to, batch)
+        if effects.commit or effects.shutdown:
+            self._request(effects)
+
+
+def operator_of(spec: Any, functions: dict[str, Any], store: Any, decode_key: DecodeKey) -> Operator:
+    """Build the state machine of a stateful spec."""
+    if spec.kind == "window":
+        return WindowOperator(spec, store, decode_key)
+    return ProcessOperator(spec, functions, store, decode_key)
+
+

@@ -1,0 +1,114 @@
+"""What happens when a user's function raises: effects are taken back, and the record meets its operator's policy."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from operators.base import Batch
+from operators.policies import DeadLetter, Retry, Skip, final
+from planner.graph import Graph
+from runtime.chain import Chain
+from runtime.failures import Failure, tell
+from runtime.outputs import Outputs
+
+
+class Guard:
+    """Runs work on a chain so that a record leaves all of its effects or none.
+
+    Where every operator's policy is to fail, nothing needs taking back: the run ends, and its commit never comes.
+    """
+
+    def __init__(self, chain: Chain, graph: Graph, stores: Sequence[Any], outputs: Outputs) -> None:
+        self.chain = chain
+        self.graph = graph
+        self.skipped: Counter[str] = Counter()
+        self.dead_lettered: Counter[str] = Counter()
+        self.retried: Counter[str] = Counter()
+        self._stores = stores
+        self._outputs = outputs
+        self.lenient = any(not _fails(graph.specs[id].on_error) for id in chain.stage.operators)
+
+    def attempt(self, work: Callable[[], None]) -> Failure | None:
+        """Do work; where it fails take all of it back and return the failure."""
+        if not self.lenient:
+            try:
+                work()
+            except Failure as failure:
+                return failure
+            return None
+        counts = self.chain.counts.copy()
+        for store in self._stores:
+            store.savepoint()
+        self._outputs.savepoint()
+        try:
+            work()
+        except Failure as failure:
+            for store in self._stores:
+                store.rollback()
+            self._outputs.rollback()
+            self.chain.counts = counts
+            return failure
+        for store in self._stores:
+            store.release()
+        self._outputs.release()
+        return None
+
+    def each(self, work: Callable[[Batch], None], batch: Batch, raw: Batch, where: Callable[[int], str]) -> None:
+        """Do work on all rows at once; where that fails, row by row, each under its policy."""
+        failure = self.attempt(lambda: work(batch))
+        if failure is None:
+            return
+        if not self.lenient:
+            raise tell(self.graph.specs[failure.operator], failure.error, where(_row_of(failure.error, len(batch))))
+        for row in range(len(batch)):
+            self.one(lambda row=row: work(batch.row(row)), raw.row(row), where(row))  # type: ignore[misc]
+
+    def one(self, work: Callable[[], None], raw: Batch, where: str) -> None:
+        """Do the work of one record, again as often as its policy says, and settle it when that does not help."""
+        tries = 0
+        while (failure := self.attempt(work)) is not None:
+            spec = self.graph.specs[failure.operator]
+            if not isinstance(spec.on_error, Retry) or tries >= spec.on_error.times or spec.asynchronous:
+                self.settle(failure, raw, where)
+                return
+            self.retried[failure.operator] += 1
+            time.sleep(spec.on_error.backoff_ms * 2**tries / 1_000)
+            tries += 1
+
+    def settle(self, failure: Failure, raw: Batch, where: str) -> None:
+        """Apply the policy of the operator that failed to a record with no effects left; raises when it is to fail."""
+        spec = self.graph.specs[failure.operator]
+        policy = final(spec.on_error) if spec.on_error is not None else None
+        if isinstance(policy, Skip):
+            self.skipped[failure.operator] += 1
+        elif isinstance(policy, DeadLetter):
+            self.dead_lettered[failure.operator] += 1
+            stream, _, place = where.partition("/")
+            partition, _, offset = place.partition(" at ")
+            headers = {
+                "stream": stream.encode(),
+                "partition": partition.encode(),
+                "offset": offset.encode(),
+                "operator": failure.operator.encode(),
+                "error": f"{type(failure.error).__name__}: {failure.error}".encode(errors="replace"),
+            }
+            self._outputs.dead_letter(policy.stream, raw, headers)
+        else:
+            raise tell(spec, failure.error, where)
+
+
+def _fails(policy: Any) -> bool:
+    return policy is None or not isinstance(policy, Skip | DeadLetter | Retry)
+
+
+def _row_of(error: Exception, length: int) -> int:
+    """Return the row at which fused source was when it raised: its frame knows."""
+    trace, row = error.__traceback__, 0
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith("<fused "):
+            row = trace.tb_frame.f_locals.get("row", 0)
+        trace = trace.tb_next
+    return min(row, length - 1)

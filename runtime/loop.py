@@ -1,0 +1,248 @@
+"""The event loop: choose a message, feed its task, fire what is due, commit at a cut, and block when all are busy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+
+from operators.table_join import TableContents
+from planner.plan import Options
+from runtime.chooser import Chooser
+from runtime.clock import Clock, sleep_ms
+from runtime.commit import Committer
+from runtime.guard import Guard
+from runtime.failures import Failure
+from runtime.inputs import Reader, Taken
+from runtime.task import Lane, Task, place_of
+
+POLL_MS = 50.0
+"""How often an idle loop looks whether another process has written something."""
+SLICE_MS = 5.0
+"""How long the loop works before it lets other coroutines run."""
+
+BroadcastTables = Mapping[str, tuple[list[Reader], TableContents, Guard]]
+Choice = tuple[Task, Lane, Reader]
+
+
+class Loop:
+    """Runs all tasks of a container until their inputs end or a stop is asked for."""
+
+    def __init__(
+        self,
+        tasks: list[Task],
+        broadcast: BroadcastTables,
+        committer: Committer,
+        options: Options,
+        clock: Clock,
+        writer: Executor,
+        threads: Executor | None = None,
+    ) -> None:
+        self.tasks = tasks
+        self.committer = committer
+        self.commit_ms = 0.0
+        self.committed_at: float | None = None
+        self.stopping = False
+        self._broadcast = broadcast
+        self._options = options
+        self._clock = clock
+        self._writer = writer
+        self._threads = threads
+        self._working: dict[asyncio.Future[None], Task] = {}
+        self._awake = asyncio.Event()
+        self._commit_wanted = False
+        self._due_ms = clock.elapsed_ms() + options.commit_interval_ms
+        choices = [(reader.priority, (task, lane, reader)) for task in tasks for lane in task.lanes for reader in lane.readers]
+        self._chooser: Chooser[Choice] = Chooser(choices)
+        self._bootstraps = {
+            reader: reader.origin.offsets().end for reader in self._table_readers() if not reader.exhausted
+        }
+
+    def wake(self) -> None:
+        """Have the loop look around again."""
+        self._awake.set()
+
+    def stop(self) -> None:
+        """Ask for an end: what is in flight completes, and is committed."""
+        self.stopping = True
+        self.wake()
+
+    def want_commit(self) -> None:
+        """Ask for a commit as soon as it can be made."""
+        self._commit_wanted = True
+        self.wake()
+
+    async def run(self) -> None:
+        """Run to the end; raises what stopped it, after everything in flight was cancelled."""
+        try:
+            while not await self._turn():
+                pass
+        finally:
+            await self._abandon()
+
+    async def _turn(self) -> bool:
+        """Work for a while; return whether all is done."""
+        began = self._clock.elapsed_ms()
+        worked = False
+        while self._step():
+            worked = True
+            if self._clock.elapsed_ms() - began > SLICE_MS:
+                break
+        if self._wants_commit(worked) and self._may_commit():
+            await self._commit()
+            return False
+        if worked:
+            await sleep_ms(0)
+            return False
+        if self._finished():
+            return True
+        await self._wait()
+        return False
+
+    def _step(self) -> bool:
+        """Do one thing, if there is one to do."""
+        moved = False
+        for task in self.tasks:
+            if not task.busy and (task.in_flight or task.firing):
+                moved = task.advance() or moved
+            if task.timers and not task.busy:
+                moved = task.call_timers() or moved
+        if self._is_commit_due() or self.stopping:
+            return moved
+        return self._feed_tables() or self._feed() or moved
+
+    def _feed_tables(self) -> bool:
+        """Read tables on; at first they are read to what was their end when the run began."""
+        for id, (readers, contents, guard) in self._broadcast.items():
+            for reader in readers:
+                if reader.ready():
+                    taken = reader.take(self._options.batch_records)
+                    reader.track().release()
+                    _feed_broadcast(id, contents, guard, taken, reader)
+                    return True
+        for task in self.tasks:
+            for stream, (reader, _, _) in task.tables.items():
+                if not task.busy and task.drained and reader.ready():
+                    task.feed_table(stream, self._options.batch_records)
+                    return True
+        return False
+
+    def _feed(self) -> bool:
+        if not self._bootstrapped():
+            return False
+        choice = self._chooser.choose(_has_room)
+        if choice is None:
+            return False
+        task, lane, reader = choice
+        limit = min(task.room(lane), self._options.batch_records)
+        if self._threads is not None and lane.units is None:
+            self._work_in_thread(task, lambda: task.feed(lane, reader, limit))
+        else:
+            task.feed(lane, reader, limit)
+        return True
+
+    def _work_in_thread(self, task: Task, work: Callable[[], None]) -> None:
+        task.busy = True
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        self._working[future] = task
+
+        def done(future: asyncio.Future[None]) -> None:
+            task.busy = False
+            self.wake()
+
+        future.add_done_callback(done)
+
+    def _bootstrapped(self) -> bool:
+        for reader, end in [*self._bootstraps.items()]:
+            if reader.next_offset >= end or reader.exhausted:
+                del self._bootstraps[reader]
+        return not self._bootstraps
+
+    def _table_readers(self) -> list[Reader]:
+        shared = [reader for readers, _, _ in self._broadcast.values() for reader in readers]
+        return shared + [reader for task in self.tasks for reader, _, _ in task.tables.values()]
+
+    def _wants_commit(self, worked: bool) -> bool:
+        if not any(task.touched for task in self.tasks):
+            if self._clock.elapsed_ms() >= self._due_ms:
+                self._due_ms = self._clock.elapsed_ms() + self._options.commit_interval_ms
+            return False
+        idle = not worked and self._drained()
+        return idle or self._is_commit_due() or self.stopping
+
+    def _is_commit_due(self) -> bool:
+        if self._commit_wanted or self._clock.elapsed_ms() >= self._due_ms:
+            return any(task.touched for task in self.tasks)
+        return sum(task.outputs.count for task in self.tasks) >= self._options.max_uncommitted
+
+    def _may_commit(self) -> bool:
+        if self._options.guarantee == "exactly_once" or self.stopping:
+            return self._drained()
+        return not any(task.busy or task.firing for task in self.tasks)
+
+    def _drained(self) -> bool:
+        return all(task.drained for task in self.tasks)
+
+    async def _commit(self) -> None:
+        """Commit while nothing else happens in any task; the write itself is in a thread of its own."""
+        started = self._clock.elapsed_ms()
+        self._commit_wanted = False
+        commit = self.committer.gather(self.tasks)
+        loop = asyncio.get_running_loop()
+        await asyncio.shield(loop.run_in_executor(self._writer, self.committer.write, commit, self.tasks))
+        self.committer.done(commit, self.tasks)
+        self.committed_at = self._clock.elapsed_ms()
+        self.commit_ms += self.committed_at - started
+        self._due_ms = self.committed_at + self._options.commit_interval_ms
+
+    def _finished(self) -> bool:
+        """Whether nothing is left to do: asked to stop, or all inputs read, and everything committed."""
+        if any(task.touched for task in self.tasks) or not self._drained():
+            return False
+        if self.stopping:
+            return True
+        sources = [reader for task in self.tasks for lane in task.lanes for reader in lane.readers if not reader.later]
+        return all(reader.exhausted for reader in sources) and not self._bootstraps
+
+    async def _wait(self) -> None:
+        """Block until a call returns, a timer is due, or something may have been written."""
+        for future in [done for done in self._working if done.done()]:
+            del self._working[future]
+            future.result()
+        wait_ms = POLL_MS if self._drained() else max(self._due_ms - self._clock.elapsed_ms(), 1.0)
+        for task in self.tasks:
+            for timer in task.timers:
+                wait_ms = min(wait_ms, max(timer.due_ms - self._clock.elapsed_ms(), 1.0))
+        try:
+            await asyncio.wait_for(self._awake.wait(), wait_ms / 1_000)
+        except TimeoutError:
+            pass
+        self._awake.clear()
+
+    async def _abandon(self) -> None:
+        """Cancel every call that is still under way, and wait until all have heeded it."""
+        futures = [
+            future
+            for task in self.tasks
+            for lane in task.lanes
+            if lane.units is not None
+            for pool in lane.units.pools.values()
+            for future in pool.cancel()
+        ]
+        if futures:
+            await asyncio.wait(futures, timeout=5)
+        if self._working:
+            await asyncio.wait(self._working)
+
+
+def _has_room(choice: Choice) -> bool:
+    task, lane, reader = choice
+    return task.room(lane) > 0 and reader.ready()
+
+
+def _feed_broadcast(id: str, contents: TableContents, guard: Guard, taken: Taken, reader: Reader) -> None:
+    """Take updates of a table that all tasks share in; its malformed rows have no commit to be dead-lettered in."""
+    for record in taken.malformed:
+        guard.settle(Failure(id, record.error), record.row, place_of(reader, record.row, 0))
+    if len(taken.batch):
+        contents.process(taken.batch)

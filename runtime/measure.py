@@ -1,0 +1,124 @@
+"""Gathers a run's metrics from counters, deriving for fused operators what their neighbours tell."""
+
+from __future__ import annotations
+
+from operators.base import MIN_TIMESTAMP
+from planner.fuse import exit_of
+from planner.graph import Graph
+from runtime.clock import Clock
+from runtime.inputs import Reader
+from runtime.loop import Loop
+from runtime.metrics import InputMetrics, OperatorMetrics, RunMetrics, StoreMetrics, TaskMetrics
+from runtime.systems.base import Environment
+from runtime.task import Lane, Task
+
+
+def measure(environment: Environment, graph: Graph, loop: Loop, elapsed_ms: float, clock: Clock) -> RunMetrics:
+    """Return everything that is known of a run at this moment."""
+    stats = environment.state_stats(graph.app)
+    since = None if loop.committed_at is None else clock.elapsed_ms() - loop.committed_at
+    return RunMetrics(
+        operators=tuple(one for task in loop.tasks for lane in task.lanes for one in _operators(graph, task, lane)),
+        tasks=tuple(_task(task, loop) for task in loop.tasks),
+        inputs=tuple(_input(reader, task) for task in loop.tasks for lane in task.lanes for reader in lane.readers),
+        stores=tuple(StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items()),
+        commits=loop.committer.commits,
+        commit_ms=loop.commit_ms,
+        since_commit_ms=since,
+        elapsed_ms=elapsed_ms,
+    )
+
+
+def _operators(graph: Graph, task: Task, lane: Lane) -> list[OperatorMetrics]:
+    derive = _Derived(graph, lane)
+    contexts, guard = task.functions.contexts, lane.guard
+    return [
+        OperatorMetrics(
+            operator=id,
+            task=task.number,
+            received=derive.received(id),
+            emitted=derive.emitted(id),
+            skipped=guard.skipped[id],
+            dead_lettered=guard.dead_lettered[id],
+            retried=guard.retried[id] + (lane.units.pools[id].retried if lane.units and id in lane.units.pools else 0),
+            late=lane.chain.counts.late.get(id, 0),
+            counters=dict(contexts[id].counters) if id in contexts else {},
+        )
+        for id in lane.chain.stage.operators
+    ]
+
+
+class _Derived:
+    """How many messages passed an operator, from what its chain has counted."""
+
+    def __init__(self, graph: Graph, lane: Lane) -> None:
+        self._graph = graph
+        self._counts = lane.chain.counts
+        self._inside = set(lane.chain.stage.operators)
+        self._entries = set(lane.chain.segments)
+        self._counted = {id for plan in lane.chain.stage.segments for id in plan.counted}
+
+    def received(self, id: str) -> int:
+        spec = self._graph.specs[id]
+        if spec.source:
+            return self._counts.entered.get(id, 0)
+        if spec.code is None and self._alone(id):
+            return self._counts.left.get(exit_of(spec), 0)
+        return sum(self.emitted(parent) for parent in self._graph.streams_into(id))
+
+    def emitted(self, id: str) -> int:
+        spec = self._graph.specs[id]
+        if id in self._counted:
+            return self._counts.counted.get(id, 0)
+        if id in self._entries:
+            return self._counts.entered.get(id, 0)
+        if spec.code is None:
+            return self.received(id) if spec.repartitions and id in self._inside else 0
+        return self.received(id) if spec.one_to_one else self._told_below(id)
+
+    def _told_below(self, id: str) -> int:
+        for child in self._graph.children(id):
+            spec = self._graph.specs[child]
+            if len(self._graph.streams_into(child)) == 1 and id in self._graph.streams_into(child):
+                if spec.code is None and self._alone(child):
+                    return self._counts.left.get(exit_of(spec), 0)
+                if spec.code is not None and spec.one_to_one and self._tells(child):
+                    return self._told_below(child)
+        return 0
+
+    def _tells(self, id: str) -> bool:
+        return any(
+            (spec := self._graph.specs[child]).code is None and self._alone(child) or (spec.one_to_one and self._tells(child))
+            for child in self._graph.children(id)
+            if len(self._graph.streams_into(child)) == 1
+        )
+
+    def _alone(self, id: str) -> bool:
+        exit = exit_of(self._graph.specs[id])
+        users = [spec for spec in self._graph.specs.values() if spec.code is None and not spec.source]
+        return sum(exit_of(spec) == exit for spec in users) == 1
+
+
+def _task(task: Task, loop: Loop) -> TaskMetrics:
+    return TaskMetrics(
+        task=task.number,
+        in_flight=task.in_flight,
+        process_ms=task.process_ms,
+        window_ms=task.window_ms,
+        get_ms=sum(getattr(store, "get_ms", 0.0) for store in task.stores.values()),
+        put_ms=loop.committer.put_ms.get(task.number, 0.0),
+    )
+
+
+def _input(reader: Reader, task: Task) -> InputMetrics:
+    end = reader.origin.offsets().end
+    return InputMetrics(
+        stream=reader.origin.stream,
+        partition=reader.origin.partition,
+        task=task.number,
+        offset=reader.next_offset,
+        end=end,
+        lag=max(end - reader.next_offset, 0),
+        watermark=reader.watermark if reader.watermark > MIN_TIMESTAMP else MIN_TIMESTAMP,
+        ended=reader.ended,
+    )

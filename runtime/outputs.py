@@ -1,0 +1,105 @@
+"""What a task has written since the last commit: encoded, routed to partitions, and taken back with a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from operators.base import Batch, Serde
+from operators.partition_by import Partitioner, hash_, murmur2
+from runtime.serdes import encode_all
+from runtime.systems.base import Sink
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A stream that is written: how its messages are encoded and routed; a bound `sink` takes the stream's place."""
+
+    stream: str
+    partitions: int
+    value: Serde
+    key: Serde | None = None
+    by: Partitioner = hash_
+    sink: Sink | None = None
+
+
+class Outputs:
+    """The pending messages of one task, per stream and partition."""
+
+    def __init__(self, task: int) -> None:
+        self.task = task
+        self.pending: dict[tuple[str, int], Batch] = {}
+        self.sinks: dict[str, Sink] = {}
+        self._marks: dict[tuple[str, int], int] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many messages are pending."""
+        return sum(map(len, self.pending.values()))
+
+    def write(self, to: Destination, batch: Batch, decode_key: Callable[[bytes], Any] | None = None) -> None:
+        """Encode and route rows whose `keys` are encoded by what `decode_key` reads; None leaves keys as they are."""
+        keys = batch.keys
+        if keys is not None and to.key is not None and decode_key is not None:
+            keys = encode_all(to.key, [None if key is None else decode_key(key) for key in keys])
+        encoded = Batch(encode_all(to.value, batch.values), keys, batch.timestamps, batch.stamps)
+        if to.sink is not None:
+            self.sinks[to.stream] = to.sink
+            self.append((to.stream, 0), encoded)
+        elif to.partitions == 1:
+            self.append((to.stream, 0), encoded)
+        else:
+            self.route(to, encoded, [None] * len(encoded))
+
+    def route(self, to: Destination, encoded: Batch, keys: list[Any]) -> None:
+        """Append encoded rows to the partitions of their keys, given decoded as well for the user's partitioners."""
+        count = to.partitions
+        if encoded.keys is None:
+            self.append((to.stream, self.task % count), encoded)
+            return
+        rows: list[list[int]] = [[] for _ in range(count)]
+        if to.by is hash_:
+            here = self.task % count
+            for row, key in enumerate(encoded.keys):
+                rows[here if key is None else murmur2(key) % count].append(row)
+        else:
+            for row, key in enumerate(encoded.keys):
+                rows[to.by.partition(keys[row], key or b"", count)].append(row)
+        for partition, places in enumerate(rows):
+            if places:
+                self.append((to.stream, partition), encoded.take(places))
+
+    def dead_letter(self, stream: str, row: Batch, headers: Mapping[str, bytes]) -> None:
+        """Append a record as it was stored."""
+        keys = row.keys or [None]
+        self.append((stream, 0), Batch([row.values[0]], [keys[0]], row.timestamps, None, None, [headers]))
+
+    def savepoint(self) -> None:
+        """Remember what is pending."""
+        self._marks = {place: len(batch) for place, batch in self.pending.items()}
+
+    def rollback(self) -> None:
+        """Take back what was written since the savepoint."""
+        assert self._marks is not None
+        for place in [*self.pending]:
+            if place not in self._marks:
+                del self.pending[place]
+            else:
+                self.pending[place].truncate(self._marks[place])
+        self._marks = None
+
+    def release(self) -> None:
+        """Forget the savepoint."""
+        self._marks = None
+
+    def clear(self) -> None:
+        """Forget what a commit has written."""
+        self.pending.clear()
+
+    def append(self, place: tuple[str, int], batch: Batch) -> None:
+        held = self.pending.get(place)
+        if held is None:
+            self.pending[place] = batch.copy()
+        else:
+            held.extend(batch)

@@ -1,0 +1,69 @@
+"""Going back on purpose: what happens to state, and refusing plans that would orphan it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec.structs import replace
+
+from planner.plan import Plan
+from runtime.bindings import Bindings
+from runtime.errors import SamzaError
+from runtime.systems.base import Commit, Environment
+
+
+def check_state(environment: Environment, plan: Plan) -> None:
+    """Refuse a plan without the operator that existing state belongs to; raises SamzaError."""
+    known = {store.name for store in plan.stores}
+    orphans = sorted({store for store, _ in environment.state_stats(plan.app)} - known)
+    if orphans:
+        raise SamzaError(
+            f"the app {plan.app!r} has state of {', '.join(map(repr, orphans))}, and no operator of that id now: name "
+            f'the operator as before (op_id={orphans[0]!r}), or begin anew: samza-dsl reset {plan.app}'
+        )
+
+
+def rewind(
+    environment: Environment, plan: Plan, bindings: Bindings, state: Literal["reset", "keep"] | None
+) -> int:
+    """Set an application's inputs back to their start, and return its generation.
+
+    "reset" drops state, timers, watermarks and what lies in intermediate streams. "keep" keeps them, so that replayed
+    records are late wherever their windows have fired. Raises SamzaError when the application has state and neither
+    was said.
+    """
+    intermediates = [stream for stream in plan.streams if stream.role == "intermediate"]
+    durable = [store for store in plan.stores if store.kind != "memory"]
+    if state is None and (intermediates or durable) and environment.checkpoints(plan.app):
+        raise SamzaError(
+            f"the app {plan.app!r} has state and intermediate streams, and a rewind must say what becomes of them: "
+            "--state reset (begin anew) or --state keep (replayed records are late where their windows have fired)"
+        )
+    if state == "keep":
+        return _keep(environment, plan)
+    environment.reset(plan.app)
+    for stream in intermediates:
+        environment.delete_stream(stream.name)
+    for sink in bindings.sinks.values():
+        sink.recover(0)
+    bindings.create_streams(plan)
+    return environment.generation(plan.app)
+
+
+def _keep(environment: Environment, plan: Plan) -> int:
+    sources = {stream.name for stream in plan.streams if stream.role == "input"}
+    generation = environment.generation(plan.app)
+    checkpoints = {
+        task: replace(
+            checkpoint,
+            positions=tuple(
+                replace(position, offset=0) if position.stream in sources else position
+                for position in checkpoint.positions
+            ),
+        )
+        for task, checkpoint in environment.checkpoints(plan.app).items()
+    }
+    environment.commit(Commit(plan.app, generation, [], [], checkpoints))
+    return generation
+
+

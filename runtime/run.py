@@ -1,0 +1,261 @@
+"""A run of an application: opens what it needs, drives the loop, and answers for what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from operators.base import Batch
+from operators.io import Input, Table
+from operators.partition_by import murmur2
+from operators.task import Effects
+from planner.graph import Graph
+from planner.passes import plan as make_plan
+from planner.plan import Options, Plan
+from runtime.assembly import Assembly
+from runtime.bindings import Bindings
+from runtime.checkpoint import Checkpoint
+from runtime.clock import Clock, SystemClock
+from runtime.commit import SHARED, Committer
+from runtime.errors import SamzaError
+from runtime.functions import Around
+from runtime.loop import Loop
+from runtime.measure import measure
+from runtime.metrics import RunMetrics
+from runtime.rewind import check_state, rewind
+from runtime.serdes import Tagged
+from runtime.systems.base import Append, Environment
+
+State = Literal["reset", "keep"] | None
+Watch = Callable[["Run"], Awaitable[None]]
+
+
+class Run:
+    """One run of a planned application: `metrics()` tells how it goes, `stop()` ends it."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        options: Options,
+        around: tuple[Around, ...],
+        data: str | Path | Environment,
+        *,
+        bind: Mapping[str, Any] | None = None,
+        from_start: bool = False,
+        state: State = None,
+        until_now: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._graph = graph
+        self._clock: Clock = clock or SystemClock()
+        self._started = self._clock.elapsed_ms()
+        self._owned = isinstance(data, str | Path)
+        self._environment = open_environment(data)
+        self._tasks: list[Any] = []
+        self._final: RunMetrics | None = None
+        try:
+            generation = self._environment.own(graph.app)
+            self._bindings = Bindings(self._environment, graph, bind or {})
+            self.plan: Plan = make_plan(graph, options, self._bindings.partition_counts(graph))
+            check_state(self._environment, self.plan)
+            self._bindings.create_streams(self.plan)
+            if from_start:
+                generation = rewind(self._environment, self.plan, self._bindings, state)
+            self._assemble(around, generation, until_now)
+        except BaseException:
+            self._close()
+            raise
+
+    def metrics(self) -> RunMetrics:
+        """Return the numbers of this moment; after the end, the last ones."""
+        return self._final or measure(
+            self._environment, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock
+        )
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._loop.stopping
+
+    def stop(self) -> None:
+        """Ask the run to complete what is in flight, commit and end; may be called from a signal handler."""
+        self._loop.stop()
+
+    async def ended(self) -> None:
+        """Wait for the end; raises what ended the run before its time."""
+        await asyncio.shield(self._done)
+
+    async def send(self, stream: str, value: Any, key: Any = None, timestamp: int | None = None) -> None:
+        """Append a message to an input of the environment, encoded as the pipeline reads it; `timestamp` in ms."""
+        spec = next((s for s in self._graph.specs.values() if isinstance(s, Input) and s.stream == stream), None)
+        if spec is None or stream in self._bindings.sources:
+            raise SamzaError(f"run.send({stream!r}): the app reads no such stream from its data directory")
+        data = (spec.key or Tagged()).encode(key) if key is not None else None
+        partition = murmur2(data) % self._bindings.partitions(stream) if data is not None else 0
+        batch = Batch([spec.value.encode(value)], [data], None if timestamp is None else [timestamp])
+        await asyncio.get_running_loop().run_in_executor(
+            self._writer, self._environment.append, [Append(stream, partition, batch)]
+        )
+        self._loop.wake()
+
+    async def drive(self) -> None:
+        """Run to the end, and close everything whatever happens."""
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            await self._loop.run()
+            self._final = self.metrics()
+        except BaseException as error:
+            if not self._done.done():
+                self._done.set_exception(error if isinstance(error, Exception) else SamzaError("the run was cancelled"))
+                self._done.exception()
+            raise
+        finally:
+            self._close()
+            if not self._done.done():
+                self._done.set_result(None)
+
+    def _assemble(self, around: tuple[Around, ...], generation: int, until_now: bool) -> None:
+        options = self.plan.options
+        checkpoints = self._environment.checkpoints(self.plan.app)
+        positions = checkpoints.get(SHARED, Checkpoint(0)).outputs
+        for stream, sink in self._bindings.sinks.items():
+            sink.recover(positions.get(stream, 0))
+        assembly = Assembly(
+            self.plan,
+            self._graph,
+            self._bindings,
+            self._clock,
+            around,
+            checkpoints,
+            self._ends() if until_now else {},
+            lambda: self._loop.wake(),
+            self._requested,
+        )
+        broadcast = assembly.broadcast_tables()
+        self._tasks = assembly.tasks({id: contents for id, (_, contents, _) in broadcast.items()})
+        committer = Committer(self.plan.app, generation, self._graph, self._bindings, self._clock, positions)
+        self._writer = ThreadPoolExecutor(1, "samza-dsl-writer")
+        self._threads = ThreadPoolExecutor(options.threads, "samza-dsl-task") if options.threads else None
+        self._loop = Loop(self._tasks, broadcast, committer, options, self._clock, self._writer, self._threads)
+
+    def _ends(self) -> dict[tuple[str, int], int]:
+        return {
+            (stream, partition): self._bindings.origin(stream, partition).offsets().end
+            for spec in self._graph.specs.values()
+            if isinstance(spec, Input) and not isinstance(spec, Table)
+            for stream in self._bindings.streams_of(spec)
+            for partition in range(self._bindings.partitions(stream))
+        }
+
+    def _requested(self, effects: Effects) -> None:
+        if effects.shutdown:
+            self._loop.stop()
+        if effects.commit:
+            self._loop.want_commit()
+
+    def _close(self) -> None:
+        """Close users' objects, threads, bindings and the environment: each, even when another fails."""
+        failures: list[Exception] = []
+        closers: list[Callable[[], object]] = [task.close for task in self._tasks]
+        closers += [_shut(pool) for name in ("_writer", "_threads") if (pool := getattr(self, name, None))]
+        if hasattr(self, "_bindings"):
+            closers.append(self._bindings.close)
+        if self._owned:
+            closers.append(self._environment.close)
+        self._tasks = []
+        for close in closers:
+            try:
+                close()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+
+def open_environment(data: str | Path | Environment) -> Environment:
+    """Open the embedded log in a directory; an environment is passed through."""
+    if not isinstance(data, str | Path):
+        return data
+    from runtime.systems.log import LogEnvironment
+
+    return LogEnvironment(data)
+
+
+def run_blocking(
+    graph: Graph,
+    options: Options,
+    around: tuple[Around, ...],
+    data: str | Path | Environment,
+    *,
+    watch: Watch | None = None,
+    **how: Any,
+) -> Run:
+    """Run to the end; the first SIGINT or SIGTERM drains, commits and stops, a second stops at once.
+
+    `watch(run)` is awaited beside the run, and cancelled at its end.
+    """
+    return asyncio.run(_run_with_signals(Run(graph, options, around, data, **how), watch))
+
+
+def running(
+    graph: Graph, options: Options, around: tuple[Around, ...], data: str | Path | Environment, **how: Any
+) -> AbstractAsyncContextManager[Run]:
+    """Run in the background of an `async with`; at its end what is in flight completes and is committed."""
+
+    @asynccontextmanager
+    async def context() -> AsyncIterator[Run]:
+        run = Run(graph, options, around, data, **how)
+        driving = asyncio.create_task(run.drive())
+        await asyncio.sleep(0)
+        try:
+            yield run
+            run.stop()
+            await driving
+        finally:
+            if not driving.done():
+                driving.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await driving
+
+    return context()
+
+
+async def _run_with_signals(run: Run, watch: Watch | None) -> Run:
+    driving = asyncio.create_task(run.drive())
+    watching = asyncio.create_task(_beside(watch, run)) if watch is not None else None
+
+    def interrupt() -> None:
+        if run.stopping:
+            driving.cancel()
+        run.stop()
+
+    loop = asyncio.get_running_loop()
+    handled: list[signal.Signals] = []
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, interrupt)
+            handled.append(number)
+    try:
+        await driving
+    except asyncio.CancelledError:
+        raise SamzaError("stopped at once: what was not yet committed will be processed again") from None
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
+    return run
+
+
+async def _beside(watch: Watch, run: Run) -> None:
+    await watch(run)
+
+
+def _shut(pool: ThreadPoolExecutor) -> Callable[[], object]:
+    return lambda: pool.shutdown(wait=True, cancel_futures=True)

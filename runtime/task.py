@@ -1,0 +1,340 @@
+"""One task: a partition id with its share of every stage; processing, firing and committing exclude each other here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from operators.base import MAX_TIMESTAMP, Batch
+from operators.table_join import TableContents
+from planner.plan import Options
+from runtime.chain import Chain
+from runtime.clock import Clock
+from runtime.exits import TaskExit
+from runtime.failures import Failure
+from runtime.functions import Functions
+from runtime.guard import Guard
+from runtime.inputs import Malformed, Reader
+from runtime.outputs import Outputs
+from runtime.serdes import Tagged
+from runtime.units import Unit, Units, results_of
+
+
+@dataclass
+class Lane:
+    """One stage's chain in a task, with its readers, its messages in flight, and the guard of their effects."""
+
+    chain: Chain
+    readers: list[Reader]
+    guard: Guard
+    units: Units | None = None
+    limit: int = 1
+    one_at_a_time: bool = False
+    task_exits: dict[str, TaskExit] = field(default_factory=dict)
+
+    @property
+    def watermark(self) -> int:
+        """The minimum over the chain's inputs."""
+        return min((reader.watermark for reader in self.readers), default=MAX_TIMESTAMP)
+
+
+@dataclass
+class Timer:
+    """A task's own function that is due every so often by the wall clock."""
+
+    interval_ms: int
+    exit: TaskExit
+    due_ms: float
+
+
+class Task:
+    """Feeds readers' records through chains; what awaits is completed later, out of order where it may be."""
+
+    def __init__(
+        self,
+        number: int,
+        options: Options,
+        clock: Clock,
+        functions: Functions,
+        outputs: Outputs,
+        stores: dict[str, Any],
+    ) -> None:
+        self.number = number
+        self.functions = functions
+        self.outputs = outputs
+        self.stores = stores
+        self.lanes: list[Lane] = []
+        self.tables: dict[str, tuple[Reader, TableContents, Guard]] = {}
+        self.timers: list[Timer] = []
+        self.current: Reader | None = None
+        self.busy = False
+        self.process_ms = self.window_ms = 0.0
+        self.touched = False
+        self._options = options
+        self._clock = clock
+        self._firing: Generator[None, None, None] | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are outstanding."""
+        return sum(len(lane.units) for lane in self.lanes if lane.units is not None)
+
+    @property
+    def firing(self) -> bool:
+        """Whether windows or timers are firing, and what they emitted is not yet complete."""
+        return self._firing is not None
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing is in flight, fired or being worked on."""
+        return not self.busy and self._firing is None and not self.in_flight
+
+    def room(self, lane: Lane) -> int:
+        """Return how many messages a lane may take in now; 0 while something is due or firing."""
+        if self.busy or self._firing is not None or self._is_due():
+            return 0
+        if lane.units is None:
+            return self._options.batch_records
+        room = min(lane.limit - len(lane.units), self._options.max_in_flight - self.in_flight)
+        if lane.chain.stage.by_key and lane.chain.stage.drain_ms and self._options.guarantee == "exactly_once":
+            deepest = self._options.max_drain_ms // lane.chain.stage.drain_ms
+            room = min(room, deepest - lane.units.deepest_key)
+        return max(min(room, 1) if lane.one_at_a_time else room, 0)
+
+    def feed(self, lane: Lane, reader: Reader, limit: int) -> None:
+        """Take up to `limit` records of a reader in."""
+        started = self._clock.elapsed_ms()
+        self.touched = True
+        self.current = reader
+        taken = reader.take(limit)
+        self._refuse(lane.guard, reader, taken.malformed)
+        if not len(taken.batch):
+            reader.track().release()
+        elif lane.units is None:
+            entry = reader.track()
+            lane.guard.each(
+                lambda rows: lane.chain.run(reader.entry, rows), taken.batch, taken.raw, _places(reader, taken.batch)
+            )
+            entry.release()
+        else:
+            self._admit(lane, reader, taken.batch, taken.raw)
+        self.process_ms += self._clock.elapsed_ms() - started
+        self.fire()
+
+    def feed_table(self, stream: str, limit: int) -> None:
+        """Take updates of a table in."""
+        reader, contents, guard = self.tables[stream]
+        self.touched = True
+        taken = reader.take(limit)
+        entry = reader.track()
+        self._refuse(guard, reader, taken.malformed)
+        work = _attributed(reader.entry, contents.process)
+        if len(taken.batch):
+            guard.each(work, taken.batch, taken.raw, _places(reader, taken.batch))
+        entry.release()
+
+    def advance(self) -> bool:
+        """Let what came back from async calls go on, and take effect where it may; return whether anything did."""
+        moved = False
+        for lane in self.lanes:
+            if lane.units is not None:
+                started = self._clock.elapsed_ms()
+                while self._go_on(lane, lane.units):
+                    moved = True
+                self.process_ms += self._clock.elapsed_ms() - started
+        if self._firing is not None or moved:
+            self.fire()
+        return moved
+
+    def fire(self) -> None:
+        """Fire what the watermarks have made due, once nothing is in flight; the firing ends when all is complete."""
+        if self._firing is None and self._is_due() and not self.in_flight:
+            self._firing = self._fire()
+        if self._firing is not None and not self.in_flight:
+            started = self._clock.elapsed_ms()
+            if next(self._firing, self) is self:
+                self._firing = None
+            self.window_ms += self._clock.elapsed_ms() - started
+
+    def call_timers(self) -> bool:
+        """Call the tasks' own timer functions that are due, if nothing is in flight; return whether one was called."""
+        now = self._clock.elapsed_ms()
+        due = [timer for timer in self.timers if timer.due_ms <= now]
+        if not due or not self.drained:
+            return False
+        self.touched = True
+        for timer in due:
+            timer.due_ms = now + timer.interval_ms
+            timer.exit.call_window(self._clock.now_ms())
+        return True
+
+    def close(self) -> None:
+        """Close the users' objects."""
+        self.functions.close()
+
+    def _is_due(self) -> bool:
+        if any(timer.due_ms <= self._clock.elapsed_ms() for timer in self.timers):
+            return True
+        return any(lane.chain.next_due() <= lane.watermark for lane in self.lanes if lane.chain.operators)
+
+    def _fire(self) -> Generator[None, None, None]:
+        for lane in self.lanes:
+            for id, fired in lane.chain.due(lane.watermark):
+                self.touched = True
+                raw = Batch([Tagged().encode(value) for value in fired.values], keys=fired.keys)
+                if lane.units is not None and lane.chain.awaits_below(id):
+                    self._admit_emitted(lane, id, fired, raw, None)
+                    while self.in_flight:
+                        yield
+                else:
+                    where = _emitted_by(id)
+                    work = _running(lane.chain, id)
+                    lane.guard.each(work, fired, raw, where)
+
+    def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:
+        for record in malformed:
+            where = _places(reader, record.row)(0)
+            guard.settle(Failure(reader.entry, record.error), record.row, where)
+
+    def _admit(self, lane: Lane, reader: Reader, batch: Batch, raw: Batch) -> None:
+        assert lane.units is not None
+        stamps = batch.stamps or [None] * len(batch)
+        keys = batch.keys or [None] * len(batch)
+        entries = reader.track_each(batch)
+        units = [
+            Unit(entry, raw.row(row), reader, key, stamp)
+            for row, (entry, key, stamp) in enumerate(zip(entries, keys, stamps, strict=True))
+        ]
+        batch.owners = units
+        self._explore(lane, reader.entry, batch, units)
+        lane.units.admit(units)
+
+    def _admit_emitted(self, lane: Lane, id: str, emitted: Batch, raw: Batch, parent: Unit | None) -> None:
+        """Let what a stateful operator emitted go on as messages of their own, on which their parent's waits."""
+        assert lane.units is not None
+        keys, stamps = emitted.keys or [None] * len(emitted), emitted.stamps or [None] * len(emitted)
+        entry = parent.entry if parent is not None else None
+        units = [Unit(entry, raw.row(row), id, keys[row], stamps[row]) for row in range(len(emitted))]
+        for _ in units if entry is not None else ():
+            assert entry is not None
+            entry.hold()
+        emitted.owners = list(units)
+        self._explore(lane, id, emitted, units)
+        lane.units.admit(units)
+
+    def _explore(self, lane: Lane, entry: str, batch: Batch, units: Sequence[Unit]) -> None:
+        """Run stateless operators; note on each message which calls it makes and what it holds."""
+        try:
+            found = lane.chain.explore(entry, batch)
+        except Failure:
+            found = []
+            for row, unit in enumerate(batch.owners or ()):
+                if unit.failure is None:
+                    found += self._explore_one(lane, entry, batch.row(row), unit)
+        for exit, rows in found:
+            arguments: list[Any] = rows.values
+            awaited = exit in lane.chain.awaits
+            if awaited and exit in lane.task_exits:
+                origin = units[0].reader.origin
+                arguments = list(lane.task_exits[exit].envelopes(rows, origin.stream, origin.partition))
+            for row, unit in enumerate(rows.owners or ()):
+                if awaited:
+                    unit.calls.append((exit, arguments[row], rows.row(row)))
+                else:
+                    unit.held.append((exit, rows.row(row)))
+
+    def _explore_one(self, lane: Lane, entry: str, row: Batch, unit: Unit) -> list[tuple[str, Batch]]:
+        found: list[tuple[str, Batch]] = []
+        failure = lane.guard.attempt(lambda: found.extend(lane.chain.explore(entry, row)))
+        if failure is not None:
+            unit.failure = failure
+            unit.calls.clear()
+        return found
+
+    def _go_on(self, lane: Lane, units: Units) -> bool:
+        returned = units.take_returned()
+        for operator, batch in results_of(returned):
+            if operator in lane.task_exits:
+                for row, unit in enumerate(batch.owners or ()):
+                    unit.held.append((operator, batch.row(row)))
+            else:
+                self._explore(lane, operator, batch, batch.owners or ())
+        for unit in returned:
+            units.settle(unit)
+        applicable = units.applicable()
+        if applicable:
+            self._apply(lane, units, applicable)
+        return bool(returned or applicable)
+
+    def _apply(self, lane: Lane, units: Units, applicable: list[Unit]) -> None:
+        """Let messages take effect: together where that succeeds, else one by one under their policies."""
+        self.touched = True
+        good = [unit for unit in applicable if unit.failure is None]
+        for unit in applicable:
+            if unit.failure is not None:
+                lane.guard.settle(unit.failure, unit.raw, _place(unit))
+        emitted: list[tuple[str, Batch]] = []
+        failure = lane.guard.attempt(lambda: _take_effect(lane.chain, good, emitted))
+        if failure is None:
+            self._go_below(lane, good[:1], emitted)
+        else:
+            for unit in good:
+                emitted = []
+                lane.guard.one(lambda unit=unit, out=emitted: _take_effect(lane.chain, [unit], out), unit.raw, _place(unit))  # type: ignore[misc]
+                self._go_below(lane, [unit], emitted)
+        for unit in applicable:
+            units.applied(unit)
+
+    def _go_below(self, lane: Lane, parents: Sequence[Unit], emitted: list[tuple[str, Batch]]) -> None:
+        for id, batch in emitted:
+            raw = Batch([Tagged().encode(value) for value in batch.values], keys=batch.keys)
+            self._admit_emitted(lane, id, batch, raw, parents[0])
+
+
+def _take_effect(chain: Chain, units: Sequence[Unit], emitted: list[tuple[str, Batch]]) -> None:
+    """Apply what messages hold, exit by exit, in their order; what must be awaited below is left in `emitted`."""
+    emitted.clear()
+    by_exit: dict[str, Batch] = {}
+    for unit in units:
+        for exit, row in unit.held:
+            if exit in by_exit:
+                by_exit[exit].extend(row)
+            else:
+                by_exit[exit] = row.copy()
+    for exit in sorted(by_exit):
+        chain.apply(exit, by_exit[exit], lambda id, rows: emitted.append((id, rows)))
+
+
+def _running(chain: Chain, id: str) -> Callable[[Batch], None]:
+    return lambda rows: chain.run(id, rows)
+
+
+def _attributed(operator: str, process: Callable[[Batch], object]) -> Callable[[Batch], None]:
+    def work(batch: Batch) -> None:
+        try:
+            process(batch)
+        except Exception as error:
+            raise Failure(operator, error) from error
+
+    return work
+
+
+def place_of(reader: Reader, batch: Batch, row: int) -> str:
+    """Return where a record is: stream, partition and offset."""
+    offset = batch.offsets[row] if batch.offsets is not None else "?"
+    return f"{reader.origin.stream}/{reader.origin.partition} at {offset}"
+
+
+def _places(reader: Reader, batch: Batch) -> Callable[[int], str]:
+    return lambda row: place_of(reader, batch, row)
+
+
+def _emitted_by(id: str) -> Callable[[int], str]:
+    return lambda row: f"{id}/0 at {row}"
+
+
+def _place(unit: Unit) -> str:
+    if isinstance(unit.reader, Reader):
+        return _places(unit.reader, unit.raw)(0)
+    return f"{unit.reader}/0 at 0"

@@ -1,0 +1,169 @@
+"""The messages of one chain that await something: each takes effect as a whole, when all of its calls are done."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from operators.base import Batch
+from runtime.calls import Call, Calls
+from runtime.chain import Chain
+from runtime.failures import Failure
+from runtime.in_flight import Entry
+
+
+class Unit:
+    """One message on its way: the calls that it waits for, and the rows that will take effect when it is applied."""
+
+    __slots__ = ("calls", "entry", "failure", "held", "key", "pending", "raw", "reader", "stamp", "unsettled")
+
+    def __init__(self, entry: Entry | None, raw: Batch, reader: Any, key: bytes | None, stamp: int | None) -> None:
+        self.entry = entry
+        self.raw = raw
+        self.reader = reader
+        self.key = key
+        self.stamp = stamp
+        self.calls: deque[tuple[str, Any, Batch]] = deque()
+        self.unsettled: list[tuple[str, Call, Batch]] = []
+        self.held: list[tuple[str, Batch]] = []
+        self.failure: Failure | None = None
+        self.pending = 0
+
+
+class Units:
+    """All messages of one chain that are in flight, and the order in which they may start and take effect.
+
+    A message is explored first: its stateless operators run, its calls are made, and what would take effect is held.
+    When nothing is awaited any more, it is applied. In an `ordered` stage messages are applied in offset order; with
+    `by_key` a message starts its calls when the one before it with the same key was applied.
+    """
+
+    def __init__(self, chain: Chain, pools: dict[str, Calls], wake: Callable[[], None]) -> None:
+        self.chain = chain
+        self.pools = pools
+        self._wake = wake
+        self._sequence: deque[Unit] = deque()
+        self._unapplied: dict[Unit, None] = {}
+        self._by_key: dict[bytes, deque[Unit]] = {}
+        self._ready: dict[Unit, None] = {}
+        self._returned: list[Unit] = []
+
+    def __len__(self) -> int:
+        return len(self._unapplied)
+
+    @property
+    def deepest_key(self) -> int:
+        """How many messages wait behind the busiest key."""
+        return max(map(len, self._by_key.values()), default=0)
+
+    @property
+    def lowest_stamp(self) -> int | None:
+        """The smallest stamp that a message in flight may still emit with."""
+        return min((unit.stamp for unit in self._unapplied if unit.stamp is not None), default=None)
+
+    def admit(self, units: Iterable[Unit]) -> None:
+        """Take in messages that were explored, in offset order, and start what may start."""
+        for unit in units:
+            self._unapplied[unit] = None
+            if self.chain.stage.ordered:
+                self._sequence.append(unit)
+            if self.chain.stage.by_key and unit.key is not None and unit.calls:
+                queue = self._by_key.setdefault(unit.key, deque())
+                queue.append(unit)
+                if len(queue) > 1:
+                    continue
+            self._start(unit)
+
+    def returned(self, call: Call) -> None:
+        """Take note that a call is done."""
+        unit: Unit = call.unit
+        unit.pending -= 1
+        if not unit.pending:
+            if unit.calls and not any(one.failure for _, one, _ in unit.unsettled):
+                self._start_next(unit)
+            else:
+                self._returned.append(unit)
+                self._wake()
+
+    def take_returned(self) -> list[Unit]:
+        """Return the messages whose calls are all done; what they came to is to be explored."""
+        units, self._returned = self._returned, []
+        return units
+
+    def settle(self, unit: Unit) -> None:
+        """After exploring what its calls came to: make further calls, or be ready to be applied."""
+        if unit.calls and unit.failure is None:
+            self._start(unit)
+        else:
+            unit.calls.clear()
+            self._ready[unit] = None
+
+    def applicable(self) -> list[Unit]:
+        """Return the messages that may take effect now, in order; `applied` is to be told of each."""
+        if not self.chain.stage.ordered:
+            ready, self._ready = [*self._ready], {}
+            return ready
+        found = []
+        while self._sequence and self._sequence[0] in self._ready:
+            unit = self._sequence.popleft()
+            del self._ready[unit]
+            found.append(unit)
+        return found
+
+    def applied(self, unit: Unit) -> None:
+        """Let a message go, and start the next one of its key."""
+        del self._unapplied[unit]
+        if unit.entry is not None:
+            unit.entry.release()
+        queue = self._by_key.get(unit.key) if unit.key is not None else None
+        if queue and queue[0] is unit:
+            queue.popleft()
+            if queue:
+                self._start(queue[0])
+            elif unit.key is not None:
+                del self._by_key[unit.key]
+
+    def _start(self, unit: Unit) -> None:
+        if not unit.calls:
+            self._ready[unit] = None
+            self._wake()
+        elif self.chain.stage.by_key:
+            self._start_next(unit)
+        else:
+            while unit.calls:
+                self._note(unit)
+            for operator, call, _ in [*unit.unsettled]:
+                self.pools[operator].submit(call)
+
+    def _start_next(self, unit: Unit) -> None:
+        operator, call, _ = self._note(unit)
+        self.pools[operator].submit(call)
+
+    def _note(self, unit: Unit) -> tuple[str, Call, Batch]:
+        operator, argument, row = unit.calls.popleft()
+        noted = (operator, Call(unit, argument), row)
+        unit.unsettled.append(noted)
+        unit.pending += 1
+        return noted
+
+
+def results_of(units: Iterable[Unit]) -> Iterator[tuple[str, Batch]]:
+    """Yield, per async operator, what the done calls of messages came to; the calls are forgotten.
+
+    Every result has the key and the times of the message that it came from; a message of which a call failed has no
+    results, and the failure.
+    """
+    found: dict[str, Batch] = {}
+    for unit in units:
+        unit.failure = next((call.failure for _, call, _ in unit.unsettled if call.failure), None)
+        for operator, call, row in unit.unsettled if unit.failure is None else ():
+            number = len(call.result)
+            repeated = [column and [column[0]] * number for column in (row.keys, row.timestamps, row.stamps, row.offsets)]
+            result = Batch(call.result, *repeated, owners=[unit] * number)  # type: ignore[arg-type]
+            if operator in found:
+                found[operator].extend(result)
+            else:
+                found[operator] = result
+        unit.unsettled = []
+    yield from ((operator, batch) for operator, batch in found.items() if batch.values)
