@@ -226,9 +226,9 @@ class Streams:
         try:
             return unpack(key, data, last)
         except (ValueError, msgspec.MsgspecError) as error:
+            where = f"Stream {stream.name!r}, partition {PARTITION.unpack_from(key)[1]}"
             raise Damaged(
-                f"Stream {stream.name!r}, partition {PARTITION.unpack_from(key)[1]}: the batch up to offset {last} is not what was "
-                f"written: {error}. {RESTORE}"
+                f"{where}: the batch up to offset {last} is not what was written: {error}. {RESTORE}"
             ) from error
 
     def _check_range(self, transaction: lmdb.Transaction[Any], stream: Stream, partition: int, offset: int) -> None:

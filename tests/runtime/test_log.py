@@ -1,6 +1,7 @@
 """The embedded log: against a list, under faults, and among processes."""
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from operators.base import Batch
 from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, Owned
-from runtime.systems import log_database, log_locks
+from runtime.systems import compaction, log_compaction, log_database, log_locks
 from runtime.systems.base import Append, Commit, Control, Offsets, StateWrites, StreamConfig
 from runtime.systems.log import LogEnvironment, verify
 from runtime.systems.log_batch import compression_codes, pack, seal, unpack
+from tests.scale import scale
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -218,7 +220,113 @@ class LogMachine(RuleBasedStateMachine):
 TestLog = LogMachine.TestCase
 
 
+class CompactionMachine(RuleBasedStateMachine):
+    """A compacted stream, two compactors at work on it in small steps, against the table that it stands for."""
+
+    def __init__(self):
+        super().__init__()
+        self.directory = TemporaryDirectory()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(log_compaction, "_BATCHES_PER_STEP", 2)
+        self.patch.setattr(compaction, "_MIN_BATCHES", 3)
+        self.now_ms = 0
+        self.rows, self.table = [], {}
+        self.logs = [LogEnvironment(self.directory.name, sync=False, now_ms=lambda: self.now_ms) for _ in range(2)]
+        self.logs[0].create_stream("s", StreamConfig(compacted=True))
+
+    @rule(
+        log=st.integers(0, 1),
+        rows=st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.none() | BYTES), min_size=1, max_size=3),
+        control=st.none() | CONTROLS,
+    )
+    def append(self, log, rows, control):
+        keys, values = map(list, zip(*rows, strict=True))
+        self.logs[log].append([Append("s", 0, Batch(values, keys), control)])
+        self.rows += rows
+        self.table.update(rows)
+
+    @rule(log=st.integers(0, 1), steps=st.integers(1, 4))
+    def step(self, log, steps):
+        compactor = self.logs[log]._compactor
+        with self.logs[log]._database.reading() as transaction:
+            stream = self.logs[log]._streams.find(transaction, "s")
+        for _ in range(steps):
+            compactor._step(stream, 0)
+
+    @rule(log=st.integers(0, 1))
+    def compact(self, log):
+        self.logs[log].compact("s")
+        rows = self.read(0)
+        keys = [key for _, key, _ in rows]
+        assert len(keys) == len(set(keys))
+
+    @rule()
+    def wait(self):
+        self.now_ms += compaction.TOMBSTONE_MS + 1
+
+    @rule(log=st.integers(0, 1))
+    def restart(self, log):
+        self.logs[log].close()
+        self.logs[log] = LogEnvironment(self.directory.name, sync=False, now_ms=lambda: self.now_ms)
+
+    def read(self, log):
+        offset, found = 0, []
+        while read := self.logs[log].read("s", 0, offset, 2):
+            found += zip(read.batch.offsets, read.batch.keys or [], read.batch.values, strict=True)
+            offset = read.next_offset
+        return found
+
+    @invariant()
+    def what_is_left_is_in_order_and_stands_for_the_same_table(self):
+        rows = self.read(1)
+        offsets = [offset for offset, _, _ in rows]
+        assert offsets == sorted(set(offsets))
+        table = {key: value for _, key, value in rows}
+        # Of a key that was deleted long ago nothing is left; no older value of it may come back.
+        assert {key: table.get(key) for key in self.table} == self.table
+
+    def teardown(self):
+        for log in self.logs:
+            log.close()
+        assert verify(self.directory.name) == []
+        self.directory.cleanup()
+        self.patch.undo()
+
+
+TestCompaction = CompactionMachine.TestCase
+
+
 # Damage
+
+
+def contents(path):
+    """All that can be read from a directory as `written` makes it."""
+    log = LogEnvironment(path)
+    try:
+        reads = [log.read("s", 1, offset) for offset in range(10)]
+        return reads, log.offsets("s", 1), list(log.state_range("app", "st", 0)), log.checkpoints("app"), log.streams()
+    finally:
+        log.close()
+
+
+def test_no_flipped_bit_goes_unnoticed(written):
+    expected = contents(written)
+    data = (written / "data.mdb").read_bytes()
+    randomness = random.Random(5)
+    noticed = 0
+    for number in range(scale(300, 3_000, 100_000)):
+        changed = bytearray(data)
+        # Every fourth is where the first two pages say which state is the newest.
+        place = (
+            randomness.randrange(len(data)) if number % 4 else randomness.choice([0, 4096]) + randomness.randrange(160)
+        )
+        changed[place] ^= 1 << randomness.randrange(8)
+        (written / "data.mdb").write_bytes(changed)
+        if verify(written):
+            noticed += 1
+        else:
+            assert contents(written) == expected
+    assert noticed > 20
 
 
 def test_a_damaged_batch_is_refused_where_it_is(written):
@@ -302,6 +410,33 @@ def test_a_kill_in_the_same_boot_needs_no_verification(written, monkeypatch):
     assert len(list((written / "users").iterdir())) == 1
     log.close()
     assert list((written / "users").iterdir()) == []
+
+
+def test_kills_lose_and_double_nothing(tmp_path):
+    program = """
+log = LogEnvironment(sys.argv[1])
+generation = log.own("app")
+log.create_stream("s", StreamConfig())
+while True:
+    number = log.offsets("s", 0).end
+    state = StateWrites("st", 0, [(b"count", b"%d" % (number + 1)), (b"k%d" % (number % 10), b"x" * 3_000)])
+    log.commit(Commit("app", generation, [Append("s", 0, Batch([b"%d" % number * 900]))], [state], {}))
+    print(number + 1, flush=True)
+"""
+    for kill in range(scale(5, 100, 2_000)):
+        process = start(program, tmp_path)
+        acknowledged = [int(process.stdout.readline()) for _ in range(1 + 7 * kill % 20)]
+        process.kill()
+        acknowledged += [int(line) for line in process.communicate()[0].split("\n")[:-1]]
+        log = LogEnvironment(tmp_path)
+        end = log.offsets("s", 0).end
+        assert acknowledged[-1] <= end <= acknowledged[-1] + 1
+        assert log.state_get("app", "st", 0, b"count") == b"%d" % end
+        assert [log.read("s", 0, offset).batch.values for offset in range(end)] == [
+            [b"%d" % offset * 900] for offset in range(end)
+        ]
+        log.close()
+    assert verify(tmp_path) == []
 
 
 @pytest.mark.parametrize("boot_id", [b"another boot", b""], ids=["another boot", "no boot id"])
