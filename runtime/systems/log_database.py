@@ -93,7 +93,8 @@ class Database:
                 )
             except (lmdb.Error, MemoryError) as error:
                 refused = error
-        raise EnvironmentFault(f"LMDB can't open {self.path}: {refused}.") from refused
+        kind = EnvironmentFull if getattr(refused, "code", None) in _NO_SPACE else EnvironmentFault
+        raise kind(f"LMDB can't open {self.path}: {refused}.") from refused
 
     def _open_tables(self, create: bool) -> None:
         names = (b"meta", b"log", b"state", b"checkpoints", b"tails")
@@ -212,19 +213,22 @@ def attach(path: Path, *, sync: bool | None = None) -> Database:
 
     Without `sync` it joins in any way, and opens durably.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = path.stat()
-    with _shared_lock:
-        database = _shared.get((status.st_dev, status.st_ino))
-        if database is None:
-            database = Database(path, sync is not False)
-            _shared[status.st_dev, status.st_ino] = database
-        elif database.fault:
-            raise EnvironmentFault(database.fault)
-        elif sync not in (None, database.sync):
-            raise EnvironmentFault(f"{path} is open in this process with sync={database.sync}: open it the same way.")
-        database.users += 1
-        return database
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.stat()
+        with _shared_lock:
+            database = _shared.get((status.st_dev, status.st_ino))
+            if database is None:
+                database = _shared[status.st_dev, status.st_ino] = Database(path, sync is not False)
+            elif database.fault:
+                raise EnvironmentFault(database.fault)
+            elif sync not in (None, database.sync):
+                raise EnvironmentFault(f"{path} is open in this process with sync={database.sync}: do the same.")
+            database.users += 1
+            return database
+    except OSError as error:
+        kind = EnvironmentFull if error.errno in _NO_SPACE else EnvironmentFault
+        raise kind(f"{path} can't be opened: {error}.") from error
 
 
 def verify(path: str | os.PathLike[str]) -> list[str]:

@@ -66,9 +66,7 @@ class Marker:
 
     def suspect(self) -> None:
         """Say that the files must be verified before they are used again."""
-        # Where there is no space left the mark can't change: a full verification is then not what is needed either.
-        with suppress(OSError):
-            self._write(_SUSPECT)
+        self._write(_SUSPECT)
 
     def remove(self) -> None:
         """End well: nobody will ask why this process is gone."""
@@ -83,9 +81,11 @@ class Marker:
             self._descriptor = None
 
     def _write(self, word: bytes) -> None:
-        if self._descriptor is not None:
-            os.pwrite(self._descriptor, word.ljust(8) + boot_id(), 0)
-            os.fsync(self._descriptor)
+        # On a full disk the mark stays empty, which asks for a verification as well: reading must be possible there.
+        with suppress(OSError):
+            if self._descriptor is not None:
+                os.pwrite(self._descriptor, word.ljust(8) + boot_id(), 0)
+                os.fsync(self._descriptor)
 
 
 class LeftBehind:

@@ -54,12 +54,12 @@ def set_format(path: Path) -> None:
     """Note in the directory that it is in use, and in which format."""
     file = path / _FORMAT_FILE
     if not file.exists():
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            os.write(descriptor, _FORMAT)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        whole = file.with_suffix(".new")
+        with whole.open("wb") as new:
+            new.write(_FORMAT)
+            new.flush()
+            os.fsync(new.fileno())
+        whole.replace(file)
 
 
 def is_short(path: Path) -> bool:

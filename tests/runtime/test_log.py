@@ -601,6 +601,14 @@ log.close()
     assert output(program, written) == ["True", "True", "[b'parent']"]
 
 
+def test_a_directory_that_can_not_be_made_is_a_fault(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "data" / "data.mdb").mkdir(parents=True)
+    for path in (tmp_path / "file", tmp_path / "data"):
+        with pytest.raises(EnvironmentFault, match="can't"):
+            LogEnvironment(path)
+
+
 def test_the_directory_is_only_for_its_owner(tmp_path):
     LogEnvironment(tmp_path / "a" / "data").close()
     assert (tmp_path / "a" / "data").stat().st_mode & 0o777 == 0o700
