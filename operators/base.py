@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 MIN_TIMESTAMP = -(2**62)
@@ -25,7 +27,7 @@ class Site(NamedTuple):
 NOWHERE = Site("<unknown>", 0)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
     """Columns of equal length that move together; a column that nobody reads is None.
 
@@ -63,6 +65,18 @@ class Batch:
             [self.values[row] for row in rows],
             *(column if column is None else [column[row] for row in rows] for column in self._columns()),  # type: ignore[arg-type]
         )
+
+    @classmethod
+    def gather(cls, places: Iterable[tuple[Batch, int]]) -> Batch:
+        """Return the rows at (batch, row) places, in their order."""
+        gathered: Batch | None = None
+        for batch, rows in groupby(places, key=itemgetter(0)):
+            part = batch.take([row for _, row in rows])
+            if gathered is None:
+                gathered = part
+            else:
+                gathered.extend(part)
+        return gathered if gathered is not None else cls([])
 
     def copy(self) -> Batch:
         """Return a batch with columns of its own."""

@@ -194,8 +194,8 @@ class _Writer:
     def _told_by_exit(self, id: str) -> bool:
         for child in self._children(id):
             spec = self.graph.specs[child]
-            if len(self._parents(child)) > 1:
-                continue
+            if len(self.graph.streams_into(child)) > 1:
+                continue  # what comes through it comes from elsewhere as well
             if spec.code is None and sum(exit_of(other) == exit_of(spec) for other in self.graph.specs.values()) == 1:
                 return True
             if spec.code is not None and spec.one_to_one and self._told_by_exit(child):

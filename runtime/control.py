@@ -11,27 +11,24 @@ from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 
 class SourceWatermark:
-    """The watermark of one source partition: the highest timestamp seen, less the disorder allowed."""
+    """The watermark of one source partition: the highest timestamp seen, less the disorder allowed.
 
-    __slots__ = ("_disorder_ms", "_highest")
+    >>> SourceWatermark(10, watermark=100).stamp([120, 150, 130])
+    [100, 110, 140, 140]
+    """
+
+    __slots__ = ("_disorder_ms", "value")
 
     def __init__(self, disorder_ms: int, watermark: int = MIN_TIMESTAMP) -> None:
         self._disorder_ms = disorder_ms
-        self._highest = watermark if watermark == MIN_TIMESTAMP else watermark + disorder_ms
-
-    @property
-    def value(self) -> int:
-        """The watermark: no record below it is expected."""
-        return MIN_TIMESTAMP if self._highest == MIN_TIMESTAMP else self._highest - self._disorder_ms
+        self.value = watermark
 
     def stamp(self, timestamps: list[int]) -> list[int]:
-        """Take records in, and return for each the watermark as it was just before it."""
-        highest = list(accumulate(timestamps, max, initial=self._highest))
-        self._highest = highest.pop()
-        disorder, lowest = self._disorder_ms, MIN_TIMESTAMP
-        if highest and highest[0] == lowest:
-            return [lowest if at == lowest else at - disorder for at in highest]
-        return [at - disorder for at in highest]
+        """Return the watermark just before each record, were these to come next, and after the last one."""
+        disorder = self._disorder_ms
+        if not disorder:
+            return list(accumulate(timestamps, max, initial=self.value))
+        return list(accumulate([at - disorder for at in timestamps], max, initial=self.value))
 
 
 class ProducerWatermarks:

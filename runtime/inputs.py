@@ -12,11 +12,7 @@ from runtime.control import ProducerWatermarks, SourceWatermark, to_ms
 from runtime.errors import SerdeError
 from runtime.in_flight import Entry, InFlight
 from runtime.serdes import Bytes, String, encode_all
-from runtime.systems.base import Offsets, Read
-
-READ_AHEAD = 10_000
-"""Records that a reader may have decoded and not yet handed on."""
-
+from runtime.systems.base import Control, Offsets, Read
 
 @dataclass(frozen=True)
 class Origin:
@@ -53,14 +49,25 @@ class Malformed:
     row: Batch
     error: Exception
 
+    @property
+    def offset(self) -> int:
+        """Where it is in its partition."""
+        return self.row.offsets[0] if self.row.offsets is not None else -1
+
 
 @dataclass(frozen=True)
 class Taken:
-    """What a reader hands on: the readable rows, the same rows as they were stored, and those that are malformed."""
+    """What a reader offers: the readable rows, the same rows as they were stored, and those that are malformed.
+
+    `next_offset`, `watermark` and `control` are what the reader goes on with once all of it was accepted.
+    """
 
     batch: Batch
     raw: Batch
     malformed: list[Malformed]
+    next_offset: int
+    watermark: int
+    control: Control | None = None
 
 
 class Reader:
@@ -89,6 +96,7 @@ class Reader:
         self.in_flight = InFlight(self.next_offset, self._source.value)
         self._producers = ProducerWatermarks(producers, position.producers if position else {}) if producers else None
         self._held: Read | None = None
+        self._offered: Taken | None = None
         self._ended = False
         self._seen_version = -1
         self.refresh()
@@ -111,11 +119,11 @@ class Reader:
         return self.ended or (self.stop_at is not None and self.next_offset >= self.stop_at)
 
     def track(self) -> Entry:
-        """Start tracking what was just taken."""
+        """Start tracking what was just accepted."""
         return self.in_flight.add(self.next_offset, self._source.value)
 
     def track_each(self, batch: Batch) -> list[Entry]:
-        """Start tracking each row of the batch that was just taken by itself."""
+        """Start tracking each row of the batch that was just accepted by itself."""
         assert batch.offsets is not None
         last = (self.next_offset, self._source.value)
         watermarks = [*batch.stamps[1:], last[1]] if batch.stamps is not None else [last[1]] * len(batch)
@@ -131,13 +139,13 @@ class Reader:
 
     def refresh(self) -> None:
         """Look whether the partition has ended here."""
-        if self._producers is None and not self._ended and self._held is None:
+        if self._producers is None and not self._ended and self._held is None and self._offered is None:
             offsets = self.origin.offsets()
             self._ended = offsets.ended and self.next_offset >= offsets.end
 
     def ready(self) -> bool:
         """Whether there is something to take: cheap where nothing has changed since the last look."""
-        if self._held is not None:
+        if self._held is not None or self._offered is not None:
             return True
         if self._ended or (self.stop_at is not None and self.next_offset >= self.stop_at):
             return False
@@ -152,39 +160,58 @@ class Reader:
         return True
 
     def take(self, limit: int) -> Taken:
-        """Hand on up to `limit` rows; only after `ready`."""
-        held = self._held
+        """Offer up to `limit` rows; only after `ready`. Nothing moves before they are accepted."""
+        if self._offered is not None:
+            taken, self._offered = self._offered, None
+            return self._part(taken, limit) if len(taken.batch) > limit else taken
+        held, self._held = self._held, None
         assert held is not None
-        raw, rest = held.batch, None
+        raw, offsets, following, control = held.batch, held.batch.offsets or [], held.next_offset, held.control
         if len(raw) > limit:
-            raw, rest = held.batch.slice(0, limit), held.batch.slice(limit, len(held.batch))
-        if self.stop_at is not None and raw.offsets is not None and len(raw) and raw.offsets[-1] >= self.stop_at:
-            keep = sum(offset < self.stop_at for offset in raw.offsets)
-            raw, rest, held = raw.slice(0, keep), None, Read(held.batch, None, self.stop_at)
-        taken = self._decode(raw)
-        if rest is not None and rest.offsets is not None:
-            self._held = held._replace(batch=rest)
-            self.next_offset = rest.offsets[0]
-        else:
-            self._held = None
-            self.next_offset = held.next_offset
-            if held.control is not None and self._producers is not None:
-                self._producers.hear(held.control.producer, held.control.watermark)
-            self.refresh()
+            self._held = held._replace(batch=raw.slice(limit, len(raw)))
+            raw, following, control = raw.slice(0, limit), offsets[limit], None
+        if self.stop_at is not None and following > self.stop_at:
+            raw = raw.slice(0, sum(offset < self.stop_at for offset in raw.offsets or ()))
+            following, control, self._held = self.stop_at, None, None
+        return self._decode(raw, following, control)
+
+    def accept(self, taken: Taken, rows: int | None = None) -> Taken:
+        """Move on past what was taken, or past its first `rows` rows; the rest will be offered again."""
+        if rows is not None and rows < len(taken.batch):
+            taken = self._part(taken, rows)
+        self.next_offset, self._source.value = taken.next_offset, taken.watermark
+        if taken.control is not None and self._producers is not None:
+            self._producers.hear(taken.control.producer, taken.control.watermark)
+        self.refresh()
         return taken
 
-    def _decode(self, raw: Batch) -> Taken:
+    def _part(self, taken: Taken, rows: int) -> Taken:
+        """Return the first rows of what was taken, with the malformed ones among them; keep the rest."""
+        batch, raw = taken.batch, taken.raw
+        assert batch.offsets is not None
+        watermark = batch.stamps[rows] if batch.stamps is not None else taken.watermark
+        following = batch.offsets[rows]
+        before = [one for one in taken.malformed if one.offset < following]
+        after = [one for one in taken.malformed if one.offset > following]
+        rest = batch.slice(rows, len(batch)), raw.slice(rows, len(raw))
+        self._offered = Taken(*rest, after, taken.next_offset, taken.watermark, taken.control)
+        return Taken(batch.slice(0, rows), raw.slice(0, rows), before, following, watermark)
+
+    def _decode(self, raw: Batch, following: int, control: Control | None) -> Taken:
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=raw.stamps, offsets=raw.offsets)
         malformed: list[Malformed] = []
-        for step in (self._decode_values,) if self._decoding.trusted else (self._decode_values, self._read_keys, self._read_times):
+        steps = (self._decode_values, self._read_keys, self._read_times)
+        for step in steps[:1] if self._decoding.trusted else steps:
             errors = step(batch)
             if errors:
                 malformed += [Malformed(raw.row(row), error) for row, error in errors.items()]
                 readable = [row for row in range(len(batch)) if row not in errors]
                 batch, raw = batch.take(readable), raw.take(readable)
+        watermark = self._source.value
         if batch.timestamps is not None and self._producers is None and self._decoding.stamped:
             batch.stamps = self._source.stamp(batch.timestamps)
-        return Taken(batch, raw, malformed)
+            watermark = batch.stamps.pop()
+        return Taken(batch, raw, malformed, following, watermark, control)
 
     def _decode_values(self, batch: Batch) -> dict[int, Exception]:
         decode = self._decoding.value.decode

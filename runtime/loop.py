@@ -116,7 +116,7 @@ class Loop:
         for id, (readers, contents, guard) in self._broadcast.items():
             for reader in readers:
                 if reader.ready():
-                    taken = reader.take(self._options.batch_records)
+                    taken = reader.accept(reader.take(self._options.batch_records))
                     reader.track().release()
                     _feed_broadcast(id, contents, guard, taken, reader)
                     return True

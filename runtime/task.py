@@ -15,10 +15,10 @@ from runtime.exits import TaskExit
 from runtime.failures import Failure
 from runtime.functions import Functions
 from runtime.guard import Guard
-from runtime.inputs import Malformed, Reader
+from runtime.inputs import Malformed, Reader, Taken
 from runtime.outputs import Outputs
 from runtime.serdes import Tagged
-from runtime.units import Unit, Units, results_of
+from runtime.units import Place, Unit, Units, results_of
 
 
 @dataclass
@@ -31,6 +31,7 @@ class Lane:
     units: Units | None = None
     limit: int = 1
     one_at_a_time: bool = False
+    held_back: bool = False
     task_exits: dict[str, TaskExit] = field(default_factory=dict)
 
     @property
@@ -92,14 +93,11 @@ class Task:
 
     def room(self, lane: Lane) -> int:
         """Return how many messages a lane may take in now; 0 while something is due or firing."""
-        if self.busy or self._firing is not None or self._is_due():
+        if self.busy or lane.held_back or self._firing is not None or self._is_due():
             return 0
         if lane.units is None:
             return self._options.batch_records
         room = min(lane.limit - len(lane.units), self._options.max_in_flight - self.in_flight)
-        if lane.chain.stage.by_key and lane.chain.stage.drain_ms and self._options.guarantee == "exactly_once":
-            deepest = self._options.max_drain_ms // lane.chain.stage.drain_ms
-            room = min(room, deepest - lane.units.deepest_key)
         return max(min(room, 1) if lane.one_at_a_time else room, 0)
 
     def feed(self, lane: Lane, reader: Reader, limit: int) -> None:
@@ -107,10 +105,11 @@ class Task:
         started = self._clock.elapsed_ms()
         self.touched = True
         self.current = reader
-        taken = reader.take(limit)
+        taken = self._accepted(lane, reader, reader.take(limit))
         self._refuse(lane.guard, reader, taken.malformed)
         if not len(taken.batch):
-            reader.track().release()
+            if not lane.held_back:
+                reader.track().release()
         elif lane.units is None:
             entry = reader.track()
             lane.guard.each(
@@ -126,13 +125,23 @@ class Task:
         """Take updates of a table in."""
         reader, contents, guard = self.tables[stream]
         self.touched = True
-        taken = reader.take(limit)
+        taken = reader.accept(reader.take(limit))
         entry = reader.track()
         self._refuse(guard, reader, taken.malformed)
         work = _attributed(reader.entry, contents.process)
         if len(taken.batch):
             guard.each(work, taken.batch, taken.raw, _places(reader, taken.batch))
         entry.release()
+
+    def _accepted(self, lane: Lane, reader: Reader, taken: Taken) -> Taken:
+        """Accept what was taken; of a keyed async stage, no more than can drain in time behind any one key."""
+        drain_ms = lane.chain.stage.drain_ms
+        lane.held_back = False
+        if lane.units is None or not drain_ms or self._options.guarantee != "exactly_once":
+            return reader.accept(taken)
+        rows = lane.units.acceptable(taken.batch.keys, self._options.max_drain_ms // drain_ms)
+        lane.held_back = rows < len(taken.batch)
+        return reader.accept(taken, rows)
 
     def advance(self) -> bool:
         """Let what came back from async calls go on, and take effect where it may; return whether anything did."""
@@ -203,7 +212,7 @@ class Task:
         keys = batch.keys or [None] * len(batch)
         entries = reader.track_each(batch)
         units = [
-            Unit(entry, raw.row(row), reader, key, stamp)
+            Unit(entry, (raw, row), reader, key, stamp)
             for row, (entry, key, stamp) in enumerate(zip(entries, keys, stamps, strict=True))
         ]
         batch.owners = units
@@ -215,7 +224,7 @@ class Task:
         assert lane.units is not None
         keys, stamps = emitted.keys or [None] * len(emitted), emitted.stamps or [None] * len(emitted)
         entry = parent.entry if parent is not None else None
-        units = [Unit(entry, raw.row(row), id, keys[row], stamps[row]) for row in range(len(emitted))]
+        units = [Unit(entry, (raw, row), id, keys[row], stamps[row]) for row in range(len(emitted))]
         for _ in units if entry is not None else ():
             assert entry is not None
             entry.hold()
@@ -240,9 +249,9 @@ class Task:
                 arguments = list(lane.task_exits[exit].envelopes(rows, origin.stream, origin.partition))
             for row, unit in enumerate(rows.owners or ()):
                 if awaited:
-                    unit.calls.append((exit, arguments[row], rows.row(row)))
+                    unit.calls.append((exit, arguments[row], (rows, row)))
                 else:
-                    unit.held.append((exit, rows.row(row)))
+                    unit.held.append((exit, (rows, row)))
 
     def _explore_one(self, lane: Lane, entry: str, row: Batch, unit: Unit) -> list[tuple[str, Batch]]:
         found: list[tuple[str, Batch]] = []
@@ -257,7 +266,7 @@ class Task:
         for operator, batch in results_of(returned):
             if operator in lane.task_exits:
                 for row, unit in enumerate(batch.owners or ()):
-                    unit.held.append((operator, batch.row(row)))
+                    unit.held.append((operator, (batch, row)))
             else:
                 self._explore(lane, operator, batch, batch.owners or ())
         for unit in returned:
@@ -270,10 +279,11 @@ class Task:
     def _apply(self, lane: Lane, units: Units, applicable: list[Unit]) -> None:
         """Let messages take effect: together where that succeeds, else one by one under their policies."""
         self.touched = True
+        lane.held_back = False
         good = [unit for unit in applicable if unit.failure is None]
         for unit in applicable:
             if unit.failure is not None:
-                lane.guard.settle(unit.failure, unit.raw, _place(unit))
+                lane.guard.settle(unit.failure, _raw(unit), _place(unit))
         emitted: list[tuple[str, Batch]] = []
         failure = lane.guard.attempt(lambda: _take_effect(lane.chain, good, emitted))
         if failure is None:
@@ -281,7 +291,7 @@ class Task:
         else:
             for unit in good:
                 emitted = []
-                lane.guard.one(lambda unit=unit, out=emitted: _take_effect(lane.chain, [unit], out), unit.raw, _place(unit))  # type: ignore[misc]
+                lane.guard.one(lambda unit=unit, out=emitted: _take_effect(lane.chain, [unit], out), _raw(unit), _place(unit))  # type: ignore[misc]
                 self._go_below(lane, [unit], emitted)
         for unit in applicable:
             units.applied(unit)
@@ -295,15 +305,12 @@ class Task:
 def _take_effect(chain: Chain, units: Sequence[Unit], emitted: list[tuple[str, Batch]]) -> None:
     """Apply what messages hold, exit by exit, in their order; what must be awaited below is left in `emitted`."""
     emitted.clear()
-    by_exit: dict[str, Batch] = {}
+    by_exit: dict[str, list[Place]] = {}
     for unit in units:
-        for exit, row in unit.held:
-            if exit in by_exit:
-                by_exit[exit].extend(row)
-            else:
-                by_exit[exit] = row.copy()
+        for exit, place in unit.held:
+            by_exit.setdefault(exit, []).append(place)
     for exit in sorted(by_exit):
-        chain.apply(exit, by_exit[exit], lambda id, rows: emitted.append((id, rows)))
+        chain.apply(exit, Batch.gather(by_exit[exit]), lambda id, rows: emitted.append((id, rows)))
 
 
 def _running(chain: Chain, id: str) -> Callable[[Batch], None]:
@@ -334,7 +341,11 @@ def _emitted_by(id: str) -> Callable[[int], str]:
     return lambda row: f"{id}/0 at {row}"
 
 
+def _raw(unit: Unit) -> Batch:
+    return unit.raw[0].row(unit.raw[1])
+
+
 def _place(unit: Unit) -> str:
     if isinstance(unit.reader, Reader):
-        return _places(unit.reader, unit.raw)(0)
+        return _places(unit.reader, unit.raw[0])(unit.raw[1])
     return f"{unit.reader}/0 at 0"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from operators.base import Batch
@@ -13,20 +13,26 @@ from runtime.failures import Failure
 from runtime.in_flight import Entry
 
 
+Place = tuple[Batch, int]
+"""A row of a batch."""
+
+
 class Unit:
     """One message on its way: the calls that it waits for, and the rows that will take effect when it is applied."""
 
     __slots__ = ("calls", "entry", "failure", "held", "key", "pending", "raw", "reader", "stamp", "unsettled")
 
-    def __init__(self, entry: Entry | None, raw: Batch, reader: Any, key: bytes | None, stamp: int | None) -> None:
+    def __init__(
+        self, entry: Entry | None, raw: Place, reader: Any, key: bytes | None, stamp: int | None
+    ) -> None:
         self.entry = entry
         self.raw = raw
         self.reader = reader
         self.key = key
         self.stamp = stamp
-        self.calls: deque[tuple[str, Any, Batch]] = deque()
-        self.unsettled: list[tuple[str, Call, Batch]] = []
-        self.held: list[tuple[str, Batch]] = []
+        self.calls: deque[tuple[str, Any, Place]] = deque()
+        self.unsettled: list[tuple[str, Call, Place]] = []
+        self.held: list[tuple[str, Place]] = []
         self.failure: Failure | None = None
         self.pending = 0
 
@@ -53,14 +59,21 @@ class Units:
         return len(self._unapplied)
 
     @property
-    def deepest_key(self) -> int:
-        """How many messages wait behind the busiest key."""
-        return max(map(len, self._by_key.values()), default=0)
-
-    @property
     def lowest_stamp(self) -> int | None:
         """The smallest stamp that a message in flight may still emit with."""
         return min((unit.stamp for unit in self._unapplied if unit.stamp is not None), default=None)
+
+    def acceptable(self, keys: list[bytes | None] | None, deepest: int) -> int:
+        """Return how many messages with these keys may come in so that none waits behind `deepest` others."""
+        if keys is None or not self.chain.stage.by_key:
+            return 2**62
+        depths = Counter({key: len(self._by_key.get(key, ())) for key in set(keys) if key is not None})
+        for row, key in enumerate(keys):
+            if key is not None:
+                depths[key] += 1
+                if depths[key] > deepest:
+                    return row
+        return len(keys)
 
     def admit(self, units: Iterable[Unit]) -> None:
         """Take in messages that were explored, in offset order, and start what may start."""
@@ -137,15 +150,15 @@ class Units:
                 self.pools[operator].submit(call)
 
     def _start_next(self, unit: Unit) -> None:
-        operator, call, _ = self._note(unit)
+        operator, call = self._note(unit)
         self.pools[operator].submit(call)
 
-    def _note(self, unit: Unit) -> tuple[str, Call, Batch]:
-        operator, argument, row = unit.calls.popleft()
-        noted = (operator, Call(unit, argument), row)
-        unit.unsettled.append(noted)
+    def _note(self, unit: Unit) -> tuple[str, Call]:
+        operator, argument, place = unit.calls.popleft()
+        call = Call(unit, argument)
+        unit.unsettled.append((operator, call, place))
         unit.pending += 1
-        return noted
+        return operator, call
 
 
 def results_of(units: Iterable[Unit]) -> Iterator[tuple[str, Batch]]:
@@ -157,13 +170,18 @@ def results_of(units: Iterable[Unit]) -> Iterator[tuple[str, Batch]]:
     found: dict[str, Batch] = {}
     for unit in units:
         unit.failure = next((call.failure for _, call, _ in unit.unsettled if call.failure), None)
-        for operator, call, row in unit.unsettled if unit.failure is None else ():
-            number = len(call.result)
-            repeated = [column and [column[0]] * number for column in (row.keys, row.timestamps, row.stamps, row.offsets)]
-            result = Batch(call.result, *repeated, owners=[unit] * number)  # type: ignore[arg-type]
-            if operator in found:
-                found[operator].extend(result)
-            else:
-                found[operator] = result
+        for operator, call, (batch, row) in unit.unsettled if unit.failure is None else ():
+            if operator not in found:
+                found[operator] = Batch([], *([] if column is not None else None for column in _carried(batch)), owners=[])
+            result, number = found[operator], len(call.result)
+            result.values += call.result
+            for mine, theirs in zip(_carried(result), _carried(batch), strict=True):
+                if mine is not None and theirs is not None:
+                    mine += [theirs[row]] * number  # type: ignore[misc]
+            result.owners += [unit] * number  # type: ignore[operator]
         unit.unsettled = []
     yield from ((operator, batch) for operator, batch in found.items() if batch.values)
+
+
+def _carried(batch: Batch) -> tuple[Sequence[Any] | None, ...]:
+    return (batch.keys, batch.timestamps, batch.stamps, batch.offsets)
