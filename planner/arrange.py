@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from planner.flow import edges, plain, stages, stream_node
+from planner.flow import edges, plain, role, stages, stream_node
 from planner.layout import Bend, Box, Layout, Line, Link, Point, layered, rank
 from planner.lettering import text_width
 from planner.panel import Door, Panel, panel
 from planner.plan import Plan
 
-STREAM_HEIGHT, STREAM_WIDTHS, STREAM_FRAME = 54, (150, 260), 66
-NAME_SIZE = 13
-COLUMN_GAP, STACK_GAP, LANE = 72, 26, 18
+STREAM_HEIGHT, STREAM_WIDTH, STREAM_FRAME = 54, 260, 44
+NAME_SIZE, ROLE_SIZE, BADGE_ROOM = 13, 11, 44
+COLUMN_GAP, STACK_GAP, LANE = 64, 26, 18
 STAGE = "stage:"
+WEIGHTS = {"intermediate": 3, "dead_letter": 1}
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class _Passage:
-    """A line between two blocks, which are panels or streams; `way` is 1 where it goes to the right."""
+    """A line between two blocks, which are panels or streams; `way` is 1 where it goes to the right, else -1."""
 
     source: str
     target: str
     start: str
     end: str
     way: int
+    weight: int
 
     @property
     def exit(self) -> Door:
@@ -57,15 +59,16 @@ def arrange(plan: Plan) -> Picture:
     >>> operator = OperatorPlan(id="map-1", kind="map", stage="stage-1")
     >>> picture = arrange(Plan(app="demo", operators=(operator,)))
     >>> picture.panels["stage-1"], picture.cards["map-1"]
-    (Box(x=0, y=0, width=288, height=144), Box(x=24, y=54, width=240, height=66))
+    (Box(x=0, y=0, width=324, height=144), Box(x=24, y=54, width=276, height=66))
     """
     passages, ranks = _passages(plan)
     blocks = _blocks(plan, passages)
     links = [
-        Link(p.start, p.end, blocks[p.start].doors[p.exit][-1].y, blocks[p.end].doors[p.entry][0].y) for p in passages
+        Link(p.start, p.end, blocks[p.start].doors[p.exit][-1].y, blocks[p.end].doors[p.entry][0].y, p.weight)
+        for p in passages
     ]
     heights = {name: block.height for name, block in blocks.items()}
-    layout = layered(heights, links, STACK_GAP, LANE, ranks)
+    layout = layered(heights, links, STACK_GAP, LANE, ranks, compact=True)
     columns = _columns(layout, blocks)
     boxes = {name: _box(block, columns[ranks[name]], layout.across[name]) for name, block in blocks.items()}
     inside = [(block, boxes[name]) for name, block in blocks.items()]
@@ -88,7 +91,12 @@ def _passages(plan: Plan) -> tuple[list[_Passage], dict[str, int]]:
     between = [(u, v, start, end) for u, v, start, end in ends if start != end]
     blocks = [*(stream_node(stream.name) for stream in plan.streams), *dict.fromkeys(home.values())]
     ranks = rank(blocks, [(start, end) for _, _, start, end in between])
-    return [_Passage(u, v, start, end, 1 if ranks[start] < ranks[end] else -1) for u, v, start, end in between], ranks
+    weights = {stream_node(stream.name): WEIGHTS.get(stream.role, 2) for stream in plan.streams}
+    passages = [
+        _Passage(u, v, start, end, 1 if ranks[start] < ranks[end] else -1, weights.get(u, weights.get(v, 1)))
+        for u, v, start, end in between
+    ]
+    return passages, ranks
 
 
 def _blocks(plan: Plan, passages: list[_Passage]) -> dict[str, Panel]:
@@ -105,9 +113,10 @@ def _blocks(plan: Plan, passages: list[_Passage]) -> dict[str, Panel]:
 
 
 def _stream_width(plan: Plan) -> int:
-    low, high = STREAM_WIDTHS
-    longest = max((text_width(plain(stream.name), NAME_SIZE, bold=True) for stream in plan.streams), default=0)
-    return min(max(longest + STREAM_FRAME, low), high)
+    """Return one width for all streams: the longest name's, or that of its role and partition count, up to a limit."""
+    names = [text_width(plain(stream.name), NAME_SIZE, bold=True) for stream in plan.streams]
+    roles = [text_width(role(stream).upper(), ROLE_SIZE, bold=True) + BADGE_ROOM for stream in plan.streams]
+    return min(max([*names, *roles, 0]) + STREAM_FRAME, STREAM_WIDTH)
 
 
 def _stream(node: str, width: int) -> Panel:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from planner.plan import OperatorPlan, Plan, StagePlan, StreamPlan
 
-Family = Literal["source", "stateless", "async", "stateful", "terminal"]
+Family = Literal["source", "table", "stateless", "async", "stateful", "terminal"]
 
 _JOINER = "\u200d"
 _PATH = re.compile(r"[\\/]")
@@ -68,12 +68,14 @@ def stages(plan: Plan) -> list[tuple[StagePlan, list[OperatorPlan]]]:
 
 
 def family(operator: OperatorPlan) -> Family:
-    """Return which of the five looks an operator has."""
+    """Return what an operator looks like."""
     if operator.asynchronous:
         return "async"
     if operator.terminal:
         return "terminal"
-    if operator.kind in ("input", "table"):
+    if operator.kind == "table":
+        return "table"
+    if operator.kind == "input":
         return "source"
     return "stateful" if operator.stateful else "stateless"
 

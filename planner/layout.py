@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 SWEEPS = 12
 """How often rows are reordered, and boxes moved, to suit their neighbours: by then little changes any more."""
+GIVES_WAY, STAYS = 1e-6, 1e6
+"""How much a box that nothing pulls wants to stay, next to the weight of links: some integers."""
 
 
 class Box(NamedTuple):
@@ -95,9 +97,16 @@ class Layout(NamedTuple):
 
 
 def layered(
-    sizes: Mapping[str, int], links: list[Link], gap: int, lane: int, ranks: Mapping[str, int] | None = None
+    sizes: Mapping[str, int],
+    links: list[Link],
+    gap: int,
+    lane: int,
+    ranks: Mapping[str, int] | None = None,
+    compact: bool = False,
 ) -> Layout:
     """Lay boxes of the given sizes out in rows, `gap` apart; a link over several rows takes a `lane` in each.
+
+    With `compact` no row reaches beyond the longest one, even if that bends lines.
 
     >>> layered({"a": 10, "b": 10, "c": 10}, [Link("a", "b", 5, 5), Link("a", "c", 5, 5)], gap=4, lane=2)
     Layout(rows=[['a'], ['b', 'c']], across={'a': 7, 'b': 0, 'c': 14})
@@ -117,7 +126,8 @@ def layered(
             rows[bend.rank].append(bend)
         pieces.extend(_pieces(link, through, lane // 2))
     ordered = _untangle(rows, pieces, widths)
-    return Layout(ordered, _straighten(ordered, pieces, widths, gap))
+    longest = max((sum(widths[spot] + gap for spot in row) for row in ordered), default=0)
+    return Layout(ordered, _straighten(ordered, pieces, widths, gap, longest if compact else None))
 
 
 def rank(boxes: list[str], links: list[tuple[str, str]]) -> dict[str, int]:
@@ -228,35 +238,43 @@ def _crossings(rows: list[list[Spot]], pieces: list[_Piece], widths: Mapping[Spo
     return sum((a[0] - b[0]) * (a[1] - b[1]) < 0 for row in lines for a, b in combinations(row, 2))
 
 
-def _straighten(rows: list[list[Spot]], pieces: list[_Piece], widths: Mapping[Spot, int], gap: int) -> dict[Spot, int]:
-    """Move boxes to where their heaviest links are straight: to suit the row above, the one below, then both."""
+def _straighten(
+    rows: list[list[Spot]], pieces: list[_Piece], widths: Mapping[Spot, int], gap: int, room: int | None
+) -> dict[Spot, int]:
+    """Move boxes to where their heaviest links are straight.
+
+    First all sides pull by turns, until little changes; then each box goes exactly below what leads to it, and what
+    nothing leads to goes above what it leads to.
+    """
     above: dict[Spot, list[_Piece]] = {spot: [] for spot in widths}
     below: dict[Spot, list[_Piece]] = {spot: [] for spot in widths}
     for piece in pieces:
         above[piece.below].append(piece)
         below[piece.above].append(piece.turned())
     both = {spot: above[spot] + below[spot] for spot in widths}
+    first = {spot: [] if above[spot] else below[spot] for spot in widths}
+    rounds = [(both, rows, 1.0), (both, rows[::-1], 1.0)] * SWEEPS
+    rounds += [(above, rows, GIVES_WAY), (first, rows[::-1], STAYS)]
     across: dict[Spot, int] = dict.fromkeys(widths, 0)
-    for sweep in range(SWEEPS):
-        neighbours, order = [(above, rows), (below, rows[::-1]), (both, rows)][sweep % 3]
+    for neighbours, order, firmness in rounds:
         for row in order:
-            wanted = {spot: _wish(across[spot], neighbours[spot], across) for spot in row}
-            across.update(_apart(row, wanted, widths, gap))
+            wanted = {spot: _wish(across[spot], firmness, neighbours[spot], across) for spot in row}
+            across.update(_apart(row, wanted, widths, gap, room))
     left = min(across.values(), default=0)
     return {spot: start - left for spot, start in across.items()}
 
 
-def _wish(start: int, pieces: list[_Piece], across: Mapping[Spot, int]) -> tuple[float, int]:
-    """Return where a spot would like to begin, and how much: as its heaviest links say, or where it is."""
+def _wish(start: int, firmness: float, pieces: list[_Piece], across: Mapping[Spot, int]) -> tuple[float, float]:
+    """Return where a spot would like to begin, and how much: as its heaviest links say, else where it is."""
     heaviest = max((piece.weight for piece in pieces), default=0)
     starts = [across[p.above] + p.leaves - p.enters for p in pieces if p.weight == heaviest]
-    return (sum(starts) / len(starts), heaviest) if starts else (start, 1)
+    return (sum(starts) / len(starts), heaviest) if starts else (start, firmness)
 
 
 def _apart(
-    row: list[Spot], wanted: Mapping[Spot, tuple[float, int]], widths: Mapping[Spot, int], gap: int
+    row: list[Spot], wanted: Mapping[Spot, tuple[float, float]], widths: Mapping[Spot, int], gap: int, room: int | None
 ) -> dict[Spot, int]:
-    """Return the places nearest to the wanted ones, by least squares, that keep the row's order and gaps.
+    """Return the places nearest to the wanted ones, by least squares, that keep the row's order and gaps, in the room.
 
     Spots that would come too close form a block, which goes to the mean of what its members want.
     """
@@ -264,7 +282,7 @@ def _apart(
     for spot in row:
         offsets.append(end)
         end += widths[spot] + gap
-    blocks: list[tuple[float, int, int]] = []
+    blocks: list[tuple[float, float, int]] = []
     for spot, offset in zip(row, offsets, strict=True):
         place, weight = wanted[spot]
         total, heft, members = (place - offset) * weight, weight, 1
@@ -273,4 +291,6 @@ def _apart(
             total, heft, members = total + before[0], heft + before[1], members + before[2]
         blocks.append((total, heft, members))
     starts = [round(total / heft) for total, heft, members in blocks for _ in range(members)]
+    if room is not None:
+        starts = [max(0, min(start, room - end)) for start in starts]
     return {spot: start + offset for spot, start, offset in zip(row, starts, offsets, strict=True)}

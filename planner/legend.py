@@ -8,7 +8,7 @@ from planner.lettering import text_width
 from planner.plan import Plan
 from planner.shapes import CYLINDER, TIMES, badge, curve, group, outline, text
 
-ROW, GLYPH, SPACE = 30, 28, 26
+ROW, GLYPH, SPACE = 28, 28, 18
 _WORDS = {
     "input": "input stream",
     "table": "table",
@@ -27,7 +27,7 @@ def legend(plan: Plan, width: int) -> tuple[list[str], int]:
     """Return the parts of the legend, in rows that fit in `width`, and how high they are.
 
     >>> legend(Plan(app="demo"), 400)[1]
-    30
+    28
     """
     shown = {stream.role for stream in plan.streams} | {family(operator) for operator in plan.operators}
     items = [(_glyph(look), words) for look, words in _WORDS.items() if look in shown]

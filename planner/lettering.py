@@ -11,7 +11,7 @@ _NARROW = frozenset("iljtfrI.,:;'`|!()[]{}·-/\\ ")
 _BROAD = frozenset("mwMW@%—…≤→")
 
 
-def text_width(text: str, size: int, *, bold: bool = False, mono: bool = False) -> int:
+def text_width(text: str, size: float, *, bold: bool = False, mono: bool = False) -> int:
     """Return at least how many pixels `text` takes: fonts differ, so it counts with a broad one.
 
     >>> text_width("il", 10), text_width("MW", 10), text_width("il", 10, mono=True)
@@ -21,7 +21,7 @@ def text_width(text: str, size: int, *, bold: bool = False, mono: bool = False) 
     return -(-int(ems * size * (11 if bold else 10)) // 1000)
 
 
-def fitted(text: str, width: int, size: int, *, bold: bool = False, mono: bool = False) -> str:
+def fitted(text: str, width: int, size: float, *, bold: bool = False, mono: bool = False) -> str:
     """Return `text` on one line, cut to `width` pixels.
 
     >>> fitted("left join with planes", 80, 12)
@@ -35,7 +35,7 @@ def fitted(text: str, width: int, size: int, *, bold: bool = False, mono: bool =
     return text.rstrip() + ELLIPSIS
 
 
-def broken(text: str, width: int, size: int, *, bold: bool = False) -> list[str]:
+def broken(text: str, width: int, size: float, *, bold: bool = False) -> list[str]:
     """Return `text` on one or two lines of at most `width` pixels, broken between words, the rest cut off.
 
     >>> broken("left join with planes", 80, 12)
@@ -60,7 +60,7 @@ def _ems(character: str, mono: bool) -> int:
     if ord(character) > 0x2E7F:
         return 140
     if mono:
-        return 64
+        return 62
     if character in _NARROW:
         return 40
     return 100 if character in _BROAD else 74 if character.isupper() else 63

@@ -11,7 +11,7 @@ from planner.layout import Bend, Box, Layout, Line, Link, Point, layered
 from planner.lettering import broken, text_width
 from planner.plan import OperatorPlan, Plan, StagePlan
 
-CARD_WIDTH, CARD_HEIGHT, LABEL_LINE, FOOTER = 240, 66, 17, 26
+CARD_WIDTH, CARD_HEIGHT, LABEL_LINE, FOOTER = 276, 66, 17, 26
 LABEL_SIZE, LABEL_WIDTH = 13, CARD_WIDTH - 30
 PADDING, HEAD = 24, 54
 CARD_GAP, ROW_GAP, LANE = 28, 38, 16
@@ -41,7 +41,7 @@ def label_lines(operator: OperatorPlan) -> list[str]:
     """Return the one or two lines that say what an operator does.
 
     >>> label_lines(OperatorPlan(id="a", kind="async_flat_map", label="≤ 500 in flight, order by key, 2,000 ms"))
-    ['≤ 500 in flight, order by', 'key, 2,000 ms']
+    ['≤ 500 in flight, order by key,', '2,000 ms']
     """
     return broken(operator.label or operator.id, LABEL_WIDTH, LABEL_SIZE, bold=True)
 
@@ -57,13 +57,14 @@ def panel(plan: Plan, stage: StagePlan, operators: list[OperatorPlan], doors: It
     >>> stage = StagePlan(id="s", inputs=(), operators=())
     >>> inside = panel(Plan(app="demo"), stage, [OperatorPlan(id="a", kind="map")], [])
     >>> inside.cards, inside.width, inside.height
-    ({'a': Box(x=24, y=54, width=240, height=66)}, 288, 144)
+    ({'a': Box(x=24, y=54, width=276, height=66)}, 324, 144)
     """
     doors = list(dict.fromkeys(doors))
     links = _links(operators)
     feeders = {door.card for door in doors if not door.leaving}
     leavers = {door.card for door in doors if door.leaving}
-    from_left_to_right = sorted(operators, key=lambda operator: (operator.id in leavers) - (operator.id in feeders))
+    place = {operator.id: -n if operator.id in leavers else n for n, operator in enumerate(operators)}
+    from_left_to_right = sorted(operators, key=lambda one: ((one.id in leavers) - (one.id in feeders), place[one.id]))
     layout = layered({operator.id: CARD_WIDTH for operator in from_left_to_right}, links, CARD_GAP, LANE)
     heights = {operator.id: _card_height(plan, operator) for operator in operators}
     channels = _channels(layout, doors)

@@ -12,7 +12,7 @@ from planner.lettering import fitted, text_width
 from planner.panel import FOOTER, LABEL_LINE, LABEL_SIZE, PADDING, has_footer, label_lines
 from planner.plan import OperatorPlan, Plan, StagePlan, StreamPlan
 
-INDENT = 18
+INDENT, MONO_SIZE = 18, 10.5
 TIMES = "\N{MULTIPLICATION SIGN}"
 CYLINDER = "M0 2.5a5 2.2 0 0 1 10 0v7a5 2.2 0 0 1-10 0zM0 2.5a5 2.2 0 0 0 10 0"
 _CLOCK = "M6 0a6 6 0 1 0 .01 0zM6 3v3.2l2.2 1.4"
@@ -50,11 +50,11 @@ def card(plan: Plan, operator: OperatorPlan, box: Box) -> str:
     lines = label_lines(operator)
     parts.extend(text("label", INDENT, 40 + LABEL_LINE * number, line) for number, line in enumerate(lines))
     bottom = 40 + LABEL_LINE * len(lines)
-    site = fitted(place(operator.site), 110, 11, mono=True)
+    site = fitted(place(operator.site), 120, MONO_SIZE, mono=True)
     parts.append(text("site", INDENT, bottom, site))
     if operator.id != operator.label:
-        room = width - 2 * INDENT - text_width(site, 11, mono=True) - 10
-        parts.append(text("id", width - INDENT, bottom, fitted(operator.id, room, 11, mono=True)))
+        room = width - 2 * INDENT - text_width(site, MONO_SIZE, mono=True) - 10
+        parts.append(text("id", width - INDENT, bottom, fitted(operator.id, room, MONO_SIZE, mono=True)))
     if has_footer(plan, operator):
         parts.extend(_footer(plan, operator, width, height))
     kept = [f"store {store}" for store in stores(plan, operator)]
