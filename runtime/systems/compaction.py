@@ -61,7 +61,7 @@ class Newest:
             return stored if rows or control else None
         if not rows and control is None:
             return None
-        return stored._replace(batch=_rows(batch, rows), control=control)
+        return stored._replace(batch=batch.take(rows), control=control)
 
 
 def joined(batches: Iterable[Stored]) -> list[Stored]:
@@ -72,8 +72,7 @@ def joined(batches: Iterable[Stored]) -> list[Stored]:
         if before is None or before.control is not None or not _alike(before.batch, stored.batch):
             result.append(stored)
             continue
-        batch = before.batch.slice(0, len(before.batch))
-        batch.offsets = list(batch.offsets or ())
+        batch = before.batch.copy()
         batch.extend(stored.batch)
         appended_ms = max(before.appended_ms, stored.appended_ms)
         result[-1] = Stored(before.base, stored.last, appended_ms, batch, stored.control)
@@ -90,8 +89,3 @@ def _alike(left: Batch, right: Batch) -> bool:
         and (left.headers is None) == (right.headers is None)
         and (left.signs is None) == (right.signs is None)
     )
-
-
-def _rows(batch: Batch, rows: list[int]) -> Batch:
-    columns = (batch.values, batch.keys, batch.timestamps, batch.stamps, batch.offsets, batch.headers, batch.signs)
-    return Batch(*(column if column is None else [column[row] for row in rows] for column in columns))  # type: ignore[arg-type]

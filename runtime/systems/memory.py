@@ -49,7 +49,7 @@ class _Partition:
 
     def add(self, batch: Batch, control: Control | None, now_ms: int) -> None:
         rows = len(batch.values)
-        copied = batch.slice(0, rows)
+        copied = batch.copy()
         copied.offsets = range(self.end, self.end + rows)
         copied.owners = None
         if copied.timestamps is None:
@@ -173,7 +173,7 @@ class MemoryEnvironment:
                 rows = stored.cut(offset, max_records)
                 if rows:
                     batch, control, next_offset = rows
-                    return Read(batch.slice(0, len(batch)), control, next_offset)
+                    return Read(batch.copy(), control, next_offset)
             return None
 
     def append(self, appends: Iterable[Append]) -> None:
