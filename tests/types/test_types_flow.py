@@ -1,0 +1,83 @@
+"""What type checkers know of a pipeline: mypy and pyright read this file, and pytest builds what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_type
+
+from samza_dsl import App, MessageStream, Pane, count, mean, tumbling
+
+
+@dataclass(frozen=True)
+class View:
+    page: str
+    seconds: float
+    referrer: str | None
+
+
+@dataclass(frozen=True)
+class Page:
+    title: str
+
+
+app = App("types")
+views = app.input("views", value=View, key=lambda view: view.page)
+pages = app.table("pages", key=str, value=Page, broadcast=True)
+
+
+def with_title(view: View, page: Page) -> str:
+    return f"{page.title}: {view.seconds}"
+
+
+async def look_up(view: View) -> list[int]:
+    return [len(view.page)]
+
+
+def test_an_input_says_what_its_messages_are() -> None:
+    assert_type(views, MessageStream[str, View])
+    assert_type(app.input("unkeyed", value=View), MessageStream[None, View])
+    assert_type(app.input("keyed", value=View, key=int), MessageStream[int, View])
+
+
+def test_functions_of_one_message_pass_their_types_on() -> None:
+    assert_type(views.filter(lambda view: view.seconds > 1), MessageStream[str, View])
+    assert_type(views.map(lambda view: view.referrer), MessageStream[str, str | None])
+    assert_type(views.flat_map(lambda view: view.page.encode()), MessageStream[str, int])
+    assert_type(views.flatMap(lambda view: [view.seconds]), MessageStream[str, float])
+    assert_type(views.async_flat_map(look_up), MessageStream[str, int])
+
+
+def test_a_key_changes_its_type() -> None:
+    assert_type(views.partition_by(lambda view: len(view.page)), MessageStream[int, View])
+    assert_type(views.partition_by(lambda view: (view.page, len(view.page))), MessageStream[tuple[str, int], View])
+
+
+def test_streams_divide_and_unite() -> None:
+    assert_type(views.merge(views.filter(lambda view: view.page)), MessageStream[str, View])
+    parts = views.branch(lambda view: "short" if view.seconds < 1 else "long", into=("short", "long"))
+    assert_type(parts["short"], MessageStream[str, View])
+
+
+def test_windows_know_key_and_result() -> None:
+    counted = views.window(tumbling(hours=1), count())
+    assert_type(counted, MessageStream[str, Pane[str, int]])
+    assert_type(
+        views.window(tumbling(hours=1), mean(lambda view: view.seconds)), MessageStream[str, Pane[str, float | None]]
+    )
+    assert_type(counted.map(lambda pane: pane.value), MessageStream[str, int])
+
+
+def test_joins_know_the_row() -> None:
+    assert_type(views.join(pages, with_title, on=lambda view: view.page), MessageStream[str, str])
+    left = views.join(pages, lambda view, page: page, on=lambda view: view.page, how="left")
+    assert_type(left, MessageStream[str, Page | None])
+
+
+def mistakes() -> None:
+    """Never called; type checkers refuse each line with an ignore, and report an ignore that nothing needs."""
+    views.map(lambda view: view.pgae)  # type: ignore[attr-defined]
+    views.send_to(app.output("titles", value=str))  # type: ignore[arg-type]
+    views.async_flat_map(with_title)  # type: ignore[arg-type]
+    views.join(pages, with_title, on=lambda view: view.page, how="left")  # type: ignore[call-overload]
+    titles = views.map(lambda view: view.page)
+    views.merge(titles)  # type: ignore[arg-type]
