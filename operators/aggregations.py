@@ -1,4 +1,4 @@
-"""What a window computes over its values: frozen aggregations whose partial results can be kept, merged and finished."""
+"""What a window computes over its values: aggregations whose partial results can be kept, merged and finished."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Batch:
         """Return the rows at the given places."""
         return Batch(
             [self.values[row] for row in rows],
-            *(column if column is None else [column[row] for row in rows] for column in self._columns()),  # type: ignore[arg-type]
+            *(column if column is None else [column[row] for row in rows] for column in self._columns()),
         )
 
     @classmethod

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from operators.base import Serde, Spec
@@ -90,7 +91,7 @@ def ranges(bounds: Sequence[Any]) -> ByRanges:
     >>> [by.partition(key, b"", 3) for key in ("a", "h", "z")]
     [0, 1, 2]
     """
-    if any(low >= high for low, high in zip(bounds, bounds[1:], strict=False)):
+    if any(low >= high for low, high in pairwise(bounds)):
         raise ValueError(f"ranges({list(bounds)!r}): the bounds must be in strictly increasing order")
     return ByRanges(tuple(bounds))
 

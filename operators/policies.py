@@ -1,4 +1,4 @@
-"""What happens to a record on which a user's function raises: fail, skip, dead letter, or retry and then one of these."""
+"""What happens to a record on which a user's function raises: fail, skip, dead letter, or retry."""
 
 from __future__ import annotations
 
@@ -80,4 +80,5 @@ def worst_case_ms(policy: Policy, timeout_ms: int) -> int:
     """
     if not isinstance(policy, Retry):
         return timeout_ms
-    return timeout_ms * (policy.times + 1) + policy.backoff_ms * (2**policy.times - 1)
+    backoffs_ms: int = policy.backoff_ms * (2**policy.times - 1)
+    return timeout_ms * (policy.times + 1) + backoffs_ms

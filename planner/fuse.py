@@ -108,7 +108,9 @@ class _Writer:
         tracked = rows and bool(self.partial)
         head = f"for row, {taken} in enumerate({columns}):" if tracked else f"for {taken.strip('()')} in {columns}:"
         lines += [Line(INDENT + head), *(self.body or [Line(INDENT * 2 + "pass")])]
-        found = [f"({self._list(x)}, {self._list(x) + '_rows' if rows and x in self.partial else None})" for x in self.exits]
+        found = [
+            f"({self._list(x)}, {self._list(x) + '_rows' if rows and x in self.partial else None})" for x in self.exits
+        ]
         lines.append(Line(f"{INDENT}return ({''.join(one + ', ' for one in [*found, self._counts()])})"))
         kept = [line for line in lines if not line.rows_of or (rows and line.rows_of in self.partial)]
         return kept if tracked else [line._replace(text=line.text.replace(", row)", ")")) for line in kept]

@@ -85,7 +85,7 @@ def build(app: str, specs: Iterable[Spec]) -> Graph:
         object.__setattr__(spec, "op_id", id)
         named[id] = spec
         edges.add_node(id)
-        edges.add_edges_from((parent.op_id, id) for parent in spec.parents)
+        edges.add_edges_from((parent.op_id or "", id) for parent in spec.parents)
     return Graph(app, named, edges)
 
 

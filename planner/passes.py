@@ -146,7 +146,9 @@ def bound_drains(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
     """Sum the worst cases of async calls along every path; a commit must not wait longer than `max_drain_ms`."""
     longest: dict[str, int] = {}
     for id, spec in graph.specs.items():
-        above = max((longest[parent] for parent in graph.parents(id) if not graph.specs[parent].repartitions), default=0)
+        above = max(
+            (longest[parent] for parent in graph.parents(id) if not graph.specs[parent].repartitions), default=0
+        )
         own = worst_case_ms(spec.on_error, spec.timeout_ms) if isinstance(spec, AsyncFlatMap) else 0
         longest[id] = above + own
         if own and longest[id] > plan.options.max_drain_ms:
@@ -213,7 +215,9 @@ def _stage(graph: Graph, number: int, ids: list[str]) -> StagePlan:
 
 
 def _with_segments(graph: Graph, stage: StagePlan) -> StagePlan:
-    feeding = [id for id, spec in graph.specs.items() if spec.repartitions and set(graph.children(id)) & set(stage.operators)]
+    feeding = [
+        id for id, spec in graph.specs.items() if spec.repartitions and set(graph.children(id)) & set(stage.operators)
+    ]
     entries = [id for id in stage.operators if begins_segment(graph.specs[id]) and not graph.specs[id].repartitions]
     segments = tuple(fuse(graph, entry) for entry in [*feeding, *entries])
     mixed = any(_is_mixed(graph, [exit.operators[0] for exit in segment.exits]) for segment in segments)
@@ -307,7 +311,7 @@ def _check_copartitioned(graph: Graph, spec: TableJoin, sizes: Mapping[str, int]
     if spec.on is not None or spec.table.broadcast:
         return
     table = spec.table
-    way_out = f'.partition_by(..., key_type=..., partitions={sizes[table.stream]}) before it, or broadcast=True'
+    way_out = f".partition_by(..., key_type=..., partitions={sizes[table.stream]}) before it, or broadcast=True"
     if sizes[table.stream] != size:
         wrong = f"the stream has {size} partitions and the table {table.stream!r} {sizes[table.stream]}"
         raise refuse(spec, f"{wrong}, so equal keys do not meet", way_out)
@@ -360,7 +364,9 @@ def _outputs_agree(spec: Spec, graph: Graph, options: Options) -> None:
     if isinstance(spec, SendTo):
         others: set[Output] = {s.output for s in graph.specs.values() if isinstance(s, SendTo)}
         if any(other.stream == spec.output.stream and other is not spec.output for other in others):
-            raise refuse(spec, f"the output {spec.output.stream!r} is declared twice", "one app.output(...), used twice")
+            raise refuse(
+                spec, f"the output {spec.output.stream!r} is declared twice", "one app.output(...), used twice"
+            )
         senders = [s for s in graph.specs.values() if isinstance(s, SendTo) and s.output is spec.output]
         if len({graph.key_serde(graph.parents(s.op_id or "")[0]) for s in senders}) > 1:
             wrong = f"messages with keys of different serdes go to {spec.output.stream!r}"

@@ -60,8 +60,8 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A run of stateless operators below `entry`, fused into one Python function over columns.
 
     `source` is the function that also keeps track of rows, `plain` the same for batches that carry values only.
-    `lines` and `plain_lines` say which operator each line of these came from; `counted` are the operators whose output the
-    function counts, because no exit does; `keyed` when it reads the keys column.
+    `lines` and `plain_lines` say which operator each line of these came from; `counted` are the operators whose output
+    the function counts, because no exit does; `keyed` when it reads the keys column.
     """
 
     entry: str
@@ -120,15 +120,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def operator(self, id: str) -> OperatorPlan:
         """Return an operator by its id; raises KeyError."""
-        return _by(self.operators, "id", id)
+        found: OperatorPlan = _by(self.operators, "id", id)
+        return found
 
     def stage(self, id: str) -> StagePlan:
         """Return a stage by its id; raises KeyError."""
-        return _by(self.stages, "id", id)
+        found: StagePlan = _by(self.stages, "id", id)
+        return found
 
     def stream(self, name: str) -> StreamPlan:
         """Return a stream by its name; raises KeyError."""
-        return _by(self.streams, "name", name)
+        found: StreamPlan = _by(self.streams, "name", name)
+        return found
 
     def source(self, stage: str) -> str:
         """Return the Python source that a stage's stateless operators were fused into; raises KeyError."""

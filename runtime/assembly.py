@@ -11,7 +11,7 @@ import networkx
 from operators.async_flat_map import AsyncFlatMap
 from operators.base import Batch, Operator, Serde, Spec
 from operators.io import Input, Output, SendTo, Sink, Table
-from operators.partition_by import PartitionBy
+from operators.partition_by import PartitionBy, hash_
 from operators.policies import DeadLetter
 from operators.table_join import TableContents, TableJoin
 from operators.task import Effects, TaskContext, TaskOperator
@@ -112,7 +112,7 @@ class _TaskBuilder:
         self.number = number
         self.stages = [stage for stage in assembly.plan.stages if number < stage.partitions]
         self.checkpoint = assembly.checkpoints.get(str(number), Checkpoint(0))
-        self.tables = {id: contents for id, contents in broadcast.items()}
+        self.tables = dict(broadcast)
         specs = [self.graph.specs[id] for stage in self.stages for id in stage.operators]
         self.functions = Functions(assembly.plan.app, number, specs, assembly.around)
         self.outputs = Outputs(number)
@@ -166,7 +166,11 @@ class _TaskBuilder:
         for id in lane.chain.awaits:
             spec = self.graph.specs[id]
             assert isinstance(spec, AsyncFlatMap | TaskSpec)
-            call = lane.task_exits[id].call if isinstance(spec, TaskSpec) else self.functions.by_operator[id]["async_flat_map"]
+            call = (
+                lane.task_exits[id].call
+                if isinstance(spec, TaskSpec)
+                else self.functions.by_operator[id]["async_flat_map"]
+            )
             pools[id] = Calls(id, call, spec.max_in_flight, spec.timeout_ms, spec.on_error, units.returned)
             widths.append(spec.max_in_flight)
         rounds = options.max_drain_ms // stage.drain_ms if stage.drain_ms else 1
@@ -210,7 +214,11 @@ class _TaskBuilder:
             return SinkExit(named["sink"])
         if spec.repartitions:
             to = self._intermediate(id, spec)
-            return PartitionByExit(self.outputs, to, named["key"]) if isinstance(spec, PartitionBy) else BroadcastExit(self.outputs, to)
+            return (
+                PartitionByExit(self.outputs, to, named["key"])
+                if isinstance(spec, PartitionBy)
+                else BroadcastExit(self.outputs, to)
+            )
         if isinstance(spec, TaskSpec):
             return self._task_exit(id, spec)
         if isinstance(spec, AsyncFlatMap):
@@ -221,8 +229,8 @@ class _TaskBuilder:
         stream = intermediate_of(self.graph, spec)
         key: Serde | None = self.graph.key_serde(id) or Tagged()
         partitions = self.assembly.bindings.partitions(stream)
-        by = {"by": spec.by} if isinstance(spec, PartitionBy) else {}
-        return Destination(stream, partitions, spec.value or Tagged(), key, **by)
+        by = spec.by if isinstance(spec, PartitionBy) else hash_
+        return Destination(stream, partitions, spec.value or Tagged(), key, by)
 
     def _task_exit(self, id: str, spec: TaskSpec) -> TaskExit:
         store = self._store(id, spec)
@@ -235,7 +243,9 @@ class _TaskBuilder:
             lambda: TaskContext(self.number, store, Tagged()),
             self._decode_key(id),
             self.assembly.request,
-            lambda: (self.task.current.origin.stream, self.task.current.origin.partition) if self.task.current else ("", 0),
+            lambda: (
+                (self.task.current.origin.stream, self.task.current.origin.partition) if self.task.current else ("", 0)
+            ),
         )
 
     def _add_timers(self, lane: Lane) -> None:

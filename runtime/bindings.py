@@ -97,8 +97,10 @@ class Bindings:
 
     def close(self) -> None:
         """Close what was bound."""
-        for bound in (*self.sources.values(), *self.sinks.values()):
-            bound.close()
+        for source in self.sources.values():
+            source.close()
+        for sink in self.sinks.values():
+            sink.close()
 
 
 def outputs_of(spec: Spec) -> list[Any]:

@@ -94,9 +94,7 @@ class Chain:
         for segment in self.segments.values():
             if not segment.plan.keyed:
                 self.lines[segment.plain_filename] = segment.plan.plain_lines
-        self.first_operator = {
-            exit.id: exit.operators[0] for plan in stage.segments for exit in plan.exits
-        }
+        self.first_operator = {exit.id: exit.operators[0] for plan in stage.segments for exit in plan.exits}
         self.awaits = frozenset(id for id in stage.operators if graph.specs[id].asynchronous)
 
     def explore(self, entry: str, batch: Batch) -> list[tuple[str, Batch]]:
@@ -156,4 +154,3 @@ class Chain:
             exit.id in self.awaits or (exit.id in self.operators and self.awaits_below(exit.id))
             for exit in segment.plan.exits
         )
-

@@ -67,6 +67,8 @@ def _one_to_ms(at: Any) -> int:
         return at
     if isinstance(at, datetime):
         if at.tzinfo is None:
-            raise ValueError(f"timestamp= returned {at!r} without a time zone; write e.g. .replace(tzinfo=timezone.utc)")
+            raise ValueError(
+                f"timestamp= returned {at!r} without a time zone; write e.g. .replace(tzinfo=timezone.utc)"
+            )
         return round(at.timestamp() * 1_000)
     raise ValueError(f"timestamp= returned {at!r}; return ms since the epoch as an int, or an aware datetime")

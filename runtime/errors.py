@@ -1,13 +1,13 @@
 """Errors of a run: each says which operator or file, what is wrong, and what to do.
 
-    SamzaError
-    ├── OperatorFailure     a user's function raised, or took too long
-    ├── SerdeError          bytes that are not what the serde reads
-    └── EnvironmentFault    the data directory
-        ├── EnvironmentFull     no space left: nothing of the commit was written
-        ├── Damaged             a file or record is not what was written
-        ├── Fenced              a newer generation of the application has taken over
-        └── Owned               another process runs this application on this directory
+SamzaError
+├── OperatorFailure     a user's function raised, or took too long
+├── SerdeError          bytes that are not what the serde reads
+└── EnvironmentFault    the data directory
+    ├── EnvironmentFull     no space left: nothing of the commit was written
+    ├── Damaged             a file or record is not what was written
+    ├── Fenced              a newer generation of the application has taken over
+    └── Owned               another process runs this application on this directory
 """
 
 from __future__ import annotations

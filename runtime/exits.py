@@ -200,5 +200,3 @@ def operator_of(spec: Any, functions: dict[str, Any], store: Any, decode_key: De
     if spec.kind == "window":
         return WindowOperator(spec, store, decode_key)
     return ProcessOperator(spec, functions, store, decode_key)
-
-

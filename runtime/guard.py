@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from operators.base import Batch
@@ -64,7 +65,7 @@ class Guard:
         if not self.lenient:
             raise tell(self.graph.specs[failure.operator], failure.error, where(_row_of(failure.error, len(batch))))
         for row in range(len(batch)):
-            self.one(lambda row=row: work(batch.row(row)), raw.row(row), where(row))  # type: ignore[misc]
+            self.one(partial(work, batch.row(row)), raw.row(row), where(row))
 
     def one(self, work: Callable[[], None], raw: Batch, where: str) -> None:
         """Do the work of one record, again as often as its policy says, and settle it when that does not help."""

@@ -14,6 +14,7 @@ from runtime.in_flight import Entry, InFlight
 from runtime.serdes import Bytes, String, encode_all
 from runtime.systems.base import Control, Offsets, Read
 
+
 @dataclass(frozen=True)
 class Origin:
     """Where to read: a partition of a stream, in the environment or in a bound source."""
@@ -134,7 +135,12 @@ class Reader:
         origin, done = self.origin, self.in_flight
         heard = dict(self._producers.by_producer) if self._producers else {}
         return Position(
-            origin.system, origin.stream, origin.partition, done.low_watermark, watermark=done.watermark, producers=heard
+            origin.system,
+            origin.stream,
+            origin.partition,
+            done.low_watermark,
+            watermark=done.watermark,
+            producers=heard,
         )
 
     def refresh(self) -> None:
@@ -235,7 +241,7 @@ class Reader:
             batch.keys = None
             return {}
         decode = key.decode
-        if type(key) is Bytes or (type(key) is String and None not in batch.keys and all(map(bytes.isascii, batch.keys))):  # type: ignore[arg-type]
+        if type(key) is Bytes or (type(key) is String and _is_ascii(batch.keys)):
             return {}
         return _column(lambda keys: [None if one is None else decode(one) for one in keys], batch.keys)[1]
 
@@ -245,6 +251,10 @@ class Reader:
             batch.timestamps, errors = _column(lambda values: to_ms(list(map(timestamp_of, values))), batch.values)
             return errors
         return {}
+
+
+def _is_ascii(keys: list[Any]) -> bool:
+    return None not in keys and all(map(bytes.isascii, keys))
 
 
 def _column(make: Callable[[list[Any]], list[Any]], values: list[Any]) -> tuple[list[Any], dict[int, Exception]]:

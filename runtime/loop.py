@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from contextlib import suppress
 
 from operators.table_join import TableContents
 from planner.plan import Options
 from runtime.chooser import Chooser
 from runtime.clock import Clock, sleep_ms
 from runtime.commit import Committer
-from runtime.guard import Guard
 from runtime.failures import Failure
+from runtime.guard import Guard
 from runtime.inputs import Reader, Taken
 from runtime.task import Lane, Task, place_of
 
@@ -52,7 +53,9 @@ class Loop:
         self._awake = asyncio.Event()
         self._commit_wanted = False
         self._due_ms = clock.elapsed_ms() + options.commit_interval_ms
-        choices = [(reader.priority, (task, lane, reader)) for task in tasks for lane in task.lanes for reader in lane.readers]
+        choices = [
+            (reader.priority, (task, lane, reader)) for task in tasks for lane in task.lanes for reader in lane.readers
+        ]
         self._chooser: Chooser[Choice] = Chooser(choices)
         self._bootstraps = {
             reader: reader.origin.offsets().end for reader in self._table_readers() if not reader.exhausted
@@ -213,10 +216,8 @@ class Loop:
         for task in self.tasks:
             for timer in task.timers:
                 wait_ms = min(wait_ms, max(timer.due_ms - self._clock.elapsed_ms(), 1.0))
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._awake.wait(), wait_ms / 1_000)
-        except TimeoutError:
-            pass
         self._awake.clear()
 
     async def _abandon(self) -> None:

@@ -88,7 +88,8 @@ class _Derived:
 
     def _tells(self, id: str) -> bool:
         return any(
-            (spec := self._graph.specs[child]).code is None and self._alone(child) or (spec.one_to_one and self._tells(child))
+            ((spec := self._graph.specs[child]).code is None and self._alone(child))
+            or (spec.one_to_one and self._tells(child))
             for child in self._graph.children(id)
             if len(self._graph.streams_into(child)) == 1
         )

@@ -98,6 +98,7 @@ class Outputs:
         self.pending.clear()
 
     def append(self, place: tuple[str, int], batch: Batch) -> None:
+        """Append encoded rows to one (stream, partition)."""
         held = self.pending.get(place)
         if held is None:
             self.pending[place] = batch.copy()

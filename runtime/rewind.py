@@ -19,13 +19,11 @@ def check_state(environment: Environment, plan: Plan) -> None:
     if orphans:
         raise SamzaError(
             f"the app {plan.app!r} has state of {', '.join(map(repr, orphans))}, and no operator of that id now: name "
-            f'the operator as before (op_id={orphans[0]!r}), or begin anew: samza-dsl reset {plan.app}'
+            f"the operator as before (op_id={orphans[0]!r}), or begin anew: samza-dsl reset {plan.app}"
         )
 
 
-def rewind(
-    environment: Environment, plan: Plan, bindings: Bindings, state: Literal["reset", "keep"] | None
-) -> int:
+def rewind(environment: Environment, plan: Plan, bindings: Bindings, state: Literal["reset", "keep"] | None) -> int:
     """Set an application's inputs back to their start, and return its generation.
 
     "reset" drops state, timers, watermarks and what lies in intermediate streams. "keep" keeps them, so that replayed
@@ -65,5 +63,3 @@ def _keep(environment: Environment, plan: Plan) -> int:
     }
     environment.commit(Commit(plan.app, generation, [], [], checkpoints))
     return generation
-
-

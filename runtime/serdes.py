@@ -54,10 +54,10 @@ class MessagePack:
 
 @dataclasses.dataclass(frozen=True)
 class String:
-    """Text as UTF-8.
+    r"""Text as UTF-8.
 
     >>> String().encode("é")
-    b'\\xc3\\xa9'
+    b'\xc3\xa9'
     """
 
     type: Any = str
@@ -122,7 +122,7 @@ class Tagged:
 
     def encode(self, value: Any) -> bytes:
         """Return the bytes of `value`; raises SerdeError for a type that needs a declared serde."""
-        kind = type(value)
+        kind: Any = type(value)
         if kind in SCALARS:
             return PLAIN + _pack(value)
         if kind in TAG_OF_SEQUENCE:
@@ -150,7 +150,7 @@ class Tagged:
         if tag == WHOLE:
             name, _ = _whole_decoder.decode(body)
             return _decoder_of(name).decode(body)[1]
-        if tag == ENUM or tag == FIELDS:
+        if tag in (ENUM, FIELDS):
             name, payload = _unpack(body)
             if tag == ENUM:
                 return _class_of(name)(self.decode(payload))
@@ -206,7 +206,7 @@ def _encode_sequence(serde: Tagged, kind: type, value: Any) -> bytes:
 
 
 @cache
-def _name_of(kind: type) -> str:
+def _name_of(kind: Any) -> str:
     name = f"{kind.__module__}:{kind.__qualname__}"
     if "<locals>" in name or _find(name) is not kind:
         raise SerdeError(
@@ -234,7 +234,8 @@ def _class_of(name: str) -> Any:
 
 @cache
 def _decoder_of(name: str) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(tuple[str, _class_of(name)])
+    declared: Any = tuple.__class_getitem__((str, _class_of(name)))
+    return msgspec.msgpack.Decoder(declared)
 
 
 def _is_record(kind: type) -> bool:
@@ -246,7 +247,7 @@ def _is_record(kind: type) -> bool:
 
 
 @cache
-def _is_whole(kind: type) -> bool:
+def _is_whole(kind: Any) -> bool:
     """Whether msgspec alone brings back exactly what was encoded: every field's declared type says all."""
     if not _is_record(kind):
         raise SerdeError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from operators.base import MAX_TIMESTAMP, Batch
@@ -208,7 +209,7 @@ class Task:
 
     def _admit(self, lane: Lane, reader: Reader, batch: Batch, raw: Batch) -> None:
         assert lane.units is not None
-        stamps = batch.stamps or [None] * len(batch)
+        stamps: Sequence[int | None] = batch.stamps or [None] * len(batch)
         keys = batch.keys or [None] * len(batch)
         entries = reader.track_each(batch)
         units = [
@@ -222,7 +223,8 @@ class Task:
     def _admit_emitted(self, lane: Lane, id: str, emitted: Batch, raw: Batch, parent: Unit | None) -> None:
         """Let what a stateful operator emitted go on as messages of their own, on which their parent's waits."""
         assert lane.units is not None
-        keys, stamps = emitted.keys or [None] * len(emitted), emitted.stamps or [None] * len(emitted)
+        keys = emitted.keys or [None] * len(emitted)
+        stamps: Sequence[int | None] = emitted.stamps or [None] * len(emitted)
         entry = parent.entry if parent is not None else None
         units = [Unit(entry, (raw, row), id, keys[row], stamps[row]) for row in range(len(emitted))]
         for _ in units if entry is not None else ():
@@ -291,7 +293,7 @@ class Task:
         else:
             for unit in good:
                 emitted = []
-                lane.guard.one(lambda unit=unit, out=emitted: _take_effect(lane.chain, [unit], out), _raw(unit), _place(unit))  # type: ignore[misc]
+                lane.guard.one(partial(_take_effect, lane.chain, [unit], emitted), _raw(unit), _place(unit))
                 self._go_below(lane, [unit], emitted)
         for unit in applicable:
             units.applied(unit)

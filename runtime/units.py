@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from operators.base import Batch
@@ -12,6 +12,8 @@ from runtime.chain import Chain
 from runtime.failures import Failure
 from runtime.in_flight import Entry
 
+CARRIED = ("keys", "timestamps", "stamps", "offsets")
+"""What the result of a call takes over from the message that it was made for."""
 
 Place = tuple[Batch, int]
 """A row of a batch."""
@@ -22,9 +24,7 @@ class Unit:
 
     __slots__ = ("calls", "entry", "failure", "held", "key", "pending", "raw", "reader", "stamp", "unsettled")
 
-    def __init__(
-        self, entry: Entry | None, raw: Place, reader: Any, key: bytes | None, stamp: int | None
-    ) -> None:
+    def __init__(self, entry: Entry | None, raw: Place, reader: Any, key: bytes | None, stamp: int | None) -> None:
         self.entry = entry
         self.raw = raw
         self.reader = reader
@@ -172,16 +172,15 @@ def results_of(units: Iterable[Unit]) -> Iterator[tuple[str, Batch]]:
         unit.failure = next((call.failure for _, call, _ in unit.unsettled if call.failure), None)
         for operator, call, (batch, row) in unit.unsettled if unit.failure is None else ():
             if operator not in found:
-                found[operator] = Batch([], *([] if column is not None else None for column in _carried(batch)), owners=[])
+                found[operator] = Batch([], owners=[])
+                for name in CARRIED:
+                    setattr(found[operator], name, None if getattr(batch, name) is None else [])
             result, number = found[operator], len(call.result)
             result.values += call.result
-            for mine, theirs in zip(_carried(result), _carried(batch), strict=True):
-                if mine is not None and theirs is not None:
-                    mine += [theirs[row]] * number  # type: ignore[misc]
-            result.owners += [unit] * number  # type: ignore[operator]
+            for name in CARRIED:
+                if getattr(result, name) is not None:
+                    getattr(result, name).extend([getattr(batch, name)[row]] * number)
+            assert result.owners is not None
+            result.owners += [unit] * number
         unit.unsettled = []
     yield from ((operator, batch) for operator, batch in found.items() if batch.values)
-
-
-def _carried(batch: Batch) -> tuple[Sequence[Any] | None, ...]:
-    return (batch.keys, batch.timestamps, batch.stamps, batch.offsets)

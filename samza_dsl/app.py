@@ -13,7 +13,7 @@ from operators.io import Table as TableSpec
 from operators.policies import Policy, fail
 from operators.task import Every, Form, Task
 from planner import graph as graphs
-from planner.errors import PlanError, refuse
+from planner.errors import PlanError
 from planner.passes import plan as make_plan
 from planner.plan import Options, Plan
 from runtime.serdes import serde_of
@@ -389,5 +389,3 @@ def _form(site: Site, process: Any) -> Form:
     except PlanError:
         check_function(site, "task(process=...)", process, 3)
         return "callback"
-
-

@@ -83,4 +83,3 @@ def name_of(function: Callable[..., Any]) -> str:
     """Return what to call a function in a message."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return "the lambda" if name.endswith("<lambda>") else name.rpartition("<locals>.")[2]
-

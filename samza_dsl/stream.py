@@ -10,7 +10,7 @@ from operators.async_flat_map import AsyncFlatMap, Order
 from operators.base import Serde, Site, Spec
 from operators.io import Output, SendTo, Sink
 from operators.io import Table as TableSpec
-from operators.partition_by import Broadcast, ByFunction, Partitioner, PartitionBy, hash_
+from operators.partition_by import Broadcast, ByFunction, PartitionBy, Partitioner, hash_
 from operators.policies import DeadLetter, Policy, fail
 from operators.process import Process, ProcessContext
 from operators.stateless import Branch, BranchArm, Filter, FlatMap, Map, Merge
@@ -72,7 +72,8 @@ class MessageStream(Generic[K, V]):
         >>> _run(app, numbers.filter(lambda n: n % 2))
         [1, 3]
         """
-        return self._with_function(Filter, "filter(...)", keep, on_error, op_id)
+        kept: MessageStream[K, V] = self._with_function(Filter, "filter(...)", keep, on_error, op_id)
+        return kept
 
     def map(
         self, function: Callable[[V], R], *, on_error: Policy = fail, op_id: str | None = None
@@ -85,7 +86,8 @@ class MessageStream(Generic[K, V]):
         >>> _run(app, numbers.map(lambda n: n * 10))
         [0, 10, 20, 30]
         """
-        return self._with_function(Map, "map(...)", function, on_error, op_id)
+        mapped: MessageStream[K, R] = self._with_function(Map, "map(...)", function, on_error, op_id)
+        return mapped
 
     def flat_map(
         self, function: Callable[[V], Iterable[R]], *, on_error: Policy = fail, op_id: str | None = None
@@ -98,7 +100,8 @@ class MessageStream(Generic[K, V]):
         >>> _run(app, numbers.flat_map(range))
         [0, 0, 1, 0, 1, 2]
         """
-        return self._with_function(FlatMap, "flat_map(...)", function, on_error, op_id)
+        mapped: MessageStream[K, R] = self._with_function(FlatMap, "flat_map(...)", function, on_error, op_id)
+        return mapped
 
     def async_flat_map(
         self,
@@ -463,7 +466,9 @@ class MessageStream(Generic[K, V]):
         made_by = {MessageStream: "app.input(...)", Table: "app.table(...)", OutputStream: "app.output(...)"}[kind]
         check_type(site, said, thing, kind, f"what {made_by} returns")
         if thing.app is not self.app:
-            raise refuse(site, f"{said} got something of the app {thing.app.name!r}", f"what {made_by} of this app returns")
+            raise refuse(
+                site, f"{said} got something of the app {thing.app.name!r}", f"what {made_by} of this app returns"
+            )
 
 
 def _kind(site: Site, store: Any) -> str:
