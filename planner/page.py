@@ -19,6 +19,16 @@ _TOKENS = re.compile(
     r"|(?P<word>[^\W\d]\w*)"
 )
 
+_COLUMNS = {
+    "kind": "kind",
+    "what": "what",
+    "id": "id",
+    "site": "where",
+    "store": "store",
+    "policy": "on error",
+    "streams": "streams",
+}
+
 _PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
@@ -66,13 +76,16 @@ p, td small { margin: 2px 0; color: var(--dim); }
 .zoom { position: absolute; top: 12px; right: 24px; display: flex; gap: 4px; }
 .zoom button { min-width: 32px; height: 30px; border: 1px solid var(--edge); border-radius: 8px;
   background: var(--face); color: var(--ink); font: 600 13px $sans; cursor: pointer; }
-main { max-width: 1240px; padding: 0 32px 64px; }
+main { padding: 0 32px 64px; }
 .table { overflow-x: auto; border: 1px solid var(--frame); border-radius: 12px; background: var(--paper); }
-table { width: 100%; border-collapse: collapse; }
+table { width: 100%; min-width: 1000px; table-layout: fixed; border-collapse: collapse; }
+col.kind, col.policy { width: 12%; }
+col.what, col.streams { width: 20%; }
+col.id { width: 16%; }
+col.site, col.store { width: 10%; }
 th { font-size: 11px; letter-spacing: 0.06em; text-transform: uppercase; color: var(--dim); }
 th, td { padding: 8px 14px; text-align: left; vertical-align: top; border-bottom: 1px solid var(--frame);
   overflow-wrap: anywhere; }
-th, td.kind, td.site { white-space: nowrap; overflow-wrap: normal; }
 tr:last-child td { border-bottom: 0; }
 td.kind { font-weight: 600; }
 td.site, td.id, pre { font: 12.5px/1.55 $mono; }
@@ -144,26 +157,20 @@ def _style() -> str:
 
 def _section(plan: Plan, stage: StagePlan, operators: list[OperatorPlan]) -> str:
     rows = "\n".join(_row(plan, operator) for operator in operators)
-    heads = "".join(f"<th>{head}</th>" for head in ("kind", "what", "id", "where", "store", "on error", "streams"))
+    columns = "".join(f'<col class="{name}">' for name in _COLUMNS)
+    heads = "".join(f"<th>{head}</th>" for head in _COLUMNS.values())
     sources = "\n".join(_source(segment) for segment in stage.segments if segment.source)
     return (
         f"<h2>{_shown(stage.id)}<small>{_shown(' · '.join(traits(stage)))}</small></h2>\n"
-        f'<div class="table"><table><tr>{heads}</tr>\n{rows}\n</table></div>\n{sources}'
+        f'<div class="table"><table>{columns}<tr>{heads}</tr>\n{rows}\n</table></div>\n{sources}'
     )
 
 
 def _row(plan: Plan, operator: OperatorPlan) -> str:
     streams = [f"{s.name} ({role(s)})" for s in plan.streams if operator.id in (*s.read_by, *s.written_by)]
-    cells = {
-        "kind": operator.kind.replace("_", " "),
-        "what": operator.label,
-        "id": operator.id,
-        "site": place(operator.site),
-        "store": ", ".join(stores(plan, operator)),
-        "policy": operator.on_error,
-        "streams": ", ".join(streams),
-    }
-    inner = "".join(f'<td class="{name}">{_shown(words)}</td>' for name, words in cells.items())
+    kept, kind = ", ".join(stores(plan, operator)), operator.kind.replace("_", " ")
+    cells = (kind, operator.label, operator.id, place(operator.site), kept, operator.on_error, ", ".join(streams))
+    inner = "".join(f'<td class="{name}">{_shown(words)}</td>' for name, words in zip(_COLUMNS, cells, strict=True))
     return f'<tr class="r-{family(operator)}">{inner}</tr>'
 
 
