@@ -18,6 +18,10 @@ class Aggregation(Generic[V, R]):
 
     `init` makes the empty accumulator, `merge` joins two, `finish` makes the result. Accumulators are values that a
     store can keep; `add` and `merge` return a new one (or the one given, changed).
+
+    >>> largest = Aggregation("largest", int, lambda m, values: max(m, *values), max, lambda m: m)
+    >>> over(largest, [3, 1])
+    3
     """
 
     name: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 MIN_TIMESTAMP = -(2**62)
@@ -27,7 +26,7 @@ class Site(NamedTuple):
 NOWHERE = Site("<unknown>", 0)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Batch:
     """Columns of equal length that move together; a column that nobody reads is None.
 
@@ -70,8 +69,9 @@ class Batch:
     def gather(cls, places: Iterable[tuple[Batch, int]]) -> Batch:
         """Return the rows at (batch, row) places, in their order."""
         gathered: Batch | None = None
-        for batch, rows in groupby(places, key=itemgetter(0)):
-            part = batch.take([row for _, row in rows])
+        for _, run in groupby(places, key=lambda place: id(place[0])):
+            (batch, row), *others = run
+            part = batch.take([row, *(row for _, row in others)])
             if gathered is None:
                 gathered = part
             else:
@@ -187,7 +187,13 @@ class Spec:
 
 @dataclass(frozen=True)
 class Context:
-    """What an object with `open(context)` learns: its application, its task, and where it may count."""
+    """What an object with `open(context)` learns: its application, its task, and where it may count.
+
+    >>> context = Context("flights", "lookup", task=0)
+    >>> context.count("misses")
+    >>> context.counters
+    {'misses': 1}
+    """
 
     app: str
     operator: str

@@ -36,7 +36,11 @@ def murmur2(data: bytes) -> int:
 
 @dataclass(frozen=True)
 class ByHash:
-    """Kafka's default partitioner: murmur2 of the encoded key."""
+    """Kafka's default partitioner: murmur2 of the encoded key.
+
+    >>> hash_.partition("21", b"21", 4)
+    0
+    """
 
     def partition(self, key: Any, data: bytes, partitions: int) -> int:
         """Return the partition of a key whose encoded form is `data`."""

@@ -7,12 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fail:
-    """Stop the run with an error that names the operator; nothing of the record is committed."""
+    """Stop the run with an error that names the operator; nothing of the record is committed.
+
+    >>> retry(2, then=fail)
+    Retry(times=2, backoff_ms=0, then=Fail())
+    """
 
 
 @dataclass(frozen=True)
 class Skip:
-    """Drop the record with all its effects, and count it."""
+    """Drop the record with all its effects, and count it.
+
+    >>> retry(2, then=skip)
+    Retry(times=2, backoff_ms=0, then=Skip())
+    """
 
 
 @dataclass(frozen=True)

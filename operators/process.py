@@ -41,6 +41,13 @@ class ProcessContext(Generic[K, S]):
 
     `state` is this key's value, None (or what `init` makes) at first; assign to it to keep a new one. `timestamp` is
     the message's event time, or the timer's, in ms.
+
+    >>> def once_a_minute(value, context):
+    ...     if context.state is None:
+    ...         context.set_timer(context.timestamp + 60_000)
+    ...     context.state = value
+    >>> def on_timer(at_ms, context):
+    ...     return [(context.key, context.state)]
     """
 
     __slots__ = ("_operator", "_place", "key", "timestamp")

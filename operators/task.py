@@ -37,7 +37,11 @@ def every(function: Callable[[TaskContext], object], *, minutes: float = 0, seco
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A message as a task sees it; `timestamp` in ms."""
+    """A message as a task sees it; `timestamp` in ms.
+
+    >>> Envelope(key="AA", value=12, timestamp=0, stream="delays", partition=0, offset=7).value
+    12
+    """
 
     key: Any
     value: Any
@@ -98,6 +102,9 @@ class TaskContext:
     """What a task's function works with: state, outputs, and requests to the run.
 
     Reads see the call's own writes. State may be used in the function (or coroutine) itself, not in other threads.
+
+    >>> def count(message, context):
+    ...     context.put(message.key, context.get(message.key, 0) + 1)
     """
 
     __slots__ = ("_serde", "_store", "effects", "task")

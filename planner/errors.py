@@ -6,7 +6,12 @@ from operators.base import Site, Spec
 
 
 class PlanError(Exception):
-    """A mistake in the pipeline that can be seen before it runs: where, what is wrong, and what to write instead."""
+    """A mistake in the pipeline that can be seen before it runs: where, what is wrong, and what to write instead.
+
+    >>> raise refuse(None, "the app 'a' reads nothing", "app.input(...)")
+    Traceback (most recent call last):
+    planner.errors.PlanError: the app 'a' reads nothing; write instead: app.input(...)
+    """
 
 
 def refuse(where: Spec | Site | None, wrong: str, instead: str) -> PlanError:

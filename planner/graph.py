@@ -29,6 +29,10 @@ class Graph:
         """Return the operators that read what `id` emits, in the order in which the user wrote them."""
         return list(self.edges.successors(id))
 
+    def below(self, id: str) -> set[str]:
+        """Return every operator that messages from `id` may come to."""
+        return set(networkx.descendants(self.edges, id))
+
     def parents(self, id: str) -> list[str]:
         """Return the operators that `id` reads."""
         return [parent.op_id for parent in self.specs[id].parents if parent.op_id]

@@ -19,6 +19,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     `batch_records` is how many messages are taken in at once, `max_uncommitted` after how many written ones a commit
     is forced, `max_partitions` the cap on intermediate streams, `cache_entries` the objects that each store keeps
     decoded, `threads` how many tasks with blocking functions run at once (0: on the loop).
+
+    >>> Options(commit_interval_ms=100).guarantee
+    'exactly_once'
     """
 
     guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once"
@@ -108,7 +111,11 @@ class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What will run: operators, the stages that they form, and the streams and stores between them."""
+    """What will run: operators, the stages that they form, and the streams and stores between them.
+
+    >>> Plan.from_json(Plan(app="empty").to_json()).app
+    'empty'
+    """
 
     app: str
     options: Options = Options()

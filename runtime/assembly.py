@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import networkx
-
 from operators.async_flat_map import AsyncFlatMap
 from operators.base import Batch, Operator, Serde, Spec
 from operators.io import Input, Output, SendTo, Sink, Table
@@ -99,8 +97,7 @@ class Assembly:
         return Destination(output.stream, partitions, value, output.key, sink=sink)
 
     def _needs_event_time(self, spec: Spec) -> bool:
-        below = networkx.descendants(self.graph.edges, spec.op_id)
-        return any(self.graph.specs[id].stateful for id in below)
+        return any(self.graph.specs[id].stateful for id in self.graph.below(spec.op_id or ""))
 
 
 class _TaskBuilder:

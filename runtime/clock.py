@@ -44,11 +44,17 @@ class LoopClock:
         return asyncio.get_running_loop().time() * 1_000
 
 
+def pause_ms(ms: float) -> None:
+    """Let the calling thread wait for so long."""
+    if ms > 0:
+        time.sleep(ms / 1_000)
+
+
 async def sleep_ms(ms: float) -> None:
     """Let others run for so long."""
     await asyncio.sleep(ms / 1_000)
 
 
-def now_ms() -> int:
+def wall_clock_ms() -> int:
     """Return the machine's wall clock, in ms since the epoch."""
     return time.time_ns() // 1_000_000

@@ -14,7 +14,11 @@ from __future__ import annotations
 
 
 class SamzaError(Exception):
-    """The base of all errors of a run."""
+    """The base of all errors of a run.
+
+    >>> issubclass(OperatorFailure, SamzaError)
+    True
+    """
 
 
 class OperatorFailure(SamzaError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from operators.base import Batch
 from operators.policies import DeadLetter, Retry, Skip, final
 from planner.graph import Graph
 from runtime.chain import Chain
+from runtime.clock import pause_ms
 from runtime.failures import Failure, tell
 from runtime.outputs import Outputs
 
@@ -76,7 +76,7 @@ class Guard:
                 self.settle(failure, raw, where)
                 return
             self.retried[failure.operator] += 1
-            time.sleep(spec.on_error.backoff_ms * 2**tries / 1_000)
+            pause_ms(spec.on_error.backoff_ms * 2**tries)
             tries += 1
 
     def settle(self, failure: Failure, raw: Batch, where: str) -> None:

@@ -20,7 +20,7 @@ from planner.plan import Options, Plan
 from runtime.assembly import Assembly
 from runtime.bindings import Bindings
 from runtime.checkpoint import Checkpoint
-from runtime.clock import Clock, SystemClock
+from runtime.clock import Clock, SystemClock, sleep_ms
 from runtime.commit import SHARED, Committer
 from runtime.errors import SamzaError
 from runtime.functions import Around
@@ -211,7 +211,7 @@ def running(
     async def context() -> AsyncIterator[Run]:
         run = Run(graph, options, around, data, **how)
         driving = asyncio.create_task(run.drive())
-        await asyncio.sleep(0)
+        await sleep_ms(0)
         try:
             yield run
             run.stop()

@@ -34,7 +34,12 @@ K2 = TypeVar("K2")
 
 
 class OutputStream(Generic[V]):
-    """A stream that the pipeline writes; `app.output` makes it."""
+    """A stream that the pipeline writes; `app.output` makes it.
+
+    >>> from samza_dsl import App
+    >>> App("a").output("totals", value=int).spec.stream
+    'totals'
+    """
 
     def __init__(self, app: App, spec: Output) -> None:
         self.app = app
@@ -42,7 +47,12 @@ class OutputStream(Generic[V]):
 
 
 class Table(Generic[K, V]):
-    """The newest value of each key of a stream; `app.table` makes it, `join` looks into it."""
+    """The newest value of each key of a stream; `app.table` makes it, `join` looks into it.
+
+    >>> from samza_dsl import App
+    >>> App("a").table("planes", key=str, value=dict).spec.stream
+    'planes'
+    """
 
     def __init__(self, app: App, spec: TableSpec) -> None:
         self.app = app
@@ -55,6 +65,10 @@ class MessageStream(Generic[K, V]):
     The functions that are passed in receive the value. They may be plain functions, or objects with `__call__` that
     may also have `open(context)` and `close()`: then every task has its own copy, opened before its first message and
     closed at the end, also after a failure.
+
+    >>> app, numbers = _numbers()
+    >>> _run(app, numbers.filter(lambda n: n > 0).map(lambda n: n * n))
+    [1, 4, 9]
     """
 
     def __init__(self, app: App, spec: Spec) -> None:

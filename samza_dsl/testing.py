@@ -50,7 +50,9 @@ def _sources(graph: Graph, inputs: Mapping[str, Sequence[Any]]) -> dict[str, Lis
                 keys = [[None if key is None else encode(key) for key, _ in part] for part in parts]
                 parts = [[value for _, value in part] for part in parts]
             shape: Any = parts if partitions > 1 else parts[0]
-            found[spec.stream] = ListSource(shape, keys=keys if partitions > 1 else keys and keys[0], partitions=partitions)
+            found[spec.stream] = ListSource(
+                shape, keys=keys if partitions > 1 else keys and keys[0], partitions=partitions
+            )
     unknown = set(inputs) - set(found)
     if unknown:
         raise ValueError(f"the app reads no {', '.join(sorted(unknown))}; it reads {', '.join(sorted(found))}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -14,11 +13,6 @@ from runtime.checkpoint import Checkpoint
 from runtime.errors import Damaged, EnvironmentFault
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
-
-
-def wall_clock_ms() -> int:
-    """Return the time of day in ms since the epoch: what an environment stamps appended rows with."""
-    return time.time_ns() // 1_000_000
 
 
 def check_name(kind: str, name: str) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from operators.base import Batch
 from runtime.checkpoint import Checkpoint
+from runtime.clock import wall_clock_ms
 from runtime.errors import Damaged, EnvironmentFault, Fenced, Owned
 from runtime.systems.base import (
     END,
@@ -25,7 +26,6 @@ from runtime.systems.base import (
     StreamConfig,
     check_config,
     check_name,
-    wall_clock_ms,
 )
 from runtime.systems.log_batch import pack
 from runtime.systems.log_compaction import Compactor

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from operators.base import Batch
 from runtime.checkpoint import Checkpoint
+from runtime.clock import wall_clock_ms
 from runtime.errors import Fenced
 from runtime.stores.order import KeyOrder
 from runtime.systems.base import (
@@ -29,7 +30,6 @@ from runtime.systems.base import (
     has_no_partition,
     is_absent,
     is_gone,
-    wall_clock_ms,
 )
 from runtime.systems.compaction import Newest, is_due, joined
 from runtime.systems.log_batch import Stored, check_columns
