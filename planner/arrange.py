@@ -11,7 +11,7 @@ from planner.lettering import text_width
 from planner.panel import Door, Panel, panel
 from planner.plan import Plan
 
-STREAM_HEIGHT, STREAM_WIDTH, STREAM_FRAME = 54, 260, 44
+STREAM_HEIGHT, STREAM_WIDTH, STREAM_FRAME = 54, 290, 44
 NAME_SIZE, ROLE_SIZE, BADGE_ROOM = 13, 11, 44
 COLUMN_GAP, STACK_GAP, LANE = 64, 26, 18
 STAGE = "stage:"
@@ -59,7 +59,7 @@ def arrange(plan: Plan) -> Picture:
     >>> operator = OperatorPlan(id="map-1", kind="map", stage="stage-1")
     >>> picture = arrange(Plan(app="demo", operators=(operator,)))
     >>> picture.panels["stage-1"], picture.cards["map-1"]
-    (Box(x=0, y=0, width=324, height=144), Box(x=24, y=54, width=276, height=66))
+    (Box(x=0, y=0, width=324, height=127), Box(x=24, y=54, width=276, height=49))
     """
     passages, ranks = _passages(plan)
     blocks = _blocks(plan, passages)

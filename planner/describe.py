@@ -14,7 +14,7 @@ from planner.plan import OperatorPlan, Plan, StreamPlan
 if TYPE_CHECKING:
     import networkx
 
-LABEL_LENGTH = 60
+LABEL_LENGTH = 56
 _MERMAID_SHAPES = {
     "source": ("[", "]"),
     "stateless": ("(", ")"),

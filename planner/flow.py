@@ -10,6 +10,9 @@ from planner.plan import OperatorPlan, Plan, StagePlan, StreamPlan
 
 Family = Literal["source", "table", "stateless", "async", "stateful", "terminal"]
 
+SOURCES = ("input", "table")
+"""The kinds of operators that read a stream for the others, and the roles of these streams."""
+
 _JOINER = "\u200d"
 _PATH = re.compile(r"[\\/]")
 
@@ -26,8 +29,16 @@ def stream_node(name: str) -> str:
 def edges(plan: Plan) -> list[tuple[str, str]]:
     """Return what leads to what, each pair once: operators by their ids, streams as `stream_node` says.
 
-    An operator that reads what a repartitioning one wrote is reached through the intermediate stream.
+    An operator that reads what a repartitioning one wrote is reached through the intermediate stream, and one that
+    reads an input or a table through the source operator, which is labelled with the stream.
+
+    >>> source = OperatorPlan(id="clicks", kind="input", label="clicks")
+    >>> human = OperatorPlan(id="filter-clicks", kind="filter", parents=("clicks",))
+    >>> clicks = StreamPlan(name="clicks", role="input", read_by=("filter-clicks",))
+    >>> edges(Plan(app="demo", operators=(source, human), streams=(clicks,)))
+    [('stream:clicks', 'clicks'), ('clicks', 'filter-clicks')]
     """
+    sources = {operator.label: operator.id for operator in plan.operators if operator.kind in SOURCES}
     known = {operator.id for operator in plan.operators}
     handed_over: dict[str, list[str]] = {}
     for stream in plan.streams:
@@ -38,7 +49,8 @@ def edges(plan: Plan) -> list[tuple[str, str]]:
     for stream in plan.streams:
         node = stream_node(stream.name)
         found.update({(writer, node): None for writer in stream.written_by if writer in known})
-        found.update({(node, reader): None for reader in stream.read_by if reader in known})
+        readers = (sources[stream.name],) if stream.role in SOURCES and stream.name in sources else stream.read_by
+        found.update({(node, reader): None for reader in readers if reader in known})
     for operator in plan.operators:
         for parent in operator.parents:
             if parent in known:

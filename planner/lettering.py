@@ -27,12 +27,26 @@ def fitted(text: str, width: int, size: float, *, bold: bool = False, mono: bool
     >>> fitted("left join with planes", 80, 12)
     'left join…'
     """
-    text = plain(text)
-    if text_width(text, size, bold=bold, mono=mono) <= width:
-        return text
-    while text and text_width(text + ELLIPSIS, size, bold=bold, mono=mono) > width:
-        text = text[:-1]
-    return text.rstrip() + ELLIPSIS
+    return _cut(plain(text), "", width, size, bold, mono)
+
+
+def fitted_name(name: str, width: int, size: float, *, bold: bool = False, mono: bool = False) -> str:
+    """Return a name on one line, cut to `width` pixels in its middle: long names differ at their ends.
+
+    >>> fitted_name("flights-partition_by-carrier", 120, 12)
+    'flights-…y-carrier'
+    """
+    name = plain(name)
+    half = -(-len(name) // 2)
+    return _cut(name[:half], name[half:], width, size, bold, mono)
+
+
+def _cut(head: str, tail: str, width: int, size: float, bold: bool, mono: bool) -> str:
+    if text_width(head + tail, size, bold=bold, mono=mono) <= width:
+        return head + tail
+    while (head or tail) and text_width(head + ELLIPSIS + tail, size, bold=bold, mono=mono) > width:
+        head, tail = (head[:-1], tail) if len(head) >= len(tail) else (head, tail[1:])
+    return head.rstrip() + ELLIPSIS + tail.lstrip()
 
 
 def broken(text: str, width: int, size: float, *, bold: bool = False) -> list[str]:

@@ -8,7 +8,7 @@ from html import escape
 from string import Template
 
 from planner.describe import headline
-from planner.flow import family, place, plain, role, stages, stores, traits
+from planner.flow import edges, family, place, plain, role, stages, stores, stream_node, traits
 from planner.palette import COLOURS, LOOKS, MONO, SANS
 from planner.plan import OperatorPlan, Plan, SegmentPlan, StagePlan
 
@@ -167,7 +167,8 @@ def _section(plan: Plan, stage: StagePlan, operators: list[OperatorPlan]) -> str
 
 
 def _row(plan: Plan, operator: OperatorPlan) -> str:
-    streams = [f"{s.name} ({role(s)})" for s in plan.streams if operator.id in (*s.read_by, *s.written_by)]
+    near = {node for edge in edges(plan) if operator.id in edge for node in edge}
+    streams = [f"{one.name} ({role(one)})" for one in plan.streams if stream_node(one.name) in near]
     kept, kind = ", ".join(stores(plan, operator)), operator.kind.replace("_", " ")
     cells = (kind, operator.label, operator.id, place(operator.site), kept, operator.on_error, ", ".join(streams))
     inner = "".join(f'<td class="{name}">{_shown(words)}</td>' for name, words in zip(_COLUMNS, cells, strict=True))

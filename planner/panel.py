@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from planner.flow import counted, stores
+from planner.flow import counted, plain, stores
 from planner.layout import Bend, Box, Layout, Line, Link, Point, layered
 from planner.lettering import broken, text_width
 from planner.plan import OperatorPlan, Plan, StagePlan
 
-CARD_WIDTH, CARD_HEIGHT, LABEL_LINE, FOOTER = 276, 66, 17, 26
+CARD_WIDTH, CARD_HEIGHT, LABEL_LINE, FOOTER = 276, 49, 17, 26
 LABEL_SIZE, LABEL_WIDTH = 13, CARD_WIDTH - 30
 PADDING, HEAD = 24, 54
 CARD_GAP, ROW_GAP, LANE = 28, 38, 16
@@ -38,12 +38,12 @@ class Panel:
 
 
 def label_lines(operator: OperatorPlan) -> list[str]:
-    """Return the one or two lines that say what an operator does.
+    """Return the lines that say what an operator does, at most two.
 
     >>> label_lines(OperatorPlan(id="a", kind="async_flat_map", label="≤ 500 in flight, order by key, 2,000 ms"))
     ['≤ 500 in flight, order by key,', '2,000 ms']
     """
-    return broken(operator.label or operator.id, LABEL_WIDTH, LABEL_SIZE, bold=True)
+    return broken(operator.label, LABEL_WIDTH, LABEL_SIZE, bold=True) if plain(operator.label) else []
 
 
 def has_footer(plan: Plan, operator: OperatorPlan) -> bool:
@@ -57,7 +57,7 @@ def panel(plan: Plan, stage: StagePlan, operators: list[OperatorPlan], doors: It
     >>> stage = StagePlan(id="s", inputs=(), operators=())
     >>> inside = panel(Plan(app="demo"), stage, [OperatorPlan(id="a", kind="map")], [])
     >>> inside.cards, inside.width, inside.height
-    ({'a': Box(x=24, y=54, width=276, height=66)}, 324, 144)
+    ({'a': Box(x=24, y=54, width=276, height=49)}, 324, 127)
     """
     doors = list(dict.fromkeys(doors))
     links = _links(operators)
@@ -88,7 +88,7 @@ def panel(plan: Plan, stage: StagePlan, operators: list[OperatorPlan], doors: It
 
 
 def _card_height(plan: Plan, operator: OperatorPlan) -> int:
-    return CARD_HEIGHT + LABEL_LINE * (len(label_lines(operator)) - 1) + FOOTER * has_footer(plan, operator)
+    return CARD_HEIGHT + LABEL_LINE * len(label_lines(operator)) + FOOTER * has_footer(plan, operator)
 
 
 def _links(operators: list[OperatorPlan]) -> list[Link]:

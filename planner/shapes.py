@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from planner.flow import counted, family, place, plain, role, stores, traits
 from planner.layout import Box, Line, Point
-from planner.lettering import fitted, text_width
+from planner.lettering import fitted, fitted_name, text_width
 from planner.panel import FOOTER, LABEL_LINE, LABEL_SIZE, PADDING, has_footer, label_lines
 from planner.plan import OperatorPlan, Plan, StagePlan, StreamPlan
 
@@ -50,11 +50,11 @@ def card(plan: Plan, operator: OperatorPlan, box: Box) -> str:
     lines = label_lines(operator)
     parts.extend(text("label", INDENT, 40 + LABEL_LINE * number, line) for number, line in enumerate(lines))
     bottom = 40 + LABEL_LINE * len(lines)
-    site = fitted(place(operator.site), 120, MONO_SIZE, mono=True)
+    site = fitted_name(place(operator.site), 120, MONO_SIZE, mono=True)
     parts.append(text("site", INDENT, bottom, site))
     if operator.id != operator.label:
         room = width - 2 * INDENT - text_width(site, MONO_SIZE, mono=True) - 10
-        parts.append(text("id", width - INDENT, bottom, fitted(operator.id, room, MONO_SIZE, mono=True)))
+        parts.append(text("id", width - INDENT, bottom, fitted_name(operator.id, room, MONO_SIZE, mono=True)))
     if has_footer(plan, operator):
         parts.extend(_footer(plan, operator, width, height))
     kept = [f"store {store}" for store in stores(plan, operator)]
@@ -67,8 +67,9 @@ def _footer(plan: Plan, operator: OperatorPlan, width: int, height: int) -> list
     """Return the foot of a card: a cylinder with the stores' names, and what happens on errors."""
     y = height - 10
     parts = [f'<path class="rule" d="M{INDENT} {height - FOOTER}H{width - INDENT}"/>']
-    kept = ", ".join(stores(plan, operator))
-    policy = "" if operator.on_error == "fail" else f"on error: {operator.on_error}"
+    own, *others = stores(plan, operator) or [""]
+    kept = ", ".join([own.removeprefix(f"{operator.id} ").strip("()"), *others])
+    policy = {"fail": "", "skip": "skip on error"}.get(operator.on_error, operator.on_error)
     room = width - 2 * INDENT - 4
     if kept:
         parts.append(f'<path class="icon store" d="{CYLINDER}" transform="translate({INDENT} {height - 20})"/>')
@@ -88,7 +89,7 @@ def stream(one: StreamPlan, box: Box) -> str:
     room = box.width - 2 * 22
     kind = fitted(role(one).upper(), room - pill - 4, 11, bold=True)
     parts.append(text("kind", 22, 22, kind))
-    parts.append(text("label", 22, 41, fitted(one.name, room, LABEL_SIZE, bold=True)))
+    parts.append(text("label", 22, 41, fitted_name(one.name, room, LABEL_SIZE, bold=True)))
     parts.append(badge(box.width - 18 - pill, 9, count))
     size = "partitions are counted when it runs" if one.partitions is None else counted(one.partitions, "partition")
     return group(f"stream r-{one.role}", box, [one.name, f"{role(one)} stream", size], parts)
