@@ -1,4 +1,4 @@
-"""Puts a year of real flights, and a hundred malformed ones, where the main job reads them."""
+"""Puts a year of real flights, and a hundred malformed ones, where the main job reads them; shows what it wrote."""
 
 from __future__ import annotations
 
@@ -65,6 +65,17 @@ def load(data: Path) -> None:
         _load_stream(log, "airlines", 1, airlines)
     if not (data / WEATHER).exists():
         _load_weather(data / WEATHER)
+
+
+def show(data: Path) -> None:
+    """Print how many records each output has, and the first of them."""
+    with closing(LogEnvironment(data)) as log:
+        for stream in ("carrier-delays", "top-destinations", "flights-malformed"):
+            partitions = range(log.streams()[stream].partitions)
+            records = sum(log.offsets(stream, partition).end for partition in partitions)
+            found = log.read(stream, 0, 0, max_records=1)
+            example = found.batch.values[0].decode(errors="replace") if found else ""
+            print(f"{stream:<17} {records:>7,}  {example:.120}")
 
 
 def flights() -> Iterator[Record]:

