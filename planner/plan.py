@@ -18,7 +18,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     `max_in_flight` bounds the outstanding messages of a task, `max_drain_ms` how long a commit may wait for them.
     `batch_records` is how many messages are taken in at once, `max_uncommitted` after how many written ones a commit
     is forced, `max_partitions` the cap on intermediate streams, `cache_entries` the objects that each store keeps
-    decoded, `threads` how many tasks with blocking functions run at once (0: on the loop).
+    decoded, `threads` how many tasks with blocking functions run at once (0: on the loop);
+    then a call that blocks longer than `blocking_timeout_ms` ends the run.
 
     >>> Options(commit_interval_ms=100).guarantee
     'exactly_once'
@@ -33,6 +34,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     max_partitions: int = 256
     cache_entries: int = 100_000
     threads: int = 0
+    blocking_timeout_ms: int | None = None
 
 
 class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,9 +4,35 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from operators.base import Spec
 from runtime.errors import OperatorFailure
+
+
+class Whence(NamedTuple):
+    """Where a record came from: a stream, partition and offset, or the operator that emitted it.
+
+    >>> str(Whence("flights", 0, 7)), str(Whence("flights", 0, 7, last=9)), str(Whence("daily"))
+    ('flights/0 at 7', 'one record of flights/0 from 7 to 9', 'what daily emitted')
+    """
+
+    source: str
+    partition: int | None = None
+    offset: int | None = None
+    last: int | None = None
+
+    def __str__(self) -> str:
+        if self.partition is None:
+            return f"what {self.source} emitted"
+        if self.last is not None and self.last != self.offset:
+            return f"one record of {self.source}/{self.partition} from {self.offset} to {self.last}"
+        return f"{self.source}/{self.partition} at {self.offset}"
+
+    def headers(self) -> dict[str, bytes]:
+        """Return what a dead letter says of it."""
+        known = {"stream": self.source, "partition": self.partition, "offset": self.offset}
+        return {name: str(value).encode() for name, value in known.items() if value is not None}
 
 
 class Failure(Exception):
@@ -29,7 +55,7 @@ def locate(error: Exception, lines: Mapping[str, tuple[str, ...]], otherwise: st
     return otherwise
 
 
-def tell(spec: Spec, error: Exception, where: str) -> OperatorFailure:
+def tell(spec: Spec, error: Exception, where: Whence) -> OperatorFailure:
     """Return the error that ends a run: the operator and its line, the record, what was raised, and what to do."""
     raised = "".join(traceback.format_exception_only(error)).strip()
     failure = OperatorFailure(

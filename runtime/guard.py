@@ -12,7 +12,7 @@ from operators.policies import DeadLetter, Retry, Skip, final
 from planner.graph import Graph
 from runtime.chain import Chain
 from runtime.clock import pause_ms
-from runtime.failures import Failure, tell
+from runtime.failures import Failure, Whence, tell
 from runtime.outputs import Outputs
 
 
@@ -57,17 +57,19 @@ class Guard:
         self._outputs.release()
         return None
 
-    def each(self, work: Callable[[Batch], None], batch: Batch, raw: Batch, where: Callable[[int], str]) -> None:
+    def each(
+        self, work: Callable[[Batch], None], batch: Batch, raw: Batch, where: Callable[[int | None], Whence]
+    ) -> None:
         """Do work on all rows at once; where that fails, row by row, each under its policy."""
         failure = self.attempt(lambda: work(batch))
         if failure is None:
             return
         if not self.lenient:
-            raise tell(self.graph.specs[failure.operator], failure.error, where(_row_of(failure.error, len(batch))))
+            raise tell(self.graph.specs[failure.operator], failure.error, where(_row_of(failure.error)))
         for row in range(len(batch)):
             self.one(partial(work, batch.row(row)), raw.row(row), where(row))
 
-    def one(self, work: Callable[[], None], raw: Batch, where: str) -> None:
+    def one(self, work: Callable[[], None], raw: Batch, where: Whence) -> None:
         """Do the work of one record, again as often as its policy says, and settle it when that does not help."""
         tries = 0
         while (failure := self.attempt(work)) is not None:
@@ -79,7 +81,7 @@ class Guard:
             pause_ms(spec.on_error.backoff_ms * 2**tries)
             tries += 1
 
-    def settle(self, failure: Failure, raw: Batch, where: str) -> None:
+    def settle(self, failure: Failure, raw: Batch, where: Whence) -> None:
         """Apply the policy of the operator that failed to a record with no effects left; raises when it is to fail."""
         spec = self.graph.specs[failure.operator]
         policy = final(spec.on_error) if spec.on_error is not None else None
@@ -87,15 +89,8 @@ class Guard:
             self.skipped[failure.operator] += 1
         elif isinstance(policy, DeadLetter):
             self.dead_lettered[failure.operator] += 1
-            stream, _, place = where.partition("/")
-            partition, _, offset = place.partition(" at ")
-            headers = {
-                "stream": stream.encode(),
-                "partition": partition.encode(),
-                "offset": offset.encode(),
-                "operator": failure.operator.encode(),
-                "error": f"{type(failure.error).__name__}: {failure.error}".encode(errors="replace"),
-            }
+            told = f"{type(failure.error).__name__}: {failure.error}".encode(errors="replace")
+            headers = {**where.headers(), "operator": failure.operator.encode(), "error": told}
             self._outputs.dead_letter(policy.stream, raw, headers)
         else:
             raise tell(spec, failure.error, where)
@@ -105,11 +100,11 @@ def _fails(policy: Any) -> bool:
     return policy is None or not isinstance(policy, Skip | DeadLetter | Retry)
 
 
-def _row_of(error: Exception, length: int) -> int:
-    """Return the row at which fused source was when it raised: its frame knows."""
-    trace, row = error.__traceback__, 0
+def _row_of(error: Exception) -> int | None:
+    """Return the row at which fused source was when it raised, where its frame knows."""
+    trace, row = error.__traceback__, None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename.startswith("<fused "):
-            row = trace.tb_frame.f_locals.get("row", 0)
+            row = trace.tb_frame.f_locals.get("row")
         trace = trace.tb_next
-    return min(row, length - 1)
+    return row

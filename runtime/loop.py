@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -16,11 +17,15 @@ from runtime.failures import Failure
 from runtime.guard import Guard
 from runtime.inputs import Reader, Taken
 from runtime.task import Lane, Task, place_of
+from runtime.workers import Watch
 
 POLL_MS = 50.0
 """How often an idle loop looks whether another process has written something."""
 SLICE_MS = 5.0
 """How long the loop works before it lets other coroutines run."""
+
+PATIENCE_S = 5.0
+"""How long the end of a run waits for calls that were cancelled, and for threads."""
 
 BroadcastTables = Mapping[str, tuple[list[Reader], TableContents, Guard]]
 Choice = tuple[Task, Lane, Reader]
@@ -50,6 +55,8 @@ class Loop:
         self._writer = writer
         self._threads = threads
         self._working: dict[asyncio.Future[None], Task] = {}
+        lines = {name: owners for task in tasks for lane in task.lanes for name, owners in lane.chain.lines.items()}
+        self._watch = Watch(options.blocking_timeout_ms, lines) if options.blocking_timeout_ms else None
         self._awake = asyncio.Event()
         self._commit_wanted = False
         self._due_ms = clock.elapsed_ms() + options.commit_interval_ms
@@ -87,6 +94,7 @@ class Loop:
         """Work for a while; return whether all is done."""
         began = self._clock.elapsed_ms()
         worked = False
+        self._look_after_threads()
         while self._step():
             worked = True
             if self._clock.elapsed_ms() - began > SLICE_MS:
@@ -144,9 +152,18 @@ class Loop:
             task.feed(lane, reader, limit)
         return True
 
+    def _look_after_threads(self) -> None:
+        """Raise what a thread raised, or that one hangs."""
+        for future in [done for done in self._working if done.done()]:
+            del self._working[future]
+            future.result()
+        if self._watch is not None and self._working:
+            threads = [task.thread for task in self._working.values() if task.thread]
+            self._watch.check(threads, self._clock.elapsed_ms())
+
     def _work_in_thread(self, task: Task, work: Callable[[], None]) -> None:
         task.busy = True
-        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, lambda: _as(task, work))
         self._working[future] = task
 
         def done(future: asyncio.Future[None]) -> None:
@@ -209,9 +226,6 @@ class Loop:
 
     async def _wait(self) -> None:
         """Block until a call returns, a timer is due, or something may have been written."""
-        for future in [done for done in self._working if done.done()]:
-            del self._working[future]
-            future.result()
         wait_ms = POLL_MS if self._drained() else max(self._due_ms - self._clock.elapsed_ms(), 1.0)
         for task in self.tasks:
             for timer in task.timers:
@@ -231,9 +245,17 @@ class Loop:
             for future in pool.cancel()
         ]
         if futures:
-            await asyncio.wait(futures, timeout=5)
+            await asyncio.wait(futures, timeout=PATIENCE_S)
         if self._working:
-            await asyncio.wait(self._working)
+            await asyncio.wait(self._working, timeout=PATIENCE_S)
+
+
+def _as(task: Task, work: Callable[[], None]) -> None:
+    task.thread = threading.get_ident()
+    try:
+        work()
+    finally:
+        task.thread = None
 
 
 def _has_room(choice: Choice) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +30,7 @@ from runtime.metrics import RunMetrics
 from runtime.rewind import check_state, rewind
 from runtime.serdes import Tagged
 from runtime.systems.base import Append, Environment
+from runtime.workers import Workers
 
 State = Literal["reset", "keep"] | None
 Watch = Callable[["Run"], Awaitable[None]]
@@ -140,7 +141,7 @@ class Run:
         self._tasks = assembly.tasks({id: contents for id, (_, contents, _) in broadcast.items()})
         committer = Committer(self.plan.app, generation, self._graph, self._bindings, self._clock, positions)
         self._writer = ThreadPoolExecutor(1, "samza-dsl-writer")
-        self._threads = ThreadPoolExecutor(options.threads, "samza-dsl-task") if options.threads else None
+        self._threads = Workers(options.threads) if options.threads else None
         self._loop = Loop(self._tasks, broadcast, committer, options, self._clock, self._writer, self._threads)
 
     def _ends(self) -> dict[tuple[str, int], int]:
@@ -257,5 +258,5 @@ async def _beside(watch: Watch, run: Run) -> None:
     await watch(run)
 
 
-def _shut(pool: ThreadPoolExecutor) -> Callable[[], object]:
+def _shut(pool: Executor) -> Callable[[], object]:
     return lambda: pool.shutdown(wait=True, cancel_futures=True)

@@ -13,7 +13,7 @@ from planner.plan import Options
 from runtime.chain import Chain
 from runtime.clock import Clock
 from runtime.exits import TaskExit
-from runtime.failures import Failure
+from runtime.failures import Failure, Whence
 from runtime.functions import Functions
 from runtime.guard import Guard
 from runtime.inputs import Malformed, Reader, Taken
@@ -71,6 +71,7 @@ class Task:
         self.timers: list[Timer] = []
         self.current: Reader | None = None
         self.busy = False
+        self.thread: int | None = None
         self.process_ms = self.window_ms = 0.0
         self.touched = False
         self._options = options
@@ -329,25 +330,27 @@ def _attributed(operator: str, process: Callable[[Batch], object]) -> Callable[[
     return work
 
 
-def place_of(reader: Reader, batch: Batch, row: int) -> str:
-    """Return where a record is: stream, partition and offset."""
-    offset = batch.offsets[row] if batch.offsets is not None else "?"
-    return f"{reader.origin.stream}/{reader.origin.partition} at {offset}"
+def place_of(reader: Reader, batch: Batch, row: int | None) -> Whence:
+    """Return where a record is; without a row, one of the batch."""
+    stream, partition, offsets = reader.origin.stream, reader.origin.partition, batch.offsets or [0]
+    if row is None:
+        return Whence(stream, partition, offsets[0], offsets[-1])
+    return Whence(stream, partition, offsets[row])
 
 
-def _places(reader: Reader, batch: Batch) -> Callable[[int], str]:
+def _places(reader: Reader, batch: Batch) -> Callable[[int | None], Whence]:
     return lambda row: place_of(reader, batch, row)
 
 
-def _emitted_by(id: str) -> Callable[[int], str]:
-    return lambda row: f"{id}/0 at {row}"
+def _emitted_by(id: str) -> Callable[[int | None], Whence]:
+    return lambda row: Whence(id)
 
 
 def _raw(unit: Unit) -> Batch:
     return unit.raw[0].row(unit.raw[1])
 
 
-def _place(unit: Unit) -> str:
+def _place(unit: Unit) -> Whence:
     if isinstance(unit.reader, Reader):
         return _places(unit.reader, unit.raw[0])(unit.raw[1])
-    return f"{unit.reader}/0 at 0"
+    return Whence(unit.reader)
