@@ -12,7 +12,7 @@ from contextlib import closing
 from datetime import datetime
 from functools import cache
 from importlib.metadata import files
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import ZipFile
@@ -54,13 +54,14 @@ class Record(NamedTuple):
     arrived_ms: int = 0
 
 
-def load(data: Path) -> None:
+def load(data: Path, most: int | None = None) -> None:
     """Write the streams `flights`, `planes` and `airlines` to the log in `data`, and the weather to SQLite beside it.
 
-    All streams end, so that a job which reads them does. What is there already is left alone.
+    All streams end, so that a job which reads them does; `flights` after the first `most` records, if that is given.
+    What is there already is left alone.
     """
     with closing(LogEnvironment(data)) as log:
-        _load_stream(log, "flights", PARTITIONS, flights)
+        _load_stream(log, "flights", PARTITIONS, lambda: islice(flights(), most))
         _load_stream(log, "planes", 1, planes)
         _load_stream(log, "airlines", 1, airlines)
     if not (data / WEATHER).exists():

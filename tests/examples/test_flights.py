@@ -1,0 +1,98 @@
+"""The main job gives the answers that pandas gives, on the real data, on a real log."""
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from runtime.systems.base import StreamConfig
+from runtime.systems.log import LogEnvironment
+from tests.flights import independent
+from tests.flights.streams import EXAMPLES, example, records
+
+MALFORMED = 100
+
+pytestmark = pytest.mark.xdist_group("flights")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Run the main job as scripts/demo does, and return its data directory."""
+    directory = tmp_path_factory.mktemp("flights")
+    program = [sys.executable, EXAMPLES / "flights.py", "--data", directory]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def test_the_data_has_the_figures_that_the_issue_names():
+    disorder = independent.disorder()
+    assert len(independent.flights()) == 336_776
+    assert len(disorder) == 328_521
+    assert (disorder > timedelta(0)).sum() == 194_327
+    assert disorder.max() == timedelta(hours=21, minutes=40)
+    tail_numbers = independent.table("planes.csv").tailnum
+    assert (~independent.departed().tailnum.isin(tail_numbers)).sum() == 48_550
+
+
+def test_flights_are_scheduled_when_the_clocks_of_new_york_say():
+    loaded = [flight for record in example("flights_data").flights() if (flight := flight_in(record.value))]
+    departed = [flight["scheduled_ms"] for flight in loaded if flight["delay"] is not None]
+    assert departed == [moment.value // 1_000_000 for moment in independent.departed().scheduled.dt.as_unit("ns")]
+    assert len(loaded) == len(independent.flights())
+
+
+def flight_in(value: bytes):
+    return json.loads(value) if independent.is_flight(value) else None
+
+
+def test_delays_by_carrier_and_hour_are_right(data):
+    panes = [(record.key.decode(), json.loads(record.value)) for record in records(data, "carrier-delays")]
+    delays = {(key, pane["start"]): pane["value"] for key, pane in panes}
+    assert delays == independent.carrier_delays()
+    assert len(delays) == len(panes)
+    assert sum(value["in_bad_weather"] for value in delays.values()) == 4_787
+    assert all(pane["key"] == key and pane["end"] - pane["start"] == 3_600_000 for key, pane in panes)
+
+
+def test_top_destinations_by_day_are_right(data):
+    days = [(record.key.decode(), json.loads(record.value)) for record in records(data, "top-destinations")]
+    assert {day: list(top["flights"].items()) for day, top in days} == independent.top_destinations()
+    assert len(days) == 365
+    assert all(top["day"] == day for day, top in days)
+
+
+def test_dead_letters_are_what_was_malformed(data):
+    letters = records(data, "flights-malformed")
+    malformed = [
+        (record.key, record.value)
+        for record in records(data, "flights")
+        if record.value is not None and not independent.is_flight(record.value)
+    ]
+    assert len(malformed) == MALFORMED
+    assert sorted((letter.key, letter.value) for letter in letters) == sorted(malformed)
+    assert {name for letter in letters for name, _ in letter.headers} >= {"stream", "partition", "offset", "error"}
+
+
+def test_loading_and_running_again_changes_nothing(data):
+    before = {stream: records(data, stream) for stream in ("flights", "planes", "airlines", "carrier-delays")}
+    example("flights_data").load(data)
+    example("flights").pipeline(data).run(data)
+    assert {stream: records(data, stream) for stream in before} == before
+
+
+def test_an_interrupted_load_begins_anew(tmp_path):
+    with closing(LogEnvironment(tmp_path)) as log:
+        log.create_stream("airlines", StreamConfig(partitions=1))
+    example("flights_data").load(tmp_path, most=1_000)
+    assert len(records(tmp_path, "airlines")) == 16
+    assert len(records(tmp_path, "flights")) == 1_000
+
+
+def test_importing_loads_nothing_and_nothing_needs_pandas(tmp_path):
+    program = "import sys; sys.modules['pandas'] = None; import flights, flights_data; next(flights_data.planes())"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": str(EXAMPLES)}, check=True)
+    assert not list(tmp_path.iterdir())
