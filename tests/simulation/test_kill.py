@@ -1,0 +1,13 @@
+"""Kills the main job a few times; the long tier does it as often as one likes."""
+
+import pytest
+
+from tests.scale import scale
+from tests.simulation.kill import main
+
+FLIGHTS = scale(20_000, 400_000, 400_000)
+
+
+@pytest.mark.xdist_group("flights")
+def test_a_killed_job_gives_what_an_undisturbed_one_gives():
+    assert main(["--times", str(scale(3, 5, 20)), "--flights", str(FLIGHTS)]) == 0
