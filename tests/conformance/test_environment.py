@@ -126,6 +126,13 @@ def test_what_is_read_belongs_to_the_reader(environment):
         assert environment.read("s", 0, 0, max_records).batch.values[0] == b"a"
 
 
+def test_a_reader_may_leave_a_batch_in_its_midst(environment):
+    environment.create_stream("s", StreamConfig())
+    environment.append([Append("s", 0, batch(b"0", b"1", b"2")), Append("s", 0, batch(b"3", b"4"))])
+    for offset in (1, 3, 0, 4, 2):
+        assert environment.read("s", 0, offset, 1).batch.values == [b"%d" % offset]
+
+
 def test_a_control_alone_has_an_offset_of_its_own(environment):
     environment.create_stream("s", StreamConfig())
     environment.append([Append("s", 0, batch(b"a")), Append("s", 0, batch(), Control("p", 9)), Append("s", 0, batch())])
@@ -289,10 +296,10 @@ def test_keys_of_any_length_are_kept_in_order(environment):
 
 def test_a_range_of_many_entries_is_whole(environment):
     generation = environment.own("app")
-    items = [(b"%05d" % number, b"%d" % number) for number in range(1_000)]
+    items = [(b"%05d" % (number // 3) + b"\0" * (number % 3), b"%d" % number) for number in range(1_000)]
     environment.commit(Commit("app", generation, [], [StateWrites("s", 0, items)], {}))
     assert list(environment.state_range("app", "s", 0)) == items
-    assert list(environment.state_range("app", "s", 0, b"00100", b"00900")) == items[100:900]
+    assert list(environment.state_range("app", "s", 0, b"00100", b"00300")) == items[300:900]
 
 
 def test_retention_drops_whole_batches_by_age(environment, clock):
@@ -334,6 +341,19 @@ def test_compaction_keeps_the_newest_row_of_each_key(environment, clock):
     assert values(environment, offset=6)[0] == [(6, b"2")]
     environment.compact("s")
     assert values(environment)[0] == [(5, b"3"), (6, b"2")]
+
+
+def test_compaction_keeps_what_each_producer_said_last(environment):
+    environment.create_stream("s", StreamConfig(compacted=True))
+    for number, producer in enumerate(["p", None, "p", "q", None]):
+        control = Control(producer, number) if producer else None
+        environment.append([Append("s", 0, batch(b"v", keys=[b"%d" % number]), control)])
+    environment.append([Append("s", 0, batch(), END)])
+    environment.compact("s")
+    rows, controls = values(environment)
+    assert len(rows) == 5
+    assert controls == [Control("p", 2), Control("q", 3), END]
+    assert environment.read("s", 0, 3).control == Control("q", 3)
 
 
 def test_compaction_comes_by_and_by(environment):

@@ -358,6 +358,13 @@ def test_damaged_state_is_refused_where_it_is(written):
     assert len(verify(written)) == 1
 
 
+def test_a_table_that_is_gone_is_not_made_anew(written):
+    flip(written, b"checkpoints")
+    with pytest.raises(Damaged, match="tables"):
+        LogEnvironment(written)
+    assert verify(written) != []
+
+
 def test_a_sound_directory_has_no_findings(written):
     assert verify(written) == []
     log = LogEnvironment(written)
