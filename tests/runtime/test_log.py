@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -224,6 +224,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLog = LogMachine.TestCase
+TestLog.settings = settings(max_examples=scale(15, 200, 2_000))  # Each opening waits for the disk.
 
 
 class CompactionMachine(RuleBasedStateMachine):
