@@ -146,10 +146,19 @@ def _box(block: Panel, column: Box, y: int) -> Box:
 def _line(
     number: int, passage: _Passage, layout: Layout, columns: list[Box], blocks: dict[str, Panel], boxes: dict[str, Box]
 ) -> Line:
+    """Return the line of a passage; it turns only between columns, where there are no blocks."""
     start, end = boxes[passage.start], boxes[passage.end]
     points = [point.moved(start.x, start.y) for point in blocks[passage.start].doors[passage.exit]]
+    arrival = [point.moved(end.x, end.y) for point in blocks[passage.end].doors[passage.entry]]
+    points.append(_edge(points[-1], columns, passage.way))
     for bend in layout.bends(number)[:: passage.way]:
         y, column = layout.across[bend] + LANE // 2, columns[bend.rank]
         points.extend([Point(column.x, y, passage.way, 0), Point(column.right, y, passage.way, 0)][:: passage.way])
-    points.extend(point.moved(end.x, end.y) for point in blocks[passage.end].doors[passage.entry])
-    return Line(passage.source, passage.target, tuple(points))
+    points.extend([_edge(arrival[0], columns, -passage.way), *arrival])
+    return Line(passage.source, passage.target, tuple(dict.fromkeys(points)))
+
+
+def _edge(point: Point, columns: list[Box], side: int) -> Point:
+    """Return the point moved to the edge of its column."""
+    column = next(column for column in columns if column.x <= point.x <= column.right)
+    return point._replace(x=column.right if side > 0 else column.x)

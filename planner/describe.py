@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from planner.flow import counted, edges, family, place, plain, role, shorten, stages, stores, stream_node, traits
+from planner.palette import daylight
 from planner.plan import OperatorPlan, Plan, StreamPlan
 
 if TYPE_CHECKING:
@@ -38,18 +39,6 @@ _DOT_SHAPES = {
     "intermediate": "component",
     "output": "cds",
     "dead_letter": "note",
-}
-_COLOURS = {
-    "source": ("#e0edff", "#1d5fbf"),
-    "stateless": ("#f3f5f8", "#55606e"),
-    "async": ("#fff1d6", "#9a5b00"),
-    "stateful": ("#efe8ff", "#6a3fc4"),
-    "terminal": ("#ddf5e8", "#13724a"),
-    "input": ("#e0edff", "#1d5fbf"),
-    "table": ("#d9f3f4", "#0b6b72"),
-    "intermediate": ("#efe8ff", "#6a3fc4"),
-    "output": ("#ddf5e8", "#13724a"),
-    "dead_letter": ("#ffe5e5", "#b3261e"),
 }
 
 
@@ -91,7 +80,7 @@ def title(operator: OperatorPlan) -> str:
     'filter-1 · is_late'
     """
     kind = [] if operator.id.startswith(operator.kind) else [operator.kind]
-    label = [operator.label] if operator.label else []
+    label = [] if operator.label in ("", operator.id) else [operator.label]
     return " · ".join(shorten(part, LABEL_LENGTH) for part in [*kind, operator.id, *label])
 
 
@@ -167,7 +156,7 @@ def _details(operator: OperatorPlan, aside: list[str]) -> str:
     elsewhere = [name for name in aside if not operator.on_error.endswith(f"dead letter to {name}")]
     goes = [f"→ {shorten(name, LABEL_LENGTH)}" for name in elsewhere]
     policy = [] if operator.on_error == "fail" else [f"on error: {shorten(operator.on_error, LABEL_LENGTH)}"]
-    return "  ".join(part for part in [place(operator.site), *goes, *policy] if part)
+    return "  ".join(part for part in [shorten(place(operator.site), LABEL_LENGTH), *goes, *policy] if part)
 
 
 def to_mermaid(plan: Plan) -> str:
@@ -182,8 +171,10 @@ def to_mermaid(plan: Plan) -> str:
         lines.extend("    " + _mermaid_node(names[op.id], _operator_label(plan, op), family(op)) for op in operators)
         lines.append("  end")
     lines.extend(f"  {names[source]} --> {names[target]}" for source, target in edges(plan))
-    for look, (fill, stroke) in _COLOURS.items():
-        lines.append(f"  classDef {look} fill:{fill},stroke:{stroke},color:#1b2330")
+    shown = {stream.role for stream in plan.streams} | {family(operator) for operator in plan.operators}
+    for look in sorted(shown):
+        fill, stroke, ink = daylight(look)
+        lines.append(f"  classDef {look} fill:{fill},stroke:{stroke},color:{ink}")
     return "\n".join(lines)
 
 
@@ -192,7 +183,8 @@ def to_dot(plan: Plan) -> str:
     names = _short_names(plan)
     lines = [
         "digraph plan {",
-        f"  graph [rankdir=LR, label={_quoted([headline(plan)])}, labelloc=t, fontname=Helvetica];",
+        "  graph [rankdir=LR, labelloc=t, fontname=Helvetica];",
+        f"  label={_quoted([headline(plan)])};",
         "  node [style=filled, fontname=Helvetica, fontsize=11];",
         "  edge [color=gray40];",
     ]
@@ -248,7 +240,7 @@ def _mermaid_text(text: str) -> str:
 
 
 def _dot_node(name: str, lines: list[str], look: str) -> str:
-    fill, stroke = _COLOURS[look]
+    fill, stroke, _ = daylight(look)
     return f'{name} [label={_quoted(lines)}, shape={_DOT_SHAPES[look]}, fillcolor="{fill}", color="{stroke}"];'
 
 

@@ -81,6 +81,21 @@ _TINTS = Template("""
 """)
 
 
+def daylight(look: str) -> tuple[str, str, str]:
+    """Return the light fill, the line and the text of a look, for pictures that other tools make.
+
+    >>> daylight("input")
+    ('#e7f0ff', '#1f5fc4', '#15202e')
+    """
+    fill, line, ink = COLOURS[_wash(look)], COLOURS[LOOKS[look]], COLOURS["ink"]
+    return fill[0], line[0], ink[0]
+
+
+def _wash(look: str) -> str:
+    wash = f"{LOOKS[look]}_wash"
+    return wash if wash in COLOURS else "ground"
+
+
 def style(look: str) -> str:
     """Return the rules of one look, with `$name` for colours.
 
@@ -88,11 +103,10 @@ def style(look: str) -> str:
     .samza-plan .r-input .kind, .samza-plan .r-input .bar { fill: $blue; }
     """
     colour, scope = LOOKS[look], f".samza-plan .r-{look}"
-    wash = f"{colour}_wash" if f"{colour}_wash" in COLOURS else "ground"
     return "\n".join(
         [
             f"{scope} .kind, {scope} .bar {{ fill: ${colour}; }}",
-            f"{scope} .shape {{ fill: ${wash}; stroke: ${colour}; }}",
+            f"{scope} .shape {{ fill: ${_wash(look)}; stroke: ${colour}; }}",
             f"{scope} .icon, {scope} .rim {{ stroke: ${colour}; }}",
         ]
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from planner.flow import counted, plain, stores
-from planner.layout import Bend, Box, Layout, Line, Link, Point, layered
+from planner.flow import counted, edges, plain, stores
+from planner.layout import Bend, Box, Layout, Line, Link, Point, Spot, layered
 from planner.lettering import broken, text_width
 from planner.plan import OperatorPlan, Plan, StagePlan
 
@@ -16,6 +16,7 @@ LABEL_SIZE, LABEL_WIDTH = 13, CARD_WIDTH - 30
 PADDING, HEAD = 24, 54
 CARD_GAP, ROW_GAP, LANE = 28, 38, 16
 CHANNEL, CORNER, INSET = 10, 9, 24
+FLOW = 1_000
 
 
 class Door(NamedTuple):
@@ -60,7 +61,7 @@ def panel(plan: Plan, stage: StagePlan, operators: list[OperatorPlan], doors: It
     ({'a': Box(x=24, y=54, width=276, height=49)}, 324, 127)
     """
     doors = list(dict.fromkeys(doors))
-    links = _links(operators)
+    links = _links(plan, operators)
     feeders = {door.card for door in doors if not door.leaving}
     leavers = {door.card for door in doors if door.leaving}
     place = {operator.id: -n if operator.id in leavers else n for n, operator in enumerate(operators)}
@@ -80,9 +81,9 @@ def panel(plan: Plan, stage: StagePlan, operators: list[OperatorPlan], doors: It
         max([*ends, text_width(stage.id, 15, bold=True) + text_width(counted(stage.partitions, "partition"), 12)])
         + PADDING
     )
-    lines = [_line(number, link, layout, rows, cards) for number, link in enumerate(links)]
-    row_of = {spot: row for spots, row in zip(layout.rows, rows, strict=True) for spot in spots}
-    ways = {door: _way(door, cards[door.card], row_of[door.card], channels.get(door), width) for door in doors}
+    strips = {spot: row for spots, row in zip(layout.rows, rows, strict=True) for spot in spots}
+    lines = [_line(number, link, layout, strips, cards) for number, link in enumerate(links)]
+    ways = {door: _way(door, cards[door.card], strips[door.card], channels.get(door), width) for door in doors}
     below = sum(door.leaving and door.card in layout.rows[-1] for door in channels) * CHANNEL
     return Panel(width, rows[-1].bottom + below + PADDING, cards, lines, ways)
 
@@ -91,15 +92,12 @@ def _card_height(plan: Plan, operator: OperatorPlan) -> int:
     return CARD_HEIGHT + LABEL_LINE * len(label_lines(operator)) + FOOTER * has_footer(plan, operator)
 
 
-def _links(operators: list[OperatorPlan]) -> list[Link]:
+def _links(plan: Plan, operators: list[OperatorPlan]) -> list[Link]:
     """Return the links within the stage; those from tables give way, so that the main flow is straight."""
     kinds = {operator.id: operator.kind for operator in operators}
-    return [
-        Link(parent, operator.id, CARD_WIDTH // 2, CARD_WIDTH // 2, 1 if kinds[parent] == "table" else 4)
-        for operator in operators
-        for parent in dict.fromkeys(operator.parents)
-        if parent in kinds
-    ]
+    inner = [(source, target) for source, target in edges(plan) if source in kinds and target in kinds]
+    middle = CARD_WIDTH // 2
+    return [Link(source, target, middle, middle, 1 if kinds[source] == "table" else FLOW) for source, target in inner]
 
 
 def _channels(layout: Layout, doors: list[Door]) -> dict[Door, int]:
@@ -126,17 +124,21 @@ def _rows(layout: Layout, heights: dict[str, int], channels: dict[Door, int]) ->
     return rows
 
 
-def _line(number: int, link: Link, layout: Layout, rows: list[Box], cards: dict[str, Box]) -> Line:
-    down = 1 if cards[link.source].y < cards[link.target].y else -1
-    points = [_end(cards[link.source], down, down)]
-    for bend in layout.bends(number)[::down]:
-        x, row = PADDING + layout.across[bend] + LANE // 2, rows[bend.rank]
-        points.extend([Point(x, row.y, 0, down), Point(x, row.bottom, 0, down)][::down])
-    return Line(link.source, link.target, (*points, _end(cards[link.target], -down, down)))
-
-
-def _end(card: Box, side: int, down: int) -> Point:
-    return Point(card.x + card.width // 2, card.bottom if side > 0 else card.y, 0, down)
+def _line(number: int, link: Link, layout: Layout, strips: dict[Spot, Box], cards: dict[str, Box]) -> Line:
+    """Return the line of a link; it turns only between rows, where there are no cards."""
+    down = 1 if strips[link.source].y < strips[link.target].y else -1
+    points: list[Point] = []
+    spots: list[Spot] = [link.source, *layout.bends(number)[::down], link.target]
+    for spot in spots:
+        strip = strips[spot]
+        if isinstance(spot, Bend):
+            x, levels = PADDING + layout.across[spot] + LANE // 2, [strip.y, strip.bottom][::down]
+        else:
+            x, box = cards[spot].x + CARD_WIDTH // 2, cards[spot]
+            levels = [strip.y, box.y, box.bottom, strip.bottom][::down]
+            levels = levels[2:] if spot == link.source else levels[:2]
+        points.extend(Point(x, y, 0, down) for y in dict.fromkeys(levels))
+    return Line(link.source, link.target, tuple(points))
 
 
 def _way(door: Door, card: Box, row: Box, channel: int | None, width: int) -> tuple[Point, ...]:
