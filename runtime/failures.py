@@ -46,13 +46,13 @@ class Failure(Exception):
 
 def locate(error: Exception, lines: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
     """Return the operator whose line of fused source raised `error`, given each fused file's operators by line."""
-    trace = error.__traceback__
+    trace, found = error.__traceback__, otherwise
     while trace is not None:
         owners = lines.get(trace.tb_frame.f_code.co_filename)
         if owners and trace.tb_lineno and owners[trace.tb_lineno - 1]:
-            return owners[trace.tb_lineno - 1]
+            found = owners[trace.tb_lineno - 1]  # the innermost counts: one line of fused source may call another
         trace = trace.tb_next
-    return otherwise
+    return found
 
 
 def tell(spec: Spec, error: Exception, where: Whence) -> OperatorFailure:

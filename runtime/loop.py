@@ -58,6 +58,7 @@ class Loop:
         lines = {name: owners for task in tasks for lane in task.lanes for name, owners in lane.chain.lines.items()}
         self._watch = Watch(options.blocking_timeout_ms, lines) if options.blocking_timeout_ms else None
         self._awake = asyncio.Event()
+        self._idle: list[asyncio.Future[None]] = []
         self._commit_wanted = False
         self._due_ms = clock.elapsed_ms() + options.commit_interval_ms
         choices = [
@@ -82,12 +83,20 @@ class Loop:
         self._commit_wanted = True
         self.wake()
 
+    async def idle(self) -> None:
+        """Wait until everything that can be read now is processed and committed, through all stages."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._idle.append(waiting)
+        self.wake()
+        await waiting
+
     async def run(self) -> None:
         """Run to the end; raises what stopped it, after everything in flight was cancelled."""
         try:
             while not await self._turn():
                 pass
         finally:
+            self._tell_idle()
             await self._abandon()
 
     async def _turn(self) -> bool:
@@ -107,6 +116,8 @@ class Loop:
             return False
         if self._finished():
             return True
+        if self._drained():
+            self._tell_idle()
         await self._wait()
         return False
 
@@ -223,6 +234,12 @@ class Loop:
             return True
         sources = [reader for task in self.tasks for lane in task.lanes for reader in lane.readers if not reader.later]
         return all(reader.exhausted for reader in sources) and not self._bootstraps
+
+    def _tell_idle(self) -> None:
+        for waiting in self._idle:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._idle.clear()
 
     async def _wait(self) -> None:
         """Block until a call returns, a timer is due, or something may have been written."""

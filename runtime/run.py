@@ -18,7 +18,7 @@ from planner.graph import Graph
 from planner.passes import plan as make_plan
 from planner.plan import Options, Plan
 from runtime.assembly import Assembly
-from runtime.bindings import Bindings
+from runtime.bindings import Bindings, outputs_of
 from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock, SystemClock, sleep_ms
 from runtime.commit import SHARED, Committer
@@ -87,6 +87,10 @@ class Run:
         """Ask the run to complete what is in flight, commit and end; may be called from a signal handler."""
         self._loop.stop()
 
+    async def settled(self) -> None:
+        """Wait until everything that was sent so far is processed and committed, through all stages."""
+        await self._loop.idle()
+
     async def ended(self) -> None:
         """Wait for the end; raises what ended the run before its time."""
         await asyncio.shield(self._done)
@@ -103,6 +107,17 @@ class Run:
             self._writer, self._environment.append, [Append(stream, partition, batch)]
         )
         self._loop.wake()
+
+    def received(self, stream: str) -> list[Any]:
+        """Return the values of an output that are committed so far, partition by partition; dead letters are bytes."""
+        written = {output.stream: output for spec in self._graph.specs.values() for output in outputs_of(spec)}
+        values: list[Any] = []
+        for partition in range(self._bindings.partitions(stream)):
+            offset = self._environment.offsets(stream, partition).start
+            while (read := self._environment.read(stream, partition, offset)) is not None:
+                values += read.batch.values
+                offset = read.next_offset
+        return list(map(written[stream].value.decode, values)) if stream in written else values
 
     async def drive(self) -> None:
         """Run to the end, and close everything whatever happens."""
@@ -200,6 +215,9 @@ def run_blocking(
 
     `watch(run)` is awaited beside the run, and cancelled at its end.
     """
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise SamzaError("app.run() can't run inside a running event loop, as of a notebook; await app.run_async()")
     return asyncio.run(_run_with_signals(Run(graph, options, around, data, **how), watch))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from operators.io import Input
@@ -17,7 +18,7 @@ from samza_dsl.app import App
 
 
 def run(app: App, inputs: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """Run `app` on lists until they end, and return the values of each of its outputs.
+    """Run `app` on lists until they end, and return the values of its outputs and the bytes of its dead letters.
 
     An input is a list of values, or a list of such lists, one per partition, for an input declared with several
     `partitions`. A table whose key is not read off its values takes (key, value) pairs. Streams that are not given
@@ -34,8 +35,20 @@ def run(app: App, inputs: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     environment = MemoryEnvironment()
     bind: dict[str, Any] = {**_sources(graph, inputs), **sinks}
     running = Run(graph, app.options, app.around, environment, bind=bind)
-    asyncio.run(running.drive())
-    return {name: sink.values for name, sink in sinks.items()}
+    _to_the_end(running)
+    letters = {s.name: running.received(s.name) for s in running.plan.streams if s.role == "dead_letter"}
+    return {name: sink.values for name, sink in sinks.items()} | letters
+
+
+def _to_the_end(run: Run) -> None:
+    """Drive a run on an event loop of its own: in another thread where this one has a loop, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(run.drive())
+    else:
+        with ThreadPoolExecutor(1) as elsewhere:
+            elsewhere.submit(asyncio.run, run.drive()).result()
 
 
 def _sources(graph: Graph, inputs: Mapping[str, Sequence[Any]]) -> dict[str, ListSource]:
