@@ -71,15 +71,21 @@ class Guard:
 
     def one(self, work: Callable[[], None], raw: Batch, where: Whence) -> None:
         """Do the work of one record, again as often as its policy says, and settle it when that does not help."""
+        failure = self.insist(work)
+        if failure is not None:
+            self.settle(failure, raw, where)
+
+    def insist(self, work: Callable[[], None]) -> Failure | None:
+        """Do the work of one record, again as often as the policy of what fails says; return the last failure."""
         tries = 0
         while (failure := self.attempt(work)) is not None:
             spec = self.graph.specs[failure.operator]
             if not isinstance(spec.on_error, Retry) or tries >= spec.on_error.times or spec.asynchronous:
-                self.settle(failure, raw, where)
-                return
+                return failure
             self.retried[failure.operator] += 1
             pause_ms(spec.on_error.backoff_ms * 2**tries)
             tries += 1
+        return None
 
     def settle(self, failure: Failure, raw: Batch, where: Whence) -> None:
         """Apply the policy of the operator that failed to a record with no effects left; raises when it is to fail."""

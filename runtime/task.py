@@ -258,7 +258,7 @@ class Task:
 
     def _explore_one(self, lane: Lane, entry: str, row: Batch, unit: Unit) -> list[tuple[str, Batch]]:
         found: list[tuple[str, Batch]] = []
-        failure = lane.guard.attempt(lambda: found.extend(lane.chain.explore(entry, row)))
+        failure = lane.guard.insist(lambda: found.extend(lane.chain.explore(entry, row)))
         if failure is not None:
             unit.failure = failure
             unit.calls.clear()
