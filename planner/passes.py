@@ -62,6 +62,8 @@ def split_into_stages(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -
         if not graph.specs[parent].repartitions and not isinstance(graph.specs[parent], Table)
     )
     uncut.add_nodes_from(id for id, spec in graph.specs.items() if not isinstance(spec, Table))
+    for id in (id for id, spec in graph.specs.items() if spec.repartitions):
+        networkx.add_path(uncut, graph.children(id))  # what reads one intermediate stream is one stage
     place = {id: n for n, id in enumerate(graph.specs)}
     members = [sorted(found, key=place.__getitem__) for found in networkx.weakly_connected_components(uncut)]
     depths = _depths(graph)
