@@ -1,0 +1,136 @@
+"""An environment whose process dies at a chosen moment, and runs that are started again until they are through."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from operators.base import Batch
+from runtime.clock import LoopClock
+from runtime.run import Run
+from runtime.systems.base import Append, Commit, Environment, StreamConfig
+from runtime.systems.memory import MemoryEnvironment
+from samza_dsl import App
+from tests.simulation.loop import simulate
+
+NOW_MS = 1_700_000_000_000
+
+Row = tuple[bytes | None, bytes | None, int]
+"""The key, the value and the timestamp of a stored record."""
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+@dataclass(frozen=True)
+class CrashPoint:
+    """Before or after the process' nth commit becomes durable, or at the nth turn of its loop."""
+
+    when: Literal["before", "after", "turn"]
+    number: int
+
+
+@dataclass
+class Watched:
+    """An environment that counts commits, shows each to `on_commit` when it is durable, and dies at a crash point."""
+
+    inner: Environment
+    crash: CrashPoint | None = None
+    on_commit: Callable[[Commit], None] | None = None
+    commits: list[Commit] = field(default_factory=list)
+    dead: bool = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def commit(self, commit: Commit) -> None:
+        self._die_if("before", len(self.commits) + 1)
+        self.inner.commit(commit)
+        self.commits.append(commit)
+        if self.on_commit is not None:
+            self.on_commit(commit)
+        self._die_if("after", len(self.commits))
+
+    def at_turn(self, turn: int) -> None:
+        self._die_if("turn", turn)
+
+    def _die_if(self, when: str, number: int) -> None:
+        if self.crash == CrashPoint(when, number):  # type: ignore[arg-type]
+            self.dead = True
+        if self.dead:
+            raise Crash(f"{when} {number}")
+
+
+def memory() -> MemoryEnvironment:
+    """Return an empty environment whose wall clock stands still."""
+    return MemoryEnvironment(now_ms=lambda: NOW_MS)
+
+
+def fill(
+    environment: Environment, stream: str, partitions: Sequence[Sequence[Row]], sizes: random.Random | None = None
+) -> None:
+    """Append rows to a stream and end it: all of a partition at once, or in batches of random sizes."""
+    environment.create_stream(stream, StreamConfig(partitions=len(partitions)))
+    for partition, rows in enumerate(partitions):
+        start = 0
+        while start < len(rows):
+            stop = len(rows) if sizes is None else start + sizes.randint(1, 5)
+            keys, values, timestamps = zip(*rows[start:stop], strict=True)
+            environment.append([Append(stream, partition, Batch(list(values), list(keys), list(timestamps)))])
+            start = stop
+    environment.end_stream(stream)
+
+
+def rows_of(environment: Environment, stream: str, ends: dict[int, int] | None = None) -> list[list[Row]]:
+    """Return what each partition of a stream holds, in order; `ends` are offsets to stop before."""
+    if stream not in environment.streams():
+        return []
+    found = []
+    for partition in range(environment.streams()[stream].partitions):
+        rows: list[Row] = []
+        offset, end = 0, None if ends is None else ends.get(partition, 0)
+        while (end is None or offset < end) and (read := environment.read(stream, partition, offset)):
+            batch = read.batch
+            none = [None] * len(batch)
+            columns = zip(batch.keys or none, batch.values, batch.timestamps or none, batch.offsets or (), strict=True)
+            rows += [(key, value, at) for key, value, at, place in columns if end is None or place < end]
+            offset = read.next_offset
+        found.append(rows)
+    return found
+
+
+def run_once(
+    app: App, environment: Environment, seed: int | None = None, bind: dict[str, Any] | None = None, **how: Any
+) -> Run:
+    """Run `app` to its end, or to a crash, in virtual time."""
+
+    async def main() -> Run:
+        run = Run(app.graph(), app.options, app.around, environment, clock=LoopClock(NOW_MS), bind=bind, **how)
+        await run.drive()
+        return run
+
+    return simulate(main, seed, getattr(environment, "at_turn", None))
+
+
+def run_through(
+    app: Callable[[], App],
+    environment: Environment,
+    crashes: Sequence[CrashPoint] = (),
+    seed: int | None = None,
+    on_commit: Callable[[Commit], None] | None = None,
+    bind: dict[str, Any] | None = None,
+) -> int:
+    """Run an application, once more after each crash, until it ends by itself; return how often it crashed."""
+    died = 0
+    for number, crash in enumerate([*crashes, None]):
+        watched = Watched(environment, crash, on_commit)
+        try:
+            run_once(app(), watched, None if seed is None else seed + number, bind)
+        except Crash:
+            died += 1
+        else:
+            break
+    return died

@@ -1,0 +1,154 @@
+"""An event loop whose time is virtual and whose choices come from a seed, so that every schedule can be had again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+LONGEST_S = 3_600.0
+MOST_TURNS = 200_000
+
+
+class Stuck(Exception):
+    """Nothing will ever happen again, or nothing but polling."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Takes ready callbacks in an order of the seed's (None: as they came), and jumps to the next timer when idle.
+
+    What runs in an executor runs at once, on the loop, and is done after a moment of the seed's choice. `at_turn` is
+    called with the number of every turn, and may raise.
+    """
+
+    def __init__(self, seed: int | None = None, at_turn: Callable[[int], None] | None = None) -> None:
+        self._now = 0.0
+        self._random = random.Random(seed)
+        self._shuffled = seed is not None
+        self._at_turn = at_turn
+        self.turns = 0
+        super().__init__(_NoSelector(self._pass))
+        self._clock_resolution = 1e-6  # a finer one spins for ever once the time is large
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds."""
+        return self._now
+
+    def run_in_executor(self, executor: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `function` on the loop, a moment later."""
+        future = self.create_future()
+
+        def call() -> None:
+            try:
+                result = function(*arguments)
+            except BaseException as error:
+                if not future.cancelled():
+                    future.set_exception(error)
+            else:
+                if not future.cancelled():
+                    future.set_result(result)
+
+        self.call_later(self._random.random() / 100, call)
+        return future
+
+    def _run_once(self) -> None:
+        self.turns += 1
+        if self.turns > MOST_TURNS:
+            raise Stuck(f"no end after {self.turns:,} turns, at {self._now:.3f} s")
+        if self._at_turn is not None:
+            self._at_turn(self.turns)
+        if self._shuffled and len(self._ready) > 1:
+            ready = list(self._ready)
+            self._random.shuffle(ready)
+            self._ready = deque(ready)
+        super()._run_once()
+
+    def _pass(self, seconds: float | None) -> None:
+        if seconds is None:
+            raise Stuck("everything waits, and nothing is scheduled")
+        self._now += seconds
+        if self._now > LONGEST_S:
+            raise Stuck(f"no end after {self._now:,.0f} s of virtual time")
+
+    def _make_self_pipe(self) -> None:
+        """Do without: no other thread ever wakes this loop."""
+
+    def _close_self_pipe(self) -> None:
+        """Do nothing: there is none."""
+
+    def _write_to_self(self) -> None:
+        """Do nothing: the loop never blocks."""
+
+
+def simulate(
+    main: Callable[[], Coroutine[Any, Any, T]],
+    seed: int | None = None,
+    at_turn: Callable[[int], None] | None = None,
+) -> T:
+    """Run `main()` to its end in virtual time; what it leaves behind is cancelled and awaited.
+
+    Raises AssertionError when `main` ends well and leaves a task.
+
+    >>> async def a_year():
+    ...     await rest(365 * 86_400_000 / 10_000)
+    ...     return asyncio.get_running_loop().time()
+    >>> simulate(a_year)
+    3153.6
+    """
+    loop = VirtualLoop(seed, at_turn)
+    asyncio.set_event_loop(loop)
+    try:
+        result = loop.run_until_complete(main())
+        left = asyncio.all_tasks(loop)
+        assert not left, f"tasks were left: {left}"
+        return result
+    finally:
+        loop._at_turn = None
+        _end(loop)
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def rest(ms: float) -> None:
+    """Let virtual time pass."""
+    await asyncio.sleep(ms / 1_000)
+
+
+def _end(loop: VirtualLoop) -> None:
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=60))
+        for task in left:
+            if task.done() and not task.cancelled():
+                task.exception()
+
+
+class _NoSelector(selectors.BaseSelector):
+    """Waits for nothing but time."""
+
+    def __init__(self, wait: Callable[[float | None], None]) -> None:
+        self._wait = wait
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None or timeout > 0:
+            self._wait(timeout)
+        return []
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        raise AssertionError("a simulation has no files")
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        raise AssertionError("a simulation has no files")
+
+    def get_map(self) -> Any:
+        return {}
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,167 @@
+"""What a drawn pipeline comes to, computed one record at a time, without batches, asyncio, stores or commits."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from operators.base import MIN_TIMESTAMP
+from tests.strategies import (
+    KEYED,
+    TABLE,
+    TIMER_MS,
+    Event,
+    Node,
+    Pipeline,
+    arms,
+    joined,
+    kept,
+    many,
+    mapped,
+    new_key,
+    partition_of,
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """An event with its message's key, time and stamp, where a stage takes it in."""
+
+    event: Event
+    key: str | None
+    at: int
+    stamp: int
+
+
+class Dropped(Exception):
+    """A function raised on the record."""
+
+
+@dataclass
+class Effects:
+    """What records have brought about: messages by output, messages by repartitioning, and state."""
+
+    sent: Counter[tuple[int, Event]] = field(default_factory=Counter)
+    passed: dict[int, list[tuple[int, Record]]] = field(default_factory=lambda: defaultdict(list))
+    sums: dict[tuple[int, int, str | None, int], int] = field(default_factory=lambda: defaultdict(int))
+    counts: Counter[tuple[int, int, str | None]] = field(default_factory=Counter)
+    timers: set[tuple[int, int, str | None, int]] = field(default_factory=set)
+    dropped: int = 0
+
+    def add(self, other: Effects) -> None:
+        self.sent += other.sent
+        for place, passed in other.passed.items():
+            self.passed[place] += passed
+        for window, number in other.sums.items():
+            self.sums[window] += number
+        self.counts += other.counts
+        self.timers |= other.timers
+
+
+class Reference:
+    """A drawn pipeline as plain recursion."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+
+    def run(self, parts: list[list[Event]]) -> Effects:
+        """Return everything that a whole run brings about."""
+        whole = Effects()
+        arrived: dict[int, list[list[Record]]] = {0: self.stamped(parts)}
+        for place in [0, *(n for n, node in enumerate(self.pipeline.nodes) if node.kind == "partition_by")]:
+            effects = Effects()
+            for task, records in enumerate(arrived.get(place, [])):
+                self.take(effects, place, task, records)
+            self.fire(effects)
+            whole.add(effects)
+            whole.dropped += effects.dropped
+            for repartitioning, passed in effects.passed.items():
+                to = arrived.setdefault(repartitioning, [[] for _ in range(self.pipeline.nodes[repartitioning].number)])
+                for task, record in passed:
+                    count = len(to)
+                    to[task % count if record.key is None else partition_of(record.key, count)].append(record)
+        return whole
+
+    def stamped(self, parts: list[list[Event]]) -> list[list[Record]]:
+        """Return the events of every source partition with their stamps."""
+        found = []
+        for part in parts:
+            seen = accumulate((e.at - self.pipeline.disorder_ms for e in part), max, initial=MIN_TIMESTAMP)
+            found.append([Record(event, event.key, event.at, stamp) for event, stamp in zip(part, seen, strict=False)])
+        return found
+
+    def take(self, effects: Effects, entry: int, task: int, records: Iterable[Record]) -> None:
+        """Let records take effect in one task of a stage, each as a whole or not at all."""
+        for record in records:
+            one = Effects()
+            try:
+                self._below(one, entry, task, record)
+            except Dropped:
+                effects.dropped += 1
+            else:
+                effects.add(one)
+
+    def fire(self, effects: Effects) -> None:
+        """Fire every window and timer of a stage, until nothing is open."""
+        for place, node in enumerate(self.pipeline.nodes):
+            if node.kind == "window":
+                for _, task, key, start in sorted((w for w in effects.sums if w[0] == place), key=repr):
+                    end = start + 25 * node.number
+                    number = effects.sums[place, task, key, start]
+                    self.take(effects, place, task, [Record(Event(number, key, start), key, end - 1, end - 1)])
+            if node.kind == "process":
+                for _, task, key, at in sorted((t for t in effects.timers if t[0] == place), key=repr):
+                    self.take(effects, place, task, [Record(Event(at, key, at), key, at, at)])
+
+    def _below(self, effects: Effects, place: int, task: int, record: Record) -> None:
+        if self.pipeline.is_sent(place):
+            effects.sent[place, record.event] += 1
+        for child in self.pipeline.children(place):
+            for _ in range(self.pipeline.nodes[child].parents.count(place)):
+                self._take(effects, child, task, record)
+
+    def _take(self, effects: Effects, place: int, task: int, record: Record) -> None:
+        node, event = self.pipeline.nodes[place], record.event
+        row = self._row(place, node, task, record)
+        called = node.kind not in ("join", "lookup") or row is not None
+        if (node.kind in KEYED and record.key is None) or (node.poison == "always" and called and node.fails_on(event)):
+            raise Dropped
+        if node.kind == "partition_by":
+            key = new_key(node, event, self.pipeline.nulls)
+            effects.passed[place].append((task, Record(event, key, record.at, record.stamp)))
+        elif node.kind == "window":
+            size = 25 * node.number
+            start = record.at - record.at % size
+            if start + size > record.stamp:
+                effects.sums[place, task, record.key, start] += event.number
+        else:
+            for out in self._computed(effects, place, node, task, record):
+                self._below(effects, place, task, Record(out, record.key, record.at, record.stamp))
+
+    def _computed(self, effects: Effects, place: int, node: Node, task: int, record: Record) -> list[Event]:
+        event = record.event
+        if node.kind == "filter":
+            return [event] if kept(node, event) else []
+        if node.kind == "map":
+            return [mapped(node, event)]
+        if node.kind in ("flat_map", "async"):
+            return many(node, event)
+        if node.kind in ("left", "right"):
+            return [event] if node.kind in arms(node, event) else []
+        if node.kind == "process":
+            effects.counts[place, task, record.key] += 1
+            effects.timers.add((place, task, record.key, event.at + TIMER_MS))
+            return [mapped(node, event)]
+        if node.kind in ("join", "lookup"):
+            row = self._row(place, node, task, record)
+            return [] if row is None else [joined(event, row)]
+        return [event]  # a branch and a merge hand on what they get
+
+    def _row(self, place: int, node: Node, task: int, record: Record) -> Event | None:
+        """Return what the table has for a record; a task has its own partition of a table that is not broadcast."""
+        key = record.key if node.kind == "join" else record.event.key
+        if node.kind == "join" and partition_of(key, self.pipeline.partitions_of(place)) != task:
+            return None
+        return next((row for row in TABLE if row.key == key), None)
