@@ -21,6 +21,7 @@ from operators.window import Window
 from planner.errors import refuse
 from planner.fuse import fuse, word
 from planner.graph import Graph
+from planner.names import label_of
 from planner.plan import OperatorPlan, Options, Plan, Role, StagePlan, StorePlan, StreamPlan
 
 
@@ -260,8 +261,7 @@ def _short(site: Site) -> str:
 
 
 def _names(spec: Spec) -> str:
-    named = [getattr(one, "__name__", type(one).__name__) for one in spec.functions().values() if callable(one)]
-    return ", ".join("λ" if name == "<lambda>" else name for name in named)
+    return ", ".join(label_of(one) for one in spec.functions().values() if callable(one))
 
 
 def _policy(policy: Any) -> str:

@@ -195,7 +195,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.to_text()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"image/svg+xml": self.to_svg(), "text/plain": self.to_text()}
+        picture = self.to_svg()
+        scrolling = f'<div style="overflow-x: auto">{picture}</div>'
+        return {"text/html": scrolling, "image/svg+xml": picture, "text/plain": self.to_text()}
 
 
 def _by(items: tuple[Any, ...], field: str, wanted: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from operators.base import MIN_TIMESTAMP
 from planner.fuse import exit_of
 from planner.graph import Graph
@@ -9,13 +11,13 @@ from runtime.clock import Clock
 from runtime.inputs import Reader
 from runtime.loop import Loop
 from runtime.metrics import InputMetrics, OperatorMetrics, RunMetrics, StoreMetrics, TaskMetrics
-from runtime.systems.base import Environment
 from runtime.task import Lane, Task
 
 
-def measure(environment: Environment, graph: Graph, loop: Loop, elapsed_ms: float, clock: Clock) -> RunMetrics:
-    """Return everything that is known of a run at this moment."""
-    stats = environment.state_stats(graph.app)
+def measure(
+    stats: Mapping[tuple[str, int], tuple[int, int]], graph: Graph, loop: Loop, elapsed_ms: float, clock: Clock
+) -> RunMetrics:
+    """Return everything that is known of a run at this moment; `stats` has entries and bytes by store and task."""
     since = None if loop.committed_at is None else clock.elapsed_ms() - loop.committed_at
     return RunMetrics(
         operators=tuple(one for task in loop.tasks for lane in task.lanes for one in _operators(graph, task, lane)),

@@ -15,7 +15,7 @@ from runtime.systems.base import Commit, Environment
 def check_state(environment: Environment, plan: Plan) -> None:
     """Refuse a plan without the operator that existing state belongs to; raises SamzaError."""
     known = {store.name for store in plan.stores}
-    orphans = sorted({store for store, _ in environment.state_stats(plan.app)} - known)
+    orphans = [store for store in environment.stores(plan.app) if store not in known]
     if orphans:
         raise SamzaError(
             f"the app {plan.app!r} has state of {', '.join(map(repr, orphans))}, and no operator of that id now: name "
@@ -45,7 +45,7 @@ def rewind(environment: Environment, plan: Plan, bindings: Bindings, state: Lite
     for sink in bindings.sinks.values():
         sink.recover(0)
     bindings.create_streams(plan)
-    return environment.generation(plan.app)
+    return environment.own(plan.app)
 
 
 def _keep(environment: Environment, plan: Plan) -> int:

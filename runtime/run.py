@@ -72,11 +72,12 @@ class Run:
             self._close()
             raise
 
-    def metrics(self) -> RunMetrics:
-        """Return the numbers of this moment; after the end, the last ones."""
-        return self._final or measure(
-            self._environment, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock
-        )
+    def metrics(self, stores: bool = True) -> RunMetrics:
+        """Return the numbers of this moment; after the end, the last ones. To size up `stores` is to read them."""
+        if self._final is not None:
+            return self._final
+        stats = self._environment.state_stats(self._graph.app) if stores else {}
+        return measure(stats, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
 
     @property
     def stopping(self) -> bool:

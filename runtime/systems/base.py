@@ -210,6 +210,9 @@ class Environment(Protocol):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield committed entries with `start` <= key < `end` in key order; nothing may write to them meanwhile."""
 
+    def stores(self, app: str) -> list[str]:
+        """Return the names of the application's stores that hold anything, in order."""
+
     def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
         """Return, per (store, task), the number of entries and their bytes."""
 

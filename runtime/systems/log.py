@@ -234,6 +234,19 @@ class LogEnvironment:
                 return
             start = step[-1][0] + b"\0"
 
+    def stores(self, app: str) -> list[str]:
+        """Return the names of the application's stores that hold anything, in order."""
+        prefix = _store_key(app, "")
+        with self._reading() as transaction:
+            cursor = transaction.cursor(self._database.state)
+            names = [key[len(prefix) :].decode() for key in _keys(transaction, self._database.meta, prefix)]
+            numbers = {name: self._store_id(transaction, app, name) or 0 for name in names}
+            return sorted(
+                name
+                for name, number in numbers.items()
+                if cursor.set_range(PLACE.pack(number, 0)) and cursor.key()[:4] == number.to_bytes(4, "big")
+            )
+
     def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
         """Return, per (store, task), the number of entries and their bytes; it looks at every entry."""
         prefix = _store_key(app, "")

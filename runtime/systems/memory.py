@@ -247,6 +247,11 @@ class MemoryEnvironment:
             found = [(key, entries.values[key]) for key in entries.order.between(start, end)]
         yield from found
 
+    def stores(self, app: str) -> list[str]:
+        """Return the names of the application's stores that hold anything, in order."""
+        with self._lock:
+            return sorted({store for (store, _), entries in self._applications[app].state.items() if entries.values})
+
     def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
         """Return, per (store, task), the number of entries and their bytes."""
         with self._lock:

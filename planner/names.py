@@ -1,0 +1,32 @@
+"""What to call a user's function in a drawing: its name, or the body of a lambda as it was written."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+LONGEST = 60
+
+
+def label_of(function: Callable[..., Any]) -> str:
+    """Return a function's name; for a lambda on one line, what stands after its colon, or "λ" where that is long.
+
+    >>> label_of(len)
+    'len'
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    if name != "<lambda>":
+        return str(name)
+    body = _body_of(function)
+    return body if body and len(body) <= LONGEST else "λ"
+
+
+def _body_of(function: Callable[..., Any]) -> str:
+    """Return the source of a lambda's body: the text between the first and the last place that its code names."""
+    code: Any = getattr(function, "__code__", None)
+    places = [place for place in code.co_positions() if None not in place and place[2] != place[3]] if code else []
+    if not places or any(place[0] != place[1] or place[0] != places[0][0] for place in places):
+        return ""
+    line = linecache.getline(code.co_filename, places[0][0]).encode()
+    return line[min(place[2] for place in places) : max(place[3] for place in places)].decode(errors="replace")
