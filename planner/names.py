@@ -10,7 +10,7 @@ LONGEST = 60
 
 
 def label_of(function: Callable[..., Any]) -> str:
-    """Return a function's name; for a lambda on one line, what stands after its colon, or "λ" where that is long.
+    """Return a function's name; for a lambda on one line, what stands after its colon, cut where it is long.
 
     >>> label_of(len)
     'len'
@@ -18,8 +18,8 @@ def label_of(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     if name != "<lambda>":
         return str(name)
-    body = _body_of(function)
-    return body if body and len(body) <= LONGEST else "λ"
+    body = _body_of(function) or "λ"
+    return body if len(body) <= LONGEST else body[: LONGEST - 1] + "…"
 
 
 def _body_of(function: Callable[..., Any]) -> str:

@@ -204,7 +204,8 @@ class Loop:
     def _is_commit_due(self) -> bool:
         if self._commit_wanted or self._clock.elapsed_ms() >= self._due_ms:
             return any(task.touched for task in self.tasks)
-        return sum(task.outputs.count for task in self.tasks) >= self._options.max_uncommitted
+        pending = sum(task.outputs.count + task.dirty_count for task in self.tasks)
+        return pending >= self._options.max_uncommitted
 
     def _may_commit(self) -> bool:
         if self._options.guarantee == "exactly_once" or self.stopping:
@@ -243,7 +244,7 @@ class Loop:
 
     async def _wait(self) -> None:
         """Block until a call returns, a timer is due, or something may have been written."""
-        wait_ms = POLL_MS if self._drained() else max(self._due_ms - self._clock.elapsed_ms(), 1.0)
+        wait_ms = POLL_MS
         for task in self.tasks:
             for timer in task.timers:
                 wait_ms = min(wait_ms, max(timer.due_ms - self._clock.elapsed_ms(), 1.0))

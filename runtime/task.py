@@ -84,6 +84,11 @@ class Task:
         return sum(len(lane.units) for lane in self.lanes if lane.units is not None)
 
     @property
+    def dirty_count(self) -> int:
+        """How many changed entries of state wait for the next commit."""
+        return sum(getattr(store, "dirty_count", 0) for store in self.stores.values())
+
+    @property
     def firing(self) -> bool:
         """Whether windows or timers are firing, and what they emitted is not yet complete."""
         return self._firing is not None
