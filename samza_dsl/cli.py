@@ -1,0 +1,26 @@
+"""The command line: run and plan applications, look at streams, checkpoints and data directories."""
+
+from __future__ import annotations
+
+from typer import Typer
+
+from samza_dsl.cli_plan import plan
+from samza_dsl.cli_run import run
+from samza_dsl.cli_streams import streams
+
+commands = Typer(
+    name="samza-dsl",
+    help="Run and plan stream pipelines, and look at what they read and write.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+commands.command()(run)
+commands.command()(plan)
+commands.add_typer(streams, name="streams")
+
+
+def main() -> None:
+    """Run the command line."""
+    commands()

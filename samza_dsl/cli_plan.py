@@ -1,0 +1,77 @@
+"""The command that plans an application, and draws the plan."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.plan import Plan
+from runtime.bindings import Bindings
+from runtime.systems.log import LogEnvironment
+from samza_dsl.app import App
+from samza_dsl.cli_data import DEFAULT, DataOption, exists
+from samza_dsl.cli_errors import Mistake, told
+from samza_dsl.cli_run import AppArgument, TracebackOption
+from samza_dsl.load_app import load_app
+
+
+def plan(
+    target: AppArgument,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that needs no network.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Print Graphviz' language.")] = False,
+    source: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="Print the Python that a stage's operators were fused into.")
+    ] = None,
+    data: DataOption = DEFAULT,
+    traceback: TracebackOption = False,
+) -> None:
+    """Show how an application will run: its stages, operators, streams and stores, as text or in another form.
+
+    Streams that exist in the data directory have the partitions that they have there.
+    """
+    with told(whole=traceback, loading=True):
+        app = load_app(target)
+    with told(whole=traceback):
+        chosen = [name for name, on in {"--json": as_json, "--mermaid": mermaid, "--dot": dot}.items() if on]
+        chosen += ["--source"] if source is not None else []
+        if len(chosen) > 1:
+            raise Mistake(f"{' and '.join(chosen)} can't be printed together: choose one")
+        planned = plan_of(app, data)
+        for file, draw in ((html, planned.to_html), (svg, planned.to_svg)):
+            if file is not None:
+                _write(file, draw())
+        if chosen or (html is None and svg is None):
+            typer.echo(_text(planned, chosen[0] if chosen else "", source))
+
+
+def plan_of(app: App, data: Path) -> Plan:
+    """Plan an application for the streams that exist in a data directory, if there is one."""
+    if not exists(data):
+        return app.plan()
+    with closing(LogEnvironment(data)) as environment:
+        graph = app.graph()
+        return app.plan(Bindings(environment, graph, {}).partition_counts(graph))
+
+
+def _text(planned: Plan, form: str, stage: str | None) -> str:
+    if stage is not None:
+        known = [one.id for one in planned.stages]
+        if stage not in known:
+            raise Mistake(f"--source {stage}: the plan has no such stage; it has {', '.join(known)}")
+        return planned.source(stage) or f"# {stage} has nothing to fuse"
+    forms = {"--json": planned.to_json, "--mermaid": planned.to_mermaid, "--dot": planned.to_dot}
+    return forms.get(form, planned.to_text)()
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Mistake(f"can't write {file}: {error.strerror}; check the path and its permissions") from error
+    typer.echo(f"wrote {file}", err=True)

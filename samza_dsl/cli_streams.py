@@ -1,0 +1,211 @@
+"""The commands on the streams of a data directory: list, show, tail, produce, describe, end."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runtime.clock import sleep_ms
+from runtime.systems.base import Environment, StreamConfig
+from runtime.systems.log import LogEnvironment
+from samza_dsl.cli_data import DEFAULT, DataOption, config_of, opened
+from samza_dsl.cli_errors import Mistake, told
+from samza_dsl.cli_output import Column, print_rows, say
+from samza_dsl.produce import produce
+from samza_dsl.readable import text_of, time_of
+from samza_dsl.records import Record, last_records, records_from, rows_of
+
+POLL_MS = 200
+
+streams = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at streams, write to them, end them.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The stream.")]
+PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="Only this partition.")]
+
+
+@streams.command("list")
+def list_streams(data: DataOption = DEFAULT) -> None:
+    """List all streams: partitions, records, and whether they have ended.
+
+    A stream between stages counts its producers' watermarks too, and a compacted one what was removed.
+    """
+    with told(), opened(data) as environment:
+        rows = [
+            [
+                name,
+                f"{config.partitions:,}",
+                f"{_count(environment, name, config):,}",
+                _traits(environment, name, config),
+            ]
+            for name, config in sorted(environment.streams().items())
+        ]
+        print_rows(
+            [Column("stream"), Column("partitions", right=True), Column("records", right=True), Column("")], rows
+        )
+
+
+@streams.command()
+def show(
+    name: NameArgument,
+    limit: Annotated[int, typer.Option(min=0, help="How many records at most.")] = 20,
+    start: Annotated[int | None, typer.Option("--from", min=0, help="The first offset in each partition.")] = None,
+    partition: PartitionOption = None,
+    data: DataOption = DEFAULT,
+) -> None:
+    """Show records from the start, or from an offset on: one partition after the other."""
+    with told(), opened(data) as environment:
+        found = (
+            record
+            for number in _partitions(environment, name, partition)
+            for record in records_from(environment, name, number, _first(environment, name, number, start))
+        )
+        _print_records(islice(found, limit))
+
+
+@streams.command()
+def tail(
+    name: NameArgument,
+    last: Annotated[int, typer.Option("--last", "-n", min=0, help="How many records at first.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
+    partition: PartitionOption = None,
+    data: DataOption = DEFAULT,
+) -> None:
+    """Show the last records, by their time, and with --follow those that are written from then on."""
+    with told(), opened(data) as environment:
+        numbers = _partitions(environment, name, partition)
+        reached = {number: environment.offsets(name, number).end for number in numbers}
+        found = last_records(environment, name, numbers, last)
+        _print_records(found, heading=not follow)
+        for record in found:
+            reached[record.partition] = max(reached[record.partition], record.offset + 1)
+        if follow:
+            try:
+                asyncio.run(_follow(environment, name, reached))
+            except KeyboardInterrupt:
+                raise typer.Exit from None
+
+
+@streams.command("produce")
+def produce_lines(
+    name: NameArgument,
+    file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="A file of JSON lines; without it stdin is read.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="FIELD", help="The field of each value that is its key.")] = None,
+    partitions: Annotated[int | None, typer.Option(min=1, help="How many, where the stream is made.")] = None,
+    data: DataOption = DEFAULT,
+) -> None:
+    """Write JSON lines to a stream, which is made where it is absent.
+
+    A key of text is stored as it is, any other as JSON: as key=str, or another type, reads it.
+    """
+    with told():
+        environment = LogEnvironment(data)
+        try:
+            config = environment.create_stream(name, StreamConfig(partitions=partitions or 1))
+            if partitions is not None and config.partitions != partitions:
+                raise Mistake(
+                    f"the stream {name!r} exists and has {config.partitions} partitions: leave --partitions out, or "
+                    "write to another stream"
+                )
+            if file is None:
+                written = produce(environment, name, sys.stdin.buffer, key)
+            else:
+                with file.open("rb") as lines:
+                    written = produce(environment, name, lines, key)
+        finally:
+            environment.close()
+        say(f"wrote {written:,} records to {name}")
+
+
+@streams.command()
+def describe(name: NameArgument, data: DataOption = DEFAULT) -> None:
+    """Describe a stream: how it was made, and the offsets of each partition."""
+    with told(), opened(data) as environment:
+        config = config_of(environment, name)
+        kept = [f"{config.retention_ms:,} ms" if config.retention_ms is not None else ""]
+        kept.append(f"{config.retention_bytes:,} bytes" if config.retention_bytes is not None else "")
+        say(f"stream       {name}")
+        say(f"partitions   {config.partitions}")
+        say(f"compacted    {'yes, keeps the newest of each key' if config.compacted else 'no'}")
+        say(f"compression  {config.compression or 'none'}")
+        say(f"retention    {', '.join(filter(None, kept)) or 'keeps everything'}\n")
+        rows = []
+        for number in range(config.partitions):
+            start, end, ended = environment.offsets(name, number)
+            rows.append([str(number), f"{start:,}", f"{end:,}", "ended" if ended else "open"])
+        columns = [Column("partition", right=True), Column("start", right=True), Column("end", right=True), Column("")]
+        print_rows(columns, rows)
+
+
+@streams.command()
+def end(name: NameArgument, data: DataOption = DEFAULT) -> None:
+    """End a stream: nothing can be written to it any more, and runs that read it come to their end."""
+    with told(), opened(data) as environment:
+        config_of(environment, name)
+        environment.end_stream(name)
+        say(f"{name} has ended")
+
+
+async def _follow(environment: Environment, name: str, reached: dict[int, int]) -> None:
+    seen = -1
+    while True:
+        if environment.version() != seen:
+            seen = environment.version()
+            for number in reached:
+                while (read := environment.read(name, number, reached[number])) is not None:
+                    _print_records(rows_of(number, read), heading=False)
+                    reached[number] = read.next_offset
+        if all(environment.offsets(name, number).ended for number in reached):
+            return
+        await sleep_ms(POLL_MS)
+
+
+def _print_records(records: Iterable[Record], *, heading: bool = True) -> None:
+    rows = (
+        [
+            str(record.partition),
+            str(record.offset),
+            time_of(record.timestamp),
+            text_of(record.key),
+            " ".join([text_of(record.value), *_headers(record)]),
+        ]
+        for record in records
+    )
+    columns = [Column("partition", right=True), Column("offset", right=True), Column("time (UTC)"), Column("key")]
+    print_rows([*columns, Column("value")], rows, heading=heading)
+
+
+def _headers(record: Record) -> list[str]:
+    return [f"[{name}: {text_of(value)}]" for name, value in record.headers.items()]
+
+
+def _partitions(environment: LogEnvironment, name: str, partition: int | None) -> list[int]:
+    count = config_of(environment, name).partitions
+    if partition is None:
+        return list(range(count))
+    if partition >= count:
+        raise Mistake(f"the stream {name!r} has no partition {partition}: it has 0 to {count - 1}")
+    return [partition]
+
+
+def _first(environment: Environment, name: str, partition: int, start: int | None) -> int:
+    """The offset to begin at; one that retention has removed, or that is yet to come, becomes the nearest."""
+    first, end, _ = environment.offsets(name, partition)
+    return first if start is None else min(max(start, first), end)
+
+
+def _count(environment: Environment, name: str, config: StreamConfig) -> int:
+    ranges = [environment.offsets(name, partition) for partition in range(config.partitions)]
+    return sum(end - start - ended for start, end, ended in ranges)
+
+
+def _traits(environment: Environment, name: str, config: StreamConfig) -> str:
+    ended = all(environment.offsets(name, partition).ended for partition in range(config.partitions))
+    return ", ".join(word for word, holds in {"compacted": config.compacted, "ended": ended}.items() if holds)

@@ -1,0 +1,82 @@
+"""Writes JSON lines to a stream, in batches, each record in the partition of its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import msgspec
+
+from operators.base import Batch
+from operators.partition_by import murmur2
+from runtime.errors import SamzaError
+from runtime.serdes import REFUSALS
+from runtime.systems.base import Append, Environment
+from runtime.systems.jsonl import split_lines
+
+CHUNK_BYTES = 1 << 20
+
+
+def produce(environment: Environment, stream: str, file: BinaryIO, key: str | None = None) -> int:
+    """Append every JSON line of `file` to `stream` and return how many there were.
+
+    `key` is a field of each value: text is encoded as it is, anything else as JSON, as an input's `key=` type reads
+    it. Records without a key go to the partitions in turn. What has arrived is written at once, in one transaction.
+    Raises SamzaError, with the number of the record, for what can't be read; what came before is written.
+    """
+    partitions = environment.streams()[stream].partitions
+    written = 0
+    for lines in _arriving(file):
+        read = _read(lines, key, written)
+        batches: dict[int, Batch] = {}
+        for number, (data, value) in enumerate(read, written):
+            partition = number % partitions if data is None else murmur2(data) % partitions
+            batch = batches.setdefault(partition, Batch([], keys=[]))
+            batch.values.append(value)
+            assert batch.keys is not None
+            batch.keys.append(data)
+        environment.append([Append(stream, partition, batch) for partition, batch in batches.items()])
+        written += len(lines)
+    return written
+
+
+def _arriving(file: BinaryIO) -> Iterator[list[bytes]]:
+    """Yield the lines that have arrived, as soon as they have."""
+    rest = b""
+    while chunk := _some(file):
+        rest += chunk
+        lines, used = split_lines(rest, last=False)
+        rest = rest[used:]
+        if lines:
+            yield lines
+    if lines := split_lines(rest, last=True)[0]:
+        yield lines
+
+
+def _some(file: Any) -> bytes:
+    read: bytes = file.read1(CHUNK_BYTES)
+    return read
+
+
+def _read(lines: list[bytes], key: str | None, before: int) -> list[tuple[bytes | None, bytes]]:
+    read = []
+    for number, line in enumerate(lines, before + 1):
+        try:
+            value = msgspec.json.decode(line)
+            read.append((None if key is None else _key_of(value, key), line))
+        except REFUSALS as error:
+            raise SamzaError(
+                f"record {number} can't be written: {error}; give one JSON value per line. "
+                f"The {before:,} records before this batch were written."
+            ) from error
+    return read
+
+
+def _key_of(value: Any, field: str) -> bytes | None:
+    if not isinstance(value, dict) or field not in value:
+        has = f"it has {', '.join(map(repr, value))}" if isinstance(value, dict) else "it is no object"
+        raise ValueError(f"there is no field {field!r} for the key: {has}")
+    found = value[field]
+    if found is None:
+        return None
+    return found.encode() if isinstance(found, str) else msgspec.json.encode(found)
