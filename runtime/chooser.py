@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 PATIENCE = 8
-"""One choice in so many begins with the lowest priority."""
+"""One choice in so many begins with a lower priority, with each of these in turn."""
 
 
 class Chooser(Generic[T]):
@@ -31,12 +31,13 @@ class Chooser(Generic[T]):
 
     def choose(self, ready: Callable[[T], bool]) -> T | None:
         """Return the next that is ready, or None; it goes to the end of its group."""
-        self._turn += 1
-        groups = self._groups if self._turn % PATIENCE else self._groups[::-1]
-        for group in groups:
+        lower = len(self._groups) - 1
+        first = lower - self._turn // PATIENCE % lower if lower and self._turn % PATIENCE == PATIENCE - 1 else 0
+        for group in self._groups[first:] + self._groups[:first]:
             for _ in range(len(group)):
                 what = group[0]
                 group.rotate(-1)
                 if ready(what):
+                    self._turn += 1
                     return what
         return None
