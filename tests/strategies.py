@@ -200,9 +200,7 @@ def stored(parts: list[list[Event]]) -> list[list[Row]]:
     return [[(None, msgspec.json.encode(event), event.at) for event in part] for part in parts]
 
 
-def build(
-    pipeline: Pipeline, options: Options | None = None, seed: int = 0, around: Around | None = None
-) -> App:
+def build(pipeline: Pipeline, options: Options | None = None, seed: int = 0, around: Around | None = None) -> App:
     """Say a pipeline in the DSL; async functions take a virtual time that `seed` decides."""
     app = App("law", options or Options())
     pace = random.Random(seed)
