@@ -25,16 +25,41 @@ class Bindings:
         self.environment = environment
         self.sources: dict[str, Source] = {}
         self.sinks: dict[str, Sink] = {}
+        self.places: dict[str, str] = {}
+        """What names a bound output in checkpoints: its stream, and the file that it is bound to."""
+        self._occupied: set[str] = set()
         read = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
         written = {output.stream for spec in graph.specs.values() for output in outputs_of(spec)}
         for name, what in bind.items():
             if name in read:
                 self.sources[name] = _source(what)
             elif name in written:
-                self.sinks[name] = _sink(what)
+                self._bind_output(name, what)
             else:
                 known = ", ".join(sorted(read | written))
                 raise SamzaError(f"bind has {name!r}, which the app neither reads nor writes; it has {known}")
+
+    def recover_outputs(self, positions: Mapping[str, int]) -> dict[str, int]:
+        """Take bound outputs back to what was committed, and return all positions; raises SamzaError.
+
+        A file that has something in it and is not of this application's making is left alone.
+        """
+        for stream, place in self.places.items():
+            if place not in positions and stream in self._occupied:
+                raise SamzaError(
+                    f"{place.partition('=')[2]} has something in it that this app did not write; remove it, or bind "
+                    f"{stream!r} to another path"
+                )
+        for stream, sink in self.sinks.items():
+            sink.recover(positions.get(self.places[stream], 0))
+        return {**positions, **{place: positions.get(place, 0) for place in self.places.values()}}
+
+    def empty_outputs(self, positions: Mapping[str, int]) -> None:
+        """Empty the bound outputs that this application has written."""
+        for stream, place in self.places.items():
+            if place in positions:
+                self.sinks[stream].recover(0)
+                self._occupied.discard(stream)
 
     def streams_of(self, spec: Input) -> list[str]:
         """Return the streams that an input stands for: one, or all that match its pattern now."""
@@ -94,6 +119,14 @@ class Bindings:
             offsets=lambda: environment.offsets(stream, partition),
             version=environment.version,
         )
+
+    def _bind_output(self, stream: str, what: Any) -> None:
+        self.sinks[stream], self.places[stream] = _sink(what), stream
+        if isinstance(what, str | Path):
+            path = Path(what)
+            self.places[stream] = f"{stream}={path.absolute()}"
+            if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
+                self._occupied.add(stream)
 
     def close(self) -> None:
         """Close what was bound."""

@@ -58,7 +58,7 @@ class Committer:
             for batch in batches:
                 sink.write(batch)
             if batches:
-                positions[stream] = sink.flush()
+                positions[self._bindings.places[stream]] = sink.flush()
         if positions != self._positions:
             commit.checkpoints[SHARED] = Checkpoint(self.generation, outputs=positions)
         self._bindings.environment.commit(commit)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from planner.plan import Plan
 from runtime.bindings import Bindings
+from runtime.commit import SHARED
 from runtime.errors import SamzaError
 from runtime.systems.base import Commit, Environment
 
@@ -39,11 +40,11 @@ def rewind(environment: Environment, plan: Plan, bindings: Bindings, state: Lite
         )
     if state == "keep":
         return _keep(environment, plan)
+    written = environment.checkpoints(plan.app).get(SHARED)
+    bindings.empty_outputs(written.outputs if written is not None else {})
     environment.reset(plan.app)
     for stream in intermediates:
         environment.delete_stream(stream.name)
-    for sink in bindings.sinks.values():
-        sink.recover(0)
     bindings.create_streams(plan)
     return environment.own(plan.app)
 

@@ -29,7 +29,7 @@ from runtime.measure import measure
 from runtime.metrics import RunMetrics
 from runtime.rewind import check_state, rewind
 from runtime.serdes import Tagged
-from runtime.systems.base import Append, Environment
+from runtime.systems.base import Append, Commit, Environment
 from runtime.workers import Workers
 
 State = Literal["reset", "keep"] | None
@@ -139,9 +139,11 @@ class Run:
     def _assemble(self, around: tuple[Around, ...], generation: int, until_now: bool) -> None:
         options = self.plan.options
         checkpoints = self._environment.checkpoints(self.plan.app)
-        positions = checkpoints.get(SHARED, Checkpoint(0)).outputs
-        for stream, sink in self._bindings.sinks.items():
-            sink.recover(positions.get(stream, 0))
+        recorded = checkpoints.get(SHARED, Checkpoint(0)).outputs
+        positions = self._bindings.recover_outputs(recorded)
+        if positions != recorded:
+            begun = {SHARED: Checkpoint(generation, outputs=positions)}
+            self._environment.commit(Commit(self.plan.app, generation, [], [], begun))
         assembly = Assembly(
             self.plan,
             self._graph,

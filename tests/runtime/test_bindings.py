@@ -1,0 +1,78 @@
+"""Files bound in the place of streams: exactly once, and never over what is not ours."""
+
+import json
+
+import pytest
+
+from runtime.errors import SamzaError
+from samza_dsl import App
+
+
+@pytest.fixture
+def app():
+    app = App("doubling")
+    app.input("numbers", value=int).map(lambda n: n * 2).send_to(app.output("doubles", value=int))
+    return app
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    path = tmp_path / "numbers.jsonl"
+    path.write_text("1\n2\n3\n")
+    return path
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_input_and_an_output_are_files(app, numbers, tmp_path):
+    out = tmp_path / "doubles.jsonl"
+    app.run(tmp_path / "data", bind={"numbers": numbers, "doubles": out})
+    assert read(out) == [2, 4, 6]
+
+
+def test_a_second_run_goes_on_where_the_first_stopped(app, numbers, tmp_path):
+    out = tmp_path / "doubles.jsonl"
+    app.run(tmp_path / "data", bind={"numbers": numbers, "doubles": out})
+    numbers.write_text("1\n2\n3\n4\n")
+    app.run(tmp_path / "data", bind={"numbers": numbers, "doubles": out})
+    assert read(out) == [2, 4, 6, 8]
+
+
+def test_rows_beyond_the_commit_are_cut_off(app, numbers, tmp_path):
+    out = tmp_path / "doubles.jsonl"
+    app.run(tmp_path / "data", bind={"numbers": numbers, "doubles": out})
+    with out.open("a") as file:
+        file.write("999\n")  # as a crash between the file's write and the commit leaves it
+    app.run(tmp_path / "data", bind={"numbers": numbers, "doubles": out})
+    assert read(out) == [2, 4, 6]
+
+
+def test_a_file_of_someone_else_is_left_alone(app, numbers, tmp_path):
+    out = tmp_path / "thesis.jsonl"
+    out.write_text('"my only copy"\n')
+    with pytest.raises(SamzaError, match="this app did not write"):
+        app.run(tmp_path / "data", bind={"numbers": numbers, "doubles": out})
+    with pytest.raises(SamzaError, match="this app did not write"):
+        app.run(tmp_path / "data", bind={"numbers": numbers, "doubles": out}, from_start=True, state="reset")
+    assert read(out) == ["my only copy"]
+
+
+def test_a_rewind_begins_the_output_anew(app, numbers, tmp_path):
+    out = tmp_path / "doubles.jsonl"
+    for _ in range(2):
+        app.run(tmp_path / "data", bind={"numbers": numbers, "doubles": out}, from_start=True, state="reset")
+        assert read(out) == [2, 4, 6]
+
+
+def test_another_file_has_a_position_of_its_own(app, numbers, tmp_path):
+    app.run(tmp_path / "data", bind={"numbers": numbers, "doubles": tmp_path / "one.jsonl"})
+    numbers.write_text("1\n2\n3\n4\n")
+    app.run(tmp_path / "data", bind={"numbers": numbers, "doubles": tmp_path / "two.jsonl"})
+    assert read(tmp_path / "two.jsonl") == [8]
+
+
+def test_what_the_app_does_not_have_can_not_be_bound(app, tmp_path):
+    with pytest.raises(SamzaError, match=r"neither reads nor writes; it has doubles, numbers"):
+        app.run(tmp_path / "data", bind={"nubmers": tmp_path / "numbers.jsonl"})
