@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap
@@ -28,7 +28,7 @@ from runtime.functions import Around, Functions
 from runtime.guard import Guard
 from runtime.inputs import Decoding, Reader
 from runtime.outputs import Destination, Outputs
-from runtime.serdes import Tagged
+from runtime.serdes import Natural, Tagged
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
 from runtime.task import Lane, Task, Timer
@@ -206,7 +206,10 @@ class _TaskBuilder:
         spec = self.graph.specs[id]
         named = self.functions.by_operator[id]
         if isinstance(spec, SendTo):
-            return SendToExit(self.outputs, self.assembly.destination(spec.output), self._decode_key(id))
+            to = self.assembly.destination(spec.output)
+            if to.key is None and self.graph.key_serde(self.graph.parents(id)[0]) is None:
+                to = replace(to, key=Natural())
+            return SendToExit(self.outputs, to, self._decode_key(id))
         if isinstance(spec, Sink):
             return SinkExit(named["sink"])
         if spec.repartitions:

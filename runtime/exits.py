@@ -12,7 +12,7 @@ from operators.process import ProcessOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.window import WindowOperator
 from runtime.outputs import Destination, Outputs
-from runtime.serdes import encode_all
+from runtime.serdes import Natural, encode_all
 
 DecodeKey = Callable[[bytes], Any]
 
@@ -189,7 +189,7 @@ class TaskExit:
             to = self._destinations.get(output)
             if to is None:
                 raise ValueError(f"the task sent to {output.stream!r}, which is not among its outputs=[...]")
-            batch.keys = encode_all(to.key, batch.keys) if to.key and batch.keys else None
+            batch.keys = encode_all(to.key or Natural(), batch.keys) if batch.keys else None
             self._outputs.write(to, batch)
         if effects.commit or effects.shutdown:
             self._request(effects)

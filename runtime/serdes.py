@@ -92,6 +92,27 @@ class Bytes:
         return data
 
 
+@dataclasses.dataclass(frozen=True)
+class Natural:
+    """What others would expect of a key: text as UTF-8, bytes as they are, and anything else as JSON.
+
+    It only writes: what it wrote does not tell which of these it was.
+
+    >>> Natural().encode("AA"), Natural().encode(7)
+    (b'AA', b'7')
+    """
+
+    type: Any = Any
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of `value`."""
+        return value if type(value) is bytes else str.encode(value) if type(value) is str else _to_json(value)
+
+    def decode(self, data: bytes) -> Any:
+        """Return `data` as it is."""
+        return data
+
+
 PLAIN = b"\x00"
 TUPLE = b"\x01"
 LIST = b"\x02"
@@ -193,6 +214,7 @@ def _freeze(serde: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes]
     object.__setattr__(serde, "decode", decode)
 
 
+_to_json = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 _whole_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
