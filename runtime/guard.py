@@ -77,14 +77,14 @@ class Guard:
 
     def insist(self, work: Callable[[], None]) -> Failure | None:
         """Do the work of one record, again as often as the policy of what fails says; return the last failure."""
-        tries = 0
+        tries: Counter[str] = Counter()
         while (failure := self.attempt(work)) is not None:
-            spec = self.graph.specs[failure.operator]
-            if not isinstance(spec.on_error, Retry) or tries >= spec.on_error.times or spec.asynchronous:
+            id, spec = failure.operator, self.graph.specs[failure.operator]
+            if not isinstance(spec.on_error, Retry) or tries[id] >= spec.on_error.times or spec.asynchronous:
                 return failure
-            self.retried[failure.operator] += 1
-            pause_ms(spec.on_error.backoff_ms * 2**tries)
-            tries += 1
+            self.retried[id] += 1
+            pause_ms(spec.on_error.backoff_ms * 2 ** tries[id])
+            tries[id] += 1
         return None
 
     def settle(self, failure: Failure, raw: Batch, where: Whence) -> None:

@@ -313,12 +313,14 @@ class Task:
 def _take_effect(chain: Chain, units: Sequence[Unit], emitted: list[tuple[str, Batch]]) -> None:
     """Apply what messages hold, exit by exit, in their order; what must be awaited below is left in `emitted`."""
     emitted.clear()
+    below: list[tuple[str, Batch]] = []
     by_exit: dict[str, list[Place]] = {}
     for unit in units:
         for exit, place in unit.held:
             by_exit.setdefault(exit, []).append(place)
     for exit in sorted(by_exit):
-        chain.apply(exit, Batch.gather(by_exit[exit]), lambda id, rows: emitted.append((id, rows)))
+        chain.apply(exit, Batch.gather(by_exit[exit]), lambda id, rows: below.append((id, rows)))
+    emitted += below  # only now: where an exit fails, nothing goes on
 
 
 def _running(chain: Chain, id: str) -> Callable[[Batch], None]:
