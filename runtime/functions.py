@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 from operators.base import Context, Spec
@@ -26,7 +27,8 @@ class Functions:
                     name: self._ready(thing, context, around) for name, thing in spec.functions().items()
                 }
         except BaseException:
-            self.close()
+            with suppress(Exception):  # what was wrong first is what is told
+                self.close()
             raise
 
     def close(self) -> None:
@@ -47,9 +49,9 @@ class Functions:
             return thing
         if hasattr(thing, "open") or hasattr(thing, "close"):
             thing = copy.deepcopy(thing)
-            self._opened.append(thing)
             if hasattr(thing, "open"):
                 thing.open(context)
+            self._opened.append(thing)
         for wrap in around:
             thing = wrap(thing, context.operator)
         return thing
