@@ -6,7 +6,10 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
+
+from operators.sites import check_plain, mistake, takes
 
 V = TypeVar("V")
 R = TypeVar("R")
@@ -57,6 +60,7 @@ def mean(of: Callable[[V], float | None]) -> Aggregation[V, float | None]:
     >>> over(mean(lambda v: v), [0.1] * 10)
     0.1
     """
+    check_plain("mean(...)", of)
 
     def add(state: Any, values: list[V]) -> Any:
         numbers = [number for number in map(of, values) if number is not None]
@@ -74,6 +78,7 @@ def total(of: Callable[[V], float | None]) -> Aggregation[V, float]:
     >>> over(total(lambda v: v), [1, 2, 3])
     6
     """
+    check_plain("total(...)", of)
 
     def add(state: Any, values: list[V]) -> Any:
         return exact_sum([*state, *(number for number in map(of, values) if number is not None)])
@@ -120,8 +125,11 @@ def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None
     >>> over(top_k(2, by=lambda pair: pair[1], then=lambda pair: pair[0]), [("c", 1), ("b", 2), ("a", 1)])
     [('b', 2), ('a', 1)]
     """
-    if k < 1:
-        raise ValueError(f"top_k({k}): k must be at least 1")
+    if type(k) is not int or k < 1:
+        raise mistake(f"top_k({k!r}, ...) is not a whole number of at least 1", "top_k(10, by=...)")
+    check_plain("top_k(by=...)", by)
+    if then is not None:
+        check_plain("top_k(then=...)", then)
 
     def first(values: list[V]) -> tuple[V, ...]:
         ordered = values if then is None else sorted(values, key=then)
@@ -150,6 +158,11 @@ def fold(
     >>> over(fold(str, lambda text, letter: text + letter), ["a", "b"])
     'ab'
     """
+    check_plain("fold(init=...)", init, 0)
+    check_plain("fold(add=...)", add, 2)
+    check_plain("fold(finish=...)", finish)
+    if merge is not None:
+        check_plain("fold(merge=...)", merge, 2)
 
     def add_all(state: Any, values: list[V]) -> Any:
         for value in values:
@@ -168,7 +181,12 @@ def aggregate(into: Callable[..., R], **parts: Aggregation[V, Any]) -> Aggregati
     {'n': 2, 'longest': 3}
     """
     if not parts:
-        raise ValueError("aggregate(...) needs at least one named aggregation, e.g. aggregate(Stats, n=count())")
+        raise mistake("aggregate(...) has no named aggregation", "aggregate(Stats, n=count())")
+    for name, part in parts.items():
+        if not isinstance(part, Aggregation):
+            raise mistake(f"aggregate({name}=...) got {part!r}, which is no aggregation", f"{name}=count()")
+    if not takes(partial(into, **dict.fromkeys(parts)), 0):
+        raise mistake(f"aggregate(...) can't make a {into!r} of {', '.join(parts)}", "the names that it takes")
     names, each = tuple(parts), tuple(parts.values())
     return Aggregation(
         ", ".join(f"{name}={part}" for name, part in parts.items()),
@@ -218,6 +236,8 @@ def _mean(number: int, expansion: tuple[float, ...]) -> float | None:
 
 
 def _extreme(name: str, of: Callable[[V], Any], best: Callable[[list[Any]], Any]) -> Aggregation[V, Any]:
+    check_plain(f"{name}(...)", of)
+
     def add(state: Any, values: list[V]) -> Any:
         found = [one for one in map(of, values) if one is not None]
         if state is not None:

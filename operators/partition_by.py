@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from operators.base import Serde, Spec
+from operators.sites import mistake
 
 CACHED_KEYS = 100_000
 
@@ -95,8 +96,14 @@ def ranges(bounds: Sequence[Any]) -> ByRanges:
     >>> [by.partition(key, b"", 3) for key in ("a", "h", "z")]
     [0, 1, 2]
     """
-    if any(low >= high for low, high in pairwise(bounds)):
-        raise ValueError(f"ranges({list(bounds)!r}): the bounds must be in strictly increasing order")
+    if isinstance(bounds, str | bytes) or not isinstance(bounds, Sequence) or not bounds:
+        raise mistake(f"ranges({bounds!r}) has no bounds", "ranges([10, 20]), which makes three ranges")
+    try:
+        rising = all(low < high for low, high in pairwise(bounds))
+    except TypeError:
+        rising = False
+    if not rising:
+        raise mistake(f"the bounds in ranges({list(bounds)!r}) do not rise", "each bound above the one before it")
     return ByRanges(tuple(bounds))
 
 

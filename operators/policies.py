@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from operators.sites import mistake
+
 
 @dataclass(frozen=True)
 class Fail:
@@ -66,8 +68,11 @@ def retry(times: int, backoff_ms: int = 0, then: Fail | Skip | DeadLetter = fail
     >>> retry(3, backoff_ms=100, then=skip)
     Retry(times=3, backoff_ms=100, then=Skip())
     """
-    if times < 1 or backoff_ms < 0:
-        raise ValueError(f"retry(times={times}, backoff_ms={backoff_ms}): times must be >= 1 and backoff_ms >= 0")
+    for name, number, least in (("times", times, 1), ("backoff_ms", backoff_ms, 0)):
+        if type(number) is not int or number < least:
+            raise mistake(f"retry({name}={number!r}) is not a whole number of at least {least}", f"{name}=3")
+    if not isinstance(then, Fail | Skip | DeadLetter):
+        raise mistake(f"retry(then={then!r}) is no last resort", "then=fail, skip or dead_letter('name')")
     return Retry(times, backoff_ms, then)
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from operators.base import Batch, Serde, Spec, Store
 from operators.io import Output
+from operators.sites import mistake
 from operators.window_types import duration_ms
 
 Form = Literal["plain", "async", "callback"]
@@ -31,7 +32,7 @@ def every(function: Callable[[TaskContext], object], *, minutes: float = 0, seco
     """
     interval_ms = duration_ms(minutes=minutes, seconds=seconds)
     if interval_ms <= 0:
-        raise ValueError(f"every(...) {interval_ms} ms: give a positive interval, e.g. every(fn, seconds=10)")
+        raise mistake(f"every(...) {interval_ms} ms is too often", "every(fn, seconds=10)")
     return Every(interval_ms, function)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
+
+from operators.sites import mistake
 
 
 class WindowType(Protocol):
@@ -27,7 +30,11 @@ def duration_ms(
     >>> duration_ms(hours=1, seconds=1.5)
     3601500
     """
-    length = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+    parts = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "milliseconds": milliseconds}
+    for name, number in parts.items():
+        if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(number):
+            raise mistake(f"{name}={number!r} is not a length of time", f"{name}=1")
+    length = timedelta(**parts)
     return length // timedelta(milliseconds=1)
 
 
@@ -114,7 +121,9 @@ def tumbling(
     """
     size = duration_ms(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
     if size <= 0:
-        raise ValueError(f"tumbling windows of {size} ms: give a positive length, e.g. tumbling(hours=1)")
+        raise mistake(f"tumbling windows of {size} ms are no windows", "tumbling(hours=1)")
+    if type(offset_ms) is not int:
+        raise mistake(f"tumbling(offset_ms={offset_ms!r}) is not a whole number", "offset_ms=1_800_000")
     return Tumbling(size, offset_ms)
 
 
@@ -130,6 +139,6 @@ def daily(tz: str = "UTC") -> Daily:
     """
     try:
         ZoneInfo(tz)
-    except Exception as error:
-        raise ValueError(f"daily(tz={tz!r}): no such time zone; write e.g. 'America/New_York' or 'UTC'") from error
+    except Exception:
+        raise mistake(f"daily(tz={tz!r}) is no time zone", 'daily(tz="America/New_York") or daily()') from None
     return Daily(tz)

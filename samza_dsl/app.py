@@ -11,22 +11,24 @@ from operators.base import Serde, Site, Spec
 from operators.io import Input, Output
 from operators.io import Table as TableSpec
 from operators.policies import Policy, fail
+from operators.sites import here, takes
 from operators.task import Every, Form, Task
 from planner import graph as graphs
-from planner.errors import PlanError
+from planner.errors import refuse
 from planner.passes import plan as make_plan
 from planner.plan import Options, Plan
-from runtime.serdes import serde_of
 from samza_dsl.checks import (
     check_function,
     check_name,
+    check_options,
     check_policy,
-    check_positive,
+    check_store,
     check_type,
+    check_whole,
     is_coroutine_function,
+    serde_said,
 )
-from samza_dsl.sites import here
-from samza_dsl.stream import MessageStream, OutputStream, Table
+from samza_dsl.stream import MessageStream, OutputStream, Table, check_ours
 
 if TYPE_CHECKING:
     from runtime.run import Run
@@ -52,9 +54,9 @@ class App:
     def __init__(self, name: str, options: Options | None = None) -> None:
         site = here()
         check_name(site, "an application", name)
-        check_type(site, "App(options=...)", options or Options(), Options, "Options(commit_interval_ms=500)")
         self.name = name
-        self.options = options or Options()
+        self.options = Options() if options is None else options
+        check_options(site, self.options)
         self.around: tuple[Around, ...] = ()
         self._specs: list[Spec] = []
 
@@ -139,8 +141,9 @@ class App:
         """
         site = here()
         check_name(site, "a stream", stream, pattern=True)
-        check_positive(site, "partitions", partitions)
-        check_positive(site, "max_disorder_ms", max_disorder_ms, least=0)
+        check_whole(site, "partitions", partitions, optional=True)
+        check_whole(site, "max_disorder_ms", max_disorder_ms, least=0)
+        check_whole(site, "priority", priority, least=None)
         return MessageStream(
             self,
             self.add(
@@ -211,7 +214,8 @@ class App:
         """
         site = here()
         check_name(site, "a stream", stream)
-        check_positive(site, "partitions", partitions)
+        check_whole(site, "partitions", partitions, optional=True)
+        check_type(site, "table(broadcast=...)", broadcast, bool, "broadcast=True")
         spec = TableSpec(
             stream=stream, partitions=partitions, broadcast=broadcast, **_read_as(site, "table", value, key, on_error)
         )
@@ -240,9 +244,9 @@ class App:
         """
         site = here()
         check_name(site, "a stream", stream)
-        check_positive(site, "partitions", partitions)
-        spec = Output(stream, serde_of(value), serde_of(key) if key is not None else None, partitions, site)
-        return OutputStream(self, spec)
+        check_whole(site, "partitions", partitions, optional=True)
+        keys = serde_said(site, "key", key) if key is not None else None
+        return OutputStream(self, Output(stream, serde_said(site, "value", value), keys, partitions, site))
 
     def task(
         self,
@@ -277,13 +281,19 @@ class App:
         site = here()
         check_name(site, "an operator", op_id)
         check_policy(site, on_error)
-        check_positive(site, "max_in_flight", max_in_flight)
-        check_positive(site, "timeout_ms", timeout_ms)
+        check_whole(site, "max_in_flight", max_in_flight)
+        check_whole(site, "timeout_ms", timeout_ms)
         streams = inputs if isinstance(inputs, list) else [inputs]
+        if not streams:
+            raise refuse(site, "task([]) reads nothing", "task([app.input(...)], ...)")
         for stream in streams:
-            streams[0]._check_ours(site, "task(...)", stream, MessageStream)
+            check_ours(self, site, "task(...)", stream, MessageStream)
+        check_type(site, "task(outputs=...)", outputs or [], list, "outputs=[app.output(...)]")
+        for output in outputs or []:
+            check_ours(self, site, "task(outputs=...)", output, OutputStream)
         if window is not None:
-            check_type(site, "task(window=...)", window, Every, "every(fn, seconds=10)")
+            check_type(site, "task(window=...)", window, Every, "window=every(fn, seconds=10)")
+            check_function(site, "every(...)", window.function, 1)
         self.add(
             Task(
                 parents=tuple(stream.spec for stream in streams),
@@ -296,7 +306,7 @@ class App:
                 window=window,
                 max_in_flight=max_in_flight,
                 timeout_ms=timeout_ms,
-                store=store,
+                store=check_store(site, store),
             )
         )
 
@@ -367,8 +377,8 @@ def _read_as(site: Site, said: str, value: Any, key: Any, on_error: Policy) -> d
     return {
         "site": site,
         "on_error": on_error,
-        "value": serde_of(value),
-        "key": serde_of(key) if key is not None and not computed else None,
+        "value": serde_said(site, "value", value),
+        "key": serde_said(site, "key", key) if key is not None and not computed else None,
         "key_of": _checked(site, f"{said}(key=...)", key) if computed else None,
     }
 
@@ -383,9 +393,6 @@ def _form(site: Site, process: Any) -> Form:
     if is_coroutine_function(process):
         check_function(site, "task(process=...)", process, 2, awaits=True)
         return "async"
-    try:
-        check_function(site, "task(process=...)", process, 2)
-        return "plain"
-    except PlanError:
-        check_function(site, "task(process=...)", process, 3)
-        return "callback"
+    asks_for_callback = takes(process, 3) and not takes(process, 2)
+    check_function(site, "task(process=...)", process, 3 if asks_for_callback else 2)
+    return "callback" if asks_for_callback else "plain"

@@ -4,41 +4,35 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from operators.base import Site
+import msgspec
+
+from operators.base import Serde, Site
 from operators.policies import DeadLetter, Fail, Retry, Skip
 from planner.errors import refuse
 from planner.graph import NAME
+from planner.plan import Options
+from runtime.serdes import Json, serde_of
 
 
-def check_function(site: Site, said: str, function: Any, arguments: int, *, awaits: bool | None = False) -> None:
-    """Refuse what can't be called with so many arguments, or is async where it must not be, or the reverse.
+def check_function(
+    site: Site, said: str, function: Any, arguments: int, *, awaits: bool | None = False, yields: bool = False
+) -> None:
+    """Refuse what can't be called with so many arguments, or does not give what is expected of it.
 
-    `awaits` None accepts both.
+    It is async if `awaits` (None: as it likes), and may be a generator function if `yields`.
     """
     if not callable(function):
-        raise refuse(site, f"{said} got {function!r}, which is not a function", f"{said.rstrip(')')}lambda value: ...)")
-    is_async = is_coroutine_function(function)
-    if awaits is False and is_async:
-        raise refuse(
-            site,
-            f"{said} got the async function {name_of(function)}, which nobody would await",
-            ".async_flat_map(...), or a plain function",
-        )
-    if awaits is True and not is_async and not _may_return_awaitable(function):
-        raise refuse(site, f"{said} got {name_of(function)}, which is not async", "async def, or .flat_map(...)")
-    try:
-        inspect.signature(function).bind(*[None] * arguments)
-    except TypeError as error:
-        plural = "argument" if arguments == 1 else "arguments"
-        raise refuse(
-            site,
-            f"{said} calls {name_of(function)} with {arguments} {plural}, and it does not take that: {error}",
-            f"a function of {arguments} {plural}",
-        ) from None
-    except ValueError:
-        pass  # a builtin that has no signature to look at
+        raise refuse(site, f"{said} got {function!r}, which is not a function", _lambda(said, arguments))
+    name = name_of(function)
+    if isinstance(function, type) and not issubclass(function, type) and _has_own_call(function):
+        raise refuse(site, f"{said} got the class {name}, and would only make objects of it", f"{name}(...)")
+    _check_kind(site, said, function, awaits, yields)
+    _check_arguments(site, said, function, arguments)
+    if not isinstance(function, type):
+        _check_life(site, said, function)
 
 
 def check_name(site: Site, what: str, name: Any, *, pattern: bool = False) -> None:
@@ -48,17 +42,24 @@ def check_name(site: Site, what: str, name: Any, *, pattern: bool = False) -> No
         raise refuse(site, f"{name!r} can't name {what}", "up to 200 letters, digits, '.', '_' and '-'")
 
 
-def check_positive(site: Site, said: str, number: Any, *, least: int = 1) -> None:
-    """Refuse anything but an int of at least `least`."""
-    if number is not None and (type(number) is not int or number < least):
-        raise refuse(site, f"{said}={number!r} is not a whole number of at least {least}", f"{said}={max(least, 1)}")
+def check_whole(site: Site, said: str, number: Any, *, least: int | None = 1, optional: bool = False) -> None:
+    """Refuse anything but an int of at least `least`, or None where it is `optional`."""
+    if optional and number is None:
+        return
+    if type(number) is not int or (least is not None and number < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise refuse(site, f"{said}={number!r} is not a whole number{bound}", f"{said}={max(least or 0, 1)}")
 
 
 def check_policy(site: Site, policy: Any) -> None:
     """Refuse what is not an error policy."""
     if not isinstance(policy, Fail | Skip | DeadLetter | Retry):
         raise refuse(site, f"on_error={policy!r} is not a policy", "on_error=skip, dead_letter('name') or retry(3)")
-    letter = policy.then if isinstance(policy, Retry) else policy
+    check_letter(site, policy.then if isinstance(policy, Retry) else policy)
+
+
+def check_letter(site: Site, letter: Any) -> None:
+    """Refuse a stream of dead letters that can't have its name."""
     if isinstance(letter, DeadLetter):
         check_name(site, "a stream of dead letters", letter.stream)
 
@@ -66,20 +67,118 @@ def check_policy(site: Site, policy: Any) -> None:
 def check_type(site: Site, said: str, thing: Any, kind: type, instead: str) -> None:
     """Refuse what is not a `kind`."""
     if not isinstance(thing, kind):
-        raise refuse(site, f"{said} got {thing!r}, which is not a {kind.__name__}", instead)
+        raise refuse(site, f"{said} got {thing!r}, which is no {kind.__name__}", instead)
+
+
+def check_options(site: Site, options: Any) -> None:
+    """Refuse options of wrong types, and numbers that can't be meant."""
+    check_type(site, "App(options=...)", options, Options, "Options(commit_interval_ms=500)")
+    try:
+        msgspec.convert(msgspec.to_builtins(options), Options)
+    except msgspec.ValidationError as error:
+        name = str(error).rpartition("$.")[2].rstrip("`")
+        wrong = f"{name}={getattr(options, name)!r} in Options(...): {error}"
+        raise refuse(site, wrong, f"{name}={getattr(Options(), name)!r}") from None
+    for name, number in msgspec.structs.asdict(options).items():
+        if name != "guarantee":
+            least = 0 if name in ("threads", "cache_entries") else 1
+            check_whole(site, name, number, least=least, optional=name == "blocking_timeout_ms")
+
+
+def check_store(site: Site, store: Any) -> str:
+    """Return the kind of a store; refuses what is none."""
+    if store not in ("lmdb", "memory"):
+        raise refuse(site, f"store={store!r} is not a kind of store", 'store="lmdb" or store="memory"')
+    return str(store)
+
+
+def serde_said(site: Site, said: str, declared: Any) -> Serde:
+    """Return the serde for a type or serde that was declared; refuses what is neither."""
+    instead = f"{said}=str, {said}=list[int], a Struct or dataclass, or a serde such as Json(MyStruct)"
+    if isinstance(declared, type) and hasattr(declared, "encode") and hasattr(declared, "decode"):
+        raise refuse(site, f"{said} got the class {declared.__name__}, not a serde", f"{said}={declared.__name__}()")
+    strangers: list[Any] = []
+
+    def note(kind: type) -> dict[str, Any]:
+        strangers.extend([kind] if kind is not object else [])
+        return {}
+
+    try:
+        serde = serde_of(declared)
+        if declared is not serde and isinstance(serde, Json):
+            msgspec.json.schema(serde.type, schema_hook=note)
+    except Exception as error:
+        raise refuse(site, f"{said} got {declared!r}: {error}", instead) from None
+    if strangers:
+        wrong = f"{said} got {declared!r}, and {strangers[0].__name__} is no Struct, dataclass or plain type"
+        raise refuse(site, wrong, instead)
+    return serde
 
 
 def is_coroutine_function(function: Any) -> bool:
     """Whether calling `function`, a function or an object, gives a coroutine."""
-    called = function if inspect.isroutine(function) else getattr(type(function), "__call__", function)  # noqa: B004
-    return inspect.iscoroutinefunction(inspect.unwrap(getattr(function, "func", called)))
-
-
-def _may_return_awaitable(function: Any) -> bool:
-    return getattr(function, "__name__", "") == "<lambda>"
+    return inspect.iscoroutinefunction(_called(function))
 
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return what to call a function in a message."""
+    while isinstance(function, partial):
+        function = function.func
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return "the lambda" if name.endswith("<lambda>") else name.rpartition("<locals>.")[2]
+
+
+def _called(function: Any) -> Any:
+    """The function that is called in the end: within partial, an object's `__call__`, and what `wraps` names."""
+    while isinstance(function, partial):
+        function = function.func
+    if not inspect.isroutine(function) and not isinstance(function, type):
+        function = type(function).__call__
+    return inspect.unwrap(function)
+
+
+def _check_kind(site: Site, said: str, function: Any, awaits: bool | None, yields: bool) -> None:
+    name, is_async = name_of(function), is_coroutine_function(function)
+    if inspect.isasyncgenfunction(_called(function)):
+        raise refuse(site, f"{said} got the async generator {name}", "an async function that returns a list")
+    if inspect.isgeneratorfunction(_called(function)) and not yields:
+        wrong = f"{said} got the generator function {name}, of which a call only makes a generator"
+        raise refuse(site, wrong, "return instead of yield, or .flat_map(...)")
+    if awaits is False and is_async:
+        wrong = f"{said} got the async function {name}, which nobody would await"
+        raise refuse(site, wrong, "a plain function, or .async_flat_map(...)")
+    if awaits is True and not is_async and getattr(function, "__name__", "") != "<lambda>":
+        raise refuse(site, f"{said} got {name}, which is not async", "async def, or .flat_map(...)")
+
+
+def _check_arguments(site: Site, said: str, function: Any, arguments: int) -> None:
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError as error:
+        number = {0: "no arguments", 1: "1 argument"}.get(arguments, f"{arguments} arguments")
+        wrong = f"{said} calls {name_of(function)} with {number}, and it does not take that: {error}"
+        raise refuse(site, wrong, f"a function of {number}") from None
+    except ValueError:
+        pass  # a builtin that has no signature to look at
+
+
+def _check_life(site: Site, said: str, function: Any) -> None:
+    """Refuse an object whose `open(context)` or `close()` could not be called."""
+    within = function
+    while isinstance(within, partial):
+        within = within.func
+    for name, arguments in (("open", 1), ("close", 0)):
+        if hasattr(within, name) and within is not function:
+            wrong = f"{said} got a partial, and nobody would call the {name}() of the object within"
+            raise refuse(site, wrong, "an object that holds the arguments itself")
+        if hasattr(within, name):
+            check_function(site, f"{said}, its {name}(...),", getattr(within, name), arguments)
+
+
+def _has_own_call(kind: type) -> bool:
+    return any("__call__" in vars(base) for base in kind.__mro__)
+
+
+def _lambda(said: str, arguments: int) -> str:
+    names = {0: "", 1: " value", 2: " value, other"}.get(arguments, " a, b, c")
+    return said.replace("...", f"lambda{names}: ...")

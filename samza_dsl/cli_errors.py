@@ -10,11 +10,11 @@ from contextlib import contextmanager
 
 import typer
 
+from operators.sites import OURS
 from planner.errors import PlanError
 from planner.flow import plain
 from runtime.errors import SamzaError
 from samza_dsl.load_app import CantLoad
-from samza_dsl.sites import OURS
 
 FAILED, MISTAKEN = 1, 2
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")

@@ -13,14 +13,23 @@ from operators.io import Table as TableSpec
 from operators.partition_by import Broadcast, ByFunction, PartitionBy, Partitioner, hash_
 from operators.policies import DeadLetter, Policy, fail
 from operators.process import Process, ProcessContext
+from operators.sites import here
 from operators.stateless import Branch, BranchArm, Filter, FlatMap, Map, Merge
 from operators.table_join import TableJoin
 from operators.window import Pane, Window
 from operators.window_types import WindowType
 from planner.errors import refuse
-from runtime.serdes import serde_of
-from samza_dsl.checks import check_function, check_name, check_policy, check_positive, check_type, is_coroutine_function
-from samza_dsl.sites import here
+from samza_dsl.checks import (
+    check_function,
+    check_letter,
+    check_name,
+    check_policy,
+    check_store,
+    check_type,
+    check_whole,
+    is_coroutine_function,
+    serde_said,
+)
 
 if TYPE_CHECKING:
     from samza_dsl.app import App
@@ -142,8 +151,8 @@ class MessageStream(Generic[K, V]):
         """
         site = here()
         check_function(site, "async_flat_map(...)", function, 1, awaits=True)
-        check_positive(site, "max_in_flight", max_in_flight)
-        check_positive(site, "timeout_ms", timeout_ms)
+        check_whole(site, "max_in_flight", max_in_flight)
+        check_whole(site, "timeout_ms", timeout_ms)
         if order not in ("partition", "key", "none"):
             raise refuse(site, f"order={order!r} is not an order", 'order="key", "partition" or "none"')
         return self._then(
@@ -179,8 +188,8 @@ class MessageStream(Generic[K, V]):
         """
         site = here()
         check_function(site, "partition_by(...)", key, 1)
-        check_positive(site, "partitions", partitions)
-        if not hasattr(by, "partition"):
+        check_whole(site, "partitions", partitions, optional=True)
+        if not isinstance(by, Partitioner):
             check_function(site, "partition_by(by=...)", by, 2)
             by = ByFunction(cast("Callable[[Any, int], int]", by))
         return self._then(
@@ -191,8 +200,8 @@ class MessageStream(Generic[K, V]):
             key_of=key,
             partitions=partitions,
             by=by,
-            key=serde_of(key_type) if key_type is not None else None,
-            value=serde_of(value) if value is not None else None,
+            key=serde_said(site, "key_type", key_type) if key_type is not None else None,
+            value=serde_said(site, "value", value) if value is not None else None,
         )
 
     def merge(self, *others: MessageStream[K, V], op_id: str | None = None) -> MessageStream[K, V]:
@@ -206,11 +215,14 @@ class MessageStream(Generic[K, V]):
         """
         site = here()
         for other in others:
-            self._check_ours(site, "merge(...)", other, MessageStream)
+            check_ours(self.app, site, "merge(...)", other, MessageStream)
         if not others:
             raise refuse(site, "merge() has nothing to merge with", ".merge(other)")
         parents = (self.spec, *(other.spec for other in others))
-        return MessageStream(self.app, self.app.add(Merge(parents=parents, site=site, op_id=op_id, on_error=fail)))
+        if len(set(map(id, parents))) < len(parents):
+            raise refuse(site, "merge(...) got one stream twice", ".flat_map(lambda value: (value, value))")
+        merge = Merge(parents=parents, site=site, op_id=self._checked_id(site, op_id), on_error=fail)
+        return MessageStream(self.app, self.app.add(merge))
 
     def branch(
         self,
@@ -259,13 +271,15 @@ class MessageStream(Generic[K, V]):
         [('0', 1), ('1', 1), ('2', 1), ('3', 1)]
         """
         site = here()
-        if not hasattr(windows, "starts"):
+        if isinstance(windows, type) or not hasattr(windows, "starts"):
             raise refuse(site, f"window(...) got {windows!r}, which is not a kind of window", "tumbling(hours=1)")
         check_type(site, "window(...)", aggregation, Aggregation, "count(), mean(...), fold(...) or another")
         if late is not None:
-            check_type(site, "late=", late, DeadLetter, 'dead_letter("late-flights")')
+            check_type(site, "window(late=...)", late, DeadLetter, 'late=dead_letter("late-flights")')
+            check_letter(site, late)
+        kept = check_store(site, store)
         return self._then(
-            Window, site, on_error, op_id, windows=windows, aggregation=aggregation, late=late, store=_kind(site, store)
+            Window, site, on_error, op_id, windows=windows, aggregation=aggregation, late=late, store=kept
         )
 
     def window_all(
@@ -336,7 +350,7 @@ class MessageStream(Generic[K, V]):
         [(0, None), (1, 'one'), (2, None), (3, None)]
         """
         site = here()
-        self._check_ours(site, "join(...)", table, Table)
+        check_ours(self.app, site, "join(...)", table, Table)
         check_function(site, "join(with_=...)", with_, 2)
         if on is not None:
             check_function(site, "join(on=...)", on, 1)
@@ -377,9 +391,9 @@ class MessageStream(Generic[K, V]):
         [0, 1, 3, 6]
         """
         site = here()
-        check_function(site, "process(...)", on_message, 2)
+        check_function(site, "process(...)", on_message, 2, yields=True)
         if on_timer is not None:
-            check_function(site, "process(on_timer=...)", on_timer, 2)
+            check_function(site, "process(on_timer=...)", on_timer, 2, yields=True)
         if init is not None:
             check_function(site, "process(init=...)", init, 0)
         return self._then(
@@ -390,7 +404,7 @@ class MessageStream(Generic[K, V]):
             on_message=on_message,
             on_timer=on_timer,
             init=init,
-            store=_kind(site, store),
+            store=check_store(site, store),
         )
 
     def sink(
@@ -434,7 +448,7 @@ class MessageStream(Generic[K, V]):
         output
         """
         site = here()
-        self._check_ours(site, "send_to(...)", output, OutputStream)
+        check_ours(self.app, site, "send_to(...)", output, OutputStream)
         self._then(SendTo, site, on_error, op_id, output=output.spec)
 
     def broadcast(
@@ -452,8 +466,8 @@ class MessageStream(Generic[K, V]):
         [0, 0, 1, 1, 2, 2, 3, 3]
         """
         site = here()
-        check_positive(site, "partitions", partitions)
-        serde = serde_of(value) if value is not None else None
+        check_whole(site, "partitions", partitions, optional=True)
+        serde = serde_said(site, "value", value) if value is not None else None
         return self._then(Broadcast, site, on_error, op_id, partitions=partitions, value=serde)
 
     flatMap = flat_map
@@ -463,7 +477,7 @@ class MessageStream(Generic[K, V]):
 
     def _with_function(self, kind: Any, said: str, function: Any, on_error: Policy, op_id: str | None) -> Any:
         site = here()
-        check_function(site, said, function, 1)
+        check_function(site, said, function, 1, yields=kind is FlatMap)
         return self._then(kind, site, on_error, op_id, function=function)
 
     def _then(self, kind: Any, site: Site, on_error: Policy, op_id: str | None, **said: Any) -> MessageStream[Any, Any]:
@@ -476,19 +490,13 @@ class MessageStream(Generic[K, V]):
             check_name(site, "an operator", op_id)
         return op_id
 
-    def _check_ours(self, site: Site, said: str, thing: Any, kind: type) -> None:
-        made_by = {MessageStream: "app.input(...)", Table: "app.table(...)", OutputStream: "app.output(...)"}[kind]
-        check_type(site, said, thing, kind, f"what {made_by} returns")
-        if thing.app is not self.app:
-            raise refuse(
-                site, f"{said} got something of the app {thing.app.name!r}", f"what {made_by} of this app returns"
-            )
 
-
-def _kind(site: Site, store: Any) -> str:
-    if store not in ("lmdb", "memory"):
-        raise refuse(site, f"store={store!r} is not a kind of store", 'store="lmdb" or store="memory"')
-    return str(store)
+def check_ours(app: App, site: Site, said: str, thing: Any, kind: type) -> None:
+    """Refuse what is no stream, table or output, or is another application's."""
+    made_by = {MessageStream: "app.input(...)", Table: "app.table(...)", OutputStream: "app.output(...)"}[kind]
+    check_type(site, said, thing, kind, f"what {made_by} returns")
+    if thing.app is not app:
+        raise refuse(site, f"{said} got something of the app {thing.app.name!r}", f"what {made_by} of this app returns")
 
 
 class _Forgetting:
