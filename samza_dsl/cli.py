@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typer import Typer
 
+from samza_dsl.cli_checkpoint import checkpoint, reset
 from samza_dsl.cli_plan import plan
 from samza_dsl.cli_run import run
 from samza_dsl.cli_streams import streams
+from samza_dsl.cli_verify import verify
 
 commands = Typer(
     name="samza-dsl",
@@ -19,6 +21,9 @@ commands = Typer(
 commands.command()(run)
 commands.command()(plan)
 commands.add_typer(streams, name="streams")
+commands.add_typer(checkpoint, name="checkpoint")
+commands.command()(reset)
+commands.command()(verify)
 
 
 def main() -> None:

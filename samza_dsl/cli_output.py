@@ -45,7 +45,7 @@ def print_rows(columns: Sequence[Column], rows: Iterable[Sequence[str]], *, head
         if console.is_terminal:
             console.print(_table(columns, widths, block, heading))
         else:
-            print("\n".join(_line(columns, widths, row) for row in shown))
+            print("\n".join(_line(columns, widths, row) for row in shown), flush=True)
         heading = False
 
 

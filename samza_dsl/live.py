@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -12,19 +12,23 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.flow import counted, family, plain, shorten
-from planner.plan import OperatorPlan, StagePlan
+from planner.plan import OperatorPlan
 from runtime.clock import sleep_ms
 from runtime.errors import SamzaError
 from runtime.run import Run
-from samza_dsl.progress import TROUBLES, Progress, Read
-from samza_dsl.readable import duration_of, rate_of, time_of
+from samza_dsl.progress import TROUBLES, Passed, Progress, Read
+from samza_dsl.readable import duration_of, rate_of, watermark_of
 
 State = Literal["running", "stopping", "stopped", "done", "failed"]
 
 LINE_EVERY_MS = 3_000
 PICTURE_EVERY_MS = 250
-WIDEST = 110
-NAME_LENGTH = 44
+WIDE = 100
+NAME_WIDTH, NARROW_NAME_WIDTH = 36, 27
+BAR_WIDTH, NARROW_BAR_WIDTH = 20, 10
+NUMBER_WIDTH = 9
+RATE_WIDTH = 6
+ALL_ROWS = 1_000_000
 COLOURS = {
     "source": "blue",
     "table": "cyan",
@@ -63,7 +67,7 @@ class Lines:
         try:
             while True:
                 await sleep_ms(LINE_EVERY_MS)
-                progress.take(run.metrics())
+                progress.take(run.metrics(stores=False))
                 self._print(line_of(progress))
         finally:
             self._print(summary_of(progress, finish(progress, run)))
@@ -84,12 +88,13 @@ class Picture:
         with Live(console=self._console, auto_refresh=False) as live:
             try:
                 while True:
-                    progress.take(run.metrics())
-                    live.update(picture_of(progress, "stopping" if run.stopping else "running"), refresh=True)
+                    progress.take(run.metrics(stores=False))
+                    state: State = "stopping" if run.stopping else "running"
+                    live.update(picture_of(progress, state, self._console.size), refresh=True)
                     await sleep_ms(PICTURE_EVERY_MS)
             finally:
                 live.vertical_overflow = "visible"
-                live.update(picture_of(progress, finish(progress, run)), refresh=True)
+                live.update(picture_of(progress, finish(progress, run), (self._console.width, ALL_ROWS)), refresh=True)
 
 
 def finish(progress: Progress, run: Run) -> State:
@@ -110,7 +115,7 @@ def line_of(progress: Progress) -> str:
         f"lag {progress.lag:,}",
         f"{progress.in_flight:,} in flight",
         _committed(progress),
-        f"watermark {time_of(progress.watermark)}",
+        f"watermark {watermark_of(progress.watermark)}",
         *_troubles(progress),
     ]
     return f"{progress.plan.app}: {duration_of(metrics.elapsed_ms)}: {', '.join(parts)}"
@@ -129,70 +134,73 @@ def summary_of(progress: Progress, state: State) -> str:
     return f"{progress.plan.app}: {word} {duration_of(metrics.elapsed_ms)}: {', '.join(parts)}"
 
 
-def picture_of(progress: Progress, state: State) -> RenderableType:
-    """Return a run as a few tables for a terminal."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    for justify in ("left", "right", "right", "right", "left"):
-        table.add_column(justify=justify, no_wrap=True, overflow="ellipsis")
-    for number, stage in enumerate(progress.plan.stages):
-        _add_stage(table, progress, stage, number == 0)
-    return Group(_heading(progress, state), Text(), table, _inputs(progress), Text())
+def picture_of(progress: Progress, state: State, size: tuple[int, int]) -> RenderableType:
+    """Return a run as a few tables for a terminal of so many columns and rows.
 
-
-def _heading(progress: Progress, state: State) -> RenderableType:
-    glyph, colour = LOOKS[state]
-    plan = progress.plan
-    title = Text.assemble(
-        (f"{glyph} ", colour),
-        (shorten(plan.app, NAME_LENGTH), "bold"),
-        (f"  {state}", colour),
-        (f"  {duration_of(progress.metrics.elapsed_ms)}", "bold"),
-    )
-    facts = [plan.options.guarantee.replace("_", " "), _committed(progress), f"{progress.in_flight:,} in flight"]
-    return Text.assemble(title, "\n", (f"  {' · '.join(facts)}", "dim"))
-
-
-def _add_stage(table: Table, progress: Progress, stage: StagePlan, first: bool) -> None:
-    columns = ("in", "out", "per s") if first else ("", "", "")
-    if not first:
+    Where there are too few rows, stateless operators are left out; what is then too much is at the bottom.
+    """
+    stages = {stage: [progress.plan.operator(id) for id in stage.operators] for stage in progress.plan.stages}
+    reads = list(progress.inputs())
+    if sum(len(held) + 2 for held in stages.values()) + len(reads) + 4 > size[1]:
+        stages = {stage: [one for one in held if family(one) != "stateless"] for stage, held in stages.items()}
+    longest = max(len(name) for name in (*(one.stream for one in reads), *(one.id for one in progress.plan.operators)))
+    wide = size[0] >= WIDE
+    name_width = min(longest + 3, NAME_WIDTH if wide else NARROW_NAME_WIDTH)
+    parts: list[RenderableType] = [
+        _heading(progress, state),
+        Text(),
+        _inputs(reads, name_width, BAR_WIDTH if wide else NARROW_BAR_WIDTH),
+    ]
+    table = _grid(name_width, -NUMBER_WIDTH, -NUMBER_WIDTH, -RATE_WIDTH, 0)
+    for stage, operators in stages.items():
         table.add_row()
-    size = Text.assemble((stage.id, "bold"), (f" · {counted(stage.partitions, 'partition')}", "dim"))
-    table.add_row(size, *(Text(heading, "dim") for heading in columns))
-    for id in stage.operators:
-        operator = progress.plan.operator(id)
-        passed = progress.passed(id)
-        notes = [Text(f"{number:,} {plain(words)}", "yellow") for words, number in passed.counted.items()]
-        table.add_row(
-            _name(operator),
-            f"{passed.received:,}",
-            "" if operator.terminal and not passed.emitted else f"{passed.emitted:,}",
-            Text(rate_of(passed.per_second), "dim"),
-            Text(", ").join(notes),
-        )
+        title = Text.assemble((stage.id, "bold"), (f" · {counted(stage.partitions, 'partition')}", "dim"))
+        table.add_row(title, *(Text(heading, "dim") for heading in ("in", "out", "per s")))
+        for operator in operators:
+            table.add_row(*_operator(operator, progress.passed(operator.id), name_width))
+    return Group(*parts, table)
 
 
-def _name(operator: OperatorPlan) -> Text:
-    return Text.assemble("  ", ("▍", COLOURS[family(operator)]), shorten(operator.id, NAME_LENGTH))
+def _heading(progress: Progress, state: State) -> Text:
+    glyph, colour = LOOKS[state]
+    options, elapsed = progress.plan.options, duration_of(progress.metrics.elapsed_ms)
+    facts = [options.guarantee.replace("_", " "), _committed(progress), f"{progress.in_flight:,} in flight"]
+    name = (shorten(progress.plan.app, NAME_WIDTH), "bold")
+    return Text.assemble(
+        (f"{glyph} ", colour), name, (f"  {state}", colour), f"  {elapsed}\n", (f"  {' · '.join(facts)}", "dim")
+    )
 
 
-def _inputs(progress: Progress) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("\nreads", no_wrap=True, overflow="ellipsis")
-    table.add_column("", width=20)
-    table.add_column("", justify="right")
-    table.add_column("lag", justify="right", vertical="bottom")
-    table.add_column("watermark (UTC)", vertical="bottom")
-    for one in progress.inputs():
+def _operator(operator: OperatorPlan, passed: Passed, width: int) -> Iterator[RenderableType]:
+    yield Text.assemble("  ", ("▍", COLOURS[family(operator)]), shorten(operator.id, width - 3))
+    yield f"{passed.received:,}"
+    yield "" if operator.terminal and not passed.emitted else f"{passed.emitted:,}"
+    yield Text(rate_of(passed.per_second) if passed.per_second >= 1 else "", "dim")
+    yield Text(", ".join(f"{number:,} {plain(words)}" for words, number in passed.counted.items()), "yellow")
+
+
+def _inputs(reads: list[Read], name_width: int, bar_width: int) -> Table:
+    table = _grid(name_width, bar_width, -4, -NUMBER_WIDTH, 0)
+    table.add_row(Text("reads", "bold"), "", "", *(Text(heading, "dim") for heading in ("lag", "watermark (UTC)")))
+    for one in reads:
         share = one.offset / one.end if one.end else 1.0
-        bar = ProgressBar(total=1.0, completed=share, width=20, complete_style="blue", finished_style="green")
         table.add_row(
-            Text(f"  {shorten(one.stream, NAME_LENGTH)}"), bar, f"{share:.0%}", f"{one.lag:,}", _watermark(one)
+            Text(f"  {shorten(one.stream, name_width - 2)}"),
+            ProgressBar(total=1.0, completed=share, width=bar_width, complete_style="blue", finished_style="green"),
+            f"{int(share * 100)}%",
+            f"{one.lag:,}",
+            Text("ended", "dim") if one.ended else Text(watermark_of(one.watermark)),
         )
     return table
 
 
-def _watermark(one: Read) -> Text:
-    return Text("ended" if one.ended else time_of(one.watermark).removesuffix(".000"), "dim" if one.ended else "")
+def _grid(*widths: int) -> Table:
+    """Columns, those of numbers with a negative width, that stay where they are while the numbers grow."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for width in widths:
+        justify: Literal["left", "right"] = "right" if width < 0 else "left"
+        table.add_column(justify=justify, min_width=abs(width), no_wrap=True, overflow="ellipsis")
+    return table
 
 
 def _committed(progress: Progress) -> str:

@@ -41,7 +41,7 @@ class Progress:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.metrics = RunMetrics()
-        self._older: deque[tuple[float, dict[str, int]]] = deque()
+        self._older: deque[tuple[float, dict[str, int]]] = deque([(0.0, {})])
         self._ended = False
 
     def take(self, metrics: RunMetrics, *, ended: bool = False) -> None:
@@ -73,13 +73,12 @@ class Progress:
     @property
     def watermark(self) -> int:
         """The event time that all of the application's own inputs have come to."""
-        own = {stream.name for stream in self.plan.streams if stream.role == "intermediate"}
-        return min((one.watermark for one in self.metrics.inputs if one.stream not in own), default=MIN_TIMESTAMP)
+        return min((one.watermark for one in self._own_inputs()), default=MIN_TIMESTAMP)
 
     @property
     def lag(self) -> int:
-        """How many records lie ahead, in all inputs."""
-        return sum(one.lag for one in self.metrics.inputs)
+        """How many records of the application's own inputs lie ahead."""
+        return sum(one.lag for one in self._own_inputs())
 
     @property
     def in_flight(self) -> int:
@@ -102,6 +101,10 @@ class Progress:
         last = [one.id for one in self.plan.operators if one.kind in ("send_to", "sink")]
         return sum(map(self.metrics.received, last))
 
+    def _own_inputs(self) -> list[InputMetrics]:
+        between = {stream.name for stream in self.plan.streams if stream.role == "intermediate"}
+        return [one for one in self.metrics.inputs if one.stream not in between]
+
     def _sources(self) -> list[str]:
         return [one.id for one in self.plan.operators if one.kind == "input"]
 
@@ -115,13 +118,9 @@ class Progress:
         return sum(one.received for one in mine) + malformed
 
     def _rate(self, operator: str, received: int) -> float:
-        then, before = (0.0, 0) if self._ended or not self._older else self._at_first(operator)
+        then, before = (0.0, {}) if self._ended else self._older[0]
         passed_ms = self.metrics.elapsed_ms - then
-        return (received - before) * 1_000 / passed_ms if passed_ms > 0 else 0.0
-
-    def _at_first(self, operator: str) -> tuple[float, int]:
-        then, received = self._older[0]
-        return then, received.get(operator, 0)
+        return (received - before.get(operator, 0)) * 1_000 / passed_ms if passed_ms > 0 else 0.0
 
 
 def _all_of(stream: str, parts: list[InputMetrics]) -> Read:

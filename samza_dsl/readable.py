@@ -59,6 +59,15 @@ def time_of(ms: int | None) -> str:
         return f"{ms} ms"
 
 
+def watermark_of(ms: int) -> str:
+    """Return a watermark, to the second where that says it all.
+
+    >>> watermark_of(60_000), watermark_of(60_001)
+    ('1970-01-01 00:01:00', '1970-01-01 00:01:00.001')
+    """
+    return time_of(ms).removesuffix(".000")
+
+
 def rate_of(per_second: float) -> str:
     """Return a rate in three digits.
 

@@ -1,0 +1,88 @@
+"""Moves an application's place in its inputs, and begins it anew: what becomes of state and intermediate streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from operators.base import MIN_TIMESTAMP
+from planner.plan import Plan
+from runtime.checkpoint import Checkpoint, Position
+from runtime.systems.base import Commit, Environment
+
+Moves = Mapping[tuple[str, int], int]
+"""The next offset to read, by stream and partition."""
+
+
+def intermediate_streams(checkpoints: Mapping[str, Checkpoint]) -> set[str]:
+    """Return the streams between the application's own stages: those that it hears producers in."""
+    return {one.stream for checkpoint in checkpoints.values() for one in checkpoint.positions if one.producers}
+
+
+def has_state(environment: Environment, app: str) -> bool:
+    """Whether a rewind must say what becomes of state: stores or intermediate streams have something in them."""
+    return bool(environment.state_stats(app) or intermediate_streams(environment.checkpoints(app)))
+
+
+def begin_anew(environment: Environment, app: str, plan: Plan | None = None) -> set[str]:
+    """Drop an application's positions, state and intermediate streams, under a new generation; return the streams."""
+    between = intermediate_streams(environment.checkpoints(app))
+    between |= {stream.name for stream in plan.streams if stream.role == "intermediate"} if plan else set()
+    environment.reset(app)
+    for stream in between:
+        environment.delete_stream(stream)
+    return between
+
+
+def move_keeping(environment: Environment, app: str, moves: Moves) -> None:
+    """Set positions and leave state and watermarks as they are; replayed records are late where windows have fired."""
+    _commit(environment, app, environment.checkpoints(app), moves)
+
+
+def move_resetting(environment: Environment, app: str, moves: Moves, plan: Plan) -> None:
+    """Set positions, and begin with no state, timers, watermarks nor intermediate streams; tables are read anew."""
+    before = environment.checkpoints(app)
+    inputs = {stream.name for stream in plan.streams if stream.role == "input"}
+    begin_anew(environment, app, plan)
+    kept = {
+        task: replace(
+            checkpoint,
+            positions=tuple(
+                replace(position, watermark=MIN_TIMESTAMP)
+                for position in checkpoint.positions
+                if position.stream in inputs
+            ),
+            watermarks={},
+        )
+        for task, checkpoint in before.items()
+    }
+    _commit(environment, app, kept, moves)
+
+
+def _commit(environment: Environment, app: str, checkpoints: Mapping[str, Checkpoint], moves: Moves) -> None:
+    generation = environment.generation(app)
+    moved = {task: replace(checkpoint, generation=generation) for task, checkpoint in checkpoints.items()}
+    for (stream, partition), offset in moves.items():
+        task = _task_of(moved, stream, partition)
+        checkpoint = moved.get(task, Checkpoint(generation))
+        moved[task] = replace(checkpoint, positions=tuple(_with(checkpoint.positions, stream, partition, offset)))
+    environment.commit(Commit(app, generation, [], [], moved))
+
+
+def _task_of(checkpoints: Mapping[str, Checkpoint], stream: str, partition: int) -> str:
+    """The task that reads a partition: the one that did, or else the one of its number."""
+    for task, checkpoint in checkpoints.items():
+        if any((one.stream, one.partition) == (stream, partition) for one in checkpoint.positions):
+            return task
+    return str(partition)
+
+
+def _with(positions: Iterable[Position], stream: str, partition: int, offset: int) -> Iterable[Position]:
+    found = False
+    for position in positions:
+        mine = (position.stream, position.partition) == (stream, partition)
+        found = found or mine
+        yield replace(position, offset=offset) if mine else position
+    if not found:
+        yield Position("log", stream, partition, offset)
