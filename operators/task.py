@@ -61,7 +61,7 @@ class Task(Spec):
     outputs: tuple[Output, ...] = ()
     window: Every | None = None
     max_in_flight: int = 1
-    timeout_ms: int = 10_000
+    timeout_ms: int = 2_000
     store: str = "lmdb"
     order: str = "none"
 

@@ -257,7 +257,7 @@ class App:
         outputs: list[OutputStream[Any]] | None = None,
         window: Every | None = None,
         max_in_flight: int = 1,
-        timeout_ms: int = 10_000,
+        timeout_ms: int = 2_000,
         store: Literal["lmdb", "memory"] = "lmdb",
         on_error: Policy = fail,
     ) -> None:

@@ -131,7 +131,7 @@ class MessageStream(Generic[K, V]):
         function: Callable[[V], Awaitable[Iterable[R]]],
         *,
         max_in_flight: int = 100,
-        timeout_ms: int = 10_000,
+        timeout_ms: int = 2_000,
         order: Order = "key",
         on_error: Policy = fail,
         op_id: str | None = None,
@@ -412,7 +412,7 @@ class MessageStream(Generic[K, V]):
         function: Callable[[V], object],
         *,
         max_in_flight: int = 100,
-        timeout_ms: int = 10_000,
+        timeout_ms: int = 2_000,
         on_error: Policy = fail,
         op_id: str | None = None,
     ) -> None:
