@@ -81,7 +81,7 @@ def list_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
     written: defaultdict[str, list[str]] = defaultdict(list)
     roles: dict[str, Role] = {}
     for id, spec in graph.specs.items():
-        for name, role in _streams_of(graph, spec):
+        for name, role in streams_of(graph, spec):
             if roles.setdefault(name, role) != role:
                 both = {role, roles[name]} == {"input", "output"}
                 wrong = f"the stream {name!r} is both {roles[name]} and {role}" + (": it would feed itself" * both)
@@ -272,7 +272,8 @@ def _policy(policy: Any) -> str:
     return "fail" if policy is None else type(policy).__name__.lower()
 
 
-def _streams_of(graph: Graph, spec: Spec) -> list[tuple[str, Role]]:
+def streams_of(graph: Graph, spec: Spec) -> list[tuple[str, Role]]:
+    """Return the streams that one operator reads or writes, each with its role."""
     found: list[tuple[str, Role]] = []
     if isinstance(spec, Table):
         found.append((spec.stream, "table"))

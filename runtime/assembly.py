@@ -159,7 +159,7 @@ class _TaskBuilder:
         options, stage = self.assembly.plan.options, lane.chain.stage
         pools: dict[str, Calls] = {}
         units = lane.units = Units(lane.chain, pools, self.assembly.wake)
-        widths = []
+        widths: list[int] = []
         for id in lane.chain.awaits:
             spec = self.graph.specs[id]
             assert isinstance(spec, AsyncFlatMap | TaskSpec)
@@ -171,6 +171,8 @@ class _TaskBuilder:
             pools[id] = Calls(id, call, spec.max_in_flight, spec.timeout_ms, spec.on_error, units.returned)
             widths.append(spec.max_in_flight)
         rounds = options.max_drain_ms // stage.drain_ms if stage.drain_ms else 1
+        if stage.drain_ms and options.guarantee == "exactly_once":
+            lane.most_rounds = rounds
         fans_out = any(self.graph.specs[id].kind == "flat_map" for id in stage.operators)
         lane.limit = min(widths) * max(rounds, 1)
         if any(isinstance(self.graph.specs[id], TaskSpec) for id in lane.chain.awaits):

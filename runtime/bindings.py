@@ -11,11 +11,14 @@ from operators.base import Spec
 from operators.io import Input, SendTo
 from operators.partition_by import PartitionBy
 from planner.graph import Graph
-from planner.passes import intermediate
+from planner.passes import intermediate, streams_of
 from planner.plan import Plan
 from runtime.errors import SamzaError
 from runtime.inputs import Origin
 from runtime.systems.base import Environment, Sink, Source, StreamConfig
+
+
+WRITTEN = ("intermediate", "output", "dead_letter")
 
 
 class Bindings:
@@ -28,6 +31,7 @@ class Bindings:
         self.places: dict[str, str] = {}
         """What names a bound output in checkpoints: its stream, and the file that it is bound to."""
         self._occupied: set[str] = set()
+        self._own = {name for spec in graph.specs.values() for name, role in streams_of(graph, spec) if role in WRITTEN}
         read = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
         written = {output.stream for spec in graph.specs.values() for output in outputs_of(spec)}
         for name, what in bind.items():
@@ -62,10 +66,11 @@ class Bindings:
                 self._occupied.discard(stream)
 
     def streams_of(self, spec: Input) -> list[str]:
-        """Return the streams that an input stands for: one, or all that match its pattern now."""
+        """Return the streams that an input stands for: one, or all that match its pattern now and are not our own."""
         if not spec.is_pattern or spec.stream in self.sources:
             return [spec.stream]
-        return sorted(name for name in self.environment.streams() if fnmatchcase(name, spec.stream))
+        matching = (name for name in self.environment.streams() if fnmatchcase(name, spec.stream))
+        return sorted(name for name in matching if name not in self._own)
 
     def partition_counts(self, graph: Graph) -> dict[str, int]:
         """Return the partitions of every stream that exists already."""

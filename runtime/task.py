@@ -31,6 +31,7 @@ class Lane:
     guard: Guard
     units: Units | None = None
     limit: int = 1
+    most_rounds: int | None = None
     one_at_a_time: bool = False
     held_back: bool = False
     task_exits: dict[str, TaskExit] = field(default_factory=dict)
@@ -261,6 +262,10 @@ class Task:
                 else:
                     unit.held.append((exit, (rows, row)))
 
+        if lane.most_rounds is not None:
+            for unit in units:
+                _refuse_fan_out(lane, unit, lane.most_rounds)
+
     def _explore_one(self, lane: Lane, entry: str, row: Batch, unit: Unit) -> list[tuple[str, Batch]]:
         found: list[tuple[str, Batch]] = []
         failure = lane.guard.insist(lambda: found.extend(lane.chain.explore(entry, row)))
@@ -321,6 +326,17 @@ def _take_effect(chain: Chain, units: Sequence[Unit], emitted: list[tuple[str, B
     for exit in sorted(by_exit):
         chain.apply(exit, Batch.gather(by_exit[exit]), lambda id, rows: below.append((id, rows)))
     emitted += below  # only now: where an exit fails, nothing goes on
+
+
+def _refuse_fan_out(lane: Lane, unit: Unit, most_rounds: int) -> None:
+    """Fail a message that makes more calls than could be waited for at a commit; those of one key go one by one."""
+    one_by_one = lane.chain.stage.by_key and unit.key is not None
+    most_calls = most_rounds if one_by_one else lane.limit
+    if len(unit.calls) <= most_calls:
+        return
+    told = f"one message makes {len(unit.calls):,} calls, and at most {most_calls:,} are sure to end in max_drain_ms"
+    unit.failure = Failure(unit.calls[0][0], RuntimeError(told))
+    unit.calls.clear()
 
 
 def _running(chain: Chain, id: str) -> Callable[[Batch], None]:

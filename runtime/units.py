@@ -141,7 +141,7 @@ class Units:
         if not unit.calls:
             self._ready[unit] = None
             self._wake()
-        elif self.chain.stage.by_key:
+        elif self.chain.stage.by_key and unit.key is not None:
             self._start_next(unit)
         else:
             while unit.calls:
