@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap
@@ -168,7 +169,7 @@ class _TaskBuilder:
                 if isinstance(spec, TaskSpec)
                 else self.functions.by_operator[id]["async_flat_map"]
             )
-            pools[id] = Calls(id, call, spec.max_in_flight, spec.timeout_ms, spec.on_error, units.returned)
+            pools[id] = Calls(id, call, spec.max_in_flight, spec.timeout_ms, spec.on_error, partial(units.returned, id))
             widths.append(spec.max_in_flight)
         rounds = options.max_drain_ms // stage.drain_ms if stage.drain_ms else 1
         if stage.drain_ms and options.guarantee == "exactly_once":

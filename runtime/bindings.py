@@ -17,7 +17,6 @@ from runtime.errors import SamzaError
 from runtime.inputs import Origin
 from runtime.systems.base import Environment, Sink, Source, StreamConfig
 
-
 WRITTEN = ("intermediate", "output", "dead_letter")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -332,11 +333,12 @@ def _refuse_fan_out(lane: Lane, unit: Unit, most_rounds: int) -> None:
     """Fail a message that makes more calls than could be waited for at a commit; those of one key go one by one."""
     one_by_one = lane.chain.stage.by_key and unit.key is not None
     most_calls = most_rounds if one_by_one else lane.limit
-    if len(unit.calls) <= most_calls:
-        return
-    told = f"one message makes {len(unit.calls):,} calls, and at most {most_calls:,} are sure to end in max_drain_ms"
-    unit.failure = Failure(unit.calls[0][0], RuntimeError(told))
-    unit.calls.clear()
+    for operator, number in Counter(operator for operator, _, _ in unit.calls).items():
+        if number > most_calls:
+            told = f"one message makes {number:,} calls, and at most {most_calls:,} are sure to end in max_drain_ms"
+            unit.failure = Failure(operator, RuntimeError(told))
+            unit.calls.clear()
+            return
 
 
 def _running(chain: Chain, id: str) -> Callable[[Batch], None]:

@@ -88,16 +88,21 @@ class Units:
                     continue
             self._start(unit)
 
-    def returned(self, call: Call) -> None:
-        """Take note that a call is done."""
+    def returned(self, operator: str, call: Call) -> None:
+        """Take note that a call is done; the next one of the same message and operator may start."""
         unit: Unit = call.unit
         unit.pending -= 1
+        if call.failure is not None:
+            unit.calls.clear()
+        for place, (following, _, _) in enumerate(unit.calls):
+            if following == operator:
+                unit.calls.rotate(-place)
+                self._submit(unit)
+                unit.calls.rotate(place)
+                return
         if not unit.pending:
-            if unit.calls and not any(one.failure for _, one, _ in unit.unsettled):
-                self._start_next(unit)
-            else:
-                self._returned.append(unit)
-                self._wake()
+            self._returned.append(unit)
+            self._wake()
 
     def take_returned(self) -> list[Unit]:
         """Return the messages whose calls are all done; what they came to is to be explored."""
@@ -138,27 +143,26 @@ class Units:
                 del self._by_key[unit.key]
 
     def _start(self, unit: Unit) -> None:
+        """Start a message's calls; those that one operator makes for one key start one after the other."""
         if not unit.calls:
             self._ready[unit] = None
             self._wake()
-        elif self.chain.stage.by_key and unit.key is not None:
-            self._start_next(unit)
-        else:
-            while unit.calls:
-                self._note(unit)
-            for operator, call, _ in [*unit.unsettled]:
-                self.pools[operator].submit(call)
+            return
+        one_by_one = self.chain.stage.by_key and unit.key is not None
+        begun: set[str] = set()
+        for _ in range(len(unit.calls)):
+            if one_by_one and unit.calls[0][0] in begun:
+                unit.calls.rotate(-1)
+            else:
+                begun.add(unit.calls[0][0])
+                self._submit(unit)
 
-    def _start_next(self, unit: Unit) -> None:
-        operator, call = self._note(unit)
-        self.pools[operator].submit(call)
-
-    def _note(self, unit: Unit) -> tuple[str, Call]:
+    def _submit(self, unit: Unit) -> None:
         operator, argument, place = unit.calls.popleft()
         call = Call(unit, argument)
         unit.unsettled.append((operator, call, place))
         unit.pending += 1
-        return operator, call
+        self.pools[operator].submit(call)
 
 
 def results_of(units: Iterable[Unit]) -> Iterator[tuple[str, Batch]]:
