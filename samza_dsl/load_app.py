@@ -43,8 +43,8 @@ def load_app(target: str | Path, name: str | None = None) -> App:
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        wrong = "is a directory: name the file in it" if path.is_dir() else "does not exist: check the path"
-        raise CantLoad(f"{path} {wrong}, such as {path.with_suffix('') / 'app.py' if path.is_dir() else 'app.py'}")
+        wrong = f"is a directory: name the file in it, {path / 'app.py'}" if path.is_dir() else "does not exist"
+        raise CantLoad(f"{path} {wrong}")
     file = path.resolve()
     name = file.stem
     present = sys.modules.get(name)

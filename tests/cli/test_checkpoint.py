@@ -1,0 +1,140 @@
+"""Moving an application in its inputs: what is kept, what is dropped, and what is refused."""
+
+import json
+
+import pytest
+
+from runtime.systems.log import LogEnvironment
+
+ORDERS = [{"customer": name, "amount": 1, "at_ms": at} for at, name in enumerate(["ann", "bob", "ann", "cy"])]
+
+
+@pytest.fixture
+def ran(call, spending):
+    """The application has read a stream, and has a window open."""
+    call("streams", "produce", "orders", stdin="".join(json.dumps(order) + "\n" for order in ORDERS))
+    assert call("run", "spending.py", "--until-now").exit_code == 0
+
+
+def positions(call, app="spending"):
+    result = call("checkpoint", "show", app)
+    assert result.exit_code == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()[3:]]
+    return {(row[2], int(row[3])): int(row[4]) for row in rows}
+
+
+def streams(folder):
+    log = LogEnvironment(folder / ".samza-dsl")
+    found = set(log.streams())
+    log.close()
+    return found
+
+
+def test_positions_are_shown(call, ran):
+    shown = call("checkpoint", "show", "spending").stdout
+    assert shown.startswith("spending, generation 1\n")
+    assert positions(call)["orders", 0] == len(ORDERS)
+    assert {stream for stream, _ in positions(call)} == {"orders", "spending-by-customer"}
+
+
+def test_the_application_may_be_named_by_its_file(call, ran):
+    assert positions(call, "spending.py") == positions(call)
+
+
+def test_a_stateless_application_is_moved(call, shouting):
+    call("streams", "produce", "words", stdin="1\n2\n3\n")
+    call("run", "shouting.py", "--until-now")
+    result = call("checkpoint", "set", "shouting", "words", "1")
+    assert result.stdout == "shouting reads words, partition 0, from offset 1 on\n"
+    call("run", "shouting.py", "--until-now")
+    shouts = call("streams", "show", "shouts").stdout.splitlines()[1:]
+    assert [line.split()[-1] for line in shouts] == ["1", "2", "3", "2", "3"]
+
+
+@pytest.mark.parametrize(("said", "offset"), [("earliest", 0), ("latest", 4), ("3", 3)])
+def test_keeping_state_moves_the_position_alone(call, ran, said, offset):
+    before = positions(call)
+    assert call("checkpoint", "set", "spending", "orders:0", said, "--state", "keep").exit_code == 0
+    assert positions(call) == before | {("orders", 0): offset}
+
+
+def test_resetting_state_drops_what_lies_between_stages(call, ran, folder):
+    result = call("checkpoint", "set", "spending.py", "orders", "1", "--state", "reset")
+    assert result.exit_code == 0, result.stderr
+    assert positions(call) == {("orders", 0): 1}
+    assert "spending-by-customer" not in streams(folder)
+    call("streams", "end", "orders")
+    assert call("run", "spending.py").exit_code == 0
+    spent = call("streams", "show", "spent").stdout
+    assert sorted(line.split()[-1] for line in spent.splitlines()[1:]) == [
+        f'{{"key":"{name}","start":0,"end":10000,"value":1}}' for name in ("ann", "bob", "cy")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (("spending", "orders", "0"), "must say what becomes of it: --state reset, or --state keep"),
+        (("spending", "orders", "0", "--state", "reset"), "needs the application's file"),
+        (("spending", "orders", "9", "--state", "keep"), "'9' is no offset of 'orders', partition 0: it has 0 to 4"),
+        (("spending", "orders", "first", "--state", "keep"), "or say earliest or latest"),
+        (("spending", "orders:7", "0", "--state", "keep"), "'orders' has no partition '7': it has 0 to 0"),
+        (("spending", "ordres", "0", "--state", "keep"), "has no position in 'ordres': it reads orders"),
+        (("spending", "spending-by-customer", "0", "--state", "keep"), "it reads orders"),
+        (("spendnig", "orders", "0"), "no application 'spendnig' has run on .samza-dsl"),
+        (("nowhere.py", "orders", "0"), "nowhere.py does not exist"),
+    ],
+)
+def test_what_can_not_be_set_changes_nothing(call, ran, arguments, wrong):
+    before = positions(call)
+    result = call("checkpoint", "set", *arguments)
+    assert (result.exit_code, wrong in result.stderr) == (2, True), result.stderr
+    assert positions(call) == before
+
+
+def test_a_running_application_is_neither_moved_nor_reset(call, program, shouting):
+    call("streams", "produce", "words", stdin="1\n")
+    call("run", "shouting.py", "--until-now")
+    process = program("run", "shouting.py")
+    process.stdout.readline()
+    for command in (("checkpoint", "set", "shouting", "words", "0"), ("reset", "shouting", "--yes")):
+        result = call(*command)
+        assert (result.exit_code, f"Process {process.pid} runs application" in result.stderr) == (1, True)
+
+
+def test_a_reset_begins_anew(call, ran, folder):
+    result = call("reset", "spending", "--yes")
+    assert result.stdout == "spending begins anew; dropped spending-by-customer\n"
+    assert positions(call) == {}
+    assert streams(folder) == {"orders", "spent"}
+
+
+def test_a_reset_asks_first(call, ran):
+    before = positions(call)
+    for answer in ("n\n", ""):
+        assert call("reset", "spending", stdin=answer).exit_code != 0
+    assert positions(call) == before
+    assert call("reset", "spending", stdin="y\n").exit_code == 0
+    assert positions(call) == {}
+
+
+def test_an_unknown_application_is_not_reset(call, ran):
+    result = call("reset", "spendnig", "--yes")
+    assert (result.exit_code, "check its name" in result.stderr) == (2, True)
+
+
+def test_a_sound_directory_is_verified(call, ran):
+    result = call("verify")
+    assert (result.exit_code, result.stdout) == (0, ".samza-dsl is as it was written\n")
+
+
+def test_a_damaged_directory_is_told_of(call, ran, folder):
+    file = folder / ".samza-dsl" / "data.mdb"
+    file.write_bytes(file.read_bytes().replace(b'"customer"', b'"custimer"'))
+    result = call("verify")
+    assert (result.exit_code, "error:" in result.stderr) == (1, True)
+
+
+def test_without_a_directory_there_is_nothing_to_verify(call):
+    result = call("verify", "--data", "nowhere")
+    assert (result.exit_code, "no data directory at nowhere" in result.stderr) == (1, True)

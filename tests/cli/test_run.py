@@ -1,0 +1,210 @@
+"""Running an application from the command line: what it prints, what it refuses, and its exit codes."""
+
+import json
+import os
+import pty
+import re
+import signal
+
+from runtime.systems.log import LogEnvironment
+
+ORDERS = [
+    {"customer": "ann", "amount": 3, "at_ms": 1_000},
+    {"customer": "bob", "amount": 5, "at_ms": 2_000},
+    {"customer": "ann", "amount": 4, "at_ms": 3_000},
+    {"customer": "ann", "amount": 1, "at_ms": 60_000},
+]
+
+
+def lines(values):
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+def amounts(output):
+    return {match[1]: int(match[2]) for match in re.finditer(r'"key":"(\w+)","start":0,.*"value":(\d+)', output)}
+
+
+def test_a_bound_file_is_read_and_another_written(call, write, shouting):
+    write("in.jsonl", '"ahoy"\n"all"\n')
+    result = call("run", "shouting.py", "--bind", "words=in.jsonl", "--bind", "shouts=out.jsonl")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert shouting.with_name("out.jsonl").read_text() == '"AHOY"\n"ALL"\n'
+
+
+def test_where_there_is_no_terminal_lines_are_printed_and_the_last_one_sums_up(call, write, shouting):
+    write("in.jsonl", '"ahoy"\n')
+    output = call("run", "shouting.py", "--bind", "words=in.jsonl").stdout
+    first, last = output.splitlines()
+    assert first == "shouting: running, 1 stage, 3 operators"
+    assert re.fullmatch(r"shouting: done in [\d.]+ s: 1 read \(.*/s\), 1 written, 1 commit", last)
+    assert output.replace("\n", "").isprintable()
+
+
+def test_a_second_run_goes_on_where_the_first_stopped(program, write, spending):
+    write("first.jsonl", lines(ORDERS[:2]))
+    write("second.jsonl", lines(ORDERS[2:]))
+    for file in ("first.jsonl", "second.jsonl"):
+        assert program("streams", "produce", "orders", "--file", file).wait() == 0
+        assert program("run", "spending.py", "--until-now").wait() == 0
+    shown, _ = program("streams", "show", "spent").communicate()
+    assert amounts(shown) == {"ann": 7, "bob": 5}
+
+
+def test_a_rewind_with_state_must_say_what_becomes_of_it(call, spending):
+    call("streams", "produce", "orders", stdin=lines(ORDERS))
+    call("streams", "end", "orders")
+    assert call("run", "spending.py").exit_code == 0
+    refused = call("run", "spending.py", "--from-start")
+    assert refused.exit_code != 0
+    assert "--state reset" in refused.stderr
+    assert call("run", "spending.py", "--from-start", "--state", "reset").exit_code == 0
+    assert call("streams", "show", "spent").stdout.count('"key":"ann","start":0') == 2
+
+
+def test_state_without_a_rewind_is_a_mistake(call, shouting):
+    result = call("run", "shouting.py", "--state", "keep")
+    assert (result.exit_code, "add --from-start" in result.stderr) == (2, True)
+
+
+def test_binding_an_unknown_stream_lists_those_that_there_are(call, shouting):
+    result = call("run", "shouting.py", "--bind", "wrods=in.jsonl")
+    assert result.exit_code == 2
+    assert "no stream 'wrods'; it reads words and writes shouts" in result.stderr
+
+
+def test_a_binding_without_a_file_or_to_none_is_a_mistake(call, shouting):
+    for binding, wrong in {
+        "words": "names no file: write --bind",
+        "words=": "names no file: write --bind",
+        "words=missing.jsonl": "there is no file or directory missing.jsonl",
+        "shouts=out.xls": "can't tell what out.xls holds",
+    }.items():
+        result = call("run", "shouting.py", "--bind", binding)
+        assert (result.exit_code, wrong in result.stderr) == (2, True), result.stderr
+
+
+def test_a_stream_is_bound_once(call, write, shouting):
+    write("in.jsonl", "")
+    result = call("run", "shouting.py", "--bind", "words=in.jsonl", "--bind", "words=in.jsonl")
+    assert (result.exit_code, "given twice" in result.stderr) == (2, True)
+
+
+def test_a_failing_function_shows_the_users_lines_and_none_of_ours(call, write):
+    write(
+        "dividing.py",
+        """
+        from samza_dsl import App
+
+        def share(total):
+            return 100 / total
+
+        app = App("dividing")
+        app.input("totals", value=int).map(share).sink(print)
+        """,
+    )
+    write("in.jsonl", "0\n")
+    result = call("run", "dividing.py", "--bind", "totals=in.jsonl")
+    assert result.exit_code == 1
+    assert "ZeroDivisionError" in result.stderr
+    assert 'dividing.py", line 4, in share\n    return 100 / total' in result.stderr
+    assert "runtime/" not in result.stderr
+    assert "failed after" in result.stdout
+
+
+def test_with_traceback_everything_is_shown(program, write):
+    write("broken.py", "raise ValueError('not today')")
+    process = program("run", "broken.py", "--traceback")
+    assert "load_app.py" in process.communicate()[1]
+    assert process.returncode == 1
+
+
+def test_an_application_that_does_not_load_is_a_mistake_shown_in_the_users_lines(call, write):
+    write("unloadable.py", "def make():\n    raise ValueError('not today')\nmake()\n")
+    result = call("run", "unloadable.py")
+    assert result.exit_code == 2
+    assert "error: ValueError: not today" in result.stderr
+    assert 'unloadable.py", line 3, in <module>' in result.stderr
+    assert "samza_dsl/" not in result.stderr
+
+
+def test_a_syntax_error_shows_its_line(call, write):
+    write("unreadable.py", "app = App(\n")
+    result = call("run", "unreadable.py")
+    assert result.exit_code == 2
+    assert 'unreadable.py", line 1' in result.stderr
+
+
+def test_a_mistake_in_the_pipeline_names_its_line(call, write):
+    write("dangling.py", "from samza_dsl import App\napp = App('dangling')\napp.input('words').filter(len)\n")
+    result = call("run", "dangling.py")
+    assert result.exit_code == 2
+    assert re.search(r"dangling.py:3: .*write instead", result.stderr)
+
+
+def test_what_the_user_named_can_not_steer_the_terminal(call, write):
+    write("steering.py", "raise ValueError('[red]\\x1b[31m no')")
+    assert "\x1b" not in call("run", "steering.py").stderr
+    assert "[red]" in call("run", "steering.py").stderr
+
+
+def test_an_interrupt_completes_what_was_begun_and_ends_well(program, shouting):
+    process = program("run", "shouting.py")
+    assert process.stdout.readline().startswith("shouting: running")
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    assert rest.startswith("shouting: stopped in")
+
+
+def test_a_second_run_of_the_same_application_is_refused(program, call, shouting):
+    process = program("run", "shouting.py")
+    process.stdout.readline()
+    result = call("run", "shouting.py")
+    assert result.exit_code == 1
+    assert f"Process {process.pid} runs application 'shouting'" in result.stderr
+
+
+def test_folders_named_like_ours_do_not_shadow_ours(program, write, shouting):
+    for name in ("samza_dsl", "runtime", "planner", "operators", "lmdb"):
+        write(f"{name}/readme.txt", "")
+    for name in ("runtime", "planner", "operators"):
+        write(f"{name}/__init__.py", "raise AssertionError('shadows ours')")
+    write("in.jsonl", '"ahoy"\n')
+    process = program("run", "shouting.py", "--bind", "words=in.jsonl")
+    assert "1 written" in process.communicate()[0]
+    assert process.returncode == 0
+
+
+def test_on_a_terminal_the_picture_stays_in_place(program, write, shouting):
+    write("in.jsonl", '"ahoy"\n' * 1_000)
+    ours, theirs = pty.openpty()
+    process = program("run", "shouting.py", "--bind", "words=in.jsonl", stdout=theirs, stderr=theirs, stdin=theirs)
+    os.close(theirs)
+    shown = read_all(ours)
+    assert process.wait() == 0
+    assert "\x1b[" in shown
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert "● shouting  running" in plain
+    assert re.search(r"✔ shouting  done .*stage-1 · 1 partition .*▍loud +1,000 +1,000", plain, re.DOTALL)
+
+
+def read_all(terminal):
+    shown = b""
+    while True:
+        try:
+            part = os.read(terminal, 65_536)
+        except OSError:  # how Linux says that nobody has the other side open any more
+            part = b""
+        if not part:
+            os.close(terminal)
+            return shown.decode()
+        shown += part
+
+
+def test_the_data_directory_is_the_named_one(call, write, folder, shouting):
+    write("in.jsonl", '"ahoy"\n')
+    assert call("run", "shouting.py", "--bind", "words=in.jsonl", "--data", "elsewhere").exit_code == 0
+    environment = LogEnvironment(folder / "elsewhere")
+    assert "shouts" in environment.streams()
+    environment.close()
+    assert not (folder / ".samza-dsl").exists()
