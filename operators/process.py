@@ -13,6 +13,7 @@ K = TypeVar("K")
 S = TypeVar("S")
 
 STATE, TIMER = b"s", b"t"
+UNCHANGEABLE = frozenset({int, float, str, bytes, bool, tuple, frozenset})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,8 +40,8 @@ class Process(Spec):
 class ProcessContext(Generic[K, S]):
     """What a `process` function sees: the key, the time, the key's state, and its timers.
 
-    `state` is this key's value, None (or what `init` makes) at first; assign to it to keep a new one. `timestamp` is
-    the message's event time, or the timer's, in ms.
+    `state` is this key's value, None (or what `init` makes) at first: assign a new one, or change it in place.
+    `timestamp` is the message's event time, or the timer's, in ms.
 
     >>> def once_a_minute(value, context):
     ...     if context.state is None:
@@ -50,27 +51,36 @@ class ProcessContext(Generic[K, S]):
     ...     return [(context.key, context.state)]
     """
 
-    __slots__ = ("_operator", "_place", "key", "timestamp")
+    __slots__ = ("_operator", "_place", "_read", "key", "timestamp")
 
     def __init__(self, operator: ProcessOperator, key: K, place: bytes, timestamp: int) -> None:
         self._operator = operator
         self._place = place
+        self._read: Any = None
         self.key = key
         self.timestamp = timestamp
 
     @property
     def state(self) -> S:
         """This key's state."""
-        found = self._operator.store.get(STATE + self._place)
-        init = self._operator.init
-        return init() if found is None and init is not None else found  # type: ignore[no-any-return]
+        if self._read is None:
+            self._read = self._operator.store.get(STATE + self._place)
+            if self._read is None and self._operator.init is not None:
+                self._read = self._operator.init()
+        return self._read  # type: ignore[no-any-return]
 
     @state.setter
     def state(self, value: S | None) -> None:
+        self._read = value
         if value is None:
             self._operator.store.delete(STATE + self._place)
         else:
             self._operator.store.put(STATE + self._place, value)
+
+    def keep_changes(self) -> None:
+        """Put back what was handed out and may have been changed in place; called after the user's function."""
+        if self._read is not None and type(self._read) not in UNCHANGEABLE:
+            self._operator.store.put(STATE + self._place, self._read)
 
     def set_timer(self, at_ms: int) -> None:
         """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once."""
@@ -104,9 +114,11 @@ class ProcessOperator:
         for key, value, timestamp, stamp in zip(keys, batch.values, batch.timestamps, batch.stamps, strict=True):
             if key is None:
                 raise ValueError("a record has no key, and process needs one; partition_by(...) first")
-            emitted = self.on_message(value, ProcessContext(self, decode(key), key, timestamp))
+            context: ProcessContext[Any, Any] = ProcessContext(self, decode(key), key, timestamp)
+            emitted = self.on_message(value, context)
             if emitted is not None:
                 _emit(out, emitted, key, timestamp, stamp)
+            context.keep_changes()
         return out if out.values else None
 
     def on_watermark(self, watermark: int) -> Batch | None:
@@ -115,9 +127,11 @@ class ProcessOperator:
             return None
         out = Batch([], keys=[], timestamps=[], stamps=[])
         for at_ms, key in self._pop_due(watermark):
-            emitted = self.on_timer(at_ms, ProcessContext(self, self.decode_key(key), key, at_ms))
+            context: ProcessContext[Any, Any] = ProcessContext(self, self.decode_key(key), key, at_ms)
+            emitted = self.on_timer(at_ms, context)
             if emitted is not None:
                 _emit(out, emitted, key, at_ms, at_ms)
+            context.keep_changes()
         return out if out.values else None
 
     def next_due(self) -> int:

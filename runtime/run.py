@@ -55,6 +55,7 @@ class Run:
         self._graph = graph
         self._clock: Clock = clock or SystemClock()
         self._started = self._clock.elapsed_ms()
+        self._data = data
         self._owned = isinstance(data, str | Path)
         self._environment = open_environment(data)
         self._tasks: list[Any] = []
@@ -112,12 +113,12 @@ class Run:
     def received(self, stream: str) -> list[Any]:
         """Return the values of an output that are committed so far, partition by partition; dead letters are bytes."""
         written = {output.stream: output for spec in self._graph.specs.values() for output in outputs_of(spec)}
-        values: list[Any] = []
-        for partition in range(self._bindings.partitions(stream)):
-            offset = self._environment.offsets(stream, partition).start
-            while (read := self._environment.read(stream, partition, offset)) is not None:
-                values += read.batch.values
-                offset = read.next_offset
+        reopened = open_environment(self._data) if self._owned and self._final is not None else None
+        try:
+            values = _values_of(reopened or self._environment, stream)
+        finally:
+            if reopened is not None:
+                reopened.close()
         return list(map(written[stream].value.decode, values)) if stream in written else values
 
     async def drive(self) -> None:
@@ -277,6 +278,16 @@ async def _run_with_signals(run: Run, watch: Watch | None) -> Run:
 
 async def _beside(watch: Watch, run: Run) -> None:
     await watch(run)
+
+
+def _values_of(environment: Environment, stream: str) -> list[Any]:
+    values: list[Any] = []
+    for partition in range(environment.streams()[stream].partitions):
+        offset = environment.offsets(stream, partition).start
+        while (read := environment.read(stream, partition, offset)) is not None:
+            values += read.batch.values
+            offset = read.next_offset
+    return values
 
 
 def _shut(pool: Executor) -> Callable[[], object]:

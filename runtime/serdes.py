@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
@@ -229,7 +230,8 @@ def _encode_sequence(serde: Tagged, kind: type, value: Any) -> bytes:
 
 @cache
 def _name_of(kind: Any) -> str:
-    name = f"{kind.__module__}:{kind.__qualname__}"
+    module = _main_name() if kind.__module__ == "__main__" else kind.__module__
+    name = f"{module}:{kind.__qualname__}"
     if "<locals>" in name or _find(name) is not kind:
         raise SerdeError(
             f"a {kind.__qualname__} has no serde here: it is not a class that its module {kind.__module__} names; "
@@ -238,9 +240,16 @@ def _name_of(kind: Any) -> str:
     return name
 
 
+def _main_name() -> str:
+    """Return what the program would be called if it were imported, so that its classes are found however it is run."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return spec.name if spec is not None else Path(file).stem if file else "__main__"
+
+
 def _find(name: str) -> Any:
     module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
+    found: Any = sys.modules.get("__main__" if module == _main_name() else module)
     for part in path.split("."):
         found = getattr(found, part, None)
     return found

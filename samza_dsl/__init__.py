@@ -1,5 +1,13 @@
 """Stream processing in fluent, typed Python: write a pipeline once, plan it, draw it, test it, and run it."""
 
+import operators as _operators
+
+if _operators.__path__[0].removesuffix("operators") != __path__[0].removesuffix("samza_dsl"):
+    raise ImportError(
+        f"samza_dsl needs its own package 'operators', and {_operators.__path__[0]} is found before it: rename that "
+        "folder, or start the program with `samza-dsl run`"
+    )
+
 from operators.aggregations import (
     Aggregation,
     aggregate,

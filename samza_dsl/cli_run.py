@@ -69,7 +69,8 @@ def bindings_of(app: App, said: list[str]) -> dict[str, Any]:
             known = f"it reads {', '.join(sorted(read))} and writes {', '.join(sorted(written)) or 'nothing'}"
             raise Mistake(f"--bind {name}=...: the application {app.name!r} has no stream {name!r}; {known}")
         try:
-            bound[name] = open_source(Path(path)) if name in read else open_sink(Path(path))
+            open_source(Path(path)).close() if name in read else open_sink(Path(path)).close()
         except SamzaError as error:
             raise Mistake(f"--bind {binding}: {error}") from error
+        bound[name] = Path(path)
     return bound
