@@ -6,7 +6,6 @@ import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 from operators.sites import check_plain, mistake, takes
@@ -185,7 +184,7 @@ def aggregate(into: Callable[..., R], **parts: Aggregation[V, Any]) -> Aggregati
     for name, part in parts.items():
         if not isinstance(part, Aggregation):
             raise mistake(f"aggregate({name}=...) got {part!r}, which is no aggregation", f"{name}=count()")
-    if not takes(partial(into, **dict.fromkeys(parts)), 0):
+    if not takes(into, 0, parts):
         raise mistake(f"aggregate(...) can't make a {into!r} of {', '.join(parts)}", "the names that it takes")
     names, each = tuple(parts), tuple(parts.values())
     return Aggregation(

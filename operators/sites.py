@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,14 @@ def mistake(wrong: str, instead: str) -> ValueError:
     return ValueError(f"{here()}: {wrong}; write instead: {instead}")
 
 
-def takes(function: Any, arguments: int) -> bool:
-    """Whether `function` can be called with so many arguments, as far as can be seen.
+def takes(function: Any, arguments: int, names: Iterable[str] = ()) -> bool:
+    """Whether `function` can be called with so many arguments, and with those names, as far as can be seen.
 
     >>> takes(len, 1), takes(len, 2), takes("len", 1)
     (True, False, False)
     """
     try:
-        inspect.signature(function).bind(*[None] * arguments)
+        inspect.signature(function).bind(*[None] * arguments, **dict.fromkeys(names))
     except TypeError:
         return False
     except ValueError:

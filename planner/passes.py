@@ -12,17 +12,18 @@ from msgspec.structs import replace
 
 from operators.async_flat_map import AsyncFlatMap
 from operators.base import NOWHERE, Site, Spec
-from operators.io import Input, Output, SendTo, Table
-from operators.partition_by import ByHash, PartitionBy
+from operators.io import Input, SendTo, Table
+from operators.partition_by import ByHash, ByRanges, PartitionBy, hash_
 from operators.policies import DeadLetter, Retry, final, worst_case_ms
-from operators.stateless import BranchArm
 from operators.table_join import TableJoin
+from operators.task import Task
 from operators.window import Window
 from planner.errors import refuse
 from planner.fuse import fuse, word
-from planner.graph import Graph
+from planner.graph import NAME, Graph
 from planner.names import label_of
 from planner.plan import OperatorPlan, Options, Plan, Role, StagePlan, StorePlan, StreamPlan
+from planner.rules import RULES, outputs_of
 
 
 def plan(graph: Graph, options: Options | None = None, partitions: Mapping[str, int] | None = None) -> Plan:
@@ -71,6 +72,7 @@ def split_into_stages(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -
     members.sort(key=lambda ids: (max(map(depths.__getitem__, ids)), place[ids[0]]))
     stages = tuple(_stage(graph, n, ids) for n, ids in enumerate(members, 1))
     of = {id: stage.id for stage in stages for id in stage.operators}
+    _check_no_stage_waits_for_itself(graph, of)
     return replace(
         plan, stages=stages, operators=tuple(replace(one, stage=of.get(one.id, "")) for one in plan.operators)
     )
@@ -86,6 +88,8 @@ def list_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
                 both = {role, roles[name]} == {"input", "output"}
                 wrong = f"the stream {name!r} is both {roles[name]} and {role}" + (": it would feed itself" * both)
                 raise refuse(spec, wrong, "another stream name")
+            if role == "intermediate" and not NAME.fullmatch(name):
+                raise refuse(spec, f"the stream name {name!r} is too long", "a shorter op_id=, or name of the app")
             if role in ("intermediate", "output", "dead_letter"):
                 written[name].append(id)
     reading = defaultdict(list)
@@ -120,11 +124,12 @@ def size_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
             spec = graph.specs[id]
             if spec.repartitions:
                 sizes[intermediate(graph.app, id)] = _intermediate_size(plan, graph, spec, sizes, size)
-            elif isinstance(spec, SendTo):
-                name = spec.output.stream
-                wanted = partitions.get(name) or spec.output.partitions or max(size, sizes.get(name, 1))
-                sizes[name] = wanted
-            elif isinstance(spec, TableJoin):
+            for output in outputs_of(spec):
+                name = output.stream
+                sizes[name] = partitions.get(name) or output.partitions or max(size, sizes.get(name, 1))
+            if spec.keyed:
+                _check_keys_meet(graph, spec, sizes)
+            if isinstance(spec, TableJoin):
                 _check_copartitioned(graph, spec, sizes, size)
     sized = tuple(replace(s, partitions=sizes.get(s.name, partitions.get(s.name, 1))) for s in plan.streams)
     return replace(plan, stages=tuple(stages), streams=sized)
@@ -145,6 +150,19 @@ def assign_stores(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pl
     return replace(plan, stores=stores, operators=tuple(replace(o, store=named.get(o.id)) for o in plan.operators))
 
 
+def check_waits(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Refuse waiting between retries where it would block the event loop: only stages without async run in threads."""
+    for stage in plan.stages:
+        specs = [graph.specs[id] for id in stage.operators]
+        on_loop = not plan.options.threads or any(spec.asynchronous for spec in specs)
+        for spec in specs if on_loop else ():
+            if isinstance(spec.on_error, Retry) and spec.on_error.backoff_ms and not spec.asynchronous:
+                wrong = "waiting between retries would block the event loop"
+                async_too = ", and a partition_by between it and what is async" * bool(plan.options.threads)
+                raise refuse(spec, wrong, f"Options(threads=N){async_too}; or async_flat_map(...)")
+    return plan
+
+
 def bound_drains(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
     """Sum the worst cases of async calls along every path; a commit must not wait longer than `max_drain_ms`."""
     longest: dict[str, int] = {}
@@ -152,7 +170,11 @@ def bound_drains(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
         above = max(
             (longest[parent] for parent in graph.parents(id) if not graph.specs[parent].repartitions), default=0
         )
-        own = worst_case_ms(spec.on_error, spec.timeout_ms) if isinstance(spec, AsyncFlatMap) else 0
+        own = (
+            worst_case_ms(spec.on_error, spec.timeout_ms)
+            if isinstance(spec, AsyncFlatMap | Task) and spec.asynchronous
+            else 0
+        )
         longest[id] = above + own
         if own and longest[id] > plan.options.max_drain_ms:
             raise refuse(
@@ -179,6 +201,7 @@ PASSES: tuple[Pass, ...] = (
     list_streams,
     size_streams,
     assign_stores,
+    check_waits,
     bound_drains,
     fuse_segments,
 )
@@ -215,6 +238,18 @@ def _stage(graph: Graph, number: int, ids: list[str]) -> StagePlan:
         by_key=any(spec.order == "key" for spec in asyncs),
         ordered=any(spec.order == "partition" for spec in asyncs),
     )
+
+
+def _check_no_stage_waits_for_itself(graph: Graph, stage_of: Mapping[str, str]) -> None:
+    """Refuse stages that read, by whatever way, what they write: their watermarks would never move."""
+    cuts = [(id, child) for id, spec in graph.specs.items() if spec.repartitions for child in graph.children(id)]
+    between = networkx.DiGraph((stage_of[id], stage_of[child]) for id, child in cuts)
+    circles = list(networkx.strongly_connected_components(between))
+    for _, child in reversed(cuts):
+        circle = next(found for found in circles if stage_of[child] in found)
+        if len(circle) > 1 or between.has_edge(stage_of[child], stage_of[child]):
+            wrong = "it brings messages together with what was repartitioned from them, and would wait for itself"
+            raise refuse(graph.specs[child], wrong, ".partition_by(...) on both, before they meet")
 
 
 def _with_segments(graph: Graph, stage: StagePlan) -> StagePlan:
@@ -299,6 +334,8 @@ def _readers(graph: Graph, stream: str, sources: Mapping[str, list[str]]) -> tup
 
 def _intermediate_size(plan: Plan, graph: Graph, spec: Spec, sizes: Mapping[str, int], largest: int) -> int:
     explicit: int | None = getattr(spec, "partitions", None)
+    if isinstance(spec, PartitionBy) and isinstance(spec.by, ByRanges):
+        explicit = len(spec.by.bounds) + 1
     cap = plan.options.max_partitions
     if explicit is not None:
         if explicit > cap:
@@ -308,6 +345,29 @@ def _intermediate_size(plan: Plan, graph: Graph, spec: Spec, sizes: Mapping[str,
     if len(joined) > 1:
         raise refuse(spec, f"it is joined with tables of {sorted(joined)} partitions", "tables of one partition count")
     return joined.pop() if joined else min(largest, cap)
+
+
+def _check_keys_meet(graph: Graph, spec: Spec, sizes: Mapping[str, int]) -> None:
+    """Refuse keyed operators over merged streams of which equal keys lie in different partitions."""
+    ways = set()
+    for id in _origins(graph, spec.op_id or ""):
+        origin = graph.specs[id]
+        stream = origin.stream if isinstance(origin, Input) else intermediate(graph.app, id)
+        ways.add((sizes[stream], origin.by if isinstance(origin, PartitionBy) else hash_))
+    if len(ways) > 1:
+        told = " and ".join(sorted(f"{size} partitions by {by}" for size, by in ways))
+        raise refuse(
+            spec, f"streams of {told} are merged above, so equal keys do not meet", ".partition_by(...) before it"
+        )
+
+
+def _origins(graph: Graph, id: str) -> set[str]:
+    """Where the messages that come to an operator entered its stage."""
+    found = set()
+    for parent in graph.streams_into(id):
+        spec = graph.specs[parent]
+        found |= {parent} if spec.source or spec.repartitions else _origins(graph, parent)
+    return found
 
 
 def _check_copartitioned(graph: Graph, spec: TableJoin, sizes: Mapping[str, int], size: int) -> None:
@@ -324,63 +384,3 @@ def _check_copartitioned(graph: Graph, spec: TableJoin, sizes: Mapping[str, int]
         raise refuse(spec, f"the stream's keys and those of the table {table.stream!r} have different serdes", way_out)
     if isinstance(keyed, PartitionBy) and not isinstance(keyed.by, ByHash):
         raise refuse(spec, f"the stream is partitioned by {keyed.by}, the table by hash", "by=hash_ in partition_by")
-
-
-def _needs_terminal(spec: Spec, graph: Graph, options: Options) -> None:
-    if (spec.terminal and not spec.repartitions) or isinstance(spec, BranchArm):
-        return
-    if not graph.children(spec.op_id or ""):
-        what = "nobody joins this table" if isinstance(spec, Table) else "its messages go nowhere"
-        raise refuse(spec, what, ".send_to(app.output(...)), .sink(...), or leave it out")
-
-
-def _needs_key(spec: Spec, graph: Graph, options: Options) -> None:
-    if spec.keyed and graph.keyed_by(graph.streams_into(spec.op_id or "")[0]) is None:
-        way_out = ".partition_by(lambda value: ..., ...) before it"
-        instead = way_out + (", or window_all(...)" if spec.kind == "window" else ", or key= on the input")
-        raise refuse(spec, "its messages have no key", instead)
-
-
-def _one_key_serde(spec: Spec, graph: Graph, options: Options) -> None:
-    parents = graph.streams_into(spec.op_id or "")
-    if len(parents) > 1 and len({graph.key_serde(parent) for parent in parents}) > 1:
-        raise refuse(spec, "it merges streams whose keys have different serdes", "key= or key_type= alike on each")
-
-
-def _backs_off_without_blocking(spec: Spec, graph: Graph, options: Options) -> None:
-    policy = spec.on_error
-    if isinstance(policy, Retry) and policy.backoff_ms and not spec.asynchronous and not options.threads:
-        raise refuse(spec, "waiting between retries would block the event loop", "threads=N, or async_flat_map(...)")
-
-
-def _tables_are_keyed(spec: Spec, graph: Graph, options: Options) -> None:
-    if isinstance(spec, Table) and not (spec.key or spec.key_of):
-        raise refuse(spec, "a table needs the key of its rows", "key=str, or key=lambda row: row.id")
-    if isinstance(spec, TableJoin) and spec.on is None and spec.table.broadcast:
-        raise refuse(spec, "a broadcast table is looked into by a function", "on=lambda value: value.id")
-    if isinstance(spec, TableJoin) and spec.on is not None and not spec.table.broadcast:
-        wrong = "on= may ask for any key, and a task has only its own partition of the table"
-        raise refuse(spec, wrong, "broadcast=True on the table, or .partition_by(...) and no on=")
-
-
-def _outputs_agree(spec: Spec, graph: Graph, options: Options) -> None:
-    if isinstance(spec, SendTo):
-        others: set[Output] = {s.output for s in graph.specs.values() if isinstance(s, SendTo)}
-        if any(other.stream == spec.output.stream and other is not spec.output for other in others):
-            raise refuse(
-                spec, f"the output {spec.output.stream!r} is declared twice", "one app.output(...), used twice"
-            )
-        senders = [s for s in graph.specs.values() if isinstance(s, SendTo) and s.output is spec.output]
-        if len({graph.key_serde(graph.parents(s.op_id or "")[0]) for s in senders}) > 1:
-            wrong = f"messages with keys of different serdes go to {spec.output.stream!r}"
-            raise refuse(spec, wrong, "key= or key_type= alike where these keys come from")
-
-
-RULES: tuple[Callable[[Spec, Graph, Options], None], ...] = (
-    _needs_terminal,
-    _tables_are_keyed,
-    _needs_key,
-    _one_key_serde,
-    _backs_off_without_blocking,
-    _outputs_agree,
-)

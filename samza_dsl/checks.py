@@ -95,13 +95,16 @@ def check_store(site: Site, store: Any) -> str:
 def serde_said(site: Site, said: str, declared: Any) -> Serde:
     """Return the serde for a type or serde that was declared; refuses what is neither."""
     instead = f"{said}=str, {said}=list[int], a Struct or dataclass, or a serde such as Json(MyStruct)"
-    if isinstance(declared, type) and hasattr(declared, "encode") and hasattr(declared, "decode"):
+    if isinstance(declared, type) and {"encode", "decode"} <= {
+        *dir(declared),
+        *getattr(declared, "__annotations__", ()),
+    }:
         raise refuse(site, f"{said} got the class {declared.__name__}, not a serde", f"{said}={declared.__name__}()")
     strangers: list[Any] = []
 
     def note(kind: type) -> dict[str, Any]:
         strangers.extend([kind] if kind is not object else [])
-        return {}
+        return {"type": "object"}
 
     try:
         serde = serde_of(declared)

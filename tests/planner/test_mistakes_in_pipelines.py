@@ -1,0 +1,431 @@
+"""Pipelines that can't run as they were put together are refused when they are planned, at the operator to blame."""
+
+import pytest
+
+from planner.errors import PlanError
+from samza_dsl import App, Options, count, dead_letter, every, mean, ranges, retry, skip, tumbling
+from tests.planner.refusal import numbers_of, refused
+
+
+@pytest.fixture
+def app():
+    return App("mistaken")
+
+
+@pytest.fixture
+def numbers(app):
+    return numbers_of(app, key=int)
+
+
+async def later(value):
+    return [value]
+
+
+def run(message, context):
+    """Do nothing."""
+
+
+HOURLY = tumbling(hours=1)
+
+
+def test_an_app_that_reads_nothing():
+    with pytest.raises(PlanError, match=r"the app 'empty' reads nothing; write instead: app.input\("):
+        App("empty").plan()
+
+
+def test_an_app_that_writes_nothing(app):
+    with refused("its messages go nowhere", ".send_to(app.output(...)), .sink(...), or leave it out", app):
+        app.input("numbers", value=int)
+
+
+def test_an_operator_whose_messages_go_nowhere(app, numbers):
+    with refused("its messages go nowhere", ".send_to(app.output(...))", app):
+        numbers.map(abs).send_to(app.output("out"))
+        numbers.map(str)  # here
+
+
+def test_a_table_that_nobody_joins(app, numbers):
+    with refused("nobody joins this table", "leave it out", app):
+        numbers.sink(print)
+        app.table("rows", key=int)  # here
+
+
+def test_a_branch_that_nobody_reads_is_dropped(app, numbers):
+    numbers.branch(str, into=("1", "2"))["1"].sink(print)
+    app.plan()
+
+
+def test_two_inputs_of_one_stream(app, numbers):
+    with refused("'numbers' is already read at", "use that stream twice; streams can be shared", app):
+        numbers.sink(print)
+        app.input("numbers", value=int).sink(print)  # here
+
+
+def test_two_tables_of_one_stream(app):
+    with refused("'rows' is already read at", "streams can be shared", app):
+        app.table("rows", key=int)
+        app.table("rows", key=str)  # here
+
+
+@pytest.mark.parametrize(("one", "other"), [("orders-*", "orders-de"), ("o*-de", "orders-*"), ("a?", "?b"), ("*", "a")])
+def test_a_pattern_and_a_name_that_may_meet(app, one, other):
+    with refused(f"{one!r} and {other!r} at", "patterns and names that lie apart", app):
+        app.input(one).sink(print)  # here
+        app.input(other).sink(print)
+
+
+@pytest.mark.parametrize(("one", "other"), [("orders-*", "returns-*"), ("a?", "b?"), ("a?", "abc"), ("*-de", "*-fr")])
+def test_patterns_that_lie_apart(app, one, other):
+    app.input(one).sink(print)
+    app.input(other).sink(print)
+    app.plan()
+
+
+def test_a_merge_with_itself(numbers):
+    with refused("merge(...) got one stream twice", ".flat_map(lambda value: (value, value))"):
+        numbers.merge(numbers)
+
+
+def test_a_merge_with_a_stream_twice(numbers):
+    with refused("merge(...) got one stream twice", ".flat_map(lambda value: (value, value))"):
+        numbers.map(abs).merge(numbers, numbers)
+
+
+def test_a_merge_with_nothing(numbers):
+    with refused("merge() has nothing to merge with", ".merge(other)"):
+        numbers.merge()
+
+
+def test_a_merge_with_a_name(numbers):
+    with refused("merge(...) got 'others', which is no MessageStream", "what app.input(...) returns"):
+        numbers.merge("others")
+
+
+def test_a_merge_with_a_stream_of_another_app(numbers):
+    with refused("merge(...) got something of the app 'other'", "what app.input(...) of this app returns"):
+        numbers.merge(numbers_of(App("other")))
+
+
+def test_a_join_with_a_table_of_another_app(numbers):
+    with refused("join(...) got something of the app 'other'", "what app.table(...) of this app returns"):
+        numbers.join(App("other").table("rows", key=int), max, on=abs)
+
+
+def test_a_join_with_a_stream(app, numbers):
+    with refused("which is no Table", "what app.table(...) returns"):
+        numbers.join(app.input("others"), max)
+
+
+def test_an_output_of_another_app(numbers):
+    with refused("send_to(...) got something of the app 'other'", "what app.output(...) of this app returns"):
+        numbers.send_to(App("other").output("out"))
+
+
+def test_an_output_by_name(numbers):
+    with refused("send_to(...) got 'out', which is no OutputStream", "what app.output(...) returns"):
+        numbers.send_to("out")
+
+
+def test_a_task_of_no_inputs(app):
+    with refused("task([]) reads nothing", "task([app.input(...)], ...)"):
+        app.task([], run, op_id="mine")
+
+
+def test_a_task_of_a_name(app):
+    with refused("task(...) got 'numbers', which is no MessageStream", "what app.input(...) returns"):
+        app.task("numbers", run, op_id="mine")
+
+
+def test_a_task_of_another_app(app):
+    with refused("task(...) got something of the app 'other'", "app.input(...) of this app"):
+        app.task([numbers_of(App("other"))], run, op_id="mine")
+
+
+def test_a_task_with_an_output_that_is_no_list(app, numbers):
+    with refused("task(outputs=...) got <samza_dsl.stream.OutputStream", "outputs=[app.output(...)]"):
+        app.task(numbers, run, op_id="mine", outputs=app.output("out"))
+
+
+def test_a_task_with_an_output_by_name(app, numbers):
+    with refused("task(outputs=...) got 'out', which is no OutputStream", "what app.output(...) returns"):
+        app.task(numbers, run, op_id="mine", outputs=["out"])
+
+
+def test_a_task_with_an_output_of_another_app(app, numbers):
+    with refused("task(outputs=...) got something of the app 'other'", "app.output(...) of this app"):
+        app.task(numbers, run, op_id="mine", outputs=[App("other").output("out")])
+
+
+def test_a_task_with_a_window_that_is_no_interval(app, numbers):
+    with refused("task(window=...) got 10, which is no Every", "window=every(fn, seconds=10)"):
+        app.task(numbers, run, op_id="mine", window=10)
+
+
+def test_an_output_that_is_an_input(app, numbers):
+    with refused("the stream 'numbers' is both input and output: it would feed itself", "another stream name", app):
+        numbers.send_to(app.output("numbers"))
+
+
+def test_an_output_that_is_a_table(app, numbers):
+    table = app.table("rows", key=int, broadcast=True)
+    with refused("the stream 'rows' is both table and output", "another stream name", app):
+        numbers.join(table, max, on=abs).send_to(app.output("rows"))
+
+
+def test_an_output_that_is_an_intermediate_stream(app, numbers):
+    with refused("the stream 'mistaken-by-x' is both intermediate and output", "another stream name", app):
+        numbers.partition_by(abs, op_id="by-x").send_to(app.output("mistaken-by-x"))
+
+
+def test_dead_letters_that_are_an_input(app, numbers):
+    with refused("the stream 'numbers' is both input and dead_letter", "another stream name", app):
+        numbers.map(abs, on_error=dead_letter("numbers")).sink(print)
+
+
+def test_dead_letters_that_are_an_output(app, numbers):
+    with refused("the stream 'out' is both dead_letter and output", "another stream name", app):
+        bad = numbers.map(abs, on_error=retry(2, then=dead_letter("out")))
+        bad.send_to(app.output("out"))  # here
+
+
+def test_late_values_that_are_an_output(app, numbers):
+    with refused("the stream 'out' is both dead_letter and output", "another stream name", app):
+        numbers.window(HOURLY, count(), late=dead_letter("out")).send_to(app.output("out"))
+
+
+def test_dead_letters_of_a_broadcast_table(app, numbers):
+    wrong = "a broadcast table is read anew in every run, and would send its dead letters again each time"
+    with refused(wrong, "on_error=skip, or a table without broadcast=True", app):
+        table = app.table("rows", key=int, broadcast=True, on_error=dead_letter("bad"))  # here
+        numbers.join(table, max, on=abs).sink(print)
+
+
+@pytest.mark.parametrize("policy", [skip, retry(2, then=skip)])
+def test_a_broadcast_table_may_skip(app, numbers, policy):
+    numbers.join(app.table("rows", key=int, broadcast=True, on_error=policy), max, on=abs).sink(print)
+    app.plan()
+
+
+def test_an_output_declared_twice(app, numbers):
+    with refused("the output 'out' is declared twice", "one app.output(...), used twice", app):
+        numbers.send_to(app.output("out"))  # here
+        numbers.map(abs).send_to(app.output("out"))
+
+
+def test_an_output_declared_twice_for_a_task(app, numbers):
+    with refused("the output 'out' is declared twice", "one app.output(...), used twice", app):
+        numbers.send_to(app.output("out"))  # here
+        app.task(numbers, run, op_id="mine", outputs=[app.output("out")])
+
+
+def test_an_id_that_is_taken(app, numbers):
+    with refused("the id 'same' is already that of the map at", 'op_id="by-carrier"', app):
+        doubled = numbers.map(abs, op_id="same")
+        doubled.map(abs, op_id="same").sink(print)  # here
+
+
+def test_two_windows_that_would_share_state(app, numbers):
+    with refused("the id 'window-numbers' is already that of the window at", 'window(..., op_id="by-carrier")', app):
+        numbers.window(HOURLY, count()).sink(print)
+        numbers.window(tumbling(hours=2), mean(abs)).sink(print)  # here
+
+
+def test_ids_that_differ_in_punctuation(app, numbers):
+    with refused("its id differs from 'a-b' only in punctuation", "a more distinct op_id=", app):
+        twice = numbers.map(abs, op_id="a-b")
+        twice.map(abs, op_id="a_b").sink(print)  # here
+
+
+def test_an_intermediate_stream_whose_name_is_too_long():
+    app = App("a" * 120)
+    with refused("is too long", "a shorter op_id=, or name of the app", app):
+        numbers_of(app).partition_by(abs, op_id="b" * 80).sink(print)
+
+
+def test_a_window_over_messages_without_key(app):
+    with refused("its messages have no key", ".partition_by(lambda value: ..., ...) before it, or window_all(", app):
+        numbers_of(app).window(HOURLY, count()).sink(print)
+
+
+def test_process_over_messages_without_key(app):
+    with refused("its messages have no key", "or key= on the input", app):
+        numbers_of(app).process(max).sink(print)
+
+
+def test_a_merge_of_messages_with_and_without_key(app):
+    keyed, plain = app.input("keyed", value=int, key=abs), app.input("plain", value=int)
+    with refused("its messages have no key", ".partition_by(", app):
+        keyed.merge(plain).window(HOURLY, count()).sink(print)
+
+
+def test_a_merge_of_keys_of_different_serdes(app, numbers):
+    with refused("it merges streams whose keys have different serdes", "key= or key_type= alike on each", app):
+        numbers.merge(app.input("others", value=int, key=str)).sink(print)
+
+
+def test_an_output_of_keys_of_different_serdes(app, numbers):
+    out = app.output("out")
+    with refused("messages with keys of different serdes go to 'out'", "key= or key_type= alike", app):
+        numbers.send_to(out)  # here
+        app.input("others", value=int, key=str).send_to(out)
+
+
+def test_keys_that_do_not_meet_for_their_partitions(app):
+    few, many = (app.input(f"{count}-numbers", value=int, key=int, partitions=count) for count in (2, 4))
+    wrong = "streams of 2 partitions by hash and 4 partitions by hash are merged above, so equal keys do not meet"
+    with refused(wrong, ".partition_by(...) before it", app):
+        few.merge(many).window(HOURLY, count()).sink(print)  # here
+
+
+def test_keys_that_do_not_meet_for_their_partitioner(app, numbers):
+    with refused("1 partitions by hash and 2 partitions by ranges([10])", ".partition_by(...) before it", app):
+        by_range = app.input("others", value=int).partition_by(abs, by=ranges([10]), key_type=int)
+        by_range.merge(numbers).process(max).sink(print)  # here
+
+
+AROUND = "it brings messages together with what was repartitioned from them, and would wait for itself"
+
+
+def test_a_stream_that_meets_what_was_repartitioned_from_it(app, numbers):
+    with refused(AROUND, ".partition_by(...) on both, before they meet", app):
+        by_abs = numbers.partition_by(abs, key_type=int)
+        numbers.merge(by_abs).sink(print)  # here
+
+
+def test_streams_that_meet_on_a_long_way_round(app, numbers):
+    others = app.input("others", value=int, key=int)
+    with refused(AROUND, ".partition_by(...) on both, before they meet", app):
+        first = numbers.partition_by(abs, op_id="first", key_type=int).merge(others)
+        numbers.merge(first.partition_by(abs, op_id="second", key_type=int)).sink(print)  # here
+
+
+def test_streams_that_are_repartitioned_before_they_meet(app, numbers):
+    by_abs = numbers.partition_by(abs, op_id="first")
+    by_abs.merge(numbers.partition_by(abs, op_id="second")).sink(print)
+    app.plan()
+
+
+def test_a_table_without_key(app, numbers):
+    with refused("a table needs the key of its rows", "key=str, or key=lambda row: row.id", app):
+        table = app.table("rows", key=None, broadcast=True)  # here
+        numbers.join(table, max, on=abs).sink(print)
+
+
+def test_a_broadcast_table_joined_by_key(app, numbers):
+    table = app.table("rows", key=int, broadcast=True)
+    with refused("a broadcast table is looked into by a function", "on=lambda value: value.id", app):
+        numbers.join(table, max).sink(print)
+
+
+def test_a_partitioned_table_joined_by_a_function(app, numbers):
+    table = app.table("rows", key=int)
+    with refused("on= may ask for any key, and a task has only its own partition", "broadcast=True on the table", app):
+        numbers.join(table, max, on=abs).sink(print)
+
+
+def test_a_join_of_other_partitions(app, numbers):
+    table = app.table("rows", key=int, partitions=3)
+    wrong = "the stream has 1 partitions and the table 'rows' 3, so equal keys do not meet"
+    with refused(wrong, "partitions=3) before it, or broadcast=True", app):
+        numbers.join(table, max).sink(print)
+
+
+def test_a_join_of_other_keys(app, numbers):
+    table = app.table("rows", key=str)
+    with refused("the stream's keys and those of the table 'rows' have different serdes", "key_type=...", app):
+        numbers.join(table, max).sink(print)
+
+
+def test_a_join_behind_another_partitioner(app, numbers):
+    table = app.table("rows", key=int, partitions=2)
+    with refused("the stream is partitioned by ranges([10]), the table by hash", "by=hash_ in partition_by", app):
+        numbers.partition_by(abs, by=ranges([10])).join(table, max).sink(print)
+
+
+def test_a_join_with_tables_of_different_partitions(app, numbers):
+    tables = [app.table(f"{count}-rows", key=int, partitions=count) for count in (2, 3)]
+    with refused("it is joined with tables of [2, 3] partitions", "tables of one partition count", app):
+        keyed = numbers.partition_by(abs)  # here
+        keyed.join(tables[0], max, op_id="one").join(tables[1], max, op_id="other").sink(print)
+
+
+def test_more_partitions_than_may_be(app, numbers):
+    with refused("partitions=300 is above the cap max_partitions=256", "partitions=256", app):
+        numbers.partition_by(abs, partitions=300).sink(print)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 4])
+def test_ranges_that_do_not_fill_the_partitions(app, numbers, partitions):
+    wrong = f"ranges([10, 20]) makes 3 ranges, and partitions={partitions}"
+    with refused(wrong, "partitions=3, or leave it out", app):
+        numbers.partition_by(abs, by=ranges([10, 20]), partitions=partitions).sink(print)
+
+
+def test_ranges_say_how_many_partitions_there_are(app, numbers):
+    numbers.partition_by(abs, by=ranges([10, 20]), op_id="by-range").sink(print)
+    assert app.plan().stream("mistaken-by-range").partitions == 3
+
+
+PATIENT = retry(3, backoff_ms=100)
+
+
+def test_waiting_on_the_event_loop(app, numbers):
+    with refused("waiting between retries would block the event loop", "Options(threads=N); or async", app):
+        numbers.map(abs, on_error=PATIENT).sink(print)
+
+
+def test_waiting_in_a_thread():
+    app = App("patient", Options(threads=2))
+    numbers_of(app).map(abs, on_error=PATIENT).sink(print)
+    app.plan()
+
+
+def test_waiting_beside_async_operators_which_run_on_the_loop():
+    app = App("mistaken", Options(threads=2))
+    with refused("would block the event loop", "and a partition_by between it and what is async", app):
+        slow = numbers_of(app).map(abs, on_error=PATIENT)  # here
+        slow.async_flat_map(later).sink(print)
+
+
+def test_waiting_for_async_calls_is_no_mistake(app, numbers):
+    numbers.async_flat_map(later, on_error=PATIENT, timeout_ms=100).sink(print)
+    app.plan()
+
+
+TOO_LONG = "a commit waits max_drain_ms = 30,000 ms at most"
+SHORTER = "a shorter timeout_ms=, fewer retries, or a partition_by between the async operators"
+
+
+def test_async_calls_that_may_take_too_long(app, numbers):
+    with refused(f"a call may take 40,000 ms along this path, and {TOO_LONG}", SHORTER, app):
+        numbers.async_flat_map(later, timeout_ms=10_000, on_error=retry(3)).sink(print)
+
+
+def test_async_calls_that_may_take_too_long_together(app, numbers):
+    with refused(f"a call may take 40,000 ms along this path, and {TOO_LONG}", SHORTER, app):
+        once = numbers.async_flat_map(later, timeout_ms=20_000, op_id="once")
+        once.async_flat_map(later, timeout_ms=20_000).sink(print)  # here
+
+
+def test_async_calls_of_different_stages_are_not_summed(app, numbers):
+    once = numbers.async_flat_map(later, timeout_ms=20_000, op_id="once").partition_by(abs)
+    once.async_flat_map(later, timeout_ms=20_000).sink(print)
+    assert [stage.drain_ms for stage in app.plan().stages] == [20_000, 20_000]
+
+
+def test_an_async_sink_that_may_take_too_long(app, numbers):
+    with refused(f"a call may take 40,000 ms along this path, and {TOO_LONG}", SHORTER, app):
+        numbers.sink(later, timeout_ms=40_000)
+
+
+def test_an_async_task_that_may_take_too_long(app, numbers):
+    async def process(message, context):
+        """Do nothing."""
+
+    with refused(f"a call may take 40,000 ms along this path, and {TOO_LONG}", SHORTER, app):
+        app.task(numbers, process, op_id="mine", timeout_ms=40_000)
+
+
+def test_a_plain_task_has_no_timeout(app, numbers):
+    app.task(numbers, run, op_id="mine", timeout_ms=40_000, window=every(print, seconds=1))
+    app.plan()
