@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import networkx
 
@@ -75,32 +75,34 @@ class Graph:
                 yield from self.key_joins(child)
 
 
-def build(app: str, specs: Iterable[Spec]) -> Graph:
-    """Give every spec its id and link it to its parents; raises PlanError for ids that are taken or malformed.
+def identified(spec: Spec, known: Mapping[str, Spec]) -> Spec:
+    """Return `spec` with its id, given those that came before; raises PlanError where it is taken or malformed.
 
     Ids are the user's, or derived from kind and origin: state and intermediate streams are found again by them, so
     they never come from a counter, except for stateless operators, which are only drawn.
     """
-    named: dict[str, Spec] = {}
+    id = spec.op_id or _derive(spec, known)
+    _check_id(spec, id, known)
+    return replace(spec, op_id=id)
+
+
+def build(app: str, specs: Mapping[str, Spec]) -> Graph:
+    """Link operators, given by id and parents first, to their parents."""
     edges: networkx.DiGraph[str] = networkx.DiGraph()
-    for spec in specs:
-        id = spec.op_id or _derive(spec, named)
-        _check_id(spec, id, named)
-        object.__setattr__(spec, "op_id", id)
-        named[id] = spec
+    for id, spec in specs.items():
         edges.add_node(id)
         edges.add_edges_from((parent.op_id or "", id) for parent in spec.parents)
-    return Graph(app, named, edges)
+    return Graph(app, dict(specs), edges)
 
 
-def _derive(spec: Spec, named: dict[str, Spec]) -> str:
+def _derive(spec: Spec, known: Mapping[str, Spec]) -> str:
     if isinstance(spec, Input):
         return re.sub(r"[^A-Za-z0-9._-]", "_", spec.stream)
     subject = spec.output.stream if isinstance(spec, SendTo) else "-".join(_origins(spec))
     id = f"{spec.kind}-{subject}"[:180]
-    if spec.needs_id or id not in named:
+    if spec.needs_id or id not in known:
         return id
-    return next(f"{id}-{n}" for n in range(2, len(named) + 3) if f"{id}-{n}" not in named)
+    return next(f"{id}-{n}" for n in range(2, len(known) + 3) if f"{id}-{n}" not in known)
 
 
 def _origins(spec: Spec) -> list[str]:
@@ -114,12 +116,12 @@ def _origins(spec: Spec) -> list[str]:
     return list(found) if len(found) == 1 or not isinstance(spec, TableJoin) else list(found)[:1]
 
 
-def _check_id(spec: Spec, id: str, named: dict[str, Spec]) -> None:
+def _check_id(spec: Spec, id: str, known: Mapping[str, Spec]) -> None:
     if not NAME.fullmatch(id):
         raise refuse(spec, f"the id {id!r} can't name a stream or a store", "letters, digits, '.', '_' and '-' only")
-    if id not in named:
+    if id not in known:
         return
-    other = named[id]
+    other = known[id]
     if isinstance(spec, Input):
         raise refuse(spec, f"{id!r} is already read at {other.site}", "use that stream twice; streams can be shared")
     raise refuse(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_origin, overload
 
 from operators.base import Serde, Site, Spec
 from operators.io import Input, Output
@@ -58,7 +58,7 @@ class App:
         self.options = Options() if options is None else options
         check_options(site, self.options)
         self.around: tuple[Around, ...] = ()
-        self._specs: list[Spec] = []
+        self._specs: dict[str, Spec] = {}
 
     @overload
     def input(
@@ -219,8 +219,7 @@ class App:
         spec = TableSpec(
             stream=stream, partitions=partitions, broadcast=broadcast, **_read_as(site, "table", value, key, on_error)
         )
-        self.add(spec)
-        return Table(self, spec)
+        return Table(self, self.add(spec))
 
     @overload
     def output(
@@ -366,14 +365,17 @@ class App:
         return running(self.graph(), self.options, self.around, data, **how)
 
     def add(self, spec: Any) -> Any:
-        """Keep a spec; the fluent methods call this."""
-        self._specs.append(spec)
-        return spec
+        """Keep a spec under its id, and return it with that; the fluent methods call this."""
+        named = graphs.identified(spec, self._specs)
+        assert named.op_id is not None
+        self._specs[named.op_id] = named
+        return named
 
 
 def _read_as(site: Site, said: str, value: Any, key: Any, on_error: Policy) -> dict[str, Any]:
     check_policy(site, on_error)
-    computed = callable(key) and not isinstance(key, type) and not hasattr(key, "decode")
+    declared = isinstance(key, type) or get_origin(key) is not None or hasattr(key, "decode")
+    computed = callable(key) and not declared
     return {
         "site": site,
         "on_error": on_error,

@@ -49,7 +49,8 @@ def test_functions_of_one_message_pass_their_types_on() -> None:
 
 def test_a_key_changes_its_type() -> None:
     assert_type(views.partition_by(lambda view: len(view.page)), MessageStream[int, View])
-    assert_type(views.partition_by(lambda view: (view.page, len(view.page))), MessageStream[tuple[str, int], View])
+    pairs = views.partition_by(lambda view: (view.page, len(view.page)), op_id="by-pair")
+    assert_type(pairs, MessageStream[tuple[str, int], View])
 
 
 def test_streams_divide_and_unite() -> None:
@@ -61,9 +62,8 @@ def test_streams_divide_and_unite() -> None:
 def test_windows_know_key_and_result() -> None:
     counted = views.window(tumbling(hours=1), count())
     assert_type(counted, MessageStream[str, Pane[str, int]])
-    assert_type(
-        views.window(tumbling(hours=1), mean(lambda view: view.seconds)), MessageStream[str, Pane[str, float | None]]
-    )
+    means = views.window(tumbling(hours=1), mean(lambda view: view.seconds), op_id="means")
+    assert_type(means, MessageStream[str, Pane[str, float | None]])
     assert_type(counted.map(lambda pane: pane.value), MessageStream[str, int])
 
 
