@@ -5,13 +5,16 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from operators.sites import check_plain, mistake, takes
 
 V = TypeVar("V")
 R = TypeVar("R")
+
+Ready = Callable[[Any], Any]
+"""Makes a user's function ready to be called in one task."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,14 @@ class Aggregation(Generic[V, R]):
     merge: Callable[[Any, Any], Any]
     finish: Callable[[Any], R]
     order_sensitive: bool = False
+    remake: Callable[[Ready], Aggregation[V, R]] | None = None
+
+    def made_of(self, ready: Ready) -> Aggregation[V, R]:
+        """Return the same over what `ready` makes of each of the user's functions in it."""
+        if self.remake is not None:
+            return self.remake(ready)
+        named = {name: ready(getattr(self, name)) for name in ("init", "add", "merge", "finish")}
+        return replace(self, **named)
 
     def __str__(self) -> str:
         return self.name
@@ -47,7 +58,14 @@ def count() -> Aggregation[Any, int]:
     >>> over(count(), ["a", "b"])
     2
     """
-    return Aggregation("count", int, lambda total, values: total + len(values), lambda a, b: a + b, _itself)
+    return Aggregation(
+        "count",
+        int,
+        lambda total, values: total + len(values),
+        lambda a, b: a + b,
+        _itself,
+        remake=lambda ready: count(),
+    )
 
 
 def mean(of: Callable[[V], float | None]) -> Aggregation[V, float | None]:
@@ -68,7 +86,9 @@ def mean(of: Callable[[V], float | None]) -> Aggregation[V, float | None]:
     def merge(a: Any, b: Any) -> Any:
         return (a[0] + b[0], exact_sum([*a[1], *b[1]]))
 
-    return Aggregation("mean", lambda: (0, ()), add, merge, lambda state: _mean(*state))
+    return Aggregation(
+        "mean", lambda: (0, ()), add, merge, lambda state: _mean(*state), remake=lambda ready: mean(ready(of))
+    )
 
 
 def total(of: Callable[[V], float | None]) -> Aggregation[V, float]:
@@ -82,7 +102,9 @@ def total(of: Callable[[V], float | None]) -> Aggregation[V, float]:
     def add(state: Any, values: list[V]) -> Any:
         return exact_sum([*state, *(number for number in map(of, values) if number is not None)])
 
-    return Aggregation("total", tuple, add, lambda a, b: exact_sum([*a, *b]), _round)
+    return Aggregation(
+        "total", tuple, add, lambda a, b: exact_sum([*a, *b]), _round, remake=lambda ready: total(ready(of))
+    )
 
 
 def maximum(of: Callable[[V], Any]) -> Aggregation[V, Any]:
@@ -91,7 +113,7 @@ def maximum(of: Callable[[V], Any]) -> Aggregation[V, Any]:
     >>> over(maximum(len), ["a", "abc", "ab"])
     3
     """
-    return _extreme("maximum", of, max)
+    return _extreme("maximum", of, max, lambda ready: maximum(ready(of)))
 
 
 def minimum(of: Callable[[V], Any]) -> Aggregation[V, Any]:
@@ -100,7 +122,7 @@ def minimum(of: Callable[[V], Any]) -> Aggregation[V, Any]:
     >>> over(minimum(len), ["ab", "abc"])
     2
     """
-    return _extreme("minimum", of, min)
+    return _extreme("minimum", of, min, lambda ready: minimum(ready(of)))
 
 
 def collect() -> Aggregation[V, list[V]]:
@@ -113,7 +135,7 @@ def collect() -> Aggregation[V, list[V]]:
     def add(state: Any, values: list[V]) -> Any:
         return (*state, *values)
 
-    return Aggregation("collect", tuple, add, add, list, order_sensitive=True)
+    return Aggregation("collect", tuple, add, add, list, order_sensitive=True, remake=lambda ready: collect())
 
 
 def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None) -> Aggregation[V, list[V]]:
@@ -141,6 +163,7 @@ def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None
         lambda a, b: first([*a, *b]),
         list,
         order_sensitive=then is None,
+        remake=lambda ready: top_k(k, ready(by), None if then is None else ready(then)),
     )
 
 
@@ -168,7 +191,11 @@ def fold(
             state = add(state, value)
         return state
 
-    return Aggregation("fold", init, add_all, merge or _no_merge, finish, order_sensitive=merge is None)
+    def remake(ready: Ready) -> Aggregation[V, R]:
+        finished = finish if finish is _itself else ready(finish)
+        return fold(ready(init), ready(add), None if merge is None else ready(merge), finished)
+
+    return Aggregation("fold", init, add_all, merge or _no_merge, finish, merge is None, remake)
 
 
 def aggregate(into: Callable[..., R], **parts: Aggregation[V, Any]) -> Aggregation[V, R]:
@@ -194,6 +221,7 @@ def aggregate(into: Callable[..., R], **parts: Aggregation[V, Any]) -> Aggregati
         lambda a, b: tuple(part.merge(one, other) for part, one, other in zip(each, a, b, strict=True)),
         lambda state: into(**{n: part.finish(one) for n, part, one in zip(names, each, state, strict=True)}),
         order_sensitive=any(part.order_sensitive for part in each),
+        remake=lambda ready: aggregate(ready(into), **{name: part.made_of(ready) for name, part in parts.items()}),
     )
 
 
@@ -234,7 +262,12 @@ def _mean(number: int, expansion: tuple[float, ...]) -> float | None:
     return _round(expansion) / number if number else None
 
 
-def _extreme(name: str, of: Callable[[V], Any], best: Callable[[list[Any]], Any]) -> Aggregation[V, Any]:
+def _extreme(
+    name: str,
+    of: Callable[[V], Any],
+    best: Callable[[list[Any]], Any],
+    remake: Callable[[Ready], Aggregation[V, Any]],
+) -> Aggregation[V, Any]:
     check_plain(f"{name}(...)", of)
 
     def add(state: Any, values: list[V]) -> Any:
@@ -246,7 +279,7 @@ def _extreme(name: str, of: Callable[[V], Any], best: Callable[[list[Any]], Any]
     def merge(a: Any, b: Any) -> Any:
         return b if a is None else a if b is None else best([a, b])
 
-    return Aggregation(name, lambda: None, add, merge, _itself)
+    return Aggregation(name, lambda: None, add, merge, _itself, remake=remake)
 
 
 def _no_merge(a: Any, b: Any) -> Any:

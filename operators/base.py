@@ -201,5 +201,8 @@ class Context:
     counters: dict[str, int] = field(default_factory=dict)
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add `by` to a counter that the run's metrics show under the operator."""
+        """Add `by` to a counter that the run's metrics show under the operator.
+
+        It counts calls: a record that is tried again counts again.
+        """
         self.counters[name] = self.counters.get(name, 0) + by

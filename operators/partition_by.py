@@ -123,8 +123,8 @@ class PartitionBy(Spec):
     needs_id: ClassVar[bool] = True
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The function that gives the key."""
-        return {"key": self.key_of}
+        """The function that gives the key, and the user's own choice of partition."""
+        return {"key": self.key_of} | ({"by": self.by.function} if isinstance(self.by, ByFunction) else {})
 
     def describe(self) -> str:
         """The partitioner, where it is not the usual one."""

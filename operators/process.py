@@ -33,7 +33,7 @@ class Process(Spec):
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The user's functions."""
-        named = {"on_message": self.on_message, "on_timer": self.on_timer}
+        named = {"on_message": self.on_message, "on_timer": self.on_timer, "init": self.init}
         return {name: function for name, function in named.items() if function is not None}
 
 
@@ -100,7 +100,7 @@ class ProcessOperator:
         if spec.on_timer is None:
             functions = {**functions, "on_timer": _no_timer}
         self.on_message, self.on_timer = functions["on_message"], functions["on_timer"]
-        self.init = spec.init
+        self.init = functions.get("init")
         self.store = store
         self.decode_key = decode_key
         self._due = self._first_due()

@@ -53,6 +53,10 @@ class Window(Spec):
         """As the aggregation says."""
         return self.aggregation.order_sensitive
 
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The aggregation, in which the user's functions are."""
+        return {"aggregation": self.aggregation}  # type: ignore[dict-item]
+
     def describe(self) -> str:
         """The windows and the aggregation."""
         return f"{self.windows}: {self.aggregation}"
@@ -61,9 +65,15 @@ class Window(Spec):
 class WindowOperator:
     """The windows of one task: an accumulator per (end, key) in the store, fired in that order."""
 
-    def __init__(self, spec: Window, store: Store, decode_key: Callable[[bytes], Any]) -> None:
+    def __init__(
+        self,
+        spec: Window,
+        store: Store,
+        decode_key: Callable[[bytes], Any],
+        aggregation: Aggregation[Any, Any] | None = None,
+    ) -> None:
         self.windows = spec.windows
-        self.aggregation = spec.aggregation
+        self.aggregation = aggregation or spec.aggregation
         self.store = store
         self.decode_key = decode_key
         self.late: Batch | None = None

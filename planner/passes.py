@@ -296,7 +296,8 @@ def _short(site: Site) -> str:
 
 
 def _names(spec: Spec) -> str:
-    return ", ".join(label_of(one) for one in spec.functions().values() if callable(one))
+    named = spec.functions().items()
+    return ", ".join(label_of(one) for name, one in named if callable(one) and name != "init")
 
 
 def _policy(policy: Any) -> str:

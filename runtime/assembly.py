@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from operators.async_flat_map import AsyncFlatMap
 from operators.base import Batch, Operator, Serde, Spec
 from operators.io import Input, Output, SendTo, Sink, Table
-from operators.partition_by import PartitionBy, hash_
+from operators.partition_by import ByFunction, PartitionBy, hash_
 from operators.policies import DeadLetter
 from operators.table_join import TableContents, TableJoin
 from operators.task import Effects, TaskContext, TaskOperator
@@ -52,25 +53,39 @@ class Assembly:
 
     def tasks(self, broadcast: Mapping[str, TableContents]) -> list[Task]:
         """Make every task."""
-        count = max(stage.partitions for stage in self.plan.stages)
-        return [_TaskBuilder(self, number, broadcast).build() for number in range(count)]
+        made: list[Task] = []
+        try:
+            for number in range(max(stage.partitions for stage in self.plan.stages)):
+                made.append(_TaskBuilder(self, number, broadcast).build())
+        except BaseException:
+            for task in made:
+                with suppress(Exception):  # what was wrong first is what is told
+                    task.close()
+            raise
+        return made
 
-    def broadcast_tables(self) -> dict[str, tuple[list[Reader], TableContents, Guard]]:
+    def shared_functions(self) -> Functions:
+        """Make ready the functions that belong to no task: those of broadcast tables."""
+        specs = [spec for spec in self.graph.specs.values() if isinstance(spec, Table) and spec.broadcast]
+        return Functions(self.plan.app, 0, specs, self.around)
+
+    def broadcast_tables(self, functions: Functions) -> dict[str, tuple[list[Reader], TableContents, Guard]]:
         """Make the tables that all tasks share: read from their beginning in every run, and kept in memory."""
         found = {}
         for id, spec in self.graph.specs.items():
             if isinstance(spec, Table) and spec.broadcast:
                 contents = TableContents(MemoryStore(id))
                 readers = [
-                    self.reader(spec, stream, partition, Checkpoint(0))
+                    self.reader(spec, stream, partition, Checkpoint(0), functions)
                     for stream in self.bindings.streams_of(spec)
                     for partition in range(self.bindings.partitions(stream))
                 ]
                 found[id] = (readers, contents, _table_guard(self.graph, id, contents.store, Outputs(0)))
         return found
 
-    def reader(self, spec: Input, stream: str, partition: int, checkpoint: Checkpoint) -> Reader:
+    def reader(self, spec: Input, stream: str, partition: int, checkpoint: Checkpoint, functions: Functions) -> Reader:
         """Make the reader of one source partition."""
+        named = functions.by_operator[spec.op_id or ""]
         source = self.bindings.sources.get(stream)
         key = spec.key if spec.key is not None else Tagged() if spec.key_of else None
         return Reader(
@@ -78,8 +93,8 @@ class Assembly:
             Decoding(
                 value=source.serde(spec.value) if source is not None else spec.value,
                 key=key,
-                key_of=spec.key_of,
-                timestamp_of=spec.timestamp_of,
+                key_of=named.get("key"),
+                timestamp_of=named.get("timestamp"),
                 stamped=self._needs_event_time(spec),
                 tombstones=isinstance(spec, Table),
             ),
@@ -112,6 +127,7 @@ class _TaskBuilder:
         self.checkpoint = assembly.checkpoints.get(str(number), Checkpoint(0))
         self.tables = dict(broadcast)
         specs = [self.graph.specs[id] for stage in self.stages for id in stage.operators]
+        specs += [spec for spec in self.graph.specs.values() if isinstance(spec, Table) and not spec.broadcast]
         self.functions = Functions(assembly.plan.app, number, specs, assembly.around)
         self.outputs = Outputs(number)
         self.stores: dict[str, Any] = {}
@@ -187,7 +203,7 @@ class _TaskBuilder:
             if isinstance(spec, Input):
                 for stream in bindings.streams_of(spec):
                     if self.number < bindings.partitions(stream):
-                        yield self.assembly.reader(spec, stream, self.number, self.checkpoint)
+                        yield self.assembly.reader(spec, stream, self.number, self.checkpoint, self.functions)
         for id, spec in self.graph.specs.items():
             if spec.repartitions and set(self.graph.children(id)) & set(stage.operators):
                 stream = intermediate_of(self.graph, spec)
@@ -198,7 +214,7 @@ class _TaskBuilder:
         writing = next(stage for stage in self.assembly.plan.stages if id in stage.operators)
         return Reader(
             self.assembly.bindings.origin(stream, self.number),
-            Decoding(value=spec.value or Tagged(), key=None, trusted=True),
+            Decoding(value=spec.value or Tagged(), key=None, trusted=True, tombstones=True),
             entry=id,
             position=_position(self.checkpoint, stream, self.number),
             producers=[str(task) for task in range(writing.partitions)],
@@ -233,6 +249,8 @@ class _TaskBuilder:
         key: Serde | None = self.graph.key_serde(id) or Tagged()
         partitions = self.assembly.bindings.partitions(stream)
         by = spec.by if isinstance(spec, PartitionBy) else hash_
+        if isinstance(by, ByFunction):
+            by = ByFunction(self.functions.by_operator[id]["by"])
         return Destination(stream, partitions, spec.value or Tagged(), key, by)
 
     def _task_exit(self, id: str, spec: TaskSpec) -> TaskExit:
@@ -262,7 +280,7 @@ class _TaskBuilder:
         stream = spec.stream
         if self.number < self.assembly.bindings.partitions(stream):
             contents = TableContents(self._store(id, spec, spec.value))
-            reader = self.assembly.reader(spec, stream, self.number, self.checkpoint)
+            reader = self.assembly.reader(spec, stream, self.number, self.checkpoint, self.functions)
             guard = _table_guard(self.graph, id, contents.store, self.outputs)
             self.task.tables[stream] = (reader, contents, guard)
             self.tables[id] = contents

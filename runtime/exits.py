@@ -198,5 +198,5 @@ class TaskExit:
 def operator_of(spec: Any, functions: dict[str, Any], store: Any, decode_key: DecodeKey) -> Operator:
     """Build the state machine of a stateful spec."""
     if spec.kind == "window":
-        return WindowOperator(spec, store, decode_key)
+        return WindowOperator(spec, store, decode_key, functions["aggregation"])
     return ProcessOperator(spec, functions, store, decode_key)

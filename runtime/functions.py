@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from operators.aggregations import Aggregation
 from operators.base import Context, Spec
+from runtime.errors import SamzaError
 
 Around = Callable[[Callable[..., Any], str], Callable[..., Any]]
 
@@ -45,13 +47,30 @@ class Functions:
             raise failures[0]
 
     def _ready(self, thing: Any, context: Context, around: Iterable[Around]) -> Any:
+        if isinstance(thing, Aggregation):
+            return thing.made_of(lambda function: self._ready(function, context, around))
         if not callable(thing):
             return thing
-        if hasattr(thing, "open") or hasattr(thing, "close"):
-            thing = copy.deepcopy(thing)
+        if not isinstance(thing, type) and (hasattr(thing, "open") or hasattr(thing, "close")):
+            thing = _copy(thing, context)
             if hasattr(thing, "open"):
                 thing.open(context)
             self._opened.append(thing)
         for wrap in around:
-            thing = wrap(thing, context.operator)
+            wrapped = wrap(thing, context.operator)
+            if not callable(wrapped):
+                raise SamzaError(
+                    f"app.wrap: {wrap!r} made {wrapped!r} of a function of {context.operator!r}; return a function"
+                )
+            thing = wrapped
         return thing
+
+
+def _copy(thing: Any, context: Context) -> Any:
+    try:
+        return copy.deepcopy(thing)
+    except Exception as error:
+        raise SamzaError(
+            f"{context.operator}: the {type(thing).__name__} can't be copied for every task ({error}); make "
+            "connections, locks and files in open(context), not before"
+        ) from error

@@ -70,7 +70,7 @@ class Run:
                 generation = rewind(self._environment, self.plan, self._bindings, state)
             self._assemble(around, generation, until_now)
         except BaseException:
-            self._close()
+            self._close(quietly=True)
             raise
 
     def metrics(self, stores: bool = True) -> RunMetrics:
@@ -125,17 +125,20 @@ class Run:
         """Run to the end, and close everything whatever happens."""
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            await self._loop.run()
-            self._final = self.metrics()
+            try:
+                await self._loop.run()
+                self._final = self.metrics()
+            except BaseException:
+                self._close(quietly=True)
+                raise
+            self._close()
         except BaseException as error:
             if not self._done.done():
                 self._done.set_exception(error if isinstance(error, Exception) else SamzaError("the run was cancelled"))
                 self._done.exception()
             raise
-        finally:
-            self._close()
-            if not self._done.done():
-                self._done.set_result(None)
+        if not self._done.done():
+            self._done.set_result(None)
 
     def _assemble(self, around: tuple[Around, ...], generation: int, until_now: bool) -> None:
         options = self.plan.options
@@ -156,7 +159,8 @@ class Run:
             lambda: self._loop.wake(),
             self._requested,
         )
-        broadcast = assembly.broadcast_tables()
+        self._shared = assembly.shared_functions()
+        broadcast = assembly.broadcast_tables(self._shared)
         self._tasks = assembly.tasks({id: contents for id, (_, contents, _) in broadcast.items()})
         committer = Committer(self.plan.app, generation, self._graph, self._bindings, self._clock, positions)
         self._writer = ThreadPoolExecutor(1, "samza-dsl-writer")
@@ -178,10 +182,15 @@ class Run:
         if effects.commit:
             self._loop.want_commit()
 
-    def _close(self) -> None:
-        """Close users' objects, threads, bindings and the environment: each, even when another fails."""
+    def _close(self, quietly: bool = False) -> None:
+        """Close users' objects, threads, bindings and the environment: each, even when another fails.
+
+        Raises the first failure, unless something else was wrong before.
+        """
         failures: list[Exception] = []
         closers: list[Callable[[], object]] = [task.close for task in self._tasks]
+        if hasattr(self, "_shared"):
+            closers.append(self._shared.close)
         closers += [_shut(pool) for name in ("_writer", "_threads") if (pool := getattr(self, name, None))]
         if hasattr(self, "_bindings"):
             closers.append(self._bindings.close)
@@ -193,7 +202,7 @@ class Run:
                 close()
             except Exception as error:
                 failures.append(error)
-        if failures:
+        if failures and not quietly:
             raise failures[0]
 
 
