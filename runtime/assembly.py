@@ -273,8 +273,8 @@ class _TaskBuilder:
         for id, exit in lane.task_exits.items():
             spec = self.graph.specs[id]
             if isinstance(spec, TaskSpec) and spec.window is not None:
-                interval = spec.window.interval_ms
-                self.task.timers.append(Timer(interval, exit, self.assembly.clock.elapsed_ms() + interval))
+                interval, now = spec.window.interval_ms, self.assembly.clock.elapsed_ms()
+                self.task.timers.append(Timer(id, interval, exit, lane.guard, now + interval))
 
     def _add_table(self, id: str, spec: Table) -> None:
         stream = spec.stream

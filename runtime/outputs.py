@@ -8,7 +8,7 @@ from typing import Any
 
 from operators.base import Batch, Serde
 from operators.partition_by import Partitioner, hash_, murmur2
-from runtime.serdes import encode_all
+from runtime.serdes import Json, encode_all
 from runtime.systems.base import Sink
 
 
@@ -71,9 +71,10 @@ class Outputs:
                 self.append((to.stream, partition), encoded.take(places))
 
     def dead_letter(self, stream: str, row: Batch, headers: Mapping[str, bytes]) -> None:
-        """Append a record as it was stored."""
-        keys = row.keys or [None]
-        self.append((stream, 0), Batch([row.values[0]], [keys[0]], row.timestamps, None, None, [headers]))
+        """Append a record as it was stored; what never was, as that of a list, as JSON or as it is shown."""
+        keys, value = row.keys or [None], row.values[0]
+        stored = value if value is None or isinstance(value, bytes) else _shown(value)
+        self.append((stream, 0), Batch([stored], [keys[0]], row.timestamps, None, None, [headers]))
 
     def savepoint(self) -> None:
         """Remember what is pending."""
@@ -104,3 +105,10 @@ class Outputs:
             self.pending[place] = batch.copy()
         else:
             held.extend(batch)
+
+
+def _shown(value: Any) -> bytes:
+    try:
+        return Json().encode(value)
+    except Exception:
+        return repr(value).encode(errors="replace")

@@ -47,8 +47,10 @@ class Lane:
 class Timer:
     """A task's own function that is due every so often by the wall clock."""
 
+    operator: str
     interval_ms: int
     exit: TaskExit
+    guard: Guard
     due_ms: float
 
 
@@ -184,8 +186,13 @@ class Task:
         self.touched = True
         for timer in due:
             timer.due_ms = now + timer.interval_ms
-            timer.exit.call_window(self._clock.now_ms())
+            self._call_timer(timer)
         return True
+
+    def _call_timer(self, timer: Timer) -> None:
+        now_ms = self._clock.now_ms()
+        work = _attributed(timer.operator, lambda nothing: timer.exit.call_window(now_ms))
+        timer.guard.one(partial(work, Batch([])), Batch([None], timestamps=[now_ms]), Whence(timer.operator))
 
     def close(self) -> None:
         """Close the users' objects."""

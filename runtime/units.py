@@ -171,20 +171,21 @@ def results_of(units: Iterable[Unit]) -> Iterator[tuple[str, Batch]]:
     Every result has the key and the times of the message that it came from; a message of which a call failed has no
     results, and the failure.
     """
-    found: dict[str, Batch] = {}
+    found: dict[tuple[str, ...], Batch] = {}
     for unit in units:
         unit.failure = next((call.failure for _, call, _ in unit.unsettled if call.failure), None)
         for operator, call, (batch, row) in unit.unsettled if unit.failure is None else ():
-            if operator not in found:
-                found[operator] = Batch([], owners=[])
-                for name in CARRIED:
-                    setattr(found[operator], name, None if getattr(batch, name) is None else [])
-            result, number = found[operator], len(call.result)
+            columns = [name for name in CARRIED if getattr(batch, name) is not None]
+            result = found.get((operator, *columns))
+            if result is None:
+                result = found[operator, *columns] = Batch([], owners=[])
+                for name in columns:
+                    setattr(result, name, [])
+            number = len(call.result)
             result.values += call.result
-            for name in CARRIED:
-                if getattr(result, name) is not None:
-                    getattr(result, name).extend([getattr(batch, name)[row]] * number)
+            for name in columns:
+                getattr(result, name).extend([getattr(batch, name)[row]] * number)
             assert result.owners is not None
             result.owners += [unit] * number
         unit.unsettled = []
-    yield from ((operator, batch) for operator, batch in found.items() if batch.values)
+    yield from ((operator, batch) for (operator, *_), batch in found.items() if batch.values)
