@@ -182,14 +182,18 @@ app = pipeline(DATA)
 
 
 def main() -> None:
-    from flights_data import load, show
+    from flights_data import PARTITIONS, load, show
+    from rich.console import Console
+
+    from samza_dsl.live import view_of
 
     parser = argparse.ArgumentParser(description="Loads a year of flights, where it is missing, and runs to its end.")
     parser.add_argument("--data", type=Path, default=DATA, help="the directory of the embedded log")
     data = parser.parse_args().data
     load(data)
-    run = pipeline(data).run(data)
-    print(run.plan)
+    app = pipeline(data)
+    print(app.plan({"flights": PARTITIONS}))
+    app.run(data, watch=view_of(Console(highlight=False)).watch)
     show(data)
 
 

@@ -133,7 +133,7 @@ def _load_stream(log: LogEnvironment, stream: str, partitions: int, records: Cal
 
 
 def _appends(stream: str, partitions: int, records: Iterable[Record]) -> Iterator[Append]:
-    """Yield full batches, and with the last one of each partition its end."""
+    """Yield full batches, then the rest of each partition and its end."""
     batches = [Batch([], keys=[], timestamps=[]) for _ in range(partitions)]
     for record in records:
         key = record.key.encode()
@@ -147,7 +147,8 @@ def _appends(stream: str, partitions: int, records: Iterable[Record]) -> Iterato
         batch.keys.append(key)
         batch.timestamps.append(record.arrived_ms)
     for partition, batch in enumerate(batches):
-        yield Append(stream, partition, batch, END)
+        yield Append(stream, partition, batch)
+        yield Append(stream, partition, Batch([]), END)
 
 
 def _load_weather(path: Path) -> None:
