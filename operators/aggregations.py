@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -22,7 +23,8 @@ class Aggregation(Generic[V, R]):
     """How values become a result: `add` takes a whole list of values, so that it can be as fast as C.
 
     `init` makes the empty accumulator, `merge` joins two, `finish` makes the result. Accumulators are values that a
-    store can keep; `add` and `merge` return a new one (or the one given, changed).
+    store can keep; `add` and `merge` return a new one (or the one given, changed). Where only the number of values
+    matters, `add_number` takes that instead of the values.
 
     >>> largest = Aggregation("largest", int, lambda m, values: max(m, *values), max, lambda m: m)
     >>> over(largest, [3, 1])
@@ -36,6 +38,7 @@ class Aggregation(Generic[V, R]):
     finish: Callable[[Any], R]
     order_sensitive: bool = False
     remake: Callable[[Ready], Aggregation[V, R]] | None = None
+    add_number: Callable[[Any, int], Any] | None = None
 
     def made_of(self, ready: Ready) -> Aggregation[V, R]:
         """Return the same over what `ready` makes of each of the user's functions in it."""
@@ -65,6 +68,7 @@ def count() -> Aggregation[Any, int]:
         lambda a, b: a + b,
         _itself,
         remake=lambda ready: count(),
+        add_number=operator.add,
     )
 
 

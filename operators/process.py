@@ -138,6 +138,13 @@ class ProcessOperator:
         """Return the time of the first timer."""
         return self._due
 
+    def write_back(self) -> None:
+        """All is in the store."""
+
+    def forget(self) -> None:
+        """Look up again when the first timer is due."""
+        self._due = self._first_due()
+
     def set_timer(self, key: bytes, at_ms: int) -> None:
         """Remember a timer of `key`."""
         self.store.put(self.timer_place(key, at_ms), True)

@@ -85,3 +85,9 @@ class TableContents:
     def next_due(self) -> int:
         """Nothing fires."""
         return MAX_TIMESTAMP + 1
+
+    def write_back(self) -> None:
+        """All is in the store."""
+
+    def forget(self) -> None:
+        """Nothing is held beside the store."""

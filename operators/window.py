@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import compress
+from operator import lt
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -19,6 +22,10 @@ R = TypeVar("R")
 
 SHIFT = 2**63
 """Added to timestamps in store keys, so that their bytes sort as the numbers do."""
+MOST_HELD = 100_000
+"""Accumulators that are held beside the store; more are written back at once."""
+FEW = 6
+"""Windows in one batch that are told apart by one look at all rows each."""
 
 
 class Pane(msgspec.Struct, Generic[K, R], frozen=True):
@@ -63,7 +70,11 @@ class Window(Spec):
 
 
 class WindowOperator:
-    """The windows of one task: an accumulator per (end, key) in the store, fired in that order."""
+    """The windows of one task: an accumulator per (end, key), fired in that order.
+
+    What has changed since the last commit is held beside the store as plain dicts, by window: a window that opens and
+    fires between two commits never touches the store.
+    """
 
     def __init__(
         self,
@@ -77,60 +88,149 @@ class WindowOperator:
         self.store = store
         self.decode_key = decode_key
         self.late: Batch | None = None
-        self._due = self._first_due()
+        self._changed: dict[int, dict[bytes, Any]] = {}
+        """Accumulators by window start and key."""
+        self._stored: set[int] = set()
+        """The ends of windows that have something in the store."""
+        self._open: list[int] = []
+        """The ends of all open windows, as a heap."""
+        self.forget()
 
     def process(self, batch: Batch) -> Batch | None:
         """Fold the values in; those whose window has passed for their own source are left in `late`."""
-        keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
-        assert timestamps is not None and stamps is not None
+        keys = batch.keys
+        assert batch.timestamps is not None and batch.stamps is not None
         if keys is None or None in keys:
             raise ValueError("a record has no key, and a window needs one; partition_by(...) first, or window_all(...)")
-        starts = self.windows.starts(timestamps)
-        self.late = None
-        if self.windows.end(min(starts)) <= max(stamps):
-            batch, starts = self._set_late_aside(batch, starts)
-        groups: defaultdict[tuple[Any, int], list[Any]] = defaultdict(list)
-        for key, start, value in zip(batch.keys or (), starts, batch.values, strict=True):
-            groups[key, start].append(value)
-        add, get, put, end_of = self.aggregation.add, self.store.get, self.store.put, self.windows.end
-        for (key, start), values in groups.items():
-            end = end_of(start)
-            place = (end + SHIFT).to_bytes(8, "big") + key
-            held = get(place)
-            put(place, (start, add(self.aggregation.init() if held is None else held[1], values)))
-            if end < self._due:
-                self._due = end
+        starts = self.windows.starts(batch.timestamps)
+        late = self._late_rows(batch.timestamps, batch.stamps, starts)
+        self.late = batch.take(late) if late else None
+        if late:
+            batch, starts = batch.without(late), list(starts)
+            for row in reversed(late):
+                del starts[row]
+        if not starts:
+            return None
+        for start, rows in _by_start(starts, batch):
+            self._fold(start, rows)
+        if sum(map(len, self._changed.values())) > MOST_HELD:
+            self.write_back()
         return None
 
     def on_watermark(self, watermark: int) -> Batch | None:
         """Fire the windows that end at or before `watermark`: the order is by end, then by key."""
-        if watermark < self._due:
+        if watermark < self.next_due():
             return None
         panes = Batch([], keys=[], timestamps=[], stamps=[])
         assert panes.keys is not None and panes.timestamps is not None
-        finish = self.aggregation.finish
-        for place, (start, state) in self.store.range(b"", (watermark + 1 + SHIFT).to_bytes(8, "big")):
-            end, key = int.from_bytes(place[:8], "big") - SHIFT, place[8:]
-            panes.values.append(Pane(self.decode_key(key), start, end, finish(state)))
-            panes.keys.append(key)
-            panes.timestamps.append(end - 1)
-            self.store.delete(place)
+        finish, decode = self.aggregation.finish, self.decode_key
+        while self._open and self._open[0] <= watermark:
+            end = heapq.heappop(self._open)
+            start, accumulators = self._take(end)
+            for key in sorted(accumulators):
+                panes.values.append(Pane(decode(key), start, end, finish(accumulators[key])))
+                panes.keys.append(key)
+            panes.timestamps += [end - 1] * len(accumulators)
         panes.stamps = list(panes.timestamps)
-        self._due = self._first_due()
         return panes if panes.values else None
 
     def next_due(self) -> int:
         """Return the smallest end of a window that is open."""
-        return self._due
+        return self._open[0] if self._open else MAX_TIMESTAMP + 1
 
-    def _first_due(self) -> int:
-        first = next(self.store.range(), None)
-        return MAX_TIMESTAMP + 1 if first is None else int.from_bytes(first[0][:8], "big") - SHIFT
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        put = self.store.put
+        for start, accumulators in self._changed.items():
+            end = self.windows.end(start)
+            prefix = _prefix(end)
+            for key, accumulator in accumulators.items():
+                put(prefix + key, (start, accumulator))
+            if accumulators:
+                self._stored.add(end)
+        self._changed.clear()
 
-    def _set_late_aside(self, batch: Batch, starts: list[int]) -> tuple[Batch, list[int]]:
+    def forget(self) -> None:
+        """Drop what has changed, and see which windows the store has."""
+        self._changed.clear()
+        self._open = []
+        place = b""
+        while (found := next(self.store.range(place), None)) is not None:
+            end = _end_of(found[0])
+            self._open.append(end)
+            place = _prefix(end + 1)
+        self._stored = set(self._open)
+
+    def _fold(self, start: int, rows: Batch) -> None:
+        """Fold rows that fall in one window."""
+        end = self.windows.end(start)
+        accumulators = self._changed.get(start)
+        if accumulators is None:
+            accumulators = self._changed[start] = {}
+            if end not in self._stored and end not in self._open:
+                heapq.heappush(self._open, end)
+        stored, aggregation = end in self._stored, self.aggregation
+        add: Callable[[Any, Any], Any] = aggregation.add_number or aggregation.add
+        assert rows.keys is not None
+        groups: dict[Any, Any] = Counter(rows.keys) if aggregation.add_number else _values_by_key(rows)
+        for key, group in groups.items():
+            held = accumulators.get(key, accumulators)
+            if held is accumulators:
+                found = self.store.get(_prefix(end) + key) if stored else None
+                held = aggregation.init() if found is None else found[1]
+            accumulators[key] = add(held, group)
+
+    def _take(self, end: int) -> tuple[int, dict[bytes, Any]]:
+        """Remove a window, and return its start and its accumulators."""
+        start, accumulators = 0, {}
+        if end in self._stored:
+            self._stored.discard(end)
+            for place, (start, accumulator) in self.store.range(_prefix(end), _prefix(end + 1)):  # noqa: B007
+                accumulators[place[8:]] = accumulator
+                self.store.delete(place)
+        for changed in self._changed:
+            if self.windows.end(changed) == end:
+                start = changed
+                break
+        else:
+            return start, accumulators
+        return start, accumulators | self._changed.pop(start)
+
+    def _late_rows(self, timestamps: list[int], stamps: list[int], starts: list[int]) -> list[int]:
+        """Return the rows whose window ends at or before their stamp; only those behind their stamp can be such."""
+        behind = compress(range(len(starts)), map(lt, timestamps, stamps))
         end_of = self.windows.end
-        stamps = batch.stamps or []
-        late = [row for row, start in enumerate(starts) if end_of(start) <= stamps[row]]
-        on_time = sorted(set(range(len(starts))).difference(late))
-        self.late = batch.take(late) if late else None
-        return batch.take(on_time), [starts[row] for row in on_time]
+        return [row for row in behind if end_of(starts[row]) <= stamps[row]]
+
+
+def _by_start(starts: list[int], batch: Batch) -> Iterator[tuple[int, Batch]]:
+    """Yield each window's rows, with their keys and values."""
+    distinct = set(starts)
+    if len(distinct) == 1:
+        yield starts[0], batch
+    elif len(distinct) <= FEW:
+        for start in distinct:
+            mine = list(map(start.__eq__, starts))
+            yield start, Batch(list(compress(batch.values, mine)), list(compress(batch.keys or (), mine)))
+    else:
+        rows: defaultdict[int, list[int]] = defaultdict(list)
+        for row, start in enumerate(starts):
+            rows[start].append(row)
+        keys = batch.keys or []
+        for start, places in rows.items():
+            yield start, Batch([batch.values[row] for row in places], [keys[row] for row in places])
+
+
+def _values_by_key(rows: Batch) -> dict[Any, list[Any]]:
+    groups: defaultdict[Any, list[Any]] = defaultdict(list)
+    for key, value in zip(rows.keys or (), rows.values, strict=True):
+        groups[key].append(value)
+    return groups
+
+
+def _prefix(end: int) -> bytes:
+    return (end + SHIFT).to_bytes(8, "big")
+
+
+def _end_of(place: bytes) -> int:
+    return int.from_bytes(place[:8], "big") - SHIFT

@@ -29,7 +29,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     commit_interval_ms: int = 1_000
     max_drain_ms: int = 30_000
     max_in_flight: int = 1_000
-    batch_records: int = 2_000
+    batch_records: int = 10_000
     max_uncommitted: int = 100_000
     max_partitions: int = 256
     cache_entries: int = 100_000

@@ -145,6 +145,16 @@ class Chain:
                 if fired is not None:
                     yield id, fired
 
+    def write_back(self) -> None:
+        """Have the stateful operators put everything into their stores."""
+        for operator in self.operators.values():
+            operator.write_back()
+
+    def forget(self) -> None:
+        """Have the stateful operators drop what was not yet in their stores, which were taken back."""
+        for operator in self.operators.values():
+            operator.forget()
+
     def awaits_below(self, id: str) -> bool:
         """Whether what an operator emits may reach one that awaits."""
         segment = self.segments.get(id)

@@ -42,6 +42,8 @@ class Committer:
             if not task.touched:
                 continue
             started = self._clock.elapsed_ms()
+            for lane in task.lanes:
+                lane.chain.write_back()
             appends += self._messages(task)
             state += [changes for store in task.stores.values() if (changes := store.changes()).items]
             readers = [reader for lane in task.lanes for reader in lane.readers]

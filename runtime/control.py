@@ -57,7 +57,7 @@ def to_ms(found: list[Any]) -> list[int]:
     >>> to_ms([1_000, datetime(1970, 1, 1, 0, 0, 2, tzinfo=timezone.utc)])
     [1000, 2000]
     """
-    if all(type(at) is int for at in found):
+    if set(map(type, found)) <= {int}:
         return found
     return [_one_to_ms(at) for at in found]
 

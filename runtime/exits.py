@@ -12,7 +12,7 @@ from operators.process import ProcessOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.window import WindowOperator
 from runtime.outputs import Destination, Outputs
-from runtime.serdes import Natural, encode_all
+from runtime.serdes import KeyColumn, Natural, encode_all
 
 DecodeKey = Callable[[bytes], Any]
 
@@ -37,13 +37,14 @@ class PartitionByExit:
         self._outputs = outputs
         self._to = to
         self._key_of = key_of
+        assert to.key is not None
+        self._encode_keys = KeyColumn(to.key).encode
 
     def take(self, batch: Batch) -> None:
         """Write."""
         to = self._to
-        assert to.key is not None
         keys = list(map(self._key_of, batch.values))
-        encoded = Batch(encode_all(to.value, batch.values), encode_all(to.key, keys), batch.timestamps, batch.stamps)
+        encoded = Batch(encode_all(to.value, batch.values), self._encode_keys(keys), batch.timestamps, batch.stamps)
         self._outputs.route(to, encoded, keys)
 
 

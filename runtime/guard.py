@@ -15,6 +15,9 @@ from runtime.clock import pause_ms
 from runtime.failures import Failure, Whence, tell
 from runtime.outputs import Outputs
 
+FEWER = 200
+"""Rows that are tried together where more of them failed."""
+
 
 class Guard:
     """Runs work on a chain so that a record leaves all of its effects or none.
@@ -30,7 +33,8 @@ class Guard:
         self.retried: Counter[str] = Counter()
         self._stores = stores
         self._outputs = outputs
-        self.lenient = any(not _fails(graph.specs[id].on_error) for id in chain.stage.operators)
+        specs = [graph.specs[id] for id in chain.stage.operators]
+        self.lenient = any(not _fails(spec.on_error) for spec in specs if not spec.source)
 
     def attempt(self, work: Callable[[], None]) -> Failure | None:
         """Do work; where it fails take all of it back and return the failure."""
@@ -41,6 +45,7 @@ class Guard:
                 return failure
             return None
         counts = self.chain.counts.copy()
+        self.chain.write_back()
         for store in self._stores:
             store.savepoint()
         self._outputs.savepoint()
@@ -50,6 +55,7 @@ class Guard:
             for store in self._stores:
                 store.rollback()
             self._outputs.rollback()
+            self.chain.forget()
             self.chain.counts = counts
             return failure
         for store in self._stores:
@@ -66,8 +72,11 @@ class Guard:
             return
         if not self.lenient:
             raise tell(self.graph.specs[failure.operator], failure.error, where(_row_of(failure.error)))
-        for row in range(len(batch)):
-            self.one(partial(work, batch.row(row)), raw.row(row), where(row))
+        for start in range(0, len(batch), FEWER):
+            part = batch.slice(start, start + FEWER)
+            if len(batch) <= FEWER or self.attempt(partial(work, part)) is not None:
+                for row in range(start, start + len(part)):
+                    self.one(partial(work, batch.row(row)), raw.row(row), where(row))
 
     def one(self, work: Callable[[], None], raw: Batch, where: Whence) -> None:
         """Do the work of one record, again as often as its policy says, and settle it when that does not help."""

@@ -11,7 +11,7 @@ from runtime.checkpoint import Position
 from runtime.control import ProducerWatermarks, SourceWatermark, to_ms
 from runtime.errors import SerdeError
 from runtime.in_flight import Entry, InFlight
-from runtime.serdes import Bytes, String, encode_all
+from runtime.serdes import Bytes, KeyColumn, String
 from runtime.systems.base import Control, Offsets, Read
 
 
@@ -93,6 +93,7 @@ class Reader:
         self.priority = priority
         self.later = later
         self._decoding = decoding
+        self._encode_keys = KeyColumn(decoding.key).encode if decoding.key is not None else None
         self._source = SourceWatermark(disorder_ms, position.watermark if position else MIN_TIMESTAMP)
         self.in_flight = InFlight(self.next_offset, self._source.value)
         self._producers = ProducerWatermarks(producers, position.producers if position else {}) if producers else None
@@ -220,6 +221,8 @@ class Reader:
         return Taken(batch, raw, malformed, following, watermark, control)
 
     def _decode_values(self, batch: Batch) -> dict[int, Exception]:
+        if getattr(self._decoding.value, "unchanged", False):
+            return {}
         decode = self._decoding.value.decode
 
         def decode_all(values: list[Any]) -> list[Any]:
@@ -233,9 +236,9 @@ class Reader:
         return errors
 
     def _read_keys(self, batch: Batch) -> dict[int, Exception]:
-        key, key_of = self._decoding.key, self._decoding.key_of
-        if key_of is not None and key is not None:
-            batch.keys, errors = _column(lambda values: encode_all(key, list(map(key_of, values))), batch.values)
+        key, key_of, encode = self._decoding.key, self._decoding.key_of, self._encode_keys
+        if key_of is not None and encode is not None:
+            batch.keys, errors = _column(lambda values: encode(list(map(key_of, values))), batch.values)
             return errors
         if key is None or batch.keys is None:
             batch.keys = None

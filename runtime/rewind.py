@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from planner.plan import Plan
 from runtime.bindings import Bindings
+from runtime.checkpoint import Position
 from runtime.commit import SHARED
 from runtime.errors import SamzaError
 from runtime.systems.base import Commit, Environment
@@ -39,7 +40,7 @@ def rewind(environment: Environment, plan: Plan, bindings: Bindings, state: Lite
             "--state reset (begin anew) or --state keep (replayed records are late where their windows have fired)"
         )
     if state == "keep":
-        return _keep(environment, plan)
+        return _keep(environment, plan, bindings)
     written = environment.checkpoints(plan.app).get(SHARED)
     bindings.empty_outputs(written.outputs if written is not None else {})
     environment.reset(plan.app)
@@ -49,14 +50,22 @@ def rewind(environment: Environment, plan: Plan, bindings: Bindings, state: Lite
     return environment.own(plan.app)
 
 
-def _keep(environment: Environment, plan: Plan) -> int:
-    sources = {stream.name for stream in plan.streams if stream.role == "input"}
+def check_rewind(from_start: bool, state: str | None) -> None:
+    """Refuse to guess what becomes of state; raises SamzaError."""
+    if state not in (None, "reset", "keep"):
+        raise SamzaError(f'state={state!r} says nothing of the state; write state="reset" or state="keep"')
+    if state is not None and not from_start:
+        raise SamzaError(f"state={state!r} is about a rewind: add from_start=True, or leave it out")
+
+
+def _keep(environment: Environment, plan: Plan, bindings: Bindings) -> int:
+    left = {stream.name for stream in plan.streams if stream.role in ("intermediate", "table")}
     generation = environment.generation(plan.app)
     checkpoints = {
         task: replace(
             checkpoint,
             positions=tuple(
-                replace(position, offset=0) if position.stream in sources else position
+                position if position.stream in left else replace(position, offset=_start(bindings, position))
                 for position in checkpoint.positions
             ),
         )
@@ -64,3 +73,8 @@ def _keep(environment: Environment, plan: Plan) -> int:
     }
     environment.commit(Commit(plan.app, generation, [], [], checkpoints))
     return generation
+
+
+def _start(bindings: Bindings, position: Position) -> int:
+    exists = position.stream in bindings.sources or position.stream in bindings.environment.streams()
+    return bindings.origin(position.stream, position.partition).offsets().start if exists else 0

@@ -27,7 +27,7 @@ from runtime.functions import Around
 from runtime.loop import Loop
 from runtime.measure import measure
 from runtime.metrics import RunMetrics
-from runtime.rewind import check_state, rewind
+from runtime.rewind import check_rewind, check_state, rewind
 from runtime.serdes import Tagged
 from runtime.systems.base import Append, Commit, Environment
 from runtime.workers import Workers
@@ -52,6 +52,7 @@ class Run:
         until_now: bool = False,
         clock: Clock | None = None,
     ) -> None:
+        check_rewind(from_start, state)
         self._graph = graph
         self._clock: Clock = clock or SystemClock()
         self._started = self._clock.elapsed_ms()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from operators.base import Batch, Serde
 from runtime.errors import Damaged
@@ -16,6 +16,7 @@ class Unchanged:
     """The serde of values that stay the Python objects they are."""
 
     type: Any = Any
+    unchanged: ClassVar[bool] = True
 
     def encode(self, value: Any) -> Any:
         """Return `value`."""
