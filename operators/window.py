@@ -111,6 +111,8 @@ class WindowOperator:
                 del starts[row]
         if not starts:
             return None
+        if self.aggregation.add_number:
+            batch = Batch(batch.keys or [], batch.keys)  # the values themselves are of no interest
         for start, rows in _by_start(starts, batch):
             self._fold(start, rows)
         if sum(map(len, self._changed.values())) > MOST_HELD:
@@ -211,7 +213,8 @@ def _by_start(starts: list[int], batch: Batch) -> Iterator[tuple[int, Batch]]:
     elif len(distinct) <= FEW:
         for start in distinct:
             mine = list(map(start.__eq__, starts))
-            yield start, Batch(list(compress(batch.values, mine)), list(compress(batch.keys or (), mine)))
+            keys = list(compress(batch.keys or (), mine))
+            yield start, Batch(keys if batch.values is batch.keys else list(compress(batch.values, mine)), keys)
     else:
         rows: defaultdict[int, list[int]] = defaultdict(list)
         for row, start in enumerate(starts):

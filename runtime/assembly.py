@@ -30,7 +30,7 @@ from runtime.functions import Around, Functions
 from runtime.guard import Guard
 from runtime.inputs import Decoding, Reader
 from runtime.outputs import Destination, Outputs
-from runtime.serdes import Natural, Tagged
+from runtime.serdes import Natural, Tagged, remembering
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
 from runtime.task import Lane, Task, Timer
@@ -331,7 +331,7 @@ class _TaskBuilder:
     def _decode_key(self, id: str) -> Callable[[bytes], Any]:
         parent = self.graph.streams_into(id)
         serde = self.graph.key_serde(parent[0]) if parent else None
-        return (serde or Tagged()).decode
+        return remembering((serde or Tagged()).decode)
 
     def _takes(self, id: str) -> bool:
         spec = self.graph.specs[id]

@@ -12,7 +12,7 @@ from operators.process import ProcessOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.window import WindowOperator
 from runtime.outputs import Destination, Outputs
-from runtime.serdes import KeyColumn, Natural, encode_all
+from runtime.serdes import KeyColumn, Natural, encode_all, remembering
 
 DecodeKey = Callable[[bytes], Any]
 
@@ -20,14 +20,17 @@ DecodeKey = Callable[[bytes], Any]
 class SendToExit:
     """Writes rows to an output."""
 
-    def __init__(self, outputs: Outputs, to: Destination, decode_key: DecodeKey | None) -> None:
+    def __init__(self, outputs: Outputs, to: Destination, decode_key: DecodeKey) -> None:
         self._outputs = outputs
         self._to = to
-        self._decode_key = decode_key
+        key = to.key
+        self._rekey = remembering(lambda data: key.encode(decode_key(data))) if key is not None else None
 
     def take(self, batch: Batch) -> None:
-        """Write."""
-        self._outputs.write(self._to, batch, self._decode_key)
+        """Write, with keys as the output has them."""
+        if batch.keys is not None and self._rekey is not None:
+            batch.keys = list(map(self._rekey, batch.keys))
+        self._outputs.write(self._to, batch)
 
 
 class PartitionByExit:

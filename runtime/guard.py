@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from operators.base import Batch
 from operators.policies import DeadLetter, Retry, Skip, final
@@ -14,6 +15,26 @@ from runtime.chain import Chain
 from runtime.clock import pause_ms
 from runtime.failures import Failure, Whence, tell
 from runtime.outputs import Outputs
+from runtime.serdes import Tagged
+
+
+class Rows(Protocol):
+    """Records as a dead letter keeps them."""
+
+    def row(self, index: int) -> Batch:
+        """Return the one at `index`."""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """What an operator emitted, encoded only where a dead letter needs it."""
+
+    batch: Batch
+
+    def row(self, index: int) -> Batch:
+        """Return the one at `index`, as bytes."""
+        return Batch([Tagged().encode(self.batch.values[index])], keys=self.batch.keys and [self.batch.keys[index]])
+
 
 FEWER = 200
 """Rows that are tried together where more of them failed."""
@@ -64,7 +85,7 @@ class Guard:
         return None
 
     def each(
-        self, work: Callable[[Batch], None], batch: Batch, raw: Batch, where: Callable[[int | None], Whence]
+        self, work: Callable[[Batch], None], batch: Batch, raw: Rows, where: Callable[[int | None], Whence]
     ) -> None:
         """Do work on all rows at once; where that fails, row by row, each under its policy."""
         failure = self.attempt(lambda: work(batch))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +38,9 @@ class Outputs:
         """How many messages are pending."""
         return sum(map(len, self.pending.values()))
 
-    def write(self, to: Destination, batch: Batch, decode_key: Callable[[bytes], Any] | None = None) -> None:
-        """Encode and route rows whose `keys` are encoded by what `decode_key` reads; None leaves keys as they are."""
-        keys = batch.keys
-        if keys is not None and to.key is not None and decode_key is not None:
-            keys = encode_all(to.key, [None if key is None else decode_key(key) for key in keys])
-        encoded = Batch(encode_all(to.value, batch.values), keys, batch.timestamps, batch.stamps)
+    def write(self, to: Destination, batch: Batch) -> None:
+        """Encode and route rows whose keys are those of the output."""
+        encoded = Batch(encode_all(to.value, batch.values), batch.keys, batch.timestamps, batch.stamps)
         if to.sink is not None:
             self.sinks[to.stream] = to.sink
             self.append((to.stream, 0), encoded)

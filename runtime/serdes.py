@@ -209,7 +209,7 @@ class KeyColumn:
 
     def __init__(self, serde: Serde) -> None:
         self._serde = serde
-        self._known: dict[Any, _Known] = {kind: _Known(serde.encode) for kind in (int, str)}
+        self._known: dict[Any, _Remembered] = {kind: _Remembered(serde.encode) for kind in (int, str)}
 
     def encode(self, keys: list[Any]) -> list[bytes | None]:
         """Return the bytes of each key; None stays None."""
@@ -218,18 +218,30 @@ class KeyColumn:
         return encode_all(self._serde, keys) if known is None else list(map(known.__getitem__, keys))
 
 
-class _Known(dict[Any, bytes]):
-    """Bytes by key, of the keys met since it was last full."""
+def remembering(function: Callable[[bytes], Any]) -> Callable[[Any], Any]:
+    """Return a function of encoded keys that remembers its results, where nobody can change these; None stays None.
 
-    def __init__(self, encode: Callable[[Any], bytes]) -> None:
+    >>> decode = remembering(Tagged().decode)
+    >>> decode(Tagged().encode("AA")), decode(None)
+    ('AA', None)
+    """
+    return _Remembered(lambda data: None if data is None else function(data)).__getitem__
+
+
+class _Remembered(dict[Any, Any]):
+    """What a function returned, of the arguments met since it was last full."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
         super().__init__()
-        self._encode = encode
+        self._function = function
 
-    def __missing__(self, key: Any) -> bytes:
-        if len(self) >= REMEMBERED_KEYS:
-            self.clear()
-        data = self[key] = self._encode(key)
-        return data
+    def __missing__(self, argument: Any) -> Any:
+        result = self._function(argument)
+        if type(result) in SCALARS:
+            if len(self) >= REMEMBERED_KEYS:
+                self.clear()
+            self[argument] = result
+        return result
 
 
 def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:

@@ -16,10 +16,9 @@ from runtime.clock import Clock
 from runtime.exits import TaskExit
 from runtime.failures import Failure, Whence
 from runtime.functions import Functions
-from runtime.guard import Guard
+from runtime.guard import Emitted, Guard
 from runtime.inputs import Malformed, Reader, Taken
 from runtime.outputs import Outputs
-from runtime.serdes import Tagged
 from runtime.units import Place, Unit, Units, results_of
 
 
@@ -207,15 +206,14 @@ class Task:
         for lane in self.lanes:
             for id, fired in lane.chain.due(lane.watermark):
                 self.touched = True
-                raw = Batch([Tagged().encode(value) for value in fired.values], keys=fired.keys)
                 if lane.units is not None and lane.chain.awaits_below(id):
-                    self._admit_emitted(lane, id, fired, raw, None)
+                    self._admit_emitted(lane, id, fired, None)
                     while self.in_flight:
                         yield
                 else:
                     where = _emitted_by(id)
                     work = _running(lane.chain, id)
-                    lane.guard.each(work, fired, raw, where)
+                    lane.guard.each(work, fired, Emitted(fired), where)
 
     def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:
         for record in malformed:
@@ -235,12 +233,13 @@ class Task:
         self._explore(lane, reader.entry, batch, units)
         lane.units.admit(units)
 
-    def _admit_emitted(self, lane: Lane, id: str, emitted: Batch, raw: Batch, parent: Unit | None) -> None:
+    def _admit_emitted(self, lane: Lane, id: str, emitted: Batch, parent: Unit | None) -> None:
         """Let what a stateful operator emitted go on as messages of their own, on which their parent's waits."""
         assert lane.units is not None
         keys = emitted.keys or [None] * len(emitted)
         stamps: Sequence[int | None] = emitted.stamps or [None] * len(emitted)
         entry = parent.entry if parent is not None else None
+        raw = Emitted(emitted)
         units = [Unit(entry, (raw, row), id, keys[row], stamps[row]) for row in range(len(emitted))]
         for _ in units if entry is not None else ():
             assert entry is not None
@@ -319,8 +318,7 @@ class Task:
 
     def _go_below(self, lane: Lane, parents: Sequence[Unit], emitted: list[tuple[str, Batch]]) -> None:
         for id, batch in emitted:
-            raw = Batch([Tagged().encode(value) for value in batch.values], keys=batch.keys)
-            self._admit_emitted(lane, id, batch, raw, parents[0])
+            self._admit_emitted(lane, id, batch, parents[0])
 
 
 def _take_effect(chain: Chain, units: Sequence[Unit], emitted: list[tuple[str, Batch]]) -> None:
@@ -384,5 +382,7 @@ def _raw(unit: Unit) -> Batch:
 
 def _place(unit: Unit) -> Whence:
     if isinstance(unit.reader, Reader):
-        return _places(unit.reader, unit.raw[0])(unit.raw[1])
+        raw, row = unit.raw
+        assert isinstance(raw, Batch)
+        return place_of(unit.reader, raw, row)
     return Whence(unit.reader)

@@ -10,6 +10,7 @@ from operators.base import Batch
 from runtime.calls import Call, Calls
 from runtime.chain import Chain
 from runtime.failures import Failure
+from runtime.guard import Rows
 from runtime.in_flight import Entry
 
 CARRIED = ("keys", "timestamps", "stamps", "offsets")
@@ -24,7 +25,9 @@ class Unit:
 
     __slots__ = ("calls", "entry", "failure", "held", "key", "pending", "raw", "reader", "stamp", "unsettled")
 
-    def __init__(self, entry: Entry | None, raw: Place, reader: Any, key: bytes | None, stamp: int | None) -> None:
+    def __init__(
+        self, entry: Entry | None, raw: tuple[Rows, int], reader: Any, key: bytes | None, stamp: int | None
+    ) -> None:
         self.entry = entry
         self.raw = raw
         self.reader = reader
