@@ -1,0 +1,172 @@
+"""The numbers that a run tells of itself are those that a naive count finds."""
+
+import asyncio
+
+from runtime.run import Run
+from runtime.systems.lists import ListSource
+from runtime.systems.memory import MemoryEnvironment
+from samza_dsl import App, Options, count, skip, testing, tumbling
+
+
+def finished(app, partitions=1, **inputs):
+    bind = {name: ListSource(values, partitions=partitions) for name, values in inputs.items()}
+    environment = MemoryEnvironment()
+    run = Run(app.graph(), app.options, app.around, environment, bind=bind)
+    testing._to_the_end(run)
+    return run.metrics()
+
+
+def passed(metrics, *operators):
+    """Return what each operator took in and sent on."""
+    return {one: (metrics.received(one), metrics.emitted(one)) for one in operators}
+
+
+def odd(n):
+    return n % 2
+
+
+def many(n):
+    return range(n)
+
+
+async def thrice(n):
+    return [n] * 3
+
+
+def test_a_chain():
+    app = App("metrics")
+    chain = app.input("numbers", value=int).filter(odd, op_id="odd").map(abs, op_id="abs").flat_map(many, op_id="many")
+    chain.map(abs, op_id="again").sink(print_nothing, op_id="sink")
+    found = passed(finished(app, numbers=[1, 2, 3, 4]), "numbers", "odd", "abs", "many", "again", "sink")
+    assert found == {"numbers": (4, 4), "odd": (4, 2), "abs": (2, 2), "many": (2, 4), "again": (4, 4), "sink": (4, 0)}
+
+
+def print_nothing(value):
+    """Do nothing."""
+
+
+def test_branches():
+    app = App("metrics")
+    arms = app.input("numbers", value=int).branch(
+        lambda n: ("small", "odd") if n == 1 else "odd" if n % 2 else (), into=("small", "odd", "none"), op_id="split"
+    )
+    for name, arm in arms.items():
+        arm.map(abs, op_id=f"abs-{name}").sink(print_nothing, op_id=f"sink-{name}")
+    found = finished(app, numbers=[1, 2, 3, 4, 5])
+    assert passed(found, "split", "abs-small", "sink-small", "abs-odd", "abs-none", "sink-none") == {
+        "split": (5, 5),
+        "abs-small": (1, 1),
+        "sink-small": (1, 0),
+        "abs-odd": (3, 3),
+        "abs-none": (0, 0),
+        "sink-none": (0, 0),
+    }
+
+
+def test_merges_and_shared_outputs():
+    app = App("metrics")
+    numbers, out = app.input("numbers", value=int), app.output("out", value=int)
+    odds, low = numbers.filter(odd, op_id="odd"), numbers.filter(lambda n: n < 3, op_id="low")
+    both = odds.merge(low, op_id="both")
+    both.map(abs, op_id="abs").send_to(out, op_id="send-both")
+    low.send_to(out, op_id="send-low")
+    found = passed(finished(app, numbers=[1, 2, 3, 4]), "odd", "low", "both", "abs", "send-both", "send-low")
+    assert found == {
+        "odd": (4, 2),
+        "low": (4, 2),
+        "both": (4, 4),
+        "abs": (4, 4),
+        "send-both": (4, 0),
+        "send-low": (2, 0),
+    }
+
+
+def test_a_stream_that_is_read_twice():
+    app = App("metrics")
+    numbers = app.input("numbers", value=int)
+    numbers.map(abs, op_id="abs").sink(print_nothing, op_id="one")
+    numbers.filter(odd, op_id="odd").sink(print_nothing, op_id="other")
+    found = passed(finished(app, numbers=[1, 2, 3]), "numbers", "abs", "one", "odd", "other")
+    assert found == {"numbers": (3, 3), "abs": (3, 3), "one": (3, 0), "odd": (3, 2), "other": (2, 0)}
+
+
+def test_async_operators():
+    app = App("metrics")
+    looked = app.input("numbers", value=int).filter(odd, op_id="odd").async_flat_map(thrice, op_id="thrice")
+    looked.map(abs, op_id="abs").sink(print_nothing, op_id="sink")
+    found = passed(finished(app, numbers=[1, 2, 3]), "numbers", "odd", "thrice", "abs", "sink")
+    assert found == {"numbers": (3, 3), "odd": (3, 2), "thrice": (2, 6), "abs": (6, 6), "sink": (6, 0)}
+
+
+def test_stages_and_windows_over_several_tasks():
+    app = App("metrics")
+    numbers = app.input("numbers", value=int, timestamp=lambda n: n, partitions=2)
+    keyed = numbers.partition_by(lambda n: n % 3, partitions=2, op_id="by-rest")
+    panes = keyed.window(tumbling(milliseconds=100), count(), op_id="counts")
+    panes.map(lambda pane: pane.value, op_id="value").sink(print_nothing, op_id="sink")
+    found = finished(app, partitions=2, numbers=[[1, 2, 3, 4], [5, 6]])
+    assert passed(found, "numbers", "by-rest", "counts", "value", "sink") == {
+        "numbers": (6, 6),
+        "by-rest": (6, 6),
+        "counts": (6, 3),
+        "value": (3, 3),
+        "sink": (3, 0),
+    }
+    assert len(found.tasks) == 2
+
+
+def test_joins():
+    app = App("metrics")
+    rows = app.table("rows", value=int, key=lambda n: n, broadcast=True)
+    numbers = app.input("numbers", value=int)
+    for how in ("inner", "left"):
+        joined = numbers.join(rows, lambda n, row: n, on=abs, how=how, op_id=how)
+        joined.sink(print_nothing, op_id=f"sink-{how}")
+    found = passed(finished(app, numbers=[1, 2, 3], rows=[1, 3]), "inner", "left", "sink-inner", "sink-left")
+    assert found == {"inner": (3, 2), "left": (3, 3), "sink-inner": (2, 0), "sink-left": (3, 0)}
+
+
+def test_records_that_fail_are_counted_once():
+    app = App("metrics")
+
+    def careful(n):
+        if n == 2:
+            raise ValueError("two")
+        return n
+
+    numbers = app.input("numbers", value=int).map(abs, op_id="abs")
+    numbers.map(careful, on_error=skip, op_id="careful").sink(print_nothing, op_id="sink")
+    found = finished(app, numbers=[1, 2, 3])
+    assert found.received("sink") == 2
+    assert (found.total("skipped"), found.total("dead_lettered"), found.total("retried")) == (1, 0, 0)
+
+
+def test_lag_positions_commits_and_state():
+    app = App("metrics", Options(commit_interval_ms=1_000_000))
+
+    def add(n, context):
+        context.state += n
+        return ()
+
+    numbers = app.input("numbers", value=int, key=lambda n: "all", timestamp=lambda n: n, max_disorder_ms=1)
+    numbers.process(add, init=int, op_id="sum").sink(print_nothing)
+    environment = MemoryEnvironment()
+
+    async def main():
+        async with app.running(environment) as run:
+            for n in (5, 7, 6):
+                await run.send("numbers", n)
+            await run.settled()
+            return run.metrics()
+
+    found = asyncio.run(main())
+    (numbers,) = found.inputs
+    assert (numbers.stream, numbers.partition, numbers.offset, numbers.end, numbers.lag) == ("numbers", 0, 3, 3, 0)
+    assert numbers.watermark == 6
+    assert not numbers.ended
+    assert found.commits >= 1
+    assert [(one.store, one.task, one.entries) for one in found.stores] == [("sum", 0, 1)]
+    assert found.stores[0].bytes > 0
+    assert [one.in_flight for one in found.tasks] == [0]
+    assert found.since_commit_ms is not None
+    assert min(found.elapsed_ms, found.commit_ms, found.tasks[0].process_ms) >= 0
