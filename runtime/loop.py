@@ -249,7 +249,8 @@ class Loop:
             for timer in task.timers:
                 wait_ms = min(wait_ms, max(timer.due_ms - self._clock.elapsed_ms(), 1.0))
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._awake.wait(), wait_ms / 1_000)
+            async with asyncio.timeout(wait_ms / 1_000):  # wait_for loses a cancellation that comes as it wakes
+                await self._awake.wait()
         self._awake.clear()
 
     async def _abandon(self) -> None:
