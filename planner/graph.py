@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import networkx
 
@@ -46,13 +47,20 @@ class Graph:
 
         Streams merged from several places are keyed by the first, if they are all keyed.
         """
-        spec = self.specs[id]
-        if isinstance(spec, PartitionBy):
-            return id
-        if isinstance(spec, Input):
-            return id if spec.key or spec.key_of else None
-        found = [self.keyed_by(parent) for parent in self.streams_into(id)]
-        return None if None in found or not found else found[0]
+        return self._keyed_by[id]
+
+    @cached_property
+    def _keyed_by(self) -> dict[str, str | None]:
+        found: dict[str, str | None] = {}
+        for id, spec in self.specs.items():
+            if isinstance(spec, PartitionBy):
+                found[id] = id
+            elif isinstance(spec, Input):
+                found[id] = id if spec.key or spec.key_of else None
+            else:
+                above = [found[parent] for parent in self.streams_into(id)]
+                found[id] = None if None in above or not above else above[0]
+        return found
 
     def key_serde(self, id: str) -> Serde | None:
         """Return the serde of the keys that `id` emits: declared, taken over from a table, or None for the default."""
@@ -67,12 +75,13 @@ class Graph:
 
     def key_joins(self, id: str) -> Iterator[TableJoin]:
         """Yield the joins by message key with a partitioned table in the stage that `id` begins."""
-        for child in self.children(id):
-            spec = self.specs[child]
-            if isinstance(spec, TableJoin) and spec.on is None and not spec.table.broadcast:
-                yield spec
-            if not spec.repartitions:
-                yield from self.key_joins(child)
+        inside = {id}
+        for child, spec in self.specs.items():
+            if not inside.isdisjoint(self.streams_into(child)):
+                if not spec.repartitions:
+                    inside.add(child)
+                if isinstance(spec, TableJoin) and spec.on is None and not spec.table.broadcast:
+                    yield spec
 
 
 def identified(spec: Spec, known: Mapping[str, Spec]) -> Spec:
@@ -108,11 +117,17 @@ def _derive(spec: Spec, known: Mapping[str, Spec]) -> str:
 def _origins(spec: Spec) -> list[str]:
     """The nearest operators above that have an id of their own: sources, repartitionings, stateful and async ones."""
     found: dict[str, None] = {}
-    for parent in spec.parents:
+    seen: set[int] = set()
+    above = list(reversed(spec.parents))
+    while above:
+        parent = above.pop()
+        if id(parent) in seen:
+            continue
+        seen.add(id(parent))
         if parent.source or parent.needs_id or parent.asynchronous:
             found[parent.op_id or parent.kind] = None
         else:
-            found.update(dict.fromkeys(_origins(parent)))
+            above += reversed(parent.parents)
     return list(found) if len(found) == 1 or not isinstance(spec, TableJoin) else list(found)[:1]
 
 

@@ -364,10 +364,12 @@ def _check_keys_meet(graph: Graph, spec: Spec, sizes: Mapping[str, int]) -> None
 
 def _origins(graph: Graph, id: str) -> set[str]:
     """Where the messages that come to an operator entered its stage."""
-    found = set()
-    for parent in graph.streams_into(id):
-        spec = graph.specs[parent]
-        found |= {parent} if spec.source or spec.repartitions else _origins(graph, parent)
+    found, above = set(), {id}
+    while above:
+        parents = {parent for one in above for parent in graph.streams_into(one)}
+        entries = {parent for parent in parents if graph.specs[parent].source or graph.specs[parent].repartitions}
+        found |= entries
+        above = parents - entries
     return found
 
 

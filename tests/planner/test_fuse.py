@@ -1,0 +1,342 @@
+"""The generated functions do what a message-by-message interpreter does, whatever the shape, and compile when deep."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from textwrap import dedent
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.fuse import compile_segment, exit_of
+from planner.plan import Plan
+from samza_dsl import App
+from tests.source import ROOT
+
+
+def compiled(app, plain=False):
+    """Return the plan of an app's only segment, and its function."""
+    (segment,) = app.plan().stages[0].segments
+    functions = {id: spec.functions() for id, spec in app.graph().specs.items()}
+    return segment, compile_segment(segment, functions, plain=plain)[0]
+
+
+def test_a_long_chain_of_maps():
+    app = App("deep")
+    stream = app.input("numbers", value=int)
+    for _ in range(200):
+        stream = stream.map(lambda n: n + 1)
+    stream.send_to(app.output("out"))
+    _, run = compiled(app)
+    assert run([0, 1])[0][0] == [200, 201]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_nested_flat_maps(plain):
+    app = App("deep")
+    stream = app.input("numbers", value=int)
+    for depth in range(40):
+        stream = stream.flat_map(lambda n, depth=depth: [n, n + 1] if depth < 3 else [n])
+    stream.send_to(app.output("out"))
+    _, run = compiled(app, plain)
+    values, rows = run([0, 10])[0]
+    assert values == [0, 1, 1, 2, 1, 2, 2, 3, 10, 11, 11, 12, 11, 12, 12, 13]
+    assert rows == (None if plain else [0] * 8 + [1] * 8)
+
+
+def test_nested_filters():
+    app = App("deep")
+    stream = app.input("numbers", value=int)
+    for depth in range(150):
+        stream = stream.filter(lambda n, depth=depth: n != depth)
+    stream.send_to(app.output("out"))
+    _, run = compiled(app)
+    assert run([*range(160)])[0] == ([*range(150, 160)], [*range(150, 160)])
+
+
+def test_wide_branches():
+    app = App("wide")
+    names = [f"arm-{n}" for n in range(60)]
+    arms = app.input("numbers", value=int).branch(lambda n: [names[n], names[0]], into=names)
+    for name, arm in arms.items():
+        arm.map(lambda n: n + 1).send_to(app.output(f"out-{name}"))
+    segment, run = compiled(app)
+    found = dict(zip([exit.id for exit in segment.exits], run([3, 5]), strict=False))
+    assert found["send_to-out-arm-0"] == ([4, 6], [0, 1])
+    assert found["send_to-out-arm-3"] == ([4], [0])
+    assert found["send_to-out-arm-4"] == ([], [])
+
+
+def test_a_ladder_of_diamonds_is_not_written_out():
+    app = App("diamonds")
+    stream = app.input("numbers", value=int)
+    for _ in range(30):
+        arms = stream.branch(lambda n: "odd" if n % 2 else "even", into=("odd", "even"))
+        stream = arms["odd"].map(lambda n: n + 1).merge(arms["even"])
+    stream.send_to(app.output("out"))
+    segment, run = compiled(app)
+    assert len(segment.source.splitlines()) < 1_000
+    assert run([1, 2])[0] == ([2, 2], [0, 1])
+
+
+# Laws.
+
+
+@st.composite
+def shapes(draw):
+    """Draw operators: (kind, parents, number); the first is the input."""
+    nodes = [("input", (), 0)]
+    streams = [0]
+    for _ in range(draw(st.integers(1, 14))):
+        kind = draw(st.sampled_from(["filter", "map", "map", "flat_map", "branch", "merge"]))
+        above = draw(st.sampled_from(streams))
+        number = draw(st.integers(1, 3))
+        if kind == "merge":
+            others = sorted({draw(st.sampled_from(streams)) for _ in range(2)} - {above})
+            if not others:
+                continue
+            nodes.append(("merge", (above, *others), number))
+        else:
+            nodes.append((kind, (above,), number))
+        if kind == "branch":
+            streams += [len(nodes), len(nodes) + 1]
+            nodes += [("left", (len(nodes) - 1,), 0), ("right", (len(nodes) - 1,), 0)]
+        else:
+            streams.append(len(nodes) - 1)
+    outputs = draw(st.integers(1, 3))
+    return nodes, outputs
+
+
+def kept(number):
+    return lambda n: n % (number + 1) != 0
+
+
+def mapped(number):
+    return lambda n: n * 3 + number
+
+
+def several(number):
+    return lambda n: [n + extra for extra in range(n % (number + 1))]
+
+
+def chosen(number):
+    return lambda n: ((), "left", ("right",), ("left", "right"))[(n + number) % 4]
+
+
+FUNCTIONS = {"filter": kept, "map": mapped, "flat_map": several}
+
+
+def ends(nodes):
+    """Return the streams that are sent to outputs: those that nobody reads, and every third."""
+    read = {parent for _, parents, _ in nodes for parent in parents}
+    return [
+        place for place, (kind, _, _) in enumerate(nodes) if kind != "branch" and (place not in read or not place % 3)
+    ]
+
+
+def app_of(nodes, outputs):
+    app = App("law")
+    streams = {0: app.input("numbers", value=int)}
+    for place, (kind, parents, number) in enumerate(nodes[1:], 1):
+        above, id = streams[parents[0]], f"{kind}-{place}"
+        if kind == "branch":
+            streams[place] = above.branch(chosen(number), into=("left", "right"), op_id=id)
+        elif kind in ("left", "right"):
+            streams[place] = above[kind]
+        elif kind == "merge":
+            streams[place] = above.merge(*(streams[parent] for parent in parents[1:]), op_id=id)
+        else:
+            streams[place] = getattr(above, kind)(FUNCTIONS[kind](number), op_id=id)
+    made = [app.output(f"out-{n}") for n in range(outputs)]
+    for n, place in enumerate(ends(nodes)):
+        streams[place].send_to(made[n % outputs], op_id=f"send-{place}")
+    return app
+
+
+def interpreted(nodes, outputs, values):
+    """Take each message through the operators, one by one; return per output (row, value)s, and emitted counts."""
+    found = {f"send_to-out-{n}": Counter() for n in range(outputs)}
+    emitted = Counter()
+    sent = {place: f"send_to-out-{n % outputs}" for n, place in enumerate(ends(nodes))}
+
+    def emit(place, row, value):
+        emitted[place] += 1
+        if place in sent:
+            found[sent[place]][row, value] += 1
+        for child, (kind, parents, number) in enumerate(nodes):
+            if place in parents:
+                receive(child, kind, number, row, value)
+
+    def receive(child, kind, number, row, value):
+        if kind == "filter" and kept(number)(value):
+            emit(child, row, value)
+        elif kind == "map":
+            emit(child, row, mapped(number)(value))
+        elif kind == "flat_map":
+            for one in several(number)(value):
+                emit(child, row, one)
+        elif kind == "merge":
+            emit(child, row, value)
+        elif kind == "branch":
+            emitted[child] += 1
+            choice = chosen(number)(value)
+            for arm, name in ((child + 1, "left"), (child + 2, "right")):
+                if name in ((choice,) if isinstance(choice, str) else choice):
+                    emit(arm, row, value)
+
+    for row, value in enumerate(values):
+        emit(0, row, value)
+    return found, emitted
+
+
+@given(shapes(), st.lists(st.integers(0, 1_000), max_size=12))
+def test_the_fused_function_equals_the_interpreter(shape, values):
+    nodes, outputs = shape
+    app = app_of(nodes, outputs)
+    segment, run = compiled(app)
+    *results, counts = run(values)
+    expected, emitted = interpreted(nodes, outputs, values)
+    for exit, (found, rows) in zip(segment.exits, results, strict=True):
+        numbered = enumerate(found) if rows is None else zip(rows, found, strict=True)
+        assert Counter(numbered) == expected[exit.id]
+        assert rows is None or rows == sorted(rows)
+        assert exit.whole == (rows is None)
+    for id, number in zip(segment.counted, counts, strict=True):
+        assert number == emitted[_place(app, id)]
+
+
+def _place(app, id):
+    return list(app.graph().specs).index(id)
+
+
+@given(shapes(), st.lists(st.integers(0, 1_000), max_size=12))
+def test_the_plain_variant_gives_the_same_values_and_counts(shape, values):
+    app = app_of(*shape)
+    *full, counts = compiled(app)[1](values)
+    *plain, plain_counts = compiled(app, plain=True)[1](values)
+    assert [found for found, _ in full] == [found for found, _ in plain]
+    assert counts == plain_counts
+    assert all(rows is None for _, rows in plain)
+
+
+@given(shapes(), st.lists(st.integers(0, 1_000), max_size=12), st.integers(0, 12))
+def test_batches_make_no_difference(shape, values, cut):
+    app = app_of(*shape)
+    _, run = compiled(app)
+    *whole, counts = run(values)
+    *first, first_counts = run(values[:cut])
+    *second, second_counts = run(values[cut:])
+    assert [found for found, _ in whole] == [a + b for (a, _), (b, _) in zip(first, second, strict=True)]
+    assert counts == tuple(map(sum, zip(first_counts, second_counts, strict=True)))
+
+
+@given(shapes())
+def test_every_line_names_the_operator_that_it_came_from(shape):
+    app = app_of(*shape)
+    (segment,) = app.plan().stages[0].segments
+    assert len(segment.lines) == len(segment.source.splitlines())
+    assert len(segment.plain_lines) == len(segment.plain.splitlines())
+    specs = app.graph().specs
+    for line, owner in zip(segment.source.splitlines(), segment.lines, strict=True):
+        if "__" in line.partition("(")[0] and " def " not in line and "n__" not in line and "at__" not in line:
+            assert owner in specs
+
+
+@given(shapes())
+def test_a_plan_comes_back_from_json(shape):
+    plan = app_of(*shape).plan()
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+PROGRAM = """
+from samza_dsl import App, count, tumbling
+app = App("same")
+numbers = app.input("numbers", value=int, timestamp=lambda n: n)
+arms = numbers.branch(lambda n: {"a", "b"}, into=("a", "b"))
+joined = arms["a"].map(abs).merge(arms["b"].filter(bool))
+joined.partition_by(str, partitions=3).window(tumbling(hours=1), count()).send_to(app.output("out"))
+print(app.plan().to_json())
+"""
+
+
+def test_plans_are_the_same_in_every_process():
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": seed, "PATH": ""},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
+    assert json.loads(found.pop())["app"] == "same"
+
+
+def test_the_source_of_a_plan():
+    app = App("golden")
+    rows = app.table("rows", value=int, key=int, broadcast=True)
+    positive = app.input("numbers", value=int).filter(lambda n: n > 0, op_id="positive")
+    arms = positive.branch(lambda n: "odd" if n % 2 else "even", into=("odd", "even"), op_id="parity")
+    arms["odd"].flat_map(range, op_id="below").sink(print, op_id="print")
+    both = arms["even"].map(abs, op_id="abs").merge(arms["odd"], op_id="both")
+    both.join(rows, lambda n, row: (n, row), on=abs, op_id="rows-of").send_to(app.output("out"), op_id="send")
+    assert app.plan().source("stage-1") == dedent(SOURCE).strip()
+
+
+SOURCE = """
+    def segment(values, keys=None):
+        x0 = []
+        x0_rows = []
+        x1 = []
+        x1_rows = []
+        n__positive = n__branch_arm_numbers = n__branch_arm_numbers_2 = 0
+        def at__both(value, row):
+            nonlocal n__positive, n__branch_arm_numbers, n__branch_arm_numbers_2
+            row_rows_of = lookup__rows_of(on__rows_of(value))
+            if row_rows_of is not None:
+                v3 = join__rows_of(value, row_rows_of)
+                x1.append(v3)
+                x1_rows.append(row)
+        for row, value in enumerate(values):
+            if filter__positive(value):
+                n__positive += 1
+                choice_parity = branch__parity(value)
+                if type(choice_parity) is str: choice_parity = (choice_parity,)
+                if not names__parity.issuperset(choice_parity): raise ValueError(refusal__parity.format(choice_parity))
+                if name__branch_arm_numbers in choice_parity:
+                    n__branch_arm_numbers += 1
+                    for v1 in flat_map__below(value):
+                        x0.append(v1)
+                        x0_rows.append(row)
+                    at__both(value, row)
+                if name__branch_arm_numbers_2 in choice_parity:
+                    n__branch_arm_numbers_2 += 1
+                    v2 = map__abs(value)
+                    at__both(v2, row)
+        return ((x0, x0_rows), (x1, x1_rows), (n__positive, n__branch_arm_numbers, n__branch_arm_numbers_2, ), )
+"""
+
+
+def test_exits_are_shared_by_what_goes_to_one_output():
+    app = App("shared")
+    numbers, out = app.input("numbers", value=int), app.output("out")
+    numbers.send_to(out, op_id="one")
+    numbers.map(abs).send_to(out, op_id="other")
+    segment, run = compiled(app)
+    assert [(exit.id, exit.operators) for exit in segment.exits] == [("send_to-out", ("one", "other"))]
+    assert run([-1])[0] == ([-1, 1], [0, 0])
+    assert {exit_of(spec) for spec in app.graph().specs.values() if spec.terminal} == {"send_to-out"}
+
+
+def test_keys_are_read_only_where_something_asks_for_them():
+    app = App("keyed")
+    rows = app.table("rows", value=int, key=int)
+    app.input("numbers", value=int, key=int).join(rows, lambda n, row: n).send_to(app.output("out"))
+    (segment,) = app.plan().stages[0].segments
+    assert segment.keyed
+    assert "zip(keys, values)" in segment.source
