@@ -138,10 +138,10 @@ class Store(Protocol):
 class Serde(Protocol):
     """Turns values into bytes and back."""
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any, /) -> bytes:
         """Return the bytes of `value`."""
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes, /) -> Any:
         """Return the value of `data`; raises when they are not what this serde writes."""
 
 

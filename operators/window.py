@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import compress
-from operator import lt
+from operator import lt, not_
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -26,6 +26,7 @@ MOST_HELD = 100_000
 """Accumulators that are held beside the store; more are written back at once."""
 FEW = 6
 """Windows in one batch that are told apart by one look at all rows each."""
+NO_KEY = "a record has no key, and a window needs one; partition_by(...) first, or window_all(...)"
 
 
 class Pane(msgspec.Struct, Generic[K, R], frozen=True):
@@ -100,20 +101,16 @@ class WindowOperator:
         """Fold the values in; those whose window has passed for their own source are left in `late`."""
         keys = batch.keys
         assert batch.timestamps is not None and batch.stamps is not None
-        if keys is None or None in keys:
-            raise ValueError("a record has no key, and a window needs one; partition_by(...) first, or window_all(...)")
-        starts = self.windows.starts(batch.timestamps)
-        late = self._late_rows(batch.timestamps, batch.stamps, starts)
+        if keys is None:
+            raise ValueError(NO_KEY)
+        late = self._late_rows(batch.timestamps, batch.stamps)
+        if any(keys[row] is None for row in late):
+            raise ValueError(NO_KEY)
         self.late = batch.take(late) if late else None
         if late:
-            batch, starts = batch.without(late), list(starts)
-            for row in reversed(late):
-                del starts[row]
-        if not starts:
-            return None
-        if self.aggregation.add_number:
-            batch = Batch(batch.keys or [], batch.keys)  # the values themselves are of no interest
-        for start, rows in _by_start(starts, batch):
+            batch = batch.without(late)
+        values = batch.keys if self.aggregation.add_number else batch.values  # or the values are of no interest
+        for start, rows in self._by_window(batch.timestamps or [], batch.keys or [], values or []):
             self._fold(start, rows)
         if sum(map(len, self._changed.values())) > MOST_HELD:
             self.write_back()
@@ -129,9 +126,9 @@ class WindowOperator:
         while self._open and self._open[0] <= watermark:
             end = heapq.heappop(self._open)
             start, accumulators = self._take(end)
-            for key in sorted(accumulators):
-                panes.values.append(Pane(decode(key), start, end, finish(accumulators[key])))
-                panes.keys.append(key)
+            keys = sorted(accumulators)
+            panes.keys += keys
+            panes.values += [Pane(decode(key), start, end, finish(accumulators[key])) for key in keys]
             panes.timestamps += [end - 1] * len(accumulators)
         panes.stamps = list(panes.timestamps)
         return panes if panes.values else None
@@ -175,6 +172,8 @@ class WindowOperator:
         add: Callable[[Any, Any], Any] = aggregation.add_number or aggregation.add
         assert rows.keys is not None
         groups: dict[Any, Any] = Counter(rows.keys) if aggregation.add_number else _values_by_key(rows)
+        if None in groups:
+            raise ValueError(NO_KEY)
         for key, group in groups.items():
             held = accumulators.get(key, accumulators)
             if held is accumulators:
@@ -198,30 +197,44 @@ class WindowOperator:
             return start, accumulators
         return start, accumulators | self._changed.pop(start)
 
-    def _late_rows(self, timestamps: list[int], stamps: list[int], starts: list[int]) -> list[int]:
+    def _late_rows(self, timestamps: list[int], stamps: list[int]) -> list[int]:
         """Return the rows whose window ends at or before their stamp; only those behind their stamp can be such."""
-        behind = compress(range(len(starts)), map(lt, timestamps, stamps))
+        behind = list(compress(range(len(timestamps)), map(lt, timestamps, stamps)))
+        if not behind:
+            return []
+        starts = self.windows.starts([timestamps[row] for row in behind])
         end_of = self.windows.end
-        return [row for row in behind if end_of(starts[row]) <= stamps[row]]
+        return [row for row, start in zip(behind, starts, strict=True) if end_of(start) <= stamps[row]]
+
+    def _by_window(self, timestamps: list[int], keys: list[Any], values: list[Any]) -> Iterator[tuple[int, Batch]]:
+        """Yield the rows of each window, with its start."""
+        if not timestamps:
+            return
+        start, last = self.windows.starts([min(timestamps), max(timestamps)])
+        starts = [start]
+        while starts[-1] < last and len(starts) <= FEW:
+            starts.append(self.windows.end(starts[-1]))
+        if len(starts) > FEW:
+            yield from _by_start(self.windows.starts(timestamps), keys, values)
+            return
+        for start in starts[:-1]:
+            inside = list(map(self.windows.end(start).__gt__, timestamps))
+            if True in inside:
+                mine = list(compress(keys, inside))
+                yield start, Batch(mine if values is keys else list(compress(values, inside)), mine)
+            beyond = list(map(not_, inside))
+            unknown = values is keys
+            keys, timestamps = list(compress(keys, beyond)), list(compress(timestamps, beyond))
+            values = keys if unknown else list(compress(values, beyond))
+        yield last, Batch(values, keys)
 
 
-def _by_start(starts: list[int], batch: Batch) -> Iterator[tuple[int, Batch]]:
-    """Yield each window's rows, with their keys and values."""
-    distinct = set(starts)
-    if len(distinct) == 1:
-        yield starts[0], batch
-    elif len(distinct) <= FEW:
-        for start in distinct:
-            mine = list(map(start.__eq__, starts))
-            keys = list(compress(batch.keys or (), mine))
-            yield start, Batch(keys if batch.values is batch.keys else list(compress(batch.values, mine)), keys)
-    else:
-        rows: defaultdict[int, list[int]] = defaultdict(list)
-        for row, start in enumerate(starts):
-            rows[start].append(row)
-        keys = batch.keys or []
-        for start, places in rows.items():
-            yield start, Batch([batch.values[row] for row in places], [keys[row] for row in places])
+def _by_start(starts: list[int], keys: list[Any], values: list[Any]) -> Iterator[tuple[int, Batch]]:
+    rows: defaultdict[int, list[int]] = defaultdict(list)
+    for row, start in enumerate(starts):
+        rows[start].append(row)
+    for start, places in rows.items():
+        yield start, Batch([values[row] for row in places], [keys[row] for row in places])
 
 
 def _values_by_key(rows: Batch) -> dict[Any, list[Any]]:

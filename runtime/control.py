@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from itertools import accumulate
 from typing import Any
 
 from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -25,10 +24,10 @@ class SourceWatermark:
 
     def stamp(self, timestamps: list[int]) -> list[int]:
         """Return the watermark just before each record, were these to come next, and after the last one."""
-        disorder = self._disorder_ms
-        if not disorder:
-            return list(accumulate(timestamps, max, initial=self.value))
-        return list(accumulate([at - disorder for at in timestamps], max, initial=self.value))
+        disorder, watermark = self._disorder_ms, self.value
+        highest = watermark + disorder
+        following = [watermark if at <= highest else (watermark := (highest := at) - disorder) for at in timestamps]
+        return [self.value, *following]
 
 
 class ProducerWatermarks:

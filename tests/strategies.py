@@ -267,7 +267,7 @@ class _Builder:
             return compute(event)
 
         return above.async_flat_map(
-            slowly, max_in_flight=self.node.number, timeout_ms=2_000, order=self.node.order, **self.how
+            slowly, max_in_flight=self.node.number, timeout_ms=200, order=self.node.order, **self.how
         )
 
     def _partition_by(self, above: MessageStream[Any, Any]) -> Any:

@@ -27,7 +27,7 @@ class World:
     pipeline: Pipeline
     parts: list[list[Event]]
     seed: int
-    options: Options = Options()
+    options: Options
 
     def __post_init__(self):
         self.environment = memory()
@@ -175,7 +175,9 @@ def test_no_commit_holds_an_effect_of_what_lies_beyond_its_cut_nor_lacks_one_bef
     world.run(crashes, lambda commit: check_cut(world))
 
 
-@given(worlds(("filter", "flat_map", "async", "async", "branch", "partition_by"), "at_least_once"), crash_points)
+@given(
+    worlds(("filter", "flat_map", "async", "async", "branch", "partition_by", "process"), "at_least_once"), crash_points
+)
 def test_at_least_once_loses_nothing(world, crash):
     world.run([crash])
     expected = sent(world.pipeline, Reference(world.pipeline).run(world.parts))
@@ -203,3 +205,11 @@ def test_the_end_of_the_streams_fires_everything(kinds, data):
     world = data.draw(worlds(kinds))
     world.run()
     check_end(world)
+
+
+@given(worlds(("process", "async", "async"), "at_least_once"), st.lists(crash_points, min_size=1, max_size=3))
+def test_at_least_once_loses_nothing_that_is_in_flight_below_a_stateful_operator(world, crashes):
+    world.run(crashes)
+    expected = sent(world.pipeline, Reference(world.pipeline).run(world.parts))
+    for name, events in world.outputs().items():
+        assert events >= expected[name]
