@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_origin, overload
 
 from operators.base import Serde, Site, Spec
@@ -107,7 +108,7 @@ class App:
         self,
         stream: str,
         *,
-        value: Serde | None = None,
+        value: Serde | UnionType | None = None,
         key: Any = None,
         timestamp: Callable[[Any], Any] | None = None,
         max_disorder_ms: int = 0,
@@ -187,7 +188,7 @@ class App:
         self,
         stream: str,
         *,
-        value: Serde | None = None,
+        value: Serde | UnionType | None = None,
         key: Any,
         broadcast: bool = False,
         partitions: int | None = None,
@@ -228,7 +229,12 @@ class App:
 
     @overload
     def output(
-        self, stream: str, *, value: Serde | None = None, key: type | Serde | None = None, partitions: int | None = None
+        self,
+        stream: str,
+        *,
+        value: Serde | UnionType | None = None,
+        key: type | Serde | None = None,
+        partitions: int | None = None,
     ) -> OutputStream[Any]: ...
 
     def output(
