@@ -59,6 +59,7 @@ class _Derived:
         self._inside = set(lane.chain.stage.operators)
         self._entries = set(lane.chain.segments)
         self._counted = {id for plan in lane.chain.stage.segments for id in plan.counted}
+        self._known: dict[str, int] = {}
 
     def received(self, id: str) -> int:
         spec = self._graph.specs[id]
@@ -69,6 +70,11 @@ class _Derived:
         return sum(self.emitted(parent) for parent in self._graph.streams_into(id))
 
     def emitted(self, id: str) -> int:
+        if id not in self._known:
+            self._known[id] = self._emitted(id)
+        return self._known[id]
+
+    def _emitted(self, id: str) -> int:
         spec = self._graph.specs[id]
         if id in self._counted:
             return self._counts.counted.get(id, 0)

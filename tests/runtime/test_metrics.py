@@ -170,3 +170,23 @@ def test_lag_positions_commits_and_state():
     assert [one.in_flight for one in found.tasks] == [0]
     assert found.since_commit_ms is not None
     assert min(found.elapsed_ms, found.commit_ms, found.tasks[0].process_ms) >= 0
+
+
+def test_a_ladder_of_merges_is_counted_in_no_time():
+    app = App("metrics")
+    stream = app.input("numbers", value=int).filter(odd, op_id="odd")
+    for rung in range(30):
+        stream = stream.map(abs).merge(stream, op_id=f"rung-{rung}") if rung < 3 else _split(stream, rung)
+    stream.sink(print_nothing, op_id="sink")
+    found = finished(app, numbers=[1, 2, 3])
+    assert passed(found, "rung-0", "rung-2", "rung-29", "sink") == {
+        "rung-0": (4, 4),
+        "rung-2": (16, 16),
+        "rung-29": (16, 16),
+        "sink": (16, 0),
+    }
+
+
+def _split(stream, rung):
+    arms = stream.branch(lambda n: "one" if n == 1 else "other", into=("one", "other"))
+    return arms["one"].map(abs).merge(arms["other"], op_id=f"rung-{rung}")
