@@ -55,6 +55,11 @@ async def sleep_ms(ms: float) -> None:
     await asyncio.sleep(ms / 1_000)
 
 
+def monotonic_ms() -> float:
+    """Return the machine's monotonic clock, in ms."""
+    return time.monotonic() * 1_000
+
+
 def wall_clock_ms() -> int:
     """Return the machine's wall clock, in ms since the epoch."""
     return time.time_ns() // 1_000_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from planner.plan import Options
 from runtime.chain import Chain
 from runtime.clock import Clock
 from runtime.exits import TaskExit
-from runtime.failures import Failure, Whence
+from runtime.failures import Failure, Whence, tell
 from runtime.functions import Functions
 from runtime.guard import Emitted, Guard
 from runtime.inputs import Malformed, Reader, Taken
@@ -204,7 +204,7 @@ class Task:
 
     def _fire(self) -> Generator[None, None, None]:
         for lane in self.lanes:
-            for id, fired in lane.chain.due(lane.watermark):
+            for id, fired in _due(lane):
                 self.touched = True
                 if lane.units is not None and lane.chain.awaits_below(id):
                     self._admit_emitted(lane, id, fired, None)
@@ -344,6 +344,14 @@ def _refuse_fan_out(lane: Lane, unit: Unit, most_rounds: int) -> None:
             unit.failure = Failure(operator, RuntimeError(told))
             unit.calls.clear()
             return
+
+
+def _due(lane: Lane) -> Iterator[tuple[str, Batch]]:
+    """Yield what each operator fires; raises OperatorFailure where a timer or an aggregation does."""
+    try:
+        yield from lane.chain.due(lane.watermark)
+    except Failure as failure:
+        raise tell(lane.chain.graph.specs[failure.operator], failure.error, Whence(failure.operator)) from failure.error
 
 
 def _running(chain: Chain, id: str) -> Callable[[Batch], None]:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from runtime.clock import monotonic_ms
 from runtime.stores.order import KeyOrder
 from runtime.systems.base import Environment, StateWrites
 
@@ -49,6 +50,8 @@ class CachedStore:
         self._app, self._name, self._task = app, store, task
         self._encode, self._decode = encode, decode
         self._capacity = capacity
+        self.get_ms = 0.0
+        """How long reading took of what no cache held."""
         self._clean: OrderedDict[bytes, Any] = OrderedDict()
         """What the environment has, by use; ABSENT where it has nothing."""
         self._dirty: dict[bytes, Any] = {}
@@ -134,8 +137,10 @@ class CachedStore:
         self._journal = None
 
     def _load(self, key: bytes) -> Any:
+        started = monotonic_ms()
         data = self._environment.state_get(self._app, self._name, self._task, key)
         value = ABSENT if data is None else self._decode(data)
+        self.get_ms += monotonic_ms() - started
         self._clean[key] = value
         self._evict()
         return value
