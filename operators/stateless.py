@@ -54,7 +54,7 @@ class Branch(Stateless):
     kind: ClassVar[str] = "branch"
     code: ClassVar[tuple[str, ...]] = (
         "choice_{id} = {branch}({value})",
-        "if type(choice_{id}) is str: choice_{id} = (choice_{id},)",
+        "choice_{id} = (choice_{id},) if type(choice_{id}) is str else tuple(choice_{id})",
         "if not {names}.issuperset(choice_{id}): raise ValueError({refusal}.format(choice_{id}))",
     )
     one_to_one: ClassVar[bool] = True

@@ -69,6 +69,14 @@ def test_wide_branches():
     assert found["send_to-out-arm-4"] == ([], [])
 
 
+def test_branches_may_be_named_by_an_iterator():
+    app = App("once")
+    arms = app.input("numbers", value=int).branch(lambda n: iter(["a", "b"]), into=("a", "b"))
+    for name, arm in arms.items():
+        arm.send_to(app.output(name))
+    assert compiled(app)[1]([7])[:2] == (([7], [0]), ([7], [0]))
+
+
 def test_a_ladder_of_diamonds_is_not_written_out():
     app = App("diamonds")
     stream = app.input("numbers", value=int)
@@ -306,7 +314,7 @@ SOURCE = """
             if filter__positive(value):
                 n__positive += 1
                 choice_parity = branch__parity(value)
-                if type(choice_parity) is str: choice_parity = (choice_parity,)
+                choice_parity = (choice_parity,) if type(choice_parity) is str else tuple(choice_parity)
                 if not names__parity.issuperset(choice_parity): raise ValueError(refusal__parity.format(choice_parity))
                 if name__branch_arm_numbers in choice_parity:
                     n__branch_arm_numbers += 1

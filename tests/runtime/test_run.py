@@ -15,7 +15,7 @@ from runtime.systems.base import END, Append, StreamConfig
 from runtime.systems.lists import ListSink
 from runtime.systems.log import LogEnvironment
 from runtime.systems.memory import MemoryEnvironment
-from samza_dsl import App, Options, Pane, count, dead_letter, ranges, skip, testing, tumbling
+from samza_dsl import App, Options, Pane, count, dead_letter, fold, ranges, skip, testing, tumbling
 from samza_dsl.records import records_from
 
 
@@ -391,6 +391,24 @@ def test_a_traceback_shows_the_generated_line_and_the_users_function(app, log):
     assert 'File "<fused numbers' in shown
     assert "= map__invert(value)" in shown
     assert "return 1 / n" in shown
+
+
+def test_a_timer_that_fails_names_its_operator(app):
+    def on_timer(at_ms, context):
+        raise ValueError("ring")
+
+    numbers = app.input("numbers", value=int, key=abs, timestamp=abs)
+    numbers.process(lambda n, context: context.set_timer(n), on_timer=on_timer, op_id="timed").sink(print)
+    with pytest.raises(OperatorFailure, match=r"process 'timed' at .*test_run.py:\d+: ValueError: ring"):
+        testing.run(app, {"numbers": [1]})
+
+
+def test_an_aggregation_that_can_not_finish_names_its_window(app):
+    numbers = app.input("numbers", value=int, key=abs, timestamp=abs)
+    ratio = fold(int, lambda total, n: total + n, finish=lambda total: 1 / 0)
+    numbers.window(tumbling(hours=1), ratio, op_id="ratios").sink(print)
+    with pytest.raises(OperatorFailure, match=r"window 'ratios' at .*ZeroDivisionError"):
+        testing.run(app, {"numbers": [1]})
 
 
 def test_streams_have_the_partitions_that_were_planned(app, log):
