@@ -124,6 +124,7 @@ FIELDS = b"\x05"
 ENUM = b"\x06"
 SET = b"\x07"
 FROZEN_SET = b"\x08"
+BIG = b"\x09"
 SEQUENCES: dict[bytes, Callable[..., Any]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
 TAG_OF_SEQUENCE = {kind: tag for tag, kind in SEQUENCES.items()}
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
@@ -145,18 +146,30 @@ class Tagged:
 
     def encode(self, value: Any) -> bytes:
         """Return the bytes of `value`; raises SerdeError for a type that needs a declared serde."""
+        try:
+            return self._encode(value, piecemeal=False)
+        except OverflowError:  # an int of more than 64 bits somewhere inside
+            return self._encode(value, piecemeal=True)
+
+    def _encode(self, value: Any, piecemeal: bool) -> bytes:
         kind: Any = type(value)
+        if piecemeal and kind is int:
+            return BIG + str(value).encode()
         if kind in SCALARS:
             return PLAIN + _pack(value)
         if kind in TAG_OF_SEQUENCE:
-            return _encode_sequence(self, kind, value)
+            if kind is list and not piecemeal and SCALARS.issuperset(map(type, value)):
+                return PLAIN + _pack(value)
+            parts = [self.encode(part) for part in value]
+            return TAG_OF_SEQUENCE[kind] + _pack(sorted(parts) if kind in (set, frozenset) else parts)
         if kind is dict:
-            if SCALARS.issuperset(map(type, value.values())) and all(type(key) is str for key in value):
+            plain = SCALARS.issuperset(map(type, value.values())) and all(type(key) is str for key in value)
+            if plain and not piecemeal:
                 return PLAIN + _pack(value)
             return MAPPING + _pack([part for pair in value.items() for part in map(self.encode, pair)])
         if isinstance(value, Enum):
             return ENUM + _pack((_name_of(kind), self.encode(value.value)))
-        if _is_whole(kind):
+        if _is_whole(kind) and not piecemeal:
             return WHOLE + _pack((_name_of(kind), value))
         return FIELDS + _pack((_name_of(kind), [self.encode(field) for field in _field_values(value)]))
 
@@ -173,6 +186,8 @@ class Tagged:
         if tag == WHOLE:
             name, _ = _whole_decoder.decode(body)
             return _decoder_of(name).decode(body)[1]
+        if tag == BIG:
+            return int(body)
         if tag in (ENUM, FIELDS):
             name, payload = _unpack(body)
             if tag == ENUM:
@@ -268,13 +283,6 @@ _to_json = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
 _whole_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
-
-
-def _encode_sequence(serde: Tagged, kind: type, value: Any) -> bytes:
-    if kind is list and SCALARS.issuperset(map(type, value)):
-        return PLAIN + _pack(value)
-    parts = [serde.encode(part) for part in value]
-    return TAG_OF_SEQUENCE[kind] + _pack(sorted(parts) if kind in (set, frozenset) else parts)
 
 
 @cache

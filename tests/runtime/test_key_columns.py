@@ -6,18 +6,17 @@ from hypothesis import strategies as st
 from runtime.serdes import Json, KeyColumn, Natural, String, Tagged, encode_all, remembering
 
 ALIKE = st.sampled_from([1, True, 1.0, 0, False, 0.0, -0.0, "1", None, "", "é"])
-WHOLE = st.integers(-(2**63), 2**63 - 1)
-KEYS = st.lists(ALIKE | WHOLE | st.text(max_size=3) | st.tuples(WHOLE, st.text(max_size=2)), max_size=8)
+KEYS = st.lists(ALIKE | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.text(max_size=2)), max_size=8)
 
 
-@given(st.lists(KEYS, max_size=4), st.sampled_from([Tagged(), Json(), Natural()]))
+@given(st.lists(KEYS, max_size=4), st.sampled_from([Tagged(), Natural()]))
 def test_a_column_is_encoded_as_its_keys_are(columns, serde):
     remembered = KeyColumn(serde)
     for keys in columns:
         assert remembered.encode(keys) == [None if key is None else serde.encode(key) for key in keys]
 
 
-@given(st.lists(ALIKE | WHOLE, max_size=12))
+@given(st.lists(ALIKE | st.integers(), max_size=12))
 def test_what_is_remembered_is_what_was_decoded(keys):
     decode = remembering(Tagged().decode)
     for _ in range(2):
