@@ -1,0 +1,140 @@
+"""Measures one workload in this process: pairs of runs, baseline and ours in turn, with results checked equal."""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import gc
+import pstats
+import sys
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
+
+import msgspec
+
+from benchmarks import WORKLOADS
+from benchmarks.memory import growth_mib
+from benchmarks.workload import Workload
+
+SIDES = ("baseline", "ours")
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians over all pairs; `low` and `high` are the smallest and the largest of their ratios.
+
+    `cpu_ratio` is of the processor's time, all threads together: on a busy machine it tells more than the clock.
+    """
+
+    workload: str
+    title: str
+    messages: int
+    pairs: int
+    ratio: float
+    low: float
+    high: float
+    cpu_ratio: float
+    bar: float
+    passed: bool
+    baseline_s: float
+    ours_s: float
+    baseline_mib: float | None = None
+    ours_mib: float | None = None
+
+
+class Differs(Exception):
+    """The two sides did not come to the same: no time of theirs counts."""
+
+
+class Ran(NamedTuple):
+    """How long a run took, and what it came to: how many results, of which digest."""
+
+    seconds: float
+    cpu_seconds: float
+    results: int
+    digest: str
+
+
+def measure(workload: Workload, messages: int, pairs: int) -> Measurement:
+    """Time `pairs` pairs; raises Differs when a run came to something else than the first baseline."""
+    expected = _run(workload, workload.baseline)
+    _checked(workload, _run(workload, workload.ours), expected)  # one that does not count: what is lazy is done now
+    ran: dict[str, list[Ran]] = {side: [] for side in SIDES}
+    for _ in range(pairs):
+        for side in SIDES:
+            ran[side].append(_checked(workload, _run(workload, getattr(workload, side)), expected))
+    both = list(zip(ran["baseline"], ran["ours"], strict=True))
+    ratios = sorted(ours.seconds / baseline.seconds for baseline, ours in both)
+    ratio, bar = median(ratios), workload.description.bar
+    return Measurement(
+        workload=workload.description.name,
+        title=workload.description.title,
+        messages=messages,
+        pairs=pairs,
+        ratio=round(ratio, 3),
+        low=round(ratios[0], 3),
+        high=round(ratios[-1], 3),
+        cpu_ratio=round(median(ours.cpu_seconds / baseline.cpu_seconds for baseline, ours in both), 3),
+        bar=bar,
+        passed=ratio <= bar,
+        baseline_s=round(median(one.seconds for one in ran["baseline"]), 4),
+        ours_s=round(median(one.seconds for one in ran["ours"]), 4),
+    )
+
+
+def _run(workload: Workload, side: Callable[[], Any]) -> Ran:
+    """Time one run, and keep nothing of its result that the next one would have to share the memory with."""
+    workload.ready()
+    gc.collect()
+    began, cpu_began = perf_counter(), process_time()
+    result = side()
+    seconds, cpu_seconds = perf_counter() - began, process_time() - cpu_began
+    outcome = workload.outcome(result)
+    return Ran(seconds, cpu_seconds, len(outcome), blake2b(msgspec.msgpack.encode(outcome)).hexdigest())
+
+
+def _checked(workload: Workload, ran: Ran, expected: Ran) -> Ran:
+    if ran[2:] != expected[2:]:
+        raise Differs(
+            f"{workload.description.name}: {ran.results:,} results (digest {ran.digest[:8]}) where the baseline has "
+            f"{expected.results:,} (digest {expected.digest[:8]})"
+        )
+    return ran
+
+
+def _profile(workload: Workload) -> None:
+    """Show where one run of ours spends its time, on this thread."""
+    workload.ready()
+    profiler = cProfile.Profile()
+    profiler.runcall(workload.ours)
+    pstats.Stats(profiler, stream=sys.stderr).strip_dirs().sort_stats("tottime").print_stats(25)
+
+
+def main() -> None:
+    """Print a Measurement as JSON, or with `--memory` by how many MiB one run of a side makes this process grow."""
+    parser = argparse.ArgumentParser(description="Measure one workload in this process.")
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--messages", type=int)
+    parser.add_argument("--memory", choices=SIDES)
+    parser.add_argument("--profile", action="store_true")
+    said = parser.parse_args()
+    kind = WORKLOADS[said.workload]
+    messages = said.messages or kind.description.messages
+    with TemporaryDirectory(prefix="samza-dsl-benchmark-") as scratch:
+        workload = kind(messages, Path(scratch))
+        if said.memory:
+            workload.ready()
+            print(msgspec.json.encode(growth_mib(getattr(workload, said.memory))).decode())
+            return
+        if said.profile:
+            _profile(workload)
+        print(msgspec.json.encode(measure(workload, messages, said.pairs)).decode())
+
+
+if __name__ == "__main__":
+    main()

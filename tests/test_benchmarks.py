@@ -1,0 +1,60 @@
+"""The benchmarks measure what they say: the same results on both sides, and figures of the promised shape."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import WORKLOADS
+from benchmarks.measure import Differs, measure
+from benchmarks.memory import growth_mib
+
+FIGURES = {"ratio", "low", "high", "cpu_ratio", "bar", "baseline_s", "ours_s"}
+
+
+def test_a_quick_run_of_all_workloads_writes_its_figures(tmp_path):
+    written = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--json", str(written)]
+    shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads(written.read_text())
+    assert [one["workload"] for one in figures] == list(WORKLOADS)
+    for one in figures:
+        assert all(type(one[name]) is float and one[name] > 0 for name in FIGURES)
+        assert one["low"] <= one["ratio"] <= one["high"]
+        assert one["passed"] is (one["ratio"] <= one["bar"])
+        assert (one["messages"], one["pairs"]) == (WORKLOADS[one["workload"]].description.quick_messages, 1)
+        assert one["workload"] in shown.stdout
+
+
+@pytest.mark.parametrize("name", list(WORKLOADS))
+def test_both_sides_come_to_the_same_and_to_something(name, tmp_path):
+    workload = WORKLOADS[name](WORKLOADS[name].description.quick_messages, tmp_path)
+    outcomes = []
+    for run in (workload.baseline, workload.ours):
+        workload.ready()
+        outcomes.append(workload.outcome(run()))
+    assert outcomes[0] == outcomes[1] != []
+
+
+def test_no_time_counts_where_results_differ(tmp_path):
+    class Wrong(WORKLOADS["B1"]):
+        def ours(self):
+            return super().ours()[:-1]
+
+    with pytest.raises(Differs, match=r"B1: 6[0-9] results"):
+        measure(Wrong(100, tmp_path), 100, 1)
+
+
+def test_an_unknown_workload_is_refused():
+    command = [sys.executable, "-m", "benchmarks", "--only", "B1,B99"]
+    shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert shown.returncode == 2
+    assert "no workload B99; there are B1" in shown.stderr
+
+
+def test_memory_is_the_growth_while_something_was_done():
+    grown = growth_mib(lambda: bytearray(b"x") * (64 << 20))
+    assert grown is None or grown > 32
