@@ -151,8 +151,11 @@ class Operator(Protocol):
     def process(self, batch: Batch) -> Batch | None:
         """Take in rows and return what they make it emit at once."""
 
-    def on_watermark(self, watermark: int) -> Batch | None:
-        """Return what fires now that no earlier event time is awaited, in stamp order."""
+    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
+        """Return what fires now that no earlier event time is awaited, in stamp order: all, or the first `most`."""
+
+    def drop_due(self) -> Batch:
+        """Remove what would fire first without firing it, and return what it was, with its key."""
 
     def next_due(self) -> int:
         """Return the smallest watermark at which something fires, or MAX_TIMESTAMP + 1."""

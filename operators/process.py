@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
 
 from operators.base import MAX_TIMESTAMP, Batch, Spec, Store
@@ -121,18 +122,25 @@ class ProcessOperator:
             context.keep_changes()
         return out if out.values else None
 
-    def on_watermark(self, watermark: int) -> Batch | None:
+    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Call the timers that are due, in order of time and key; those that they set and are due, too."""
         if watermark < self._due:
             return None
         out = Batch([], keys=[], timestamps=[], stamps=[])
-        for at_ms, key in self._pop_due(watermark):
+        for at_ms, key in islice(self._pop_due(watermark), most):
             context: ProcessContext[Any, Any] = ProcessContext(self, self.decode_key(key), key, at_ms)
             emitted = self.on_timer(at_ms, context)
             if emitted is not None:
                 _emit(out, emitted, key, at_ms, at_ms)
             context.keep_changes()
+        self._due = self._first_due()
         return out if out.values else None
+
+    def drop_due(self) -> Batch:
+        """Remove the first timer, and return its time."""
+        at_ms, key = next(self._pop_due(MAX_TIMESTAMP))
+        self._due = self._first_due()
+        return Batch([at_ms], keys=[key])
 
     def next_due(self) -> int:
         """Return the time of the first timer."""
@@ -162,7 +170,6 @@ class ProcessOperator:
                 break
             self.store.delete(place)
             yield at_ms, place[9:]
-        self._due = self._first_due()
 
     def _first_due(self) -> int:
         first = next(self.store.range(TIMER), None)

@@ -78,9 +78,13 @@ class TableContents:
                 put(key, value)
         return None
 
-    def on_watermark(self, watermark: int) -> Batch | None:
+    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """A table takes no part in event time."""
         return None
+
+    def drop_due(self) -> Batch:
+        """Nothing is due."""
+        return Batch([])
 
     def next_due(self) -> int:
         """Nothing fires."""

@@ -116,22 +116,27 @@ class WindowOperator:
             self.write_back()
         return None
 
-    def on_watermark(self, watermark: int) -> Batch | None:
+    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Fire the windows that end at or before `watermark`: the order is by end, then by key."""
         if watermark < self.next_due():
             return None
         panes = Batch([], keys=[], timestamps=[], stamps=[])
         assert panes.keys is not None and panes.timestamps is not None
         finish, decode = self.aggregation.finish, self.decode_key
-        while self._open and self._open[0] <= watermark:
-            end = heapq.heappop(self._open)
-            start, accumulators = self._take(end)
-            keys = sorted(accumulators)
+        while self._open and self._open[0] <= watermark and (most is None or len(panes) < most):
+            end = self._open[0]
+            start, keys, accumulators = self._take(end, None if most is None else most - len(panes))
             panes.keys += keys
             panes.values += [Pane(decode(key), start, end, finish(accumulators[key])) for key in keys]
-            panes.timestamps += [end - 1] * len(accumulators)
+            panes.timestamps += [end - 1] * len(keys)
         panes.stamps = list(panes.timestamps)
         return panes if panes.values else None
+
+    def drop_due(self) -> Batch:
+        """Remove the first pane, and return its window and its accumulator."""
+        end = self._open[0]
+        start, keys, accumulators = self._take(end, 1)
+        return Batch([(start, end, accumulators[key]) for key in keys], keys=[*keys])
 
     def next_due(self) -> int:
         """Return the smallest end of a window that is open."""
@@ -181,21 +186,23 @@ class WindowOperator:
                 held = aggregation.init() if found is None else found[1]
             accumulators[key] = add(held, group)
 
-    def _take(self, end: int) -> tuple[int, dict[bytes, Any]]:
-        """Remove a window, and return its start and its accumulators."""
+    def _take(self, end: int, most: int | None) -> tuple[int, list[bytes], dict[bytes, Any]]:
+        """Remove a window, or the first `most` of its keys; return its start, its keys in order and accumulators."""
         start, accumulators = 0, {}
         if end in self._stored:
             self._stored.discard(end)
             for place, (start, accumulator) in self.store.range(_prefix(end), _prefix(end + 1)):  # noqa: B007
                 accumulators[place[8:]] = accumulator
                 self.store.delete(place)
-        for changed in self._changed:
-            if self.windows.end(changed) == end:
-                start = changed
-                break
+        changed = next((each for each in self._changed if self.windows.end(each) == end), None)
+        if changed is not None:
+            start, accumulators = changed, accumulators | self._changed.pop(changed)
+        keys = sorted(accumulators)
+        if most is None or len(keys) <= most:
+            heapq.heappop(self._open)
         else:
-            return start, accumulators
-        return start, accumulators | self._changed.pop(start)
+            self._changed[start] = {key: accumulators[key] for key in keys[most:]}
+        return start, keys[:most], accumulators
 
     def _late_rows(self, timestamps: list[int], stamps: list[int]) -> list[int]:
         """Return the rows whose window ends at or before their stamp; only those behind their stamp can be such."""

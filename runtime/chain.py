@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -134,16 +134,12 @@ class Chain:
         """Return the smallest watermark at which an operator has something to fire."""
         return min((operator.next_due() for operator in self.operators.values()), default=2**63)
 
-    def due(self, watermark: int) -> Iterator[tuple[str, Batch]]:
-        """Yield what each operator fires at `watermark`, parents first; run each before asking for the next."""
-        for id, operator in self.operators.items():
-            if operator.next_due() <= watermark:
-                try:
-                    fired = operator.on_watermark(watermark)
-                except Exception as error:
-                    raise Failure(id, error) from error
-                if fired is not None:
-                    yield id, fired
+    def fire(self, id: str, watermark: int, most: int) -> Batch | None:
+        """Return what an operator fires at `watermark`, the first `most` of it; raises Failure."""
+        try:
+            return self.operators[id].on_watermark(watermark, most)
+        except Exception as error:
+            raise Failure(id, error) from error
 
     def write_back(self) -> None:
         """Have the stateful operators put everything into their stores."""

@@ -36,6 +36,8 @@ class Emitted:
         return Batch([Tagged().encode(self.batch.values[index])], keys=self.batch.keys and [self.batch.keys[index]])
 
 
+MOST_FIRED = 10_000
+"""Panes and timers that fire at once."""
 FEWER = 200
 """Rows that are tried together where more of them failed."""
 
@@ -98,6 +100,24 @@ class Guard:
             if len(batch) <= FEWER or self.attempt(partial(work, part)) is not None:
                 for row in range(start, start + len(part)):
                     self.one(partial(work, batch.row(row)), raw.row(row), where(row))
+
+    def fire(self, id: str, watermark: int) -> Batch | None:
+        """Return what an operator fires: much at once; where that fails less, and at last one, under its policy."""
+        fired: list[Batch | None] = []
+
+        def work(most: int) -> None:
+            fired.append(self.chain.fire(id, watermark, most))
+
+        for most in (MOST_FIRED, FEWER):
+            failure = self.attempt(partial(work, most))
+            if failure is None:
+                return fired[0]
+            if not self.lenient:
+                raise tell(self.graph.specs[id], failure.error, Whence(id))
+        failure = self.insist(partial(work, 1))
+        if failure is not None:
+            self.settle(failure, Emitted(self.chain.operators[id].drop_due()).row(0), Whence(id))
+        return fired[0] if fired else None
 
     def one(self, work: Callable[[], None], raw: Batch, where: Whence) -> None:
         """Do the work of one record, again as often as its policy says, and settle it when that does not help."""

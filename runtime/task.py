@@ -14,7 +14,7 @@ from planner.plan import Options
 from runtime.chain import Chain
 from runtime.clock import Clock
 from runtime.exits import TaskExit
-from runtime.failures import Failure, Whence, tell
+from runtime.failures import Failure, Whence
 from runtime.functions import Functions
 from runtime.guard import Emitted, Guard
 from runtime.inputs import Malformed, Reader, Taken
@@ -204,8 +204,7 @@ class Task:
 
     def _fire(self) -> Generator[None, None, None]:
         for lane in self.lanes:
-            for id, fired in _due(lane):
-                self.touched = True
+            for id, fired in self._fired(lane):
                 if lane.units is not None and lane.chain.awaits_below(id):
                     self._admit_emitted(lane, id, fired, None)
                     while self.in_flight:
@@ -214,6 +213,15 @@ class Task:
                     where = _emitted_by(id)
                     work = _running(lane.chain, id)
                     lane.guard.each(work, fired, Emitted(fired), where)
+
+    def _fired(self, lane: Lane) -> Iterator[tuple[str, Batch]]:
+        """Yield what each operator fires, parents first and never much at once; run each before asking for the next."""
+        for id, operator in lane.chain.operators.items():
+            while operator.next_due() <= lane.watermark:
+                self.touched = True
+                fired = lane.guard.fire(id, lane.watermark)
+                if fired is not None:
+                    yield id, fired
 
     def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:
         for record in malformed:
@@ -344,14 +352,6 @@ def _refuse_fan_out(lane: Lane, unit: Unit, most_rounds: int) -> None:
             unit.failure = Failure(operator, RuntimeError(told))
             unit.calls.clear()
             return
-
-
-def _due(lane: Lane) -> Iterator[tuple[str, Batch]]:
-    """Yield what each operator fires; raises OperatorFailure where a timer or an aggregation does."""
-    try:
-        yield from lane.chain.due(lane.watermark)
-    except Failure as failure:
-        raise tell(lane.chain.graph.specs[failure.operator], failure.error, Whence(failure.operator)) from failure.error
 
 
 def _running(chain: Chain, id: str) -> Callable[[Batch], None]:

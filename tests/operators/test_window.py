@@ -15,7 +15,7 @@ from runtime.stores.memory import MemoryStore
 SIZE_MS = 10
 DISORDER_MS = 7
 RECORDS = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(-30, 90)), max_size=60)
-CUTS = st.lists(st.sampled_from(["batch", "fire", "write back", "restart"]), max_size=60)
+CUTS = st.lists(st.sampled_from(["batch", "fire", "fire one", "fire two", "write back", "restart"]), max_size=60)
 
 
 def operator(store, aggregation):
@@ -45,6 +45,12 @@ def drive(records, cuts, aggregation):
             case "fire":
                 feed()
                 panes += fired(windows, source.value)
+            case "fire one":
+                feed()
+                panes += fired(windows, source.value, most=1)
+            case "fire two":
+                feed()
+                panes += fired(windows, source.value, most=2)
             case "write back":
                 feed()
                 windows.write_back()
@@ -58,10 +64,11 @@ def drive(records, cuts, aggregation):
     return panes, late
 
 
-def fired(windows, watermark):
-    panes = windows.on_watermark(watermark)
+def fired(windows, watermark, most=None):
+    panes = windows.on_watermark(watermark, most)
     if panes is None:
         return []
+    assert most is None or len(panes) <= most
     assert panes.timestamps == panes.stamps == [pane.end - 1 for pane in panes.values]
     assert [key.decode() for key in panes.keys] == [pane.key for pane in panes.values]
     assert all(pane.end <= watermark for pane in panes.values)
