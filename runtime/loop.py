@@ -13,6 +13,7 @@ from planner.plan import Options
 from runtime.chooser import Chooser
 from runtime.clock import Clock, sleep_ms
 from runtime.commit import Committer
+from runtime.errors import OperatorFailure
 from runtime.failures import Failure
 from runtime.guard import Guard
 from runtime.inputs import Reader, Taken
@@ -170,7 +171,11 @@ class Loop:
             future.result()
         if self._watch is not None and self._working:
             threads = [task.thread for task in self._working.values() if task.thread]
-            self._watch.check(threads, self._clock.elapsed_ms())
+            try:
+                self._watch.check(threads, self._clock.elapsed_ms())
+            except OperatorFailure:
+                self._working.clear()  # there is no waiting for a thread that hangs
+                raise
 
     def _work_in_thread(self, task: Task, work: Callable[[], None]) -> None:
         task.busy = True

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.serdes import Json, KeyColumn, Natural, String, Tagged, encode_all, remembering
+from runtime.serdes import KeyColumn, Natural, String, Tagged, encode_all, remembering
 
 ALIKE = st.sampled_from([1, True, 1.0, 0, False, 0.0, -0.0, "1", None, "", "é"])
 KEYS = st.lists(ALIKE | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.text(max_size=2)), max_size=8)

@@ -1,0 +1,84 @@
+"""Tasks with blocking functions in threads: side by side, in order within a task, and none may hang unnoticed."""
+
+import threading
+
+import pytest
+
+from runtime.errors import OperatorFailure
+from samza_dsl import App, Options, retry, testing
+
+ALONE_S = 20
+
+
+def test_tasks_run_side_by_side():
+    both = threading.Barrier(2, timeout=ALONE_S)
+    app = App("threads", Options(threads=2))
+    numbers = app.input("numbers", value=int, partitions=2)
+    numbers.map(lambda n: (both.wait(), n)[1]).send_to(app.output("out", value=int))
+    assert sorted(testing.run(app, {"numbers": [[1], [2]]})["out"]) == [1, 2]
+
+
+def test_a_task_is_in_one_thread_at_a_time_and_keeps_its_order():
+    inside = [threading.Lock() for _ in range(3)]
+
+    def alone(number):
+        with_lock = inside[number % 3]
+        assert with_lock.acquire(blocking=False), "another thread is in this task"
+        with_lock.release()
+        return number
+
+    app = App("threads", Options(threads=3, batch_records=5))
+    numbers = app.input("numbers", value=int, partitions=3)
+    numbers.map(alone).send_to(app.output("out", value=int))
+    parts = [list(range(part, 300, 3)) for part in range(3)]
+    out = testing.run(app, {"numbers": parts})["out"]
+    assert [[n for n in out if n % 3 == part] for part in range(3)] == parts
+
+
+def test_state_can_be_used_there():
+    def count(number, context):
+        context.state = (context.state or 0) + 1
+        return [context.state]
+
+    app = App("threads", Options(threads=2, batch_records=3))
+    numbers = app.input("numbers", value=int, partitions=2, key=lambda n: n % 2, timestamp=lambda n: n)
+    numbers.process(count).send_to(app.output("out", value=int))
+    out = testing.run(app, {"numbers": [list(range(0, 40, 2)), list(range(1, 41, 2))]})["out"]
+    assert sorted(out) == sorted([*range(1, 21), *range(1, 21)])
+
+
+def test_what_a_thread_raises_ends_the_run_with_the_operator_named():
+    app = App("threads", Options(threads=2))
+    app.input("numbers", value=int).map(lambda n: 1 // n).send_to(app.output("out", value=int))
+    with pytest.raises(OperatorFailure, match=r"map 'map-numbers' at .*test_threads\.py.*ZeroDivisionError"):
+        testing.run(app, {"numbers": [1, 0]})
+
+
+def test_retries_may_wait_in_a_thread():
+    tries = []
+
+    def flaky(number):
+        tries.append(number)
+        return 1 // (len(tries) - 1)
+
+    app = App("threads", Options(threads=1))
+    numbers = app.input("numbers", value=int)
+    numbers.map(flaky, on_error=retry(2, backoff_ms=1)).send_to(app.output("out", value=int))
+    assert testing.run(app, {"numbers": [5]})["out"] == [1]
+
+
+@pytest.mark.parametrize("through", ["map", "sink", "builtin"])
+def test_a_call_that_hangs_is_noticed(through):
+    forever = threading.Event()
+    app = App("threads", Options(threads=1, blocking_timeout_ms=50))
+    numbers = app.input("numbers", value=int)
+    if through == "sink":
+        numbers.sink(lambda n: forever.wait(ALONE_S))
+    else:
+        hanging = forever.wait if through == "builtin" else lambda n: forever.wait(ALONE_S)
+        numbers.map(hanging).send_to(app.output("out"))
+    try:
+        with pytest.raises(OperatorFailure, match="has not returned after blocking_timeout_ms=50"):
+            testing.run(app, {"numbers": [7]})
+    finally:
+        forever.set()
