@@ -18,9 +18,9 @@ class Entry:
         self.watermark = watermark
         self.holds = 1
 
-    def hold(self) -> None:
-        """Say that one more thing derived from the message is under way."""
-        self.holds += 1
+    def hold(self, number: int = 1) -> None:
+        """Say that so many more things derived from the message are under way."""
+        self.holds += number
 
     def release(self) -> None:
         """Say that one thing is done; when none is left, the message is complete."""

@@ -206,7 +206,7 @@ class Task:
         for lane in self.lanes:
             for id, fired in self._fired(lane):
                 if lane.units is not None and lane.chain.awaits_below(id):
-                    self._admit_emitted(lane, id, fired, None)
+                    self._admit_emitted(lane, id, fired, ())
                     while self.in_flight:
                         yield
                 else:
@@ -234,24 +234,23 @@ class Task:
         keys = batch.keys or [None] * len(batch)
         entries = reader.track_each(batch)
         units = [
-            Unit(entry, (raw, row), reader, key, stamp)
+            Unit((entry,), (raw, row), reader, key, stamp)
             for row, (entry, key, stamp) in enumerate(zip(entries, keys, stamps, strict=True))
         ]
         batch.owners = units
         self._explore(lane, reader.entry, batch, units)
         lane.units.admit(units)
 
-    def _admit_emitted(self, lane: Lane, id: str, emitted: Batch, parent: Unit | None) -> None:
-        """Let what a stateful operator emitted go on as messages of their own, on which their parent's waits."""
+    def _admit_emitted(self, lane: Lane, id: str, emitted: Batch, parents: Sequence[Unit]) -> None:
+        """Let what a stateful operator emitted go on as messages of their own, on which all their parents wait."""
         assert lane.units is not None
         keys = emitted.keys or [None] * len(emitted)
         stamps: Sequence[int | None] = emitted.stamps or [None] * len(emitted)
-        entry = parent.entry if parent is not None else None
+        entries = tuple({entry: None for parent in parents for entry in parent.entries})
         raw = Emitted(emitted)
-        units = [Unit(entry, (raw, row), id, keys[row], stamps[row]) for row in range(len(emitted))]
-        for _ in units if entry is not None else ():
-            assert entry is not None
-            entry.hold()
+        units = [Unit(entries, (raw, row), id, keys[row], stamps[row]) for row in range(len(emitted))]
+        for entry in entries:
+            entry.hold(len(units))
         emitted.owners = list(units)
         self._explore(lane, id, emitted, units)
         lane.units.admit(units)
@@ -315,7 +314,7 @@ class Task:
         emitted: list[tuple[str, Batch]] = []
         failure = lane.guard.attempt(lambda: _take_effect(lane.chain, good, emitted))
         if failure is None:
-            self._go_below(lane, good[:1], emitted)
+            self._go_below(lane, good, emitted)
         else:
             for unit in good:
                 emitted = []
@@ -326,7 +325,7 @@ class Task:
 
     def _go_below(self, lane: Lane, parents: Sequence[Unit], emitted: list[tuple[str, Batch]]) -> None:
         for id, batch in emitted:
-            self._admit_emitted(lane, id, batch, parents[0])
+            self._admit_emitted(lane, id, batch, parents)
 
 
 def _take_effect(chain: Chain, units: Sequence[Unit], emitted: list[tuple[str, Batch]]) -> None:

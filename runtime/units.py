@@ -23,12 +23,12 @@ Place = tuple[Batch, int]
 class Unit:
     """One message on its way: the calls that it waits for, and the rows that will take effect when it is applied."""
 
-    __slots__ = ("calls", "entry", "failure", "held", "key", "pending", "raw", "reader", "stamp", "unsettled")
+    __slots__ = ("calls", "entries", "failure", "held", "key", "pending", "raw", "reader", "stamp", "unsettled")
 
     def __init__(
-        self, entry: Entry | None, raw: tuple[Rows, int], reader: Any, key: bytes | None, stamp: int | None
+        self, entries: tuple[Entry, ...], raw: tuple[Rows, int], reader: Any, key: bytes | None, stamp: int | None
     ) -> None:
-        self.entry = entry
+        self.entries = entries
         self.raw = raw
         self.reader = reader
         self.key = key
@@ -135,8 +135,8 @@ class Units:
     def applied(self, unit: Unit) -> None:
         """Let a message go, and start the next one of its key."""
         del self._unapplied[unit]
-        if unit.entry is not None:
-            unit.entry.release()
+        for entry in unit.entries:
+            entry.release()
         queue = self._by_key.get(unit.key) if unit.key is not None else None
         if queue and queue[0] is unit:
             queue.popleft()
