@@ -218,7 +218,8 @@ while True:
         process = start(program, tmp_path)
         acknowledged = [int(process.stdout.readline()) for _ in range(1 + 7 * kill % 20)]
         process.kill()
-        acknowledged += [int(line) for line in process.communicate()[0].split("\n")[:-1]]
+        acknowledged += [int(line) for line in process.stdout if line.endswith("\n")]
+        process.communicate()
         log = LogEnvironment(tmp_path)
         end = log.offsets("s", 0).end
         assert acknowledged[-1] <= end <= acknowledged[-1] + 1
