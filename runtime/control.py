@@ -8,6 +8,9 @@ from typing import Any
 
 from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP
 
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which calendars know."""
+
 
 class SourceWatermark:
     """The watermark of one source partition: the highest timestamp seen, less the disorder allowed.
@@ -44,9 +47,12 @@ class ProducerWatermarks:
         return min(self.by_producer.values(), default=MAX_TIMESTAMP)
 
     def hear(self, producer: str, watermark: int) -> None:
-        """Take a producer's watermark in; it never goes back, and strangers are not listened to."""
+        """Take a producer's watermark in; it never goes back, and strangers are not listened to.
+
+        What `by_producer` was before stays as it is, for whoever remembers it.
+        """
         if watermark > self.by_producer.get(producer, MAX_TIMESTAMP):
-            self.by_producer[producer] = watermark
+            self.by_producer = {**self.by_producer, producer: watermark}
 
 
 def to_ms(found: list[Any]) -> list[int]:
@@ -56,9 +62,11 @@ def to_ms(found: list[Any]) -> list[int]:
     >>> to_ms([1_000, datetime(1970, 1, 1, 0, 0, 2, tzinfo=timezone.utc)])
     [1000, 2000]
     """
-    if set(map(type, found)) <= {int}:
-        return found
-    return [_one_to_ms(at) for at in found]
+    if not set(map(type, found)) <= {int}:
+        found = [_one_to_ms(at) for at in found]
+    if found and not (min(found) > MIN_TIMESTAMP and max(found) < MAX_TIMESTAMP):
+        raise ValueError("timestamp= returned a time that is millions of years away; return ms since the epoch")
+    return found
 
 
 def _one_to_ms(at: Any) -> int:
