@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 from operators.base import MIN_TIMESTAMP
 
@@ -12,7 +13,7 @@ class Entry:
 
     __slots__ = ("holds", "next_offset", "tracker", "watermark")
 
-    def __init__(self, tracker: InFlight, next_offset: int, watermark: int) -> None:
+    def __init__(self, tracker: InFlight, next_offset: int, watermark: Any) -> None:
         self.tracker = tracker
         self.next_offset = next_offset
         self.watermark = watermark
@@ -35,7 +36,7 @@ class InFlight:
 
     `low_watermark` is the offset to go on from after a crash: everything below it is complete. It is the paper's
     checkpoint rule, the largest offset of the contiguous run of completed callbacks. `watermark` is the event-time
-    watermark as of there.
+    watermark as of there, or that of each producer.
 
     >>> tracker = InFlight(10)
     >>> first, second = tracker.add(11), tracker.add(12)
@@ -47,7 +48,7 @@ class InFlight:
 
     __slots__ = ("_entries", "low_watermark", "watermark")
 
-    def __init__(self, offset: int, watermark: int = MIN_TIMESTAMP) -> None:
+    def __init__(self, offset: int, watermark: Any = MIN_TIMESTAMP) -> None:
         self.low_watermark = offset
         self.watermark = watermark
         self._entries: deque[Entry] = deque()
@@ -55,7 +56,7 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, next_offset: int, watermark: int = MIN_TIMESTAMP) -> Entry:
+    def add(self, next_offset: int, watermark: Any = MIN_TIMESTAMP) -> Entry:
         """Start tracking what reaches up to, not including, `next_offset`, where the source's watermark is given."""
         entry = Entry(self, next_offset, watermark)
         self._entries.append(entry)

@@ -95,8 +95,9 @@ class Reader:
         self._decoding = decoding
         self._encode_keys = KeyColumn(decoding.key).encode if decoding.key is not None else None
         self._source = SourceWatermark(disorder_ms, position.watermark if position else MIN_TIMESTAMP)
-        self.in_flight = InFlight(self.next_offset, self._source.value)
         self._producers = ProducerWatermarks(producers, position.producers if position else {}) if producers else None
+        self._before = self._mark
+        self.in_flight = InFlight(self.next_offset, self._mark)
         self._held: Read | None = None
         self._offered: Taken | None = None
         self._ended = False
@@ -111,6 +112,11 @@ class Reader:
         return MAX_TIMESTAMP if self._ended else self._source.value
 
     @property
+    def _mark(self) -> Any:
+        """What is known of event time here, to be remembered with a position."""
+        return self._source.value if self._producers is None else self._producers.by_producer
+
+    @property
     def ended(self) -> bool:
         """Whether no record will ever come again."""
         return self._ended if self._producers is None else self._producers.value == MAX_TIMESTAMP
@@ -122,27 +128,21 @@ class Reader:
 
     def track(self) -> Entry:
         """Start tracking what was just accepted."""
-        return self.in_flight.add(self.next_offset, self._source.value)
+        return self.in_flight.add(self.next_offset, self._mark)
 
     def track_each(self, batch: Batch) -> list[Entry]:
         """Start tracking each row of the batch that was just accepted by itself."""
         assert batch.offsets is not None
-        last = (self.next_offset, self._source.value)
-        watermarks = [*batch.stamps[1:], last[1]] if batch.stamps is not None else [last[1]] * len(batch)
-        return list(map(self.in_flight.add, [*batch.offsets[1:], last[0]], watermarks))
+        marks: list[Any] = [self._before] * len(batch)
+        if self._producers is None and batch.stamps is not None:
+            marks = list(batch.stamps)
+        return list(map(self.in_flight.add, [*batch.offsets[1:], self.next_offset], [*marks[1:], self._mark]))
 
     def position(self) -> Position:
         """Return the position to checkpoint: the low watermark, and event time as of there."""
         origin, done = self.origin, self.in_flight
-        heard = dict(self._producers.by_producer) if self._producers else {}
-        return Position(
-            origin.system,
-            origin.stream,
-            origin.partition,
-            done.low_watermark,
-            watermark=done.watermark,
-            producers=heard,
-        )
+        as_of_there = {"producers": done.watermark} if self._producers else {"watermark": done.watermark}
+        return Position(origin.system, origin.stream, origin.partition, done.low_watermark, **as_of_there)
 
     def refresh(self) -> None:
         """Look whether the partition has ended here."""
@@ -186,6 +186,7 @@ class Reader:
         """Move on past what was taken, or past its first `rows` rows; the rest will be offered again."""
         if rows is not None and rows < len(taken.batch):
             taken = self._part(taken, rows)
+        self._before = self._mark
         self.next_offset, self._source.value = taken.next_offset, taken.watermark
         if taken.control is not None and self._producers is not None:
             self._producers.hear(taken.control.producer, taken.control.watermark)
@@ -252,6 +253,9 @@ class Reader:
         timestamp_of = self._decoding.timestamp_of
         if timestamp_of is not None:
             batch.timestamps, errors = _column(lambda values: to_ms(list(map(timestamp_of, values))), batch.values)
+            return errors
+        if batch.timestamps is not None:
+            batch.timestamps, errors = _column(to_ms, batch.timestamps)
             return errors
         return {}
 

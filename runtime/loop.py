@@ -94,6 +94,8 @@ class Loop:
     async def run(self) -> None:
         """Run to the end; raises what stopped it, after everything in flight was cancelled."""
         try:
+            for task in self.tasks:
+                task.begin()
             while not await self._turn():
                 pass
         finally:

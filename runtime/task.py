@@ -37,6 +37,11 @@ class Lane:
     task_exits: dict[str, TaskExit] = field(default_factory=dict)
 
     @property
+    def repartitions(self) -> bool:
+        """Whether another stage hears of this one's watermark."""
+        return any(self.chain.graph.specs[id].repartitions for id in self.chain.stage.operators)
+
+    @property
     def watermark(self) -> int:
         """The minimum over the chain's inputs."""
         return min((reader.watermark for reader in self.readers), default=MAX_TIMESTAMP)
@@ -101,6 +106,11 @@ class Task:
         """Whether nothing is in flight, fired or being worked on."""
         return not self.busy and self._firing is None and not self.in_flight
 
+    def begin(self) -> None:
+        """Fire what a checkpoint has left due, and have the end of inputs told that ended before anything came."""
+        self.touched = any(lane.repartitions and any(reader.ended for reader in lane.readers) for lane in self.lanes)
+        self.fire()
+
     def room(self, lane: Lane) -> int:
         """Return how many messages a lane may take in now; 0 while something is due or firing."""
         if self.busy or lane.held_back or self._firing is not None or self._is_due():
@@ -118,8 +128,7 @@ class Task:
         taken = self._accepted(lane, reader, reader.take(limit))
         self._refuse(lane.guard, reader, taken.malformed)
         if not len(taken.batch):
-            if not lane.held_back:
-                reader.track().release()
+            reader.track().release()
         elif lane.units is None:
             entry = reader.track()
             lane.guard.each(
@@ -268,8 +277,8 @@ class Task:
             arguments: list[Any] = rows.values
             awaited = exit in lane.chain.awaits
             if awaited and exit in lane.task_exits:
-                origin = units[0].reader.origin
-                arguments = list(lane.task_exits[exit].envelopes(rows, origin.stream, origin.partition))
+                envelopes, owners = lane.task_exits[exit].envelopes, rows.owners or ()
+                arguments = [envelopes(rows.row(n), *self._origin(unit))[0] for n, unit in enumerate(owners)]
             for row, unit in enumerate(rows.owners or ()):
                 if awaited:
                     unit.calls.append((exit, arguments[row], (rows, row)))
@@ -279,6 +288,12 @@ class Task:
         if lane.most_rounds is not None:
             for unit in units:
                 _refuse_fan_out(lane, unit, lane.most_rounds)
+
+    def _origin(self, unit: Unit) -> tuple[str, int]:
+        """Return the stream and partition of a message; of what was emitted here, its operator and the task."""
+        if isinstance(unit.reader, Reader):
+            return unit.reader.origin.stream, unit.reader.origin.partition
+        return unit.reader, self.number
 
     def _explore_one(self, lane: Lane, entry: str, row: Batch, unit: Unit) -> list[tuple[str, Batch]]:
         found: list[tuple[str, Batch]] = []
