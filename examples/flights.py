@@ -89,11 +89,9 @@ class WeatherAtOrigin:
         WHERE origin = ? AND hour_ms <= ? ORDER BY hour_ms DESC LIMIT 1
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
     def open(self, context: Context) -> None:
-        self.database = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        path = (context.data or DATA).absolute() / "weather.sqlite"
+        self.database = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False)
         self.thread = ThreadPoolExecutor(1, "weather")
 
     def close(self) -> None:
@@ -129,7 +127,7 @@ def ranking(pane: Pane[str, list[Pane[str, int]]]) -> TopDestinations:
     return TopDestinations(pane.key, {counted.key: counted.value for counted in pane.value})
 
 
-def pipeline(data: Path) -> App:
+def pipeline() -> App:
     app = App("flights")
     flights = app.input(
         "flights",
@@ -151,7 +149,7 @@ def pipeline(data: Path) -> App:
     )
     (
         by_punctuality["late"]
-        .async_flat_map(WeatherAtOrigin(data / "weather.sqlite"), max_in_flight=500, timeout_ms=5_000, op_id="weather")
+        .async_flat_map(WeatherAtOrigin(), max_in_flight=500, timeout_ms=5_000, op_id="weather")
         .merge(by_punctuality["on_time"])
         .partition_by(lambda flight: flight.airline or flight.carrier, value=Flight, op_id="by-carrier")
         .window(
@@ -178,7 +176,7 @@ def pipeline(data: Path) -> App:
     return app
 
 
-app = pipeline(DATA)
+app = pipeline()
 
 
 def main() -> None:
@@ -191,7 +189,6 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="the directory of the embedded log")
     data = parser.parse_args().data
     load(data)
-    app = pipeline(data)
     print(app.plan({"flights": PARTITIONS}))
     app.run(data, watch=view_of(Console(highlight=False)).watch)
     show(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 MIN_TIMESTAMP = -(2**62)
@@ -207,6 +208,8 @@ class Spec:
 class Context:
     """What an object with `open(context)` learns: its application, its task, and where it may count.
 
+    `data` is the directory of the run's embedded log, None where it runs in memory.
+
     >>> context = Context("flights", "lookup", task=0)
     >>> context.count("misses")
     >>> context.counters
@@ -217,6 +220,7 @@ class Context:
     operator: str
     task: int
     counters: dict[str, int] = field(default_factory=dict)
+    data: Path | None = None
 
     def count(self, name: str, by: int = 1) -> None:
         """Add `by` to a counter that the run's metrics show under the operator.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap
@@ -50,6 +51,7 @@ class Assembly:
     stop_at: Mapping[tuple[str, int], int]
     wake: Callable[[], None]
     request: Callable[[Effects], None]
+    data: Path | None = None
 
     def tasks(self, broadcast: Mapping[str, TableContents]) -> list[Task]:
         """Make every task."""
@@ -67,7 +69,7 @@ class Assembly:
     def shared_functions(self) -> Functions:
         """Make ready the functions that belong to no task: those of broadcast tables."""
         specs = [spec for spec in self.graph.specs.values() if isinstance(spec, Table) and spec.broadcast]
-        return Functions(self.plan.app, 0, specs, self.around)
+        return Functions(self.plan.app, 0, specs, self.around, self.data)
 
     def broadcast_tables(self, functions: Functions) -> dict[str, tuple[list[Reader], TableContents, Guard]]:
         """Make the tables that all tasks share: read from their beginning in every run, and kept in memory."""
@@ -128,7 +130,7 @@ class _TaskBuilder:
         self.tables = dict(broadcast)
         specs = [self.graph.specs[id] for stage in self.stages for id in stage.operators]
         specs += [spec for spec in self.graph.specs.values() if isinstance(spec, Table) and not spec.broadcast]
-        self.functions = Functions(assembly.plan.app, number, specs, assembly.around)
+        self.functions = Functions(assembly.plan.app, number, specs, assembly.around, assembly.data)
         self.outputs = Outputs(number)
         self.stores: dict[str, Any] = {}
 

@@ -64,8 +64,8 @@ def to_ms(found: list[Any]) -> list[int]:
     """
     if not set(map(type, found)) <= {int}:
         found = [_one_to_ms(at) for at in found]
-    if found and not (min(found) > MIN_TIMESTAMP and max(found) < MAX_TIMESTAMP):
-        raise ValueError("timestamp= returned a time that is millions of years away; return ms since the epoch")
+    if found and not (min(found) >= EARLIEST_MS and max(found) <= LATEST_MS):
+        raise ValueError("timestamp= returned a time that is not in the years 1 to 9999; return ms since the epoch")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from operators.aggregations import Aggregation
@@ -17,14 +18,16 @@ Around = Callable[[Callable[..., Any], str], Callable[..., Any]]
 class Functions:
     """Every user function of one task, by operator and name."""
 
-    def __init__(self, app: str, task: int, specs: Iterable[Spec], around: Iterable[Around]) -> None:
+    def __init__(
+        self, app: str, task: int, specs: Iterable[Spec], around: Iterable[Around], data: Path | None = None
+    ) -> None:
         self.contexts: dict[str, Context] = {}
         self.by_operator: dict[str, dict[str, Any]] = {}
         self._opened: list[Any] = []
         try:
             for spec in specs:
                 assert spec.op_id is not None
-                context = self.contexts[spec.op_id] = Context(app, spec.op_id, task)
+                context = self.contexts[spec.op_id] = Context(app, spec.op_id, task, data=data)
                 self.by_operator[spec.op_id] = {
                     name: self._ready(thing, context, around) for name, thing in spec.functions().items()
                 }

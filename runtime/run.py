@@ -159,6 +159,7 @@ class Run:
             self._ends() if until_now else {},
             lambda: self._loop.wake(),
             self._requested,
+            Path(self._data) if isinstance(self._data, str | Path) else None,
         )
         self._shared = assembly.shared_functions()
         broadcast = assembly.broadcast_tables(self._shared)

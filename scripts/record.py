@@ -64,7 +64,7 @@ def main(data: Path, out: Path) -> None:
             frames.append(frame(progress, "running", len(frames)))
             await sleep_ms(EVERY_MS)
 
-    run = pipeline(data).run(data, from_start=True, state="reset", watch=record)
+    run = pipeline().run(data, from_start=True, state="reset", watch=record)
     progress = Progress(run.plan)
     progress.take(run.metrics(), ended=True)
     every = max(1, len(frames) // FRAMES)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from runtime.errors import SamzaError
-from samza_dsl import App
+from samza_dsl import App, count, daily, dead_letter, testing
 
 
 @pytest.fixture
@@ -76,3 +76,28 @@ def test_another_file_has_a_position_of_its_own(app, numbers, tmp_path):
 def test_what_the_app_does_not_have_can_not_be_bound(app, tmp_path):
     with pytest.raises(SamzaError, match=r"neither reads nor writes; it has doubles, numbers"):
         app.run(tmp_path / "data", bind={"nubmers": tmp_path / "numbers.jsonl"})
+
+
+@pytest.mark.parametrize("hostile", [10**30, 2**63 - 1, -(2**63), 2**62 + 1, 253_402_300_800_000])
+def test_a_time_that_no_calendar_knows_meets_the_inputs_policy(hostile, tmp_path):
+    app = App("times")
+    numbers = app.input("numbers", value=int, timestamp=lambda n: n, key=lambda n: "k", on_error=dead_letter("bad"))
+    numbers.window(daily("America/New_York"), count()).map(lambda pane: pane.value).send_to(
+        app.output("out", value=int)
+    )
+    results = testing.run(app, {"numbers": [0, hostile, 1]})
+    assert results == {"out": [2], "bad": [b"%d" % hostile]}
+
+
+def test_an_object_learns_where_the_data_lies(tmp_path):
+    class Where:
+        def open(self, context):
+            self.data = context.data
+
+        def __call__(self, number):
+            return str(self.data)
+
+    app = App("where")
+    app.input("numbers", value=int).map(Where()).send_to(app.output("out", value=str))
+    run = app.run(tmp_path / "data", bind={"numbers": [1]})
+    assert run.received("out") == [str(tmp_path / "data")]

@@ -52,7 +52,7 @@ class Meter:
 
 def job(data: Path) -> None:
     """Run the main job to its end, with slow lookups that complete in any order, and often or seldom a commit."""
-    app, meter = example("flights").pipeline(data), Meter(data / "meter")
+    app, meter = example("flights").pipeline(), Meter(data / "meter")
     app.options = msgspec.structs.replace(app.options, commit_interval_ms=random.choice((20, 100, 500)))
 
     @app.wrap
