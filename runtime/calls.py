@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from operators.policies import Policy, Retry
@@ -61,8 +61,8 @@ class Calls:
         return len(self._waiting) + len(self._running) + len(self._backing_off)
 
     def submit(self, call: Call) -> None:
-        """Start a call, or queue it where too many run."""
-        if len(self._running) + len(self._backing_off) < self._max_in_flight:
+        """Start a call, or queue it where too many run or others wait already."""
+        if not self._waiting and len(self._running) + len(self._backing_off) < self._max_in_flight:
             self._start(call)
         else:
             self._waiting.append(call)
@@ -111,13 +111,16 @@ class Calls:
         elif (error := future.exception()) is not None:
             self._settle(call, error if isinstance(error, Exception) else RuntimeError(repr(error)))
         else:
-            try:
-                call.result = list(future.result())
-            except TypeError as error:
-                told = TypeError(f"an async function must return an iterable of messages: {error}")
-                self._settle(call, told)
-            else:
-                self._settle(call, None)
+            self._settle(call, self._read(call, future.result()))
+
+    def _read(self, call: Call, result: Any) -> Exception | None:
+        try:
+            call.result = list(result)
+        except Exception as error:
+            if isinstance(result, Iterable):
+                return error
+            return TypeError(f"an async function must return an iterable of messages: {error}")
+        return None
 
     def _expire(self) -> None:
         loop = asyncio.get_running_loop()
@@ -135,6 +138,8 @@ class Calls:
             self._timer = loop.call_at(max(next(iter(self._deadlines)).deadline, now), self._expire)
 
     def _settle(self, call: Call, error: Exception | None) -> None:
+        if call.done:
+            return
         self._running.discard(call)
         self._deadlines.pop(call, None)
         policy = self._policy
