@@ -124,7 +124,6 @@ class Calls:
 
     def _expire(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = None
         now = loop.time()
         while self._deadlines and (call := next(iter(self._deadlines))).deadline <= now:
             future = self._deadlines[call]
@@ -134,7 +133,8 @@ class Calls:
             self._given_up.add(future)
             future.cancel()
             self._settle(call, TimeoutError(f"no result after timeout_ms={self._timeout_ms:,}"))
-        if self._deadlines and self._timer is None:
+        self._timer = None  # only now: what starts above must not set it to a later deadline than the first one's
+        if self._deadlines:
             self._timer = loop.call_at(max(next(iter(self._deadlines)).deadline, now), self._expire)
 
     def _settle(self, call: Call, error: Exception | None) -> None:
