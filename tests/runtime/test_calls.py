@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -90,7 +91,7 @@ def test_retries_wait_twice_as_long_each_time_and_end_after_so_many(times, backo
         pool = Pool(work, policy=retry(times, backoff_ms=backoff, then=skip))
         (call,) = await pool.run("x")
         made = min(failures, times) + 1
-        pauses = [later - earlier for earlier, later in zip(tries, tries[1:], strict=False)]
+        pauses = [later - earlier for earlier, later in pairwise(tries)]
         assert pauses == [backoff * 2**n for n in range(made - 1)]
         assert pool.calls.retried == made - 1
         assert call.result == (["x"] if failures <= times else [])
