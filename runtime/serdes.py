@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import msgspec
 
@@ -308,7 +308,7 @@ def _find(name: str) -> Any:
     module, _, path = name.partition(":")
     found: Any = sys.modules.get("__main__" if module == _main_name() else module)
     for part in path.split("."):
-        found = getattr(found, part, None)
+        found = getattr(found, "__dict__", {}).get(part)  # plainly: a module may import what getattr asks for
     return found
 
 
@@ -334,35 +334,66 @@ def _is_record(kind: type) -> bool:
     )
 
 
-@cache
 def _is_whole(kind: Any) -> bool:
     """Whether msgspec alone brings back exactly what was encoded: every field's declared type says all."""
+    inside = _records_inside(kind)
+    return inside is not None and not any(one.__subclasses__() for one in inside)
+
+
+@cache
+def _records_inside(kind: Any) -> tuple[type, ...] | None:
+    """Return the records that the fields of `kind` may hold; None where their declared types do not say all."""
     if not _is_record(kind):
         raise SerdeError(
             f"a {kind.__qualname__} can't be carried between stages or kept in state: return a msgspec Struct, a "
             "dataclass or plain types, or declare a serde"
         )
-    return all(_says_all(hint) for hint in get_type_hints(kind).values())
+    inside: dict[type, None] = {}
+    try:
+        says_all = _fields_say_all(kind, inside)
+        msgspec.msgpack.Decoder(kind)
+    except (NameError, TypeError):  # a type that is not there while the program runs, or a union nobody can tell apart
+        return None
+    return tuple(inside) if says_all else None
 
 
-def _says_all(hint: Any) -> bool:
+def _fields_say_all(kind: Any, inside: dict[type, None]) -> bool:
+    if dataclasses.is_dataclass(kind) and not all(field.init for field in dataclasses.fields(kind)):
+        return False
+    hints = get_type_hints(kind)
+    return all(name in hints and _says_all(hints[name], inside) for name in _field_names(kind))
+
+
+def _says_all(hint: Any, inside: dict[type, None]) -> bool:
     if hint in (int, float, str, bytes, bool, type(None)):
         return True
-    if isinstance(hint, TypeVar) or hint in (Any, object) or not hasattr(hint, "__args__"):
-        return isinstance(hint, type) and _is_record(hint) and _is_whole(hint)
-    return all(argument is ... or _says_all(argument) for argument in hint.__args__)
+    if hasattr(hint, "__args__"):
+        of_record = isinstance(get_origin(hint), type) and _is_record(get_origin(hint))
+        return not of_record and all(part is ... or _says_all(part, inside) for part in hint.__args__)
+    if not isinstance(hint, type) or not _is_record(hint):
+        return False
+    if hint in inside:
+        return True
+    inside[hint] = None
+    return _fields_say_all(hint, inside)
+
+
+def _field_names(kind: Any) -> tuple[str, ...]:
+    if issubclass(kind, msgspec.Struct):
+        return tuple(kind.__struct_fields__)
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    return tuple(kind._fields)
 
 
 def _field_values(value: Any) -> list[Any]:
-    if isinstance(value, msgspec.Struct):
-        return [getattr(value, name) for name in value.__struct_fields__]
-    if dataclasses.is_dataclass(value):
-        return [getattr(value, field.name) for field in dataclasses.fields(value)]
-    return list(value)
+    return list(value) if isinstance(value, tuple) else [getattr(value, name) for name in _field_names(type(value))]
 
 
 def _rebuild(kind: Any, values: list[Any]) -> Any:
-    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
-    if names is None:
-        names = [field.name for field in dataclasses.fields(kind)]
-    return kind(**dict(zip(names, values, strict=True)))
+    fields = dict(zip(_field_names(kind), values, strict=True))
+    late = [one.name for one in dataclasses.fields(kind) if not one.init] if dataclasses.is_dataclass(kind) else []
+    found = kind(**{name: value for name, value in fields.items() if name not in late})
+    for name in late:
+        object.__setattr__(found, name, fields[name])
+    return found
