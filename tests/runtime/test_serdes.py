@@ -230,8 +230,8 @@ def check_hostile(serde, data):
     before = set(sys.modules)
     try:
         found = serde.decode(data)
-    except Exception as error:
-        assert isinstance(error, (SerdeError, *REFUSALS, AttributeError)), repr(error)
+    except (SerdeError, *REFUSALS, AttributeError):
+        pass
     else:
         if type(serde) is Tagged:
             assert {kind for kind in classes_in(found) if kind.__module__ == __name__} <= CLASSES
