@@ -7,12 +7,16 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 from operators.sites import check_plain, mistake, takes
 
 V = TypeVar("V")
 R = TypeVar("R")
+
+LARGEST_EXACT = 2**53
+"""Up to here every int is a float."""
 
 Ready = Callable[[Any], Any]
 """Makes a user's function ready to be called in one task."""
@@ -259,6 +263,9 @@ def exact_sum(numbers: list[float]) -> tuple[float, ...]:
 def _round(expansion: tuple[float, ...]) -> float:
     if all(isinstance(part, int) for part in expansion):
         return sum(expansion)
+    whole, *parts = expansion
+    if isinstance(whole, int) and abs(whole) > LARGEST_EXACT and all(map(math.isfinite, parts)):
+        return float(sum(map(Fraction, expansion)))
     return math.fsum(expansion)
 
 
