@@ -10,6 +10,7 @@ from operators.base import Batch, Operator
 from planner.fuse import Segment, compile_segment
 from planner.graph import Graph
 from planner.plan import SegmentPlan, StagePlan
+from runtime.exits import SinkExit
 from runtime.failures import Failure, locate
 
 
@@ -88,6 +89,7 @@ class Chain:
         self.graph = graph
         self.exits = exits
         self.operators = operators
+        self.sinks = {id: exit for id, exit in exits.items() if isinstance(exit, SinkExit)}
         self.counts = Counts()
         self.segments = {plan.entry: FusedSegment(plan, functions, columns) for plan in stage.segments}
         self.lines = {segment.filename: segment.plan.lines for segment in self.segments.values()}
@@ -123,6 +125,14 @@ class Chain:
         if emitted is not None and emitted.values:
             self.emit(exit, emitted, hand_on)
 
+    def call_sinks(self) -> None:
+        """Call users' sinks with what has reached them; raises Failure with the one that raised."""
+        for id, sink in self.sinks.items():
+            try:
+                sink.call()
+            except Exception as error:
+                raise Failure(self.first_operator[id], error) from error
+
     def emit(self, id: str, emitted: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
         """Send what a stateful operator emits on: as messages of their own where something below awaits."""
         if hand_on is not None and self.awaits_below(id):
@@ -147,9 +157,11 @@ class Chain:
             operator.write_back()
 
     def forget(self) -> None:
-        """Have the stateful operators drop what was not yet in their stores, which were taken back."""
+        """Have operators drop what was not yet in their stores, which were taken back, and sinks what they hold."""
         for operator in self.operators.values():
             operator.forget()
+        for sink in self.sinks.values():
+            sink.forget()
 
     def awaits_below(self, id: str) -> bool:
         """Whether what an operator emits may reach one that awaits."""

@@ -66,15 +66,25 @@ class BroadcastExit:
 
 
 class SinkExit:
-    """Calls the user's function."""
+    """Calls the user's function, once all other effects of the same records have succeeded."""
 
     def __init__(self, function: Callable[[Any], object]) -> None:
         self._function = function
+        self._held: list[Any] = []
 
     def take(self, batch: Batch) -> None:
-        """Call it for every row, in order."""
-        for value in batch.values:
+        """Hold rows until `call`."""
+        self._held += batch.values
+
+    def call(self) -> None:
+        """Call the function for every row, in order."""
+        values, self._held = self._held, []
+        for value in values:
             self._function(value)
+
+    def forget(self) -> None:
+        """Call it for none of what is held."""
+        self._held.clear()
 
 
 class StatefulExit:

@@ -58,12 +58,15 @@ class Guard:
         self._outputs = outputs
         specs = [graph.specs[id] for id in chain.stage.operators]
         self.lenient = any(not _fails(spec.on_error) for spec in specs if not spec.source)
+        self.together = not (self.lenient and chain.sinks)
+        """Whether records may be tried together: what a sink did can't be taken back, to be done again one by one."""
 
     def attempt(self, work: Callable[[], None]) -> Failure | None:
         """Do work; where it fails take all of it back and return the failure."""
         if not self.lenient:
             try:
                 work()
+                self.chain.call_sinks()
             except Failure as failure:
                 return failure
             return None
@@ -74,6 +77,7 @@ class Guard:
         self._outputs.savepoint()
         try:
             work()
+            self.chain.call_sinks()
         except Failure as failure:
             for store in self._stores:
                 store.rollback()
@@ -90,6 +94,10 @@ class Guard:
         self, work: Callable[[Batch], None], batch: Batch, raw: Rows, where: Callable[[int | None], Whence]
     ) -> None:
         """Do work on all rows at once; where that fails, row by row, each under its policy."""
+        if not self.together:
+            for row in range(len(batch)):
+                self.one(partial(work, batch.row(row)), raw.row(row), where(row))
+            return
         failure = self.attempt(lambda: work(batch))
         if failure is None:
             return

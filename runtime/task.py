@@ -327,8 +327,7 @@ class Task:
             if unit.failure is not None:
                 lane.guard.settle(unit.failure, _raw(unit), _place(unit))
         emitted: list[tuple[str, Batch]] = []
-        failure = lane.guard.attempt(lambda: _take_effect(lane.chain, good, emitted))
-        if failure is None:
+        if lane.guard.together and lane.guard.attempt(lambda: _take_effect(lane.chain, good, emitted)) is None:
             self._go_below(lane, good, emitted)
         else:
             for unit in good:

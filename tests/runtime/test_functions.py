@@ -365,7 +365,8 @@ def counted(partitions, policy):
                 raise ValueError("two")
             return value
 
-    app.input("numbers", value=int, partitions=partitions).map(Counting(), on_error=policy, op_id="counting").sink(id)
+    counted = app.input("numbers", value=int, partitions=partitions).map(Counting(), on_error=policy, op_id="counting")
+    counted.send_to(app.output("out", value=int))
     values = [[1, 2], [3]] if partitions == 2 else [1, 2, 3]
     run = Run(
         app.graph(), app.options, (), MemoryEnvironment(), bind={"numbers": ListSource(values, partitions=partitions)}
