@@ -31,23 +31,15 @@ PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help=
 
 @streams.command("list")
 def list_streams(data: DataOption = DEFAULT) -> None:
-    """List all streams: partitions, records, and whether they have ended.
-
-    A stream between stages counts its producers' watermarks too, and a compacted one what was removed.
-    """
+    """List all streams: partitions, records and their bytes as stored, and whether they have ended."""
     with told(), opened(data) as environment:
-        rows = [
-            [
-                name,
-                f"{config.partitions:,}",
-                f"{_count(environment, name, config):,}",
-                _traits(environment, name, config),
-            ]
-            for name, config in sorted(environment.streams().items())
-        ]
-        print_rows(
-            [Column("stream"), Column("partitions", right=True), Column("records", right=True), Column("")], rows
-        )
+        rows = []
+        for name, config in sorted(environment.streams().items()):
+            records, size_bytes = environment.stream_stats(name)
+            numbers = [f"{config.partitions:,}", f"{records:,}", f"{size_bytes:,}"]
+            rows.append([name, *numbers, _traits(environment, name, config)])
+        columns = [Column(heading, right=True) for heading in ("partitions", "records", "bytes")]
+        print_rows([Column("stream"), *columns, Column("")], rows)
 
 
 @streams.command()
@@ -199,11 +191,6 @@ def _first(environment: Environment, name: str, partition: int, start: int | Non
     """The offset to begin at; one that retention has removed, or that is yet to come, becomes the nearest."""
     first, end, _ = environment.offsets(name, partition)
     return first if start is None else min(max(start, first), end)
-
-
-def _count(environment: Environment, name: str, config: StreamConfig) -> int:
-    ranges = [environment.offsets(name, partition) for partition in range(config.partitions)]
-    return sum(end - start - ended for start, end, ended in ranges)
 
 
 def _traits(environment: Environment, name: str, config: StreamConfig) -> str:

@@ -19,7 +19,7 @@ def files() -> list[Path]:
         subfolders[:] = [
             name for name in subfolders if name == ".ci" or not name.startswith((".", "__pycache__", "build", "dist"))
         ]
-        found += [Path(folder, name) for name in names]
+        found += [Path(folder, name) for name in names if name != ".git"]  # a file in a worktree
     return sorted(found)
 
 

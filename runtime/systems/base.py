@@ -165,6 +165,9 @@ class Environment(Protocol):
     def offsets(self, stream: str, partition: int) -> Offsets:
         """Return the readable range of a partition."""
 
+    def stream_stats(self, stream: str) -> tuple[int, int]:
+        """Return how many records a stream holds, and their bytes as they are stored; it looks at every batch."""
+
     def version(self) -> int:
         """Return a number that grows with every change, by any process; cheap enough to ask at every idle turn."""
 

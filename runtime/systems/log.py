@@ -109,6 +109,11 @@ class LogEnvironment:
         with self._reading() as transaction:
             return self._streams.offsets(transaction, stream, partition)
 
+    def stream_stats(self, stream: str) -> tuple[int, int]:
+        """Return how many records a stream holds, and their bytes as they are stored; it looks at every batch."""
+        with self._reading() as transaction:
+            return self._streams.stats(transaction, stream)
+
     def version(self) -> int:
         """Return the number of the last transaction of any process."""
         self._check_open()

@@ -185,6 +185,20 @@ class Streams:
         """Return the readable range of a partition."""
         return Offsets(*self.tail(transaction, self.find(transaction, name), partition)[:3])
 
+    def stats(self, transaction: lmdb.Transaction[Any], name: str) -> tuple[int, int]:
+        """Return how many records a stream holds, by the headers of its batches, and their bytes."""
+        stream = self.find(transaction, name)
+        records = size_bytes = 0
+        cursor = transaction.cursor(self._log)
+        for partition in range(stream.config.partitions):
+            size_bytes += self.tail(transaction, stream, partition).size_bytes
+            place = PARTITION.pack(stream.id, partition)
+            found = cursor.set_range(place)
+            while found and cursor.key()[: len(place)] == place:
+                records += header(cursor.value())[0]
+                found = cursor.next()
+        return records, size_bytes
+
     def read(
         self, transaction: lmdb.Transaction[Any], name: str, partition: int, offset: int, max_records: int
     ) -> Read | None:

@@ -155,6 +155,12 @@ class MemoryEnvironment:
             found = self._partition(stream, partition)
             return Offsets(found.start, found.end, found.ended)
 
+    def stream_stats(self, stream: str) -> tuple[int, int]:
+        """Return how many records a stream holds, and the bytes of their keys and values."""
+        with self._lock:
+            batches = [stored for partition in self._stream(stream).partitions for stored in partition.batches]
+            return sum(len(stored.batch) for stored in batches), sum(map(_size_bytes, batches))
+
     def version(self) -> int:
         """Return how many changes there were."""
         return self._version

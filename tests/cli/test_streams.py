@@ -7,7 +7,7 @@ import pytest
 
 from operators.base import Batch
 from operators.partition_by import murmur2
-from runtime.systems.base import Append, StreamConfig
+from runtime.systems.base import END, Append, Control, StreamConfig
 from runtime.systems.log import LogEnvironment
 from samza_dsl.records import records_from
 
@@ -28,14 +28,29 @@ def rows(result):
 def test_what_is_produced_is_listed(call):
     result = call("streams", "produce", "numbers", "--partitions", "2", stdin="1\n2\n3\n")
     assert result.stdout == "wrote 3 records to numbers\n"
-    assert rows(call("streams", "list")) == [["numbers", "2", "3"]]
+    assert [row[:3] for row in rows(call("streams", "list"))] == [["numbers", "2", "3"]]
 
 
 def test_the_end_of_a_stream_is_no_record(call):
     call("streams", "produce", "numbers", stdin="1\n2\n")
     assert call("streams", "end", "numbers").exit_code == 0
     assert call("streams", "end", "numbers").exit_code == 0
-    assert rows(call("streams", "list")) == [["numbers", "1", "2", "ended"]]
+    name, partitions, records, size_bytes, ended = rows(call("streams", "list"))[0]
+    assert [name, partitions, records, ended] == ["numbers", "1", "2", "ended"]
+    assert int(size_bytes) > 0
+
+
+def test_records_are_counted_whatever_lies_beside_them(call, log):
+    log.create_stream("numbers", StreamConfig(partitions=2, compacted=True))
+    for number in range(3):
+        log.append([Append("numbers", 0, Batch([b"1"], keys=[b"a"]), Control("p", number))])
+    log.append([Append("numbers", 1, Batch([b"1", b"2"], keys=[b"a", b"b"]), END)])
+    log.append([Append("numbers", 0, Batch([]), Control("p", 3))])
+    assert rows(call("streams", "list"))[0][2] == "5"
+    log.compact("numbers")
+    assert rows(call("streams", "list"))[0][2] == "3"
+    log.end_stream("numbers")
+    assert rows(call("streams", "list"))[0][2] == "3"
 
 
 def test_an_ended_stream_takes_nothing_more(call):
@@ -84,7 +99,7 @@ def test_a_line_that_can_not_be_written_is_named_and_nothing_of_its_batch_is_wri
     arguments = ["--key", key] if key else []
     result = call("streams", "produce", "numbers", *arguments, stdin=b'{"a": 1}\n' + line + b"\n")
     assert (result.exit_code, wrong in result.stderr) == (1, True), result.stderr
-    assert rows(call("streams", "list")) == [["numbers", "1", "0"]]
+    assert rows(call("streams", "list")) == [["numbers", "1", "0", "0"]]
 
 
 def test_another_number_of_partitions_is_a_mistake(call):

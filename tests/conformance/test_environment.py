@@ -153,6 +153,20 @@ def test_an_ended_partition_takes_nothing_more(environment):
         environment.append([Append("s", 1, batch(b"b"))])
 
 
+def test_records_are_counted_and_neither_controls_nor_what_is_gone(environment):
+    environment.create_stream("s", StreamConfig(partitions=2, compacted=True))
+    environment.create_stream("other", StreamConfig())
+    assert environment.stream_stats("s") == (0, 0)
+    environment.append([Append("s", 0, batch(b"a", b"b", keys=[b"k", b"k"]), Control("p", 1))])
+    environment.append([Append("s", 1, batch(b"c", keys=[b"k"]), END), Append("other", 0, batch(b"d"))])
+    records, size_bytes = environment.stream_stats("s")
+    assert (records, size_bytes > 0) == (3, True)
+    environment.compact("s")
+    assert environment.stream_stats("s")[0] == 2
+    with pytest.raises(EnvironmentFault, match="no stream 'nosuch'"):
+        environment.stream_stats("nosuch")
+
+
 def test_an_append_is_all_or_nothing(environment):
     environment.create_stream("s", StreamConfig(partitions=2))
     for last in (Append("s", 2, batch(b"x")), Append("t", 0, batch(b"x")), Append("s", 0, batch("text"))):
