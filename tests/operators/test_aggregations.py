@@ -60,7 +60,9 @@ def test_any_order_and_grouping_comes_to_the_same(kind, values, data):
     merged = states[0]
     for state in states[1:]:
         merged = aggregation.merge(merged, state)
-    assert repr(aggregation.finish(merged)) == repr(over(aggregation, values))
+    found, expected = aggregation.finish(merged), over(aggregation, values)
+    assert found == expected
+    assert repr(found) == repr(expected) or kind in ("maximum", "minimum")  # 0 and 0.0 are as large as each other
 
 
 @given(st.lists(numbers, min_size=1))
