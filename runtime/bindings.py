@@ -10,6 +10,7 @@ from typing import Any
 from operators.base import Spec
 from operators.io import Input, SendTo
 from operators.partition_by import PartitionBy
+from planner.errors import refuse
 from planner.graph import Graph
 from planner.passes import intermediate, streams_of
 from planner.plan import Plan
@@ -68,15 +69,22 @@ class Bindings:
         """Return the streams that an input stands for: one, or all that match its pattern now and are not our own."""
         if not spec.is_pattern or spec.stream in self.sources:
             return [spec.stream]
-        matching = (name for name in self.environment.streams() if fnmatchcase(name, spec.stream))
+        found = self.environment.streams()
+        matching = (name for name in found if fnmatchcase(name, spec.stream) and not found[name].intermediate)
         return sorted(name for name in matching if name not in self._own)
 
     def partition_counts(self, graph: Graph) -> dict[str, int]:
-        """Return the partitions of every stream that exists already."""
-        existing = {name: config.partitions for name, config in self.environment.streams().items()}
+        """Return the partitions of every stream that exists already; raises PlanError where they contradict the app."""
+        streams = self.environment.streams()
+        existing = {name: config.partitions for name, config in streams.items()}
         for spec in graph.specs.values():
-            if isinstance(spec, Input) and spec.is_pattern:
-                existing[spec.stream] = max((existing[name] for name in self.streams_of(spec)), default=1)
+            if isinstance(spec, Input) and spec.stream not in self.sources:
+                if spec.stream in streams and streams[spec.stream].intermediate:
+                    wrong = f"{spec.stream!r} lies between the stages of an app, which removes what it has consumed"
+                    raise refuse(spec, wrong, ".send_to(app.output(...)) there, and that output's name here")
+                if spec.is_pattern:
+                    each = (existing[name] for name in self.streams_of(spec))
+                    existing[spec.stream] = max(each, default=spec.partitions or 1)
         return existing | {name: source.partitions for name, source in self.sources.items()}
 
     def create_streams(self, plan: Plan) -> None:
@@ -86,9 +94,17 @@ class Bindings:
             bound = stream.name in self.sources or stream.name in self.sinks
             if bound or "*" in stream.name or "?" in stream.name:
                 continue
-            wanted = StreamConfig(partitions=stream.partitions or 1, compacted=stream.name in compacted)
+            between = stream.role == "intermediate"
+            wanted = StreamConfig(
+                partitions=stream.partitions or 1, compacted=stream.name in compacted, intermediate=between
+            )
             found = self.environment.create_stream(stream.name, wanted)
-            if stream.role == "intermediate" and found.partitions != wanted.partitions:
+            if between and not found.intermediate:
+                raise SamzaError(
+                    f"the stream {stream.name!r} exists, and {plan.app!r} would use it between its stages and remove "
+                    "what it has consumed: give the partition_by or broadcast that writes it another op_id="
+                )
+            if between and found.partitions != wanted.partitions:
                 raise SamzaError(
                     f"the intermediate stream {stream.name!r} has {found.partitions} partitions and the plan wants "
                     f"{wanted.partitions}: keys would move away from their state. Say partitions={found.partitions} "

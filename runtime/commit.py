@@ -38,6 +38,7 @@ class Committer:
         appends: list[Append] = []
         state: list[Any] = []
         checkpoints: dict[str, Checkpoint] = {}
+        consumed: dict[tuple[str, int], int] = {}
         for task in tasks:
             if not task.touched:
                 continue
@@ -48,9 +49,12 @@ class Committer:
             state += [changes for store in task.stores.values() if (changes := store.changes()).items]
             readers = [reader for lane in task.lanes for reader in lane.readers]
             readers += [reader for reader, _, _ in task.tables.values()]
-            checkpoints[str(task.number)] = Checkpoint(self.generation, tuple(r.position() for r in readers))
+            positions = tuple(reader.position() for reader in readers)
+            checkpoints[str(task.number)] = Checkpoint(self.generation, positions)
+            between = {(r.origin.stream, r.origin.partition) for lane in task.lanes for r in lane.readers if r.later}
+            consumed |= {where: p.offset for p in positions if (where := (p.stream, p.partition)) in between}
             self.put_ms[task.number] = self.put_ms.get(task.number, 0) + self._clock.elapsed_ms() - started
-        return Commit(self.app, self.generation, appends, state, checkpoints)
+        return Commit(self.app, self.generation, appends, state, checkpoints, consumed)
 
     def write(self, commit: Commit, tasks: Iterable[Task]) -> None:
         """Make it durable: bound outputs first, which a restart takes back to the positions that the commit holds."""

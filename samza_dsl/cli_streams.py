@@ -19,7 +19,7 @@ from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.cli_output import Column, print_rows, say
 from samza_dsl.produce import produce
 from samza_dsl.readable import text_of, time_of
-from samza_dsl.records import Record, last_records, records_from, rows_of
+from samza_dsl.records import Record, last_records, read_on, records_from, rows_of
 
 POLL_MS = 200
 
@@ -127,6 +127,7 @@ def describe(name: NameArgument, data: DataOption = DEFAULT) -> None:
         say(f"partitions   {config.partitions}")
         say(f"compacted    {'yes, keeps the newest of each key' if config.compacted else 'no'}")
         say(f"compression  {config.compression or 'none'}")
+        kept.append("until it is consumed" if config.intermediate else "")
         say(f"retention    {', '.join(filter(None, kept)) or 'keeps everything'}\n")
         rows = []
         for number in range(config.partitions):
@@ -151,7 +152,7 @@ async def _follow(environment: Environment, name: str, reached: dict[int, int]) 
         if environment.version() != seen:
             seen = environment.version()
             for number in reached:
-                while (read := environment.read(name, number, reached[number])) is not None:
+                while (read := read_on(environment, name, number, reached[number])) is not None:
                     _print_records(rows_of(number, read), heading=False)
                     reached[number] = read.next_offset
         if all(environment.offsets(name, number).ended for number in reached):
@@ -195,4 +196,5 @@ def _first(environment: Environment, name: str, partition: int, start: int | Non
 
 def _traits(environment: Environment, name: str, config: StreamConfig) -> str:
     ended = all(environment.offsets(name, partition).ended for partition in range(config.partitions))
-    return ", ".join(word for word, holds in {"compacted": config.compacted, "ended": ended}.items() if holds)
+    holds = {"intermediate": config.intermediate, "compacted": config.compacted, "ended": ended}
+    return ", ".join(word for word, held in holds.items() if held)

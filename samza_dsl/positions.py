@@ -29,6 +29,7 @@ def begin_anew(environment: Environment, app: str, plan: Plan | None = None) -> 
     """Drop an application's positions, state and intermediate streams, under a new generation; return the streams."""
     between = intermediate_streams(environment.checkpoints(app))
     between |= {stream.name for stream in plan.streams if stream.role == "intermediate"} if plan else set()
+    between &= {name for name, config in environment.streams().items() if config.intermediate}
     environment.reset(app)
     for stream in between:
         environment.delete_stream(stream)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from typing import NamedTuple
 
+from runtime.errors import Damaged
 from runtime.systems.base import Environment, Read
 
 
@@ -22,9 +23,21 @@ class Record(NamedTuple):
 
 def records_from(environment: Environment, stream: str, partition: int, offset: int) -> Iterator[Record]:
     """Yield the records of a partition from `offset` to what is its end when they are read."""
-    while (read := environment.read(stream, partition, offset)) is not None:
+    while (read := read_on(environment, stream, partition, offset)) is not None:
         yield from rows_of(partition, read)
         offset = read.next_offset
+
+
+def read_on(environment: Environment, stream: str, partition: int, offset: int) -> Read | None:
+    """Read from `offset` on, or from what is left when it was removed in the meantime; None at the end."""
+    while True:
+        try:
+            return environment.read(stream, partition, offset)
+        except Damaged:
+            start = environment.offsets(stream, partition).start
+            if start <= offset:
+                raise
+            offset = start
 
 
 def last_records(environment: Environment, stream: str, partitions: Iterable[int], count: int) -> list[Record]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -45,13 +46,17 @@ def check_config(name: str, config: StreamConfig) -> None:
 
 
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stream is made with. Retention drops whole old batches; a compacted stream keeps each key's newest."""
+    """What a stream is made with. Retention drops whole old batches; a compacted stream keeps each key's newest.
+
+    An intermediate stream lies between the stages of one application, whose commits drop what they have consumed.
+    """
 
     partitions: int = 1
     compression: str | None = None
     compacted: bool = False
     retention_ms: int | None = None
     retention_bytes: int | None = None
+    intermediate: bool = False
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True):
@@ -84,13 +89,17 @@ class StateWrites(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """Everything that becomes visible together: all of it, or nothing."""
+    """Everything that becomes visible together: all of it, or nothing.
+
+    `consumed` has, by intermediate stream and partition, the offset below which nobody will read again.
+    """
 
     app: str
     generation: int
     appends: list[Append]
     state: list[StateWrites]
     checkpoints: dict[str, Checkpoint]
+    consumed: Mapping[tuple[str, int], int] = MappingProxyType({})
 
 
 class Offsets(NamedTuple):
@@ -142,7 +151,8 @@ def is_gone(stream: str, partition: int, offset: int, start: int, end: int) -> D
     """What is wrong when a reader asks for an offset outside of what a partition has."""
     return Damaged(
         f"Stream {stream!r}, partition {partition}, has no offset {offset}: there is {start} to {end}. Retention has "
-        "removed it, or the stream was made anew: reset the reader's position."
+        "removed it, or the stream was made anew: set where the application that reads it goes on (samza-dsl "
+        "checkpoint set), or let it begin anew (samza-dsl reset)."
     )
 
 
@@ -193,6 +203,7 @@ class Environment(Protocol):
     def commit(self, commit: Commit) -> None:
         """Make everything in `commit` visible and durable, or nothing of it.
 
+        Of what is consumed of intermediate streams whole batches go, by and by: more in each commit than it appends.
         Raises `Fenced` when `commit.generation` is not the application's, `EnvironmentFull` when there is no space.
         """
 

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["LogEnvironment", "verify"]
 
 _NUMBER = struct.Struct("<Q")
+_MAX_PURGED_AT_LEAST = 64
+"""How many consumed batches a commit drops at most, beside two for each that it appends."""
 _ENTRIES_PER_STEP = 256
 """A range is read in steps, each in a transaction of its own: a long one would keep all pages written meanwhile."""
 
@@ -145,6 +147,7 @@ class LogEnvironment:
     def commit(self, commit: Commit) -> None:
         """Make everything in `commit` visible and durable, or nothing of it.
 
+        Of what is consumed of intermediate streams whole batches go, by and by: more in each commit than it appends.
         Raises `Fenced` when `commit.generation` is not the application's, `EnvironmentFull` when there is no space.
         """
         app = commit.app
@@ -162,6 +165,7 @@ class LogEnvironment:
                     "another one has taken over, or it was reset. Nothing of the commit was written."
                 )
             self._streams.append(transaction, prepared)
+            self._streams.purge(transaction, commit.consumed, _MAX_PURGED_AT_LEAST + 2 * len(prepared))
             for writes in commit.state:
                 self._write_state(transaction, app, writes)
             for key, record in checkpoints:

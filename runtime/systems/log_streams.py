@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -264,21 +264,56 @@ class Streams:
         """Set how far the partition at `place` goes."""
         transaction.put(place, sealed(place, TAIL.pack(*tail)), db=self._tails)
 
+    def purge(
+        self, transaction: lmdb.Transaction[Any], consumed: Mapping[tuple[str, int], int], most_batches: int
+    ) -> None:
+        """Drop whole batches of intermediate streams that end below an offset, the first `most_batches` of them."""
+        for (name, partition), offset in consumed.items():
+            stream = self.find(transaction, name)
+            tail = self.tail(transaction, stream, partition)
+            if not stream.config.intermediate or not most_batches or tail.start >= offset:
+                continue
+
+            def goes(tail: Tail, last: int, value: memoryview, offset: int = offset) -> bool:
+                return last < offset
+
+            place = PARTITION.pack(stream.id, partition)
+            left = self._drop(transaction, stream, place, tail, most_batches, goes)
+            if left != tail:
+                self.put_tail(transaction, place, left)
+            most_batches -= tail.batches - left.batches
+
     def _drop_old(
         self, transaction: lmdb.Transaction[Any], stream: Stream, place: bytes, tail: Tail, now_ms: int
     ) -> Tail:
         config = stream.config
         if config.retention_ms is None and config.retention_bytes is None:
             return tail
-        cursor = transaction.cursor(self._log)
-        cursor.set_range(place)
-        for _ in range(min(tail.batches - 1, _MAX_DROPPED_PER_APPEND)):
-            value = cursor.value()
+
+        def goes(tail: Tail, last: int, value: memoryview) -> bool:
             too_old = config.retention_ms is not None and header(value)[2] < now_ms - config.retention_ms
             too_much = config.retention_bytes is not None and tail.size_bytes > config.retention_bytes
-            if not (too_old or too_much):
+            return tail.batches > 1 and (too_old or too_much)
+
+        return self._drop(transaction, stream, place, tail, _MAX_DROPPED_PER_APPEND, goes)
+
+    def _drop(
+        self,
+        transaction: lmdb.Transaction[Any],
+        stream: Stream,
+        place: bytes,
+        tail: Tail,
+        most_batches: int,
+        goes: Callable[[Tail, int, memoryview], bool],
+    ) -> Tail:
+        """Drop batches from the front for which `goes(tail, last offset, bytes)`; return the tail that is left."""
+        cursor = transaction.cursor(self._log)
+        cursor.set_range(place)
+        for _ in range(min(tail.batches, most_batches)):
+            last, value = last_offset(stream, cursor.key()), cursor.value()
+            if not goes(tail, last, value):
                 break
-            start, size_bytes = last_offset(stream, cursor.key()) + 1, len(value)
+            size_bytes = len(value)
             cursor.delete()
-            tail = Tail(start, tail.end, tail.ended, tail.batches - 1, tail.size_bytes - size_bytes)
+            tail = Tail(last + 1, tail.end, tail.ended, tail.batches - 1, tail.size_bytes - size_bytes)
         return tail

@@ -72,6 +72,11 @@ class _Partition:
             self.start = oldest.last + 1
             del self.batches[0], self.lasts[0]
 
+    def purge(self, offset: int) -> None:
+        while self.batches and self.lasts[0] < offset:
+            self.start = self.lasts[0] + 1
+            del self.batches[0], self.lasts[0]
+
     def compact(self, now_ms: int) -> None:
         newest = Newest()
         for stored in reversed(self.batches):
@@ -197,6 +202,7 @@ class MemoryEnvironment:
     def commit(self, commit: Commit) -> None:
         """Make everything in `commit` visible, or nothing of it.
 
+        Of what is consumed of intermediate streams whole batches go.
         Raises `Fenced` when `commit.generation` is not the application's.
         """
         with self._lock:
@@ -207,6 +213,9 @@ class MemoryEnvironment:
                     f"{commit.generation}: another one has taken over, or it was reset. Nothing was written."
                 )
             self._append(self._checked(commit.appends))
+            for (stream, partition), offset in commit.consumed.items():
+                if self._stream(stream).config.intermediate:
+                    self._partition(stream, partition).purge(offset)
             for store, task, items in commit.state:
                 application.state[store, task].write(items)
             application.checkpoints.update(commit.checkpoints)

@@ -339,6 +339,57 @@ def test_retention_drops_whole_batches_by_size(environment):
     assert environment.offsets("s", 0) == Offsets(20, 21, False)
 
 
+def consume(environment, generation, *appends, **consumed):
+    """Commit that of a stream's partition 0 everything below an offset is consumed."""
+    places = {(stream, 0): offset for stream, offset in consumed.items()}
+    environment.commit(Commit("app", generation, list(appends), [], {}, places))
+
+
+def test_what_is_consumed_of_an_intermediate_stream_goes_in_whole_batches(environment):
+    environment.create_stream("s", StreamConfig(intermediate=True))
+    environment.append([Append("s", 0, batch(b"0", b"1")), Append("s", 0, batch(b"2", b"3"), Control("p", 1))])
+    generation = environment.own("app")
+    consume(environment, generation, s=1)
+    assert environment.offsets("s", 0) == Offsets(0, 4, False)
+    consume(environment, generation, Append("s", 0, batch(), Control("p", 2)), s=3)
+    assert environment.offsets("s", 0) == Offsets(2, 5, False)
+    assert values(environment, offset=3) == ([(3, b"3")], [Control("p", 1), Control("p", 2)])
+    with pytest.raises(Damaged, match="there is 2 to 5"):
+        environment.read("s", 0, 1)
+    consume(environment, generation, s=5)
+    assert (environment.offsets("s", 0), environment.read("s", 0, 5)) == (Offsets(5, 5, False), None)
+    assert environment.stream_stats("s") == (0, 0)
+    environment.append([Append("s", 0, batch(b"5"))])
+    assert values(environment) == ([(5, b"5")], [])
+
+
+def test_what_is_consumed_of_another_stream_stays(environment):
+    environment.create_stream("s", StreamConfig())
+    environment.append([Append("s", 0, batch(b"0"))])
+    consume(environment, environment.own("app"), s=1)
+    assert environment.offsets("s", 0) == Offsets(0, 1, False)
+
+
+def test_a_commit_that_is_refused_has_consumed_nothing(environment):
+    environment.create_stream("s", StreamConfig(intermediate=True))
+    environment.append([Append("s", 0, batch(b"0"))])
+    generation = environment.own("app")
+    with pytest.raises(Fenced):
+        consume(environment, generation - 1, s=1)
+    with pytest.raises(EnvironmentFault, match="no stream 'nosuch'"):
+        consume(environment, generation, Append("nosuch", 0, batch(b"x")), s=1)
+    assert environment.offsets("s", 0) == Offsets(0, 1, False)
+
+
+def test_what_is_consumed_goes_faster_than_it_comes(environment):
+    environment.create_stream("s", StreamConfig(intermediate=True))
+    environment.append([Append("s", 0, batch(b"x")) for _ in range(500)])
+    generation = environment.own("app")
+    for _ in range(50):
+        consume(environment, generation, *[Append("s", 0, batch(b"x"))] * 20, s=environment.offsets("s", 0).end)
+    assert environment.stream_stats("s")[0] <= 20
+
+
 def test_compaction_keeps_the_newest_row_of_each_key(environment, clock):
     environment.create_stream("s", StreamConfig(compacted=True))
     rows = [(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"c", b"1"), (b"b", None), (b"a", b"3")]

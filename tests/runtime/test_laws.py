@@ -1,8 +1,9 @@
 """Whatever the pipeline, the batches, the schedule and the crashes: what a run comes to is what its records say."""
 
 import random
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from runtime.serdes import Tagged
 from samza_dsl import Options
 from tests.scale import scale
-from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
+from tests.simulation.crash import CrashPoint, Row, fill, memory, rows_of, run_through
 from tests.simulation.reference import Effects, Record, Reference
 from tests.strategies import LETTERS, SOURCE, Event, Pipeline, build, pipelines, records, stored, tables
 
@@ -28,6 +29,11 @@ class World:
     parts: list[list[Event]]
     seed: int
     options: Options
+    passed: defaultdict[tuple[str, int], list[tuple[int, Row]]] = field(
+        init=False, default_factory=lambda: defaultdict(list)
+    )
+    """What was ever committed to each partition, with offsets: intermediate streams do not keep what is consumed."""
+    ends: Counter[tuple[str, int]] = field(init=False, default_factory=Counter)
 
     def __post_init__(self):
         self.environment = memory()
@@ -39,7 +45,28 @@ class World:
         def app():
             return build(self.pipeline, self.options, self.seed)
 
-        return run_through(app, self.environment, crashes, self.seed, on_commit)
+        def note(commit):
+            for stream, partition, batch, control in commit.appends:
+                self._note((stream, partition), batch, control)
+            if on_commit is not None:
+                on_commit(commit)
+
+        return run_through(app, self.environment, crashes, self.seed, note)
+
+    def rows_between(self, stream, ends=None):
+        """Return all rows that each partition of an intermediate stream ever had, below the offsets in `ends`."""
+        if stream not in self.environment.streams():
+            return []
+        return [
+            [row for offset, row in self.passed[stream, place] if ends is None or offset < ends.get(place, 0)]
+            for place in range(self.environment.streams()[stream].partitions)
+        ]
+
+    def _note(self, place, batch, control):
+        none = [None] * len(batch)
+        rows = zip(batch.keys or none, batch.values, batch.timestamps or none, strict=True)
+        self.passed[place] += enumerate(rows, self.ends[place])
+        self.ends[place] += max(len(batch), 1) if batch.values or control else 0
 
     def outputs(self):
         return {
@@ -106,6 +133,8 @@ def check_end(world):
     assert world.letters() == (expected.dropped if world.pipeline.policy == "dead_letter" else 0)
     ends = {p: world.environment.offsets(SOURCE, p).end for p, part in enumerate(world.parts)}
     assert world.positions(SOURCE) == ends
+    for stream, config in world.environment.streams().items():
+        assert not config.intermediate or world.environment.stream_stats(stream) == (0, 0), f"{stream} was consumed"
     left = [place for place in world.environment.state_stats("law") if place[0].startswith("window-")]
     assert left == [], "windows are open after the end of all streams"
 
@@ -117,7 +146,8 @@ def check_cut(world):
     for entry, node in enumerate(pipeline.nodes):
         if node.kind in ("input", "partition_by"):
             stream = SOURCE if entry == 0 else f"law-partition_by-{entry}"
-            parts = rows_of(world.environment, stream, world.positions(stream))
+            between = world.rows_between if entry else partial(rows_of, world.environment)
+            parts = between(stream, world.positions(stream))
             for task, rows in enumerate(parts):
                 reference.take(expected, entry, task, [taken_in(entry, row) for row in rows])
     actual, due = world.outputs(), sent(pipeline, expected)
@@ -127,7 +157,7 @@ def check_cut(world):
         if pipeline.is_sent(place):
             assert actual[f"out-{place}"] == due[f"out-{place}"], f"output of {place}"
         if node.kind == "partition_by":
-            passed = rows_of(world.environment, f"law-partition_by-{place}")
+            passed = world.rows_between(f"law-partition_by-{place}")
             events = Counter(Tagged().decode(value) for part in passed for _, value, _ in part)
             assert events == Counter(record.event for _, record in expected.passed[place]), f"stream of {place}"
     seen = {place for place, node in enumerate(pipeline.nodes) if not sees(pipeline, node, fired)}

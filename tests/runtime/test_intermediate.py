@@ -1,0 +1,135 @@
+"""What lies between stages: it goes when it is consumed, no rewind misses it, and it is nobody else's."""
+
+import random
+from contextlib import closing
+
+import pytest
+
+from operators.base import Batch
+from planner.errors import PlanError
+from runtime.errors import Damaged, SamzaError
+from runtime.systems.base import Append, Commit, StreamConfig
+from runtime.systems.log import LogEnvironment, verify
+from samza_dsl import App, Options, count, tumbling
+from samza_dsl.records import last_records, read_on, records_from
+from tests.simulation.crash import fill, memory, rows_of, run_once
+
+BETWEEN = "counting-by-rest"
+
+
+def counting(options=None):
+    """Count numbers by what is left of them when divided by three, in windows of ten."""
+    app = App("counting", options)
+    numbers = app.input("numbers", value=int, timestamp=lambda n: n)
+    counts = numbers.partition_by(lambda n: n % 3, partitions=2, op_id="by-rest").window(
+        tumbling(milliseconds=10), count(), op_id="tens"
+    )
+    counts.map(lambda pane: [pane.key, pane.start, pane.value]).send_to(app.output("counts", partitions=1))
+    return app
+
+
+def numbers(environment, *found):
+    environment.create_stream("numbers", StreamConfig())
+    environment.append([Append("numbers", 0, Batch([str(n).encode() for n in found]))])
+
+
+def counts(environment):
+    return [value for _, value, _ in rows_of(environment, "counts")[0]]
+
+
+@pytest.fixture
+def environment():
+    return memory()
+
+
+def test_what_is_consumed_goes_with_the_commit(environment):
+    numbers(environment, *range(25))
+    run_once(counting(Options(batch_records=3, max_uncommitted=4)), environment, until_now=True)
+    for partition in range(2):
+        start, end, _ = environment.offsets(BETWEEN, partition)
+        assert start == end > 5
+    assert environment.stream_stats(BETWEEN) == (0, 0)
+
+
+def test_a_rewind_that_resets_makes_it_anew(environment):
+    numbers(environment, *range(25))
+    run_once(counting(), environment, until_now=True)
+    once = counts(environment)
+    assert len(once) == 6
+    run_once(counting(), environment, until_now=True, from_start=True, state="reset")
+    assert counts(environment) == once * 2
+    assert environment.stream_stats(BETWEEN) == (0, 0)
+
+
+def test_a_rewind_that_keeps_state_goes_on_behind_what_is_gone(environment):
+    numbers(environment, *range(25))
+    run_once(counting(), environment, until_now=True)
+    once = counts(environment)
+    run = run_once(counting(), environment, until_now=True, from_start=True, state="keep")
+    assert run.metrics().total("late") == 20
+    numbers(environment, 30)
+    run_once(counting(), environment, until_now=True)
+    found = sorted(counts(environment))
+    assert found == sorted([*once, *[b"[%d,20,%d]" % (rest, 2 * number) for rest, number in ((0, 2), (1, 1), (2, 2))]])
+
+
+def test_a_position_before_what_is_left_is_told(environment):
+    numbers(environment, *range(25))
+    run_once(counting(), environment, until_now=True)
+    checkpoints = environment.checkpoints("counting")
+    run_once(counting(), environment, until_now=True, from_start=True, state="reset")
+    generation = environment.own("counting")
+    environment.commit(Commit("counting", generation, [], [], {**checkpoints}))
+    environment.delete_stream(BETWEEN)
+    with pytest.raises(Damaged, match=rf"'{BETWEEN}', partition ., has no offset .* made anew: .*samza-dsl reset"):
+        run_once(counting(), environment, until_now=True)
+
+
+def test_it_is_no_input_of_another_app(environment):
+    numbers(environment, *range(25))
+    run_once(counting(), environment, until_now=True)
+    nosy = App("nosy")
+    nosy.input(BETWEEN, value=int).sink(print)
+    with pytest.raises(PlanError, match=rf"input '{BETWEEN}' at .*test_intermediate.py:\d+: .* which removes what"):
+        run_once(nosy, environment)
+    patterned = App("patterned")
+    patterned.input("count*", value=list).send_to(patterned.output("seen", value=list))
+    run_once(patterned, environment, until_now=True)
+    assert [value for _, value, _ in rows_of(environment, "seen")[0]] == counts(environment)
+
+
+def test_a_stream_of_the_user_is_not_taken_for_it(environment):
+    numbers(environment, 1)
+    fill(environment, BETWEEN, [[(None, b"mine", 0)], []])
+    with pytest.raises(SamzaError, match=rf"the stream '{BETWEEN}' exists, .*another op_id="):
+        run_once(counting(), environment)
+    assert rows_of(environment, BETWEEN)[0] == [(None, b"mine", 0)]
+
+
+def test_a_reader_from_outside_goes_on_where_something_is_left(environment):
+    environment.create_stream("s", StreamConfig(intermediate=True))
+    environment.append([Append("s", 0, Batch([b"%d" % n, b"more"])) for n in range(4)])
+    found = records_from(environment, "s", 0, 0)
+    assert [next(found).value for _ in range(2)] == [b"0", b"more"]
+    environment.commit(Commit("app", environment.own("app"), [], [], {}, {("s", 0): 6}))
+    assert [record.value for record in found] == [b"3", b"more"]
+    assert [record.value for record in last_records(environment, "s", [0], 9)] == [b"3", b"more"]
+    with pytest.raises(Damaged, match="has no offset 9: there is 6 to 8"):
+        read_on(environment, "s", 0, 9)
+
+
+def test_the_file_does_not_grow_with_what_passes_through(tmp_path):
+    sizes_bytes = []
+    sizes = random.Random(7)
+    with closing(LogEnvironment(tmp_path, sync=False)) as log:
+        log.create_stream("s", StreamConfig(partitions=4, intermediate=True))
+        generation = log.own("app")
+        for _ in range(6):
+            for _ in range(250):
+                consumed = {("s", partition): log.offsets("s", partition).end for partition in range(4)}
+                rows = [Batch([bytes(sizes.randrange(200))] * sizes.randrange(1, 200)) for _ in range(8)]
+                appends = [Append("s", number % 4, batch) for number, batch in enumerate(rows)]
+                log.commit(Commit("app", generation, appends, [], {}, consumed))
+            sizes_bytes.append((tmp_path / "data.mdb").stat().st_size)
+    assert sizes_bytes[-1] <= 1.2 * sizes_bytes[1] < 5_000_000, sizes_bytes
+    assert verify(tmp_path) == []
