@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from planner.errors import PlanError
 from runtime.errors import SamzaError
+from runtime.systems.base import StreamConfig
+from runtime.systems.memory import MemoryEnvironment
 from samza_dsl import App, count, daily, dead_letter, testing
 
 
@@ -101,3 +104,35 @@ def test_an_object_learns_where_the_data_lies(tmp_path):
     app.input("numbers", value=int).map(Where()).send_to(app.output("out", value=str))
     run = app.run(tmp_path / "data", bind={"numbers": [1]})
     assert run.received("out") == [str(tmp_path / "data")]
+
+
+@pytest.mark.parametrize("said", ["input", "table", "output", "pattern", "task"])
+def test_a_stream_that_contradicts_its_partitions_is_refused(said):
+    environment = MemoryEnvironment()
+    environment.create_stream("there", StreamConfig(partitions=4))
+    app = App("contradicting")
+    numbers = app.input(
+        "the*" if said == "pattern" else "there" if said == "input" else "numbers", value=int, partitions=2
+    )
+    name = "there" if said in ("output", "task") else "elsewhere"
+    output = app.output(name, value=int, partitions=2)
+    if said == "table":
+        numbers = numbers.join(app.table("there", value=int, key=int, partitions=2, broadcast=True), max, on=abs)
+    if said == "task":
+        app.task(numbers, lambda message, context: None, outputs=[output], op_id="task")
+    else:
+        numbers.send_to(output)
+    wrong = r"test_bindings.py:\d+: partitions=2, and the stream 'there' exists and has 4; write instead: partitions=4"
+    with pytest.raises(PlanError, match=wrong):
+        app.run(environment)
+    assert "elsewhere" not in environment.streams()
+
+
+def test_a_stream_that_has_its_partitions_is_used(numbers):
+    environment = MemoryEnvironment()
+    environment.create_stream("there", StreamConfig(partitions=4))
+    app = App("agreeing")
+    numbers_in = app.input("numbers", value=int, partitions=3)  # a file's count is its own
+    numbers_in.send_to(app.output("there", value=int, partitions=4))
+    app.run(environment, bind={"numbers": numbers})
+    assert sum(environment.offsets("there", partition).end for partition in range(4)) == 3
