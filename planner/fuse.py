@@ -5,6 +5,8 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from types import CodeType
 from typing import Any, NamedTuple
 
 import networkx
@@ -66,9 +68,15 @@ def compile_segment(
     source = segment.plain if plain else segment.source
     filename = f"<fused {segment.entry}{', values only' if plain else ''}>"
     namespace = {bound(id, name): thing for id, named in functions.items() for name, thing in named.items()}
-    exec(compile(source, filename, "exec"), namespace)  # the planner's own text, which plan.source() shows
+    exec(_compiled(source, filename), namespace)  # the planner's own text, which plan.source() shows
     linecache.cache[filename] = (len(source), None, [line + "\n" for line in source.splitlines()], filename)
     return namespace["segment"], filename
+
+
+@lru_cache(maxsize=1_000)
+def _compiled(source: str, filename: str) -> CodeType:
+    """Compile once what every task executes."""
+    return compile(source, filename, "exec")
 
 
 def bound(id: str, name: str) -> str:

@@ -61,6 +61,8 @@ class Run:
         self._environment = open_environment(data)
         self._tasks: list[Any] = []
         self._final: RunMetrics | None = None
+        self._ended = asyncio.Event()
+        self._error: Exception | None = None
         try:
             generation = self._environment.own(graph.app)
             self._bindings = Bindings(self._environment, graph, bind or {})
@@ -96,7 +98,9 @@ class Run:
 
     async def ended(self) -> None:
         """Wait for the end; raises what ended the run before its time."""
-        await asyncio.shield(self._done)
+        await self._ended.wait()
+        if self._error is not None:
+            raise self._error
 
     async def send(self, stream: str, value: Any, key: Any = None, timestamp: int | None = None) -> None:
         """Append a message to an input of the environment, encoded as the pipeline reads it; `timestamp` in ms."""
@@ -124,7 +128,6 @@ class Run:
 
     async def drive(self) -> None:
         """Run to the end, and close everything whatever happens."""
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             try:
                 await self._loop.run()
@@ -134,12 +137,10 @@ class Run:
                 raise
             self._close()
         except BaseException as error:
-            if not self._done.done():
-                self._done.set_exception(error if isinstance(error, Exception) else SamzaError("the run was cancelled"))
-                self._done.exception()
+            self._error = error if isinstance(error, Exception) else SamzaError("the run was cancelled")
             raise
-        if not self._done.done():
-            self._done.set_result(None)
+        finally:
+            self._ended.set()
 
     def _assemble(self, around: tuple[Around, ...], generation: int, until_now: bool) -> None:
         options = self.plan.options
@@ -245,8 +246,8 @@ def running(
     async def context() -> AsyncIterator[Run]:
         run = Run(graph, options, around, data, **how)
         driving = asyncio.create_task(run.drive())
-        await sleep_ms(0)
         try:
+            await sleep_ms(0)
             yield run
             run.stop()
             await driving
@@ -255,6 +256,7 @@ def running(
                 driving.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await driving
+            run._close(quietly=True)  # what was cancelled before it began has closed nothing
 
     return context()
 

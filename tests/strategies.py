@@ -18,9 +18,10 @@ from samza_dsl.app import Around
 from tests.simulation.crash import Row
 from tests.simulation.loop import rest
 
-SOURCE, LETTERS = "events", "letters"
+APP, SOURCE, LETTERS = "law", "events", "letters"
 TIMER_MS = 100_000
 """How long after a record its timer is due: longer than any disorder, so that none is set in the past."""
+TIMEOUT_MS = 200
 KEYED = ("window", "process", "join")
 
 
@@ -80,6 +81,10 @@ class Pipeline:
             place = self.nodes[place].parents[0]
         return place
 
+    def above(self, place: int) -> set[int]:
+        """Return an operator with all that lies above it, through all stages."""
+        return {place}.union(*(self.above(parent) for parent in self.nodes[place].parents))
+
     def partitions_of(self, place: int) -> int:
         stage = self.stage_of(place)
         return self.nodes[stage].number if stage else self.partitions
@@ -120,9 +125,8 @@ def partition_of(key: str | None, partitions: int) -> int:
     return murmur2(Tagged().encode(key)) % partitions
 
 
-@st.composite
-def pipelines(draw: Callable[..., Any], most: int = 7, kinds: tuple[str, ...] = ()) -> Pipeline:
-    """Draw a pipeline of up to three stages."""
+def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = ()) -> Pipeline:
+    """Return a pipeline of up to three stages."""
     nodes = [Node("input")]
     depth = {0: 1}
     allowed = kinds or (
@@ -144,9 +148,9 @@ def pipelines(draw: Callable[..., Any], most: int = 7, kinds: tuple[str, ...] = 
             guarded.add(place)  # what process emits is atomic with it only where nothing below awaits
         return place
 
-    for _ in range(draw(st.integers(1, most))):
-        above = draw(st.sampled_from(streams))
-        kind = draw(st.sampled_from(allowed))
+    for _ in range(chance.randint(1, most)):
+        above = chance.choice(streams)
+        kind = chance.choice(allowed)
         if (kind == "partition_by" and depth[above] == 3) or (kind == "async" and asyncs[above] == 3):
             continue
         parents = (above,)
@@ -154,45 +158,43 @@ def pipelines(draw: Callable[..., Any], most: int = 7, kinds: tuple[str, ...] = 
             others = [place for place in streams if stage[place] == stage[above] and place != above]
             if not others:
                 continue
-            parents = (above, draw(st.sampled_from(others)))
-        poison = draw(st.sampled_from(("", "", "always", "once")))
+            parents = (above, chance.choice(others))
+        poison = chance.choice(("", "", "always", "once"))
         if kind in ("merge", "window") or guarded.intersection(parents):
             poison = ""
-        node = Node(
-            kind,
-            parents,
-            draw(st.integers(1, 4)),
-            poison,
-            draw(st.sampled_from(("key", "partition", "none"))),
-            draw(st.booleans()),
-        )
-        place = add(node, above)
+        order = chance.choice(("key", "partition", "none"))
+        place = add(Node(kind, parents, chance.randint(1, 4), poison, order, chance.choice((False, True))), above)
         if kind == "branch":
             streams += [add(Node(arm, (place,)), place) for arm in ("left", "right")]
         else:
             streams.append(place)
-    return Pipeline(
-        tuple(nodes),
-        draw(st.integers(1, 4)),
-        draw(st.sampled_from((0, 50))),
-        draw(st.booleans()),
-        draw(st.sampled_from(("skip", "dead_letter"))),
-    )
+    nulls, policy = chance.choice((False, True)), chance.choice(("skip", "dead_letter"))
+    return Pipeline(tuple(nodes), chance.randint(1, 4), chance.choice((0, 50)), nulls, policy)
 
 
-@st.composite
-def records(draw: Callable[..., Any], partitions: int, most: int = 25, nulls: bool = False) -> list[list[Event]]:
-    """Draw events per partition: time goes on, with disorder and late ones."""
+def any_records(chance: random.Random, partitions: int, most: int = 25, nulls: bool = False) -> list[list[Event]]:
+    """Return events per partition: time goes on, with disorder and late ones."""
     parts = []
     for _ in range(partitions):
         now, events = 0, []
-        for number in draw(st.lists(st.integers(0, 999), max_size=most)):
+        for _ in range(chance.randint(0, most)):
+            number = chance.randint(0, 999)
             now += number % 40
-            at = max(now - draw(st.sampled_from((0, 0, 0, 30, 200))), 0)
+            at = max(now - chance.choice((0, 0, 0, 30, 200)), 0)
             key = None if nulls and number % 5 == 0 else f"k{number % 4}"
             events.append(Event(number, key, at))
         parts.append(events)
     return parts
+
+
+def pipelines(most: int = 7, kinds: tuple[str, ...] = ()) -> st.SearchStrategy[Pipeline]:
+    """Draw pipelines of up to three stages."""
+    return st.randoms(use_true_random=False).map(lambda chance: any_pipeline(chance, most, kinds))
+
+
+def records(partitions: int, most: int = 25, nulls: bool = False) -> st.SearchStrategy[list[list[Event]]]:
+    """Draw events per partition: time goes on, with disorder and late ones."""
+    return st.randoms(use_true_random=False).map(lambda chance: any_records(chance, partitions, most, nulls))
 
 
 def stored(parts: list[list[Event]]) -> list[list[Row]]:
@@ -200,15 +202,26 @@ def stored(parts: list[list[Event]]) -> list[list[Row]]:
     return [[(None, msgspec.json.encode(event), event.at) for event in part] for part in parts]
 
 
-def build(pipeline: Pipeline, options: Options | None = None, seed: int = 0, around: Around | None = None) -> App:
-    """Say a pipeline in the DSL; async functions take a virtual time that `seed` decides."""
-    app = App("law", options or Options())
-    pace = random.Random(seed)
+def build(
+    pipeline: Pipeline,
+    options: Options | None = None,
+    pace: int | random.Random = 0,
+    around: Around | None = None,
+    opened: Callable[[Any], None] | None = None,
+    on_read: Callable[[], None] = lambda: None,
+) -> App:
+    """Say a pipeline in the DSL; async functions take a virtual time that `pace`, or a seed, decides.
+
+    With `opened`, filters and maps are objects that are opened and closed; it is called with each that is opened.
+    `on_read` is called for every record that is read.
+    """
+    app = App(APP, options or Options())
+    pace = random.Random(pace) if isinstance(pace, int) else pace
     if around is not None:
         app.wrap(around)
     streams: dict[int, Any] = {}
     for place, node in enumerate(pipeline.nodes):
-        streams[place] = _Builder(app, pipeline, place, node, pace).build(streams)
+        streams[place] = _Builder(app, pipeline, place, node, pace, opened, on_read).build(streams)
         if pipeline.is_sent(place):
             streams[place].send_to(app.output(f"out-{place}", value=Event), op_id=f"send-{place}")
     return app
@@ -217,8 +230,18 @@ def build(pipeline: Pipeline, options: Options | None = None, seed: int = 0, aro
 class _Builder:
     """Makes one operator."""
 
-    def __init__(self, app: App, pipeline: Pipeline, place: int, node: Node, pace: random.Random) -> None:
+    def __init__(
+        self,
+        app: App,
+        pipeline: Pipeline,
+        place: int,
+        node: Node,
+        pace: random.Random,
+        opened: Callable[[Any], None] | None,
+        on_read: Callable[[], None],
+    ) -> None:
         self.app, self.pipeline, self.place, self.node, self.pace = app, pipeline, place, node, pace
+        self.opened, self.on_read = opened, on_read
         self.failed: Counter[int] = Counter()
         last = skip if pipeline.policy == "skip" else dead_letter(LETTERS)
         lenient = {"always": last, "once": retry(2, then=fail), "": fail}[node.poison]
@@ -235,7 +258,7 @@ class _Builder:
                 SOURCE,
                 value=Event,
                 key=lambda event: event.key,
-                timestamp=lambda event: event.at,
+                timestamp=self._at,
                 max_disorder_ms=self.pipeline.disorder_ms,
                 on_error=self.how["on_error"],
             )
@@ -246,11 +269,15 @@ class _Builder:
             return above.merge(*(streams[parent] for parent in node.parents[1:]), op_id=self.how["op_id"])
         return getattr(self, f"_{kind}")(above)
 
+    def _at(self, event: Event) -> int:
+        self.on_read()
+        return event.at
+
     def _filter(self, above: MessageStream[Any, Any]) -> Any:
-        return above.filter(self._checked(kept), **self.how)
+        return above.filter(self._object(self._checked(kept)), **self.how)
 
     def _map(self, above: MessageStream[Any, Any]) -> Any:
-        return above.map(self._checked(mapped), **self.how)
+        return above.map(self._object(self._checked(mapped)), **self.how)
 
     def _flat_map(self, above: MessageStream[Any, Any]) -> Any:
         return above.flat_map(self._checked(many), **self.how)
@@ -264,10 +291,15 @@ class _Builder:
         async def slowly(event: Event) -> list[Event]:
             if wait := pace.choice((0, 1, 10, 40)):
                 await rest(wait)
-            return compute(event)
+            try:
+                return compute(event)
+            except Poison:
+                if pace.random() < 0.3:
+                    await rest(TIMEOUT_MS * 2)
+                raise
 
         return above.async_flat_map(
-            slowly, max_in_flight=self.node.number, timeout_ms=200, order=self.node.order, **self.how
+            slowly, max_in_flight=self.node.number, timeout_ms=TIMEOUT_MS, order=self.node.order, **self.how
         )
 
     def _partition_by(self, above: MessageStream[Any, Any]) -> Any:
@@ -308,6 +340,9 @@ class _Builder:
 
         return above.join(table, with_, on=on, **self.how)
 
+    def _object(self, function: Callable[[Event], Any]) -> Callable[[Event], Any]:
+        return function if self.opened is None else Resource(function, self.opened)
+
     def _checked(self, compute: Callable[[Node, Event], Any]) -> Callable[[Event], Any]:
         """Return the function of an event that fails where the node says."""
         node, failed = self.node, self.failed
@@ -319,6 +354,27 @@ class _Builder:
             return compute(node, event)
 
         return function
+
+
+class Resource:
+    """A function that is opened and closed with its task; `on_open` sees every copy."""
+
+    def __init__(self, function: Callable[[Event], Any], on_open: Callable[[Resource], None]) -> None:
+        self.function, self.on_open = function, on_open
+        self.closed = 0
+
+    def __call__(self, event: Event) -> Any:
+        assert not self.closed, "a function was called after it was closed"
+        return self.function(event)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Resource:
+        return Resource(self.function, self.on_open)
+
+    def open(self, context: Any) -> None:
+        self.on_open(self)
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 def _timed(at_ms: int, context: Any) -> list[Event]:

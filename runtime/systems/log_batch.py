@@ -7,6 +7,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -79,6 +80,7 @@ class Stored(NamedTuple):
         return batch if start == 0 else batch.slice(start, stop), self.control, self.last + 1
 
 
+@cache
 def compression_codes() -> dict[str | None, int]:
     """Return the number of every codec that can be used here; zstd needs the package `zstandard`."""
     return {name: code for code, name in enumerate(_CODECS) if name != "zstd" or find_spec("zstandard")}

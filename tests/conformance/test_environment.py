@@ -9,6 +9,7 @@ from runtime.systems.base import END, Append, Commit, Control, Offsets, StateWri
 from runtime.systems.compaction import TOMBSTONE_MS
 from runtime.systems.log import LogEnvironment
 from runtime.systems.memory import MemoryEnvironment
+from tests.simulation.directory import Directory, SimulatedLog
 
 
 class Clock:
@@ -26,9 +27,14 @@ def clock():
     return Clock()
 
 
-@pytest.fixture(params=["log", "memory"])
+@pytest.fixture(params=["log", "memory", "simulated"])
 def environment(request, tmp_path, clock):
-    environment = LogEnvironment(tmp_path, now_ms=clock) if request.param == "log" else MemoryEnvironment(now_ms=clock)
+    if request.param == "log":
+        environment = LogEnvironment(tmp_path, now_ms=clock)
+    elif request.param == "memory":
+        environment = MemoryEnvironment(now_ms=clock)
+    else:
+        environment = SimulatedLog(Directory(), now_ms=clock)
     yield environment
     environment.close()
 

@@ -7,6 +7,7 @@ import random
 import selectors
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,12 +23,19 @@ class Stuck(Exception):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Takes ready callbacks in an order of the seed's (None: as they came), and jumps to the next timer when idle.
 
-    What runs in an executor runs at once, on the loop, and is done after a moment of the seed's choice. `at_turn` is
-    called with the number of every turn, and may raise.
+    What runs in an executor runs on the loop, at a moment of the seed's choice, and is done at another. `at_turn` is
+    called with the number of every turn, and may raise; `watch` with what is to run in it.
     """
 
-    def __init__(self, seed: int | None = None, at_turn: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int | None = None,
+        at_turn: Callable[[int], None] | None = None,
+        watch: Callable[[str], None] | None = None,
+    ) -> None:
         self._now = 0.0
+        self._watch = watch
+        self._jobs: dict[Any, list[Callable[[], None]]] = {}
         self._random = random.Random(seed)
         self._shuffled = seed is not None
         self._at_turn = at_turn
@@ -39,22 +47,39 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Return the virtual time, in seconds."""
         return self._now
 
+    def work(self, seconds: float) -> None:
+        """Let time pass while something is done on the loop."""
+        self._now += seconds
+
     def run_in_executor(self, executor: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call `function` on the loop, a moment later."""
+        """Call `function` on the loop, a moment later, and tell the result another moment later."""
         future = self.create_future()
+        jobs = self._jobs.setdefault(executor, [])
+        if executor is not None:
+            executor.shutdown = partial(self._finish, jobs)
 
         def call() -> None:
+            if call not in jobs:
+                return
+            jobs.remove(call)
             try:
                 result = function(*arguments)
             except BaseException as error:
-                if not future.cancelled():
-                    future.set_exception(error)
+                self._later(_tell, future, None, error)
             else:
-                if not future.cancelled():
-                    future.set_result(result)
+                self._later(_tell, future, result, None)
 
-        self.call_later(self._random.random() / 100, call)
+        jobs.append(call)
+        self._later(call)
         return future
+
+    def _later(self, callback: Callable[..., None], *arguments: Any) -> None:
+        self.call_later(self._random.random() / 200, callback, *arguments)
+
+    def _finish(self, jobs: list[Callable[[], None]], wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Shut an executor down, whose thread has begun what was submitted: it is waited for."""
+        for call in [*jobs]:
+            call()
 
     def _run_once(self) -> None:
         self.turns += 1
@@ -66,6 +91,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             ready = list(self._ready)
             self._random.shuffle(ready)
             self._ready = deque(ready)
+        if self._watch is not None:
+            self._watch(", ".join(_named(handle) for handle in self._ready))
         super()._run_once()
 
     def _pass(self, seconds: float | None) -> None:
@@ -89,6 +116,7 @@ def simulate(
     main: Callable[[], Coroutine[Any, Any, T]],
     seed: int | None = None,
     at_turn: Callable[[int], None] | None = None,
+    watch: Callable[[str], None] | None = None,
 ) -> T:
     """Run `main()` to its end in virtual time; what it leaves behind is cancelled and awaited.
 
@@ -100,7 +128,7 @@ def simulate(
     >>> simulate(a_year)
     3153.6
     """
-    loop = VirtualLoop(seed, at_turn)
+    loop = VirtualLoop(seed, at_turn, watch)
     asyncio.set_event_loop(loop)
     try:
         result = loop.run_until_complete(main())
@@ -108,7 +136,7 @@ def simulate(
         assert not left, f"tasks were left: {left}"
         return result
     finally:
-        loop._at_turn = None
+        loop._at_turn = loop._watch = None
         _end(loop)
         asyncio.set_event_loop(None)
         loop.close()
@@ -128,6 +156,23 @@ def _end(loop: VirtualLoop) -> None:
         for task in left:
             if task.done() and not task.cancelled():
                 task.exception()
+
+
+def _tell(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _named(handle: Any) -> str:
+    """Return what a callback goes on with: the task of a step, or the function."""
+    owner = getattr(handle._callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        return f"{owner.get_coro().__qualname__}"
+    return str(getattr(handle._callback, "__qualname__", type(handle._callback).__name__))
 
 
 class _NoSelector(selectors.BaseSelector):

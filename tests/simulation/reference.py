@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -41,9 +41,10 @@ class Dropped(Exception):
 
 @dataclass
 class Effects:
-    """What records have brought about: messages by output, messages by repartitioning, and state."""
+    """What records have brought about: messages by output, and by output and key; by repartitioning; and state."""
 
     sent: Counter[tuple[int, Event]] = field(default_factory=Counter)
+    in_order: dict[int, dict[str, list[Event]]] = field(default_factory=lambda: defaultdict(dict))
     passed: dict[int, list[tuple[int, Record]]] = field(default_factory=lambda: defaultdict(list))
     sums: dict[tuple[int, int, str | None, int], int] = field(default_factory=lambda: defaultdict(int))
     counts: Counter[tuple[int, int, str | None]] = field(default_factory=Counter)
@@ -51,7 +52,11 @@ class Effects:
     dropped: int = 0
 
     def add(self, other: Effects) -> None:
-        self.sent += other.sent
+        for message, number in other.sent.items():
+            self.sent[message] += number
+        for place, by_key in other.in_order.items():
+            for key, events in by_key.items():
+                self.in_order[place].setdefault(key, []).extend(events)
         for place, passed in other.passed.items():
             self.passed[place] += passed
         for window, number in other.sums.items():
@@ -66,7 +71,7 @@ class Reference:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
 
-    def run(self, parts: list[list[Event]]) -> Effects:
+    def run(self, parts: Sequence[Sequence[Event]]) -> Effects:
         """Return everything that a whole run brings about."""
         whole = Effects()
         arrived: dict[int, list[list[Record]]] = {0: self.stamped(parts)}
@@ -84,7 +89,7 @@ class Reference:
                     to[task % count if record.key is None else partition_of(record.key, count)].append(record)
         return whole
 
-    def stamped(self, parts: list[list[Event]]) -> list[list[Record]]:
+    def stamped(self, parts: Sequence[Sequence[Event]]) -> list[list[Record]]:
         """Return the events of every source partition with their stamps."""
         found = []
         for part in parts:
@@ -118,6 +123,8 @@ class Reference:
     def _below(self, effects: Effects, place: int, task: int, record: Record) -> None:
         if self.pipeline.is_sent(place):
             effects.sent[place, record.event] += 1
+            if record.key is not None:
+                effects.in_order[place].setdefault(record.key, []).append(record.event)
         for child in self.pipeline.children(place):
             for _ in range(self.pipeline.nodes[child].parents.count(place)):
                 self._take(effects, child, task, record)

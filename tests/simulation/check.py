@@ -1,0 +1,189 @@
+"""What runs of a drawn pipeline must have left in their environment: at the end, and after every commit."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+
+from runtime.serdes import Tagged
+from runtime.systems.base import Commit, Environment
+from tests.simulation.crash import Row, rows_of
+from tests.simulation.reference import Effects, Record, Reference
+from tests.strategies import APP, LETTERS, SOURCE, Event, Node, Pipeline
+
+NEVER = -(2**62)
+decode_event = msgspec.json.Decoder(Event).decode
+tagged = Tagged()
+
+
+@dataclass
+class Outcome:
+    """What is committed in an environment of what a pipeline made of its records; `note` is to be told of commits."""
+
+    pipeline: Pipeline
+    parts: Sequence[Sequence[Event]]
+    environment: Environment
+    _passed: defaultdict[tuple[str, int], list[tuple[int, Row]]] = field(
+        init=False, default_factory=lambda: defaultdict(list)
+    )
+    """What was ever committed to each partition, with offsets: intermediate streams do not keep what is consumed."""
+    _ends: Counter[tuple[str, int]] = field(init=False, default_factory=Counter)
+
+    def note(self, commit: Commit) -> None:
+        """Take note of a commit that is durable."""
+        for stream, partition, batch, control in commit.appends:
+            place, none = (stream, partition), [None] * len(batch)
+            rows = zip(batch.keys or none, batch.values, batch.timestamps or none, strict=True)
+            self._passed[place] += enumerate(rows, self._ends[place])  # type: ignore[arg-type]
+            self._ends[place] += max(len(batch), 1) if batch.values or control else 0
+
+    def between(self, stream: str, ends: dict[int, int] | None = None) -> list[list[Row]]:
+        """Return all rows that each partition of an intermediate stream ever had, below the offsets in `ends`."""
+        if stream not in self.environment.streams():
+            return []
+        return [
+            [row for offset, row in self._passed[stream, place] if ends is None or offset < ends.get(place, 0)]
+            for place in range(self.environment.streams()[stream].partitions)
+        ]
+
+    def outputs(self) -> dict[str, Counter[Event]]:
+        return {
+            name: Counter(decode_event(value) for part in rows_of(self.environment, name) for _, value, _ in part)
+            for name in self.pipeline.outputs()
+        }
+
+    def letters(self) -> int:
+        return sum(map(len, rows_of(self.environment, LETTERS)))
+
+    def counts(self) -> Counter[tuple[int, int, str | None]]:
+        """Return how many messages of each key every process has seen, by (operator, task, key)."""
+        return Counter(
+            {
+                (int(store.removeprefix("process-")), task, tagged.decode(key[1:])): tagged.decode(value)
+                for store, task in self.environment.state_stats(APP)
+                if store.startswith("process-")
+                for key, value in self.environment.state_range(APP, store, task)
+                if key[:1] == b"s"
+            }
+        )
+
+    def positions(self, stream: str) -> dict[int, int]:
+        """Return the next offset of every partition of a stream, as the last commit has it."""
+        return {
+            position.partition: position.offset
+            for checkpoint in self.environment.checkpoints(APP).values()
+            for position in checkpoint.positions
+            if position.stream == stream
+        }
+
+    def ends(self) -> dict[int, int]:
+        """Return where every source partition ends."""
+        return {number: self.environment.offsets(SOURCE, number).end for number in range(len(self.parts))}
+
+    def check_end(self) -> None:
+        """Compare everything that a whole run has left with what the records say."""
+        pipeline, expected = self.pipeline, Reference(self.pipeline).run(self.parts)
+        assert self.outputs() == sent(pipeline, expected)
+        assert self.counts() == expected.counts
+        assert self.letters() == (expected.dropped if pipeline.policy == "dead_letter" else 0)
+        assert self.positions(SOURCE) == self.ends()
+        for stream, config in self.environment.streams().items():
+            assert not config.intermediate or self.environment.stream_stats(stream) == (0, 0), f"{stream} was consumed"
+        left = [place for place in self.environment.state_stats(APP) if place[0].startswith("window-")]
+        assert left == [], "windows are open after the end of all streams"
+        for place in in_order(pipeline):
+            rows = [row for part in rows_of(self.environment, f"out-{place}") for row in part]
+            assert sequences(rows) == sorted(expected.in_order[place].values()), f"order of output {place}"
+
+    def check_nothing_lost(self) -> None:
+        """Check that every output that the records say is there, once or more often."""
+        expected = sent(self.pipeline, Reference(self.pipeline).run(self.parts))
+        for name, events in self.outputs().items():
+            assert events >= expected[name], f"output {name}"
+        assert self.positions(SOURCE) == self.ends()
+
+    def check_cut(self) -> None:
+        """Compare what is committed with what the records before the committed positions bring about."""
+        pipeline, reference = self.pipeline, Reference(self.pipeline)
+        expected, fired = Effects(), fired_in(pipeline)
+        for entry, node in enumerate(pipeline.nodes):
+            if node.kind in ("input", "partition_by"):
+                stream = SOURCE if entry == 0 else f"{APP}-partition_by-{entry}"
+                read = self.between if entry else partial(rows_of, self.environment)
+                for task, rows in enumerate(read(stream, self.positions(stream))):
+                    reference.take(expected, entry, task, [_taken_in(entry, row) for row in rows])
+        actual, due = self.outputs(), sent(pipeline, expected)
+        for place, node in enumerate(pipeline.nodes):
+            if place in fired:
+                continue
+            if pipeline.is_sent(place):
+                assert actual[f"out-{place}"] == due[f"out-{place}"], f"output of {place}"
+            if node.kind == "partition_by":
+                passed = self.between(f"{APP}-partition_by-{place}")
+                events = Counter(tagged.decode(value) for part in passed for _, value, _ in part)
+                assert events == Counter(record.event for _, record in expected.passed[place]), f"stream of {place}"
+        seen = {place for place, node in enumerate(pipeline.nodes) if not sees(pipeline, node, fired)}
+        counts = {where: number for where, number in expected.counts.items() if where[0] in seen}
+        assert {where: number for where, number in self.counts().items() if where[0] in seen} == counts
+
+
+def sent(pipeline: Pipeline, effects: Effects) -> dict[str, Counter[Event]]:
+    """Return the messages of every output."""
+    found: dict[str, Counter[Event]] = {name: Counter() for name in pipeline.outputs()}
+    for (place, event), number in effects.sent.items():
+        found[f"out-{place}"][event] += number
+    return found
+
+
+def fired_in(pipeline: Pipeline) -> set[int]:
+    """Return the operators that emit panes and what timers emit, or see them in the stage where these are fired."""
+    found: set[int] = set()
+    for place, node in enumerate(pipeline.nodes):
+        if node.kind in ("window", "process") or sees(pipeline, node, found):
+            found.add(place)
+    return found
+
+
+def sees(pipeline: Pipeline, node: Node, fired: set[int]) -> bool:
+    return any(parent in fired and pipeline.nodes[parent].kind != "partition_by" for parent in node.parents)
+
+
+def in_order(pipeline: Pipeline) -> Iterator[int]:
+    """Yield what is sent in the order of its key's records: one task each upstream, and nothing that mixes them."""
+    for place in range(len(pipeline.nodes)):
+        above = pipeline.above(place)
+        stages = {pipeline.stage_of(up) for up in above}
+        if pipeline.stage_of(place):
+            stages.remove(pipeline.stage_of(place))  # all records of a key are in one of its tasks
+        mixed = any(_mixes(pipeline, up, pipeline.stage_of(place)) for up in above)
+        if pipeline.is_sent(place) and not mixed and all(pipeline.partitions_of(stage) == 1 for stage in stages):
+            yield place
+
+
+def _mixes(pipeline: Pipeline, place: int, stage: int) -> bool:
+    """Whether an operator may change the order of messages that have one key in `stage`."""
+    node = pipeline.nodes[place]
+    if node.kind == "async":
+        return node.order == "none" or (node.order == "key" and pipeline.stage_of(place) != stage)
+    return node.kind in ("merge", "window", "process")
+
+
+def sequences(rows: Sequence[Row]) -> list[list[Event]]:
+    """Return the events of each key in the order in which they are stored, without those of no key."""
+    found: dict[bytes, list[Event]] = defaultdict(list)
+    for key, value, _ in rows:
+        if key is not None:
+            found[key].append(decode_event(value))
+    return sorted(found.values())
+
+
+def _taken_in(entry: int, row: Row) -> Record:
+    key, value, at = row
+    if entry == 0:
+        event = decode_event(value)
+        return Record(event, event.key, event.at, NEVER)
+    return Record(tagged.decode(value), None if key is None else tagged.decode(key), at, NEVER)

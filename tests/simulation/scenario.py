@@ -1,0 +1,112 @@
+"""What one seed stands for: a pipeline, its records, and everything that happens to the processes that run it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import msgspec
+
+from samza_dsl import Options
+from tests.strategies import Event, Node, Pipeline, any_pipeline, any_records
+
+Kind = Literal["crashes", "cancellations", "clock", "small"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+HOUR_MS = 3_600_000
+SMALL = Pipeline((Node("input"), Node("async", (0,), 2), Node("map", (1,))), 1, 0, False, "skip")
+REPEATABLE = ("filter", "flat_map", "async", "async", "branch", "partition_by", "process")
+"""What loses nothing when its records are processed again."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What ends a life of a process before its time, at its nth turn of the loop or nth step in the directory.
+
+    At a turn it "dies" or is "cancelled"; its lock is lost and it lives on, not knowing ("unlocked"); or another owner
+    has come and gone ("fenced"). At a step it is "killed" there, finds the disk "full", or the disk "fails" it.
+    """
+
+    kind: Literal["dies", "cancelled", "unlocked", "fenced", "killed", "full", "fails"]
+    number: int
+
+    @property
+    def at_turn(self) -> bool:
+        return self.kind in ("dies", "cancelled", "unlocked", "fenced")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One simulation, as it can be had again and made smaller.
+
+    `seed` decides the schedule. Every process has its faults, one per life; after the last it runs undisturbed.
+    Records are there from the start, or come in `arriving` by and by; then one partition may be a `flood` that has
+    always more while another has something left. `jumps` are (after ms, by ms) of the wall clock. Runs are awaited, or
+    they go on `beside` the block of an `async with`. To read a record takes `work_ms`.
+    """
+
+    seed: int
+    pipeline: Pipeline
+    parts: tuple[tuple[Event, ...], ...]
+    options: Options
+    processes: tuple[tuple[Fault, ...], ...] = ((),)
+    arriving: bool = False
+    flood: int | None = None
+    jumps: tuple[tuple[int, int], ...] | None = None
+    beside: bool = False
+    work_ms: float = 0.0
+
+
+def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
+    """Return the scenario of a seed."""
+    chance = random.Random(f"{kind} {seed}")
+    if kind == "small":
+        parts = any_records(chance, SMALL.partitions, most=8)
+        faults = _faults(chance, chance.choice((0, 1, 1)), ("dies", "killed"), 30)
+        return Scenario(seed, SMALL, _frozen(parts), _options(chance), (faults,))
+    repeated = chance.random() < 0.2
+    pipeline = any_pipeline(chance, most=5, kinds=REPEATABLE if repeated else ())
+    parts = any_records(chance, pipeline.partitions, most=10, nulls=pipeline.nulls)
+    options = _options(chance, "at_least_once" if repeated else "exactly_once")
+    arriving = chance.random() < 0.3
+    if kind == "cancellations":
+        faults = _faults(chance, chance.randint(1, 3), ("cancelled",), 80)
+        return Scenario(seed, pipeline, _frozen(parts), options, (faults,), arriving, beside=chance.random() < 0.5)
+    if kind == "clock":
+        jumps = tuple((chance.randint(0, 500), chance.choice((-HOUR_MS, HOUR_MS))) for _ in range(chance.randint(1, 4)))
+        faults = _faults(chance, chance.randint(0, 1), ("dies", "killed"), 80)
+        return Scenario(seed, pipeline, _frozen(parts), options, (faults,), arriving, jumps=jumps)
+    kinds = ["dies", "dies", "killed", "killed", "full", "fails", "fenced", "cancelled"]
+    number = chance.choice((1, 1, 2))
+    if number > 1:
+        kinds += ["unlocked", "unlocked"]
+    processes = tuple(_faults(chance, chance.randint(0, 3), tuple(kinds), 80) for _ in range(number))
+    work_ms = chance.choice((0.0, 0.5, 3.0))
+    flood = None
+    if arriving and chance.random() < 0.3:
+        flood, work_ms = chance.randrange(pipeline.partitions), 0.5
+        options = msgspec.structs.replace(options, batch_records=chance.choice((1, 3)), commit_interval_ms=5)
+    return Scenario(seed, pipeline, _frozen(parts), options, processes, arriving, flood, work_ms=work_ms)
+
+
+def _faults(chance: random.Random, number: int, kinds: tuple[str, ...], most: int) -> tuple[Fault, ...]:
+    return tuple(
+        Fault(chance.choice(kinds), chance.randint(1, chance.choice((most, most * 4))))  # type: ignore[arg-type]
+        for _ in range(number)
+    )
+
+
+def _options(chance: random.Random, guarantee: str = "exactly_once") -> Options:
+    return Options(
+        guarantee=guarantee,  # type: ignore[arg-type]
+        batch_records=chance.choice((1, 3, 2_000)),
+        max_uncommitted=chance.choice((1, 5, 100_000)),
+        max_in_flight=chance.choice((1, 4, 1_000)),
+        commit_interval_ms=chance.choice((5, 1_000)),
+        cache_entries=chance.choice((0, 1, 100)),
+    )
+
+
+def _frozen(parts: list[list[Event]]) -> tuple[tuple[Event, ...], ...]:
+    return tuple(map(tuple, parts))

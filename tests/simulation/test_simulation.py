@@ -1,0 +1,95 @@
+"""Thousands of schedules, crashes, cancellations and clocks, from seeds that replay; what hangs or starves is found."""
+
+from dataclasses import replace
+
+import pytest
+
+from runtime.chooser import Chooser
+from runtime.in_flight import InFlight
+from runtime.units import Units
+from tests.scale import scale
+from tests.simulation.__main__ import failure, main
+from tests.simulation.loop import Stuck
+from tests.simulation.scenario import KINDS, Fault, scenario
+from tests.simulation.shrink import shrink
+from tests.simulation.world import Starved
+
+SEEDS = {
+    "crashes": scale(300, 10_000, 1_000_000),
+    "cancellations": scale(60, 1_000, 100_000),
+    "clock": scale(40, 200, 20_000),
+    "small": scale(60, 1_000, 100_000),
+}
+
+
+@pytest.mark.timeout(0 if scale(0, 0, 1) else 900)
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_happens_the_outcome_is_that_of_an_undisturbed_run(kind):
+    assert main(["--kind", kind, "--seeds", str(SEEDS[kind])]) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_seed_replays_exactly(kind):
+    for seed in range(scale(10, 100, 1_000)):
+        traces = [[], []]
+        for trace in traces:
+            failure(scenario(seed, kind), trace)
+        assert traces[0] == traces[1]
+        assert len(traces[0]) > 10
+
+
+def test_a_failing_seed_is_told_made_smaller_and_with_its_schedule(monkeypatch, capsys):
+    monkeypatch.setattr(InFlight, "advance", commit_the_highest)
+    assert main(["--seeds", "200", "--first"]) == 1
+    told = capsys.readouterr().out
+    assert "--seeds 1 --seed " in told
+    assert "made smaller:\n  Scenario(seed=" in told
+    assert " step " in told
+    assert told.endswith(" seeds, 1 failed\n")
+
+
+def test_a_failing_scenario_is_made_smaller(monkeypatch):
+    monkeypatch.setattr(InFlight, "advance", commit_the_highest)
+    whole = next(one for seed in range(200) if failure(one := scenario(seed)) is not None)
+    small = shrink(whole, lambda one: failure(one) is not None)
+    assert failure(small) is not None
+    assert sum(map(len, small.parts)) <= 6
+    assert len(small.pipeline.nodes) <= 4
+
+
+def test_a_run_that_waits_for_ever_is_found(monkeypatch):
+    monkeypatch.setattr(Units, "returned", lambda units, operator, call: None)
+    stuck = next(error for seed in range(20) if (error := failure(scenario(seed, "small"))) is not None)
+    assert isinstance(stuck, Stuck)
+    assert "there is work left: partition 0 at 0 of" in str(stuck)
+
+
+def test_a_partition_that_is_never_served_is_found(monkeypatch):
+    def choose_the_first(chooser, ready):
+        return next((what for group in chooser._groups for what in sorted_by_task(group) if ready(what)), None)
+
+    def sorted_by_task(group):
+        return sorted(group, key=lambda choice: choice[0].number)
+
+    monkeypatch.setattr(Chooser, "choose", choose_the_first)
+    floods = [one for seed in range(500) if (one := scenario(seed)).flood == 0 and len(one.parts) > 1]
+    calm = [replace(one, processes=((),)) for one in floods]
+    assert any(isinstance(failure(one), Starved) for one in calm)
+
+
+@pytest.mark.parametrize("kind", ["dies", "killed", "cancelled", "fenced", "full", "fails"])
+def test_faults_strike(kind):
+    trace = []
+    calm = next(one for seed in range(50) if len((one := scenario(seed, "small")).parts[0]) > 3)
+    assert failure(replace(calm, processes=((Fault(kind, 14),),)), trace) is None
+    assert any(f"is struck: {kind}" in line for line in trace)
+    assert any(line.endswith("process 0 has come to the end") for line in trace)
+
+
+def commit_the_highest(tracker):
+    """Forget what is still in flight, as trackers do that were not thought through."""
+    done = [entry for entry in tracker._entries if not entry.holds]
+    for entry in done:
+        tracker._entries.remove(entry)
+        tracker.low_watermark = max(tracker.low_watermark, entry.next_offset)
+        tracker.watermark = entry.watermark

@@ -1,0 +1,250 @@
+"""Plays a scenario: processes on one simulated loop, directory and clock, and checks of all that they leave."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import lru_cache
+from typing import Any
+
+from operators.base import Batch
+from planner.graph import Graph
+from runtime.clock import LoopClock
+from runtime.errors import Owned
+from runtime.systems.base import Append, StreamConfig
+from samza_dsl import App, every
+from tests.simulation.check import Outcome
+from tests.simulation.crash import NOW_MS, Crash, fill
+from tests.simulation.directory import Directory, SimulatedLog
+from tests.simulation.life import Life
+from tests.simulation.loop import Stuck, VirtualLoop, rest, simulate
+from tests.simulation.scenario import Scenario
+from tests.strategies import SOURCE, Event, Pipeline, Resource, build, stored, tables
+
+PATIENCE_S = 120.0
+"""For so long a commit may have to wait for calls, and more; what commits nothing for longer never will."""
+FLOOD = 20
+BACKLOG = 100
+MOST_FLOODED = 1_000
+"""So many records of one partition may be read while another one waits with a few."""
+TICK_MS = 100
+
+
+class Starved(Exception):
+    """A partition is not served while another one is, again and again."""
+
+
+class JumpingClock(LoopClock):
+    """The loop's time, and a wall clock that is put forward and back."""
+
+    def __init__(self, jumps: tuple[tuple[int, int], ...]) -> None:
+        super().__init__(NOW_MS)
+        self._jumps = jumps
+
+    def now_ms(self) -> int:
+        elapsed_ms = self.elapsed_ms()
+        return super().now_ms() + sum(by for at, by in self._jumps if elapsed_ms >= at)
+
+
+class World:
+    """All that there is in one simulation."""
+
+    def __init__(self, scenario: Scenario, trace: list[str] | None = None) -> None:
+        self.scenario = scenario
+        self.trace = trace
+        self.chance = random.Random(scenario.seed)
+        self.directory = Directory()
+        self.clock = JumpingClock(scenario.jumps or ())
+        self.options = scenario.options
+        self.opened: list[Resource] = []
+        self.alone = len(scenario.processes) == 1
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self.lives: list[Life] = []
+        self.parts = [list(part) for part in scenario.parts]
+        self._ticks: dict[tuple[int, int], float] = {}
+        self._seen_version, self._moved_s = -1, 0.0
+        self._errors: list[dict[str, Any]] = []
+        self.graph = self._graph()
+
+    def play(self) -> None:
+        """Play it to its end; raises what is wrong."""
+        try:
+            simulate(self._main, self.scenario.seed, self._at_turn, self.tell if self.trace is not None else None)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        unexplained = [one for one in self._errors if not isinstance(one.get("exception"), Crash)]
+        assert not unexplained, f"the loop was told of errors: {unexplained}"
+
+    def tell(self, what: str) -> None:
+        """Note what happens."""
+        if self.trace is not None and hasattr(self, "loop"):
+            self.trace.append(f"{self.loop.turns:5} {self.loop.time():9.4f} s  {what}")
+
+    def take_over(self, app: str, lasting: bool) -> None:
+        """Have the owner lose its lock, without knowing; `lasting`: another one has come since, and gone."""
+        self.directory.owners.pop(app, None)
+        if lasting:
+            other = SimulatedLog(self.directory, now_ms=self.clock.now_ms)
+            other.own(app)
+            other.close()
+
+    async def _main(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.loop = loop
+        self.loop.set_exception_handler(lambda loop, context: self._errors.append(context))
+        self.environment = SimulatedLog(self.directory, now_ms=self.clock.now_ms)
+        self.outcome = Outcome(self.scenario.pipeline, self.parts, self.environment)
+        for stream, rows in tables(self.scenario.pipeline).items():
+            fill(self.environment, stream, rows)
+        if self.scenario.jumps is not None:
+            fill(self.environment, "ticked", [[]])
+        if not self.scenario.arriving:
+            fill(self.environment, SOURCE, stored(self.parts), self.chance)
+        else:
+            self.environment.create_stream(SOURCE, StreamConfig(partitions=len(self.parts)))
+        async with asyncio.TaskGroup() as group:
+            for number, faults in enumerate(self.scenario.processes):
+                self.tasks.add(group.create_task(self._process(f"process {number}", faults)))
+            if self.scenario.arriving:
+                self.tasks.add(group.create_task(self._produce()))
+            self.tasks.add(asyncio.current_task())  # type: ignore[arg-type]
+        if self.options.guarantee == "exactly_once":
+            self.outcome.check_end()
+        else:
+            self.outcome.check_nothing_lost()
+        await self._see_the_dead_off()
+
+    async def _process(self, name: str, faults: tuple[Any, ...]) -> None:
+        """Start the application again after each of its faults, until it has come to its end."""
+        left = [*faults]
+        while True:
+            life = Life(self, name, left[0] if left else None)
+            self.lives.append(life)
+            try:
+                if await life.live():
+                    self.tell(f"{name} has come to the end")
+                    return
+            except Owned:
+                self.lives.remove(life)
+                await rest(self.chance.choice((1, 10, 50)))
+                continue
+            del left[:1]
+            if self.options.guarantee == "exactly_once":
+                self.outcome.check_cut()
+
+    async def _produce(self) -> None:
+        """Append the records bit by bit; a flood has more as long as another partition has something left."""
+        flood = self.scenario.flood
+        left = [list(part) for part in self.parts]
+        while any(left):
+            await rest(self.chance.choice((0, 1, 5, 60)))
+            number = self.chance.choice([number for number, part in enumerate(left) if part])
+            size = self.chance.randint(1, 5)
+            self._append(number, left[number][:size])
+            del left[number][:size]
+        if flood is not None:
+            await self._flood(flood)
+        self.environment.end_stream(SOURCE)
+
+    async def _flood(self, number: int) -> None:
+        more = 0
+        others = {other: end for other, end in self.outcome.ends().items() if other != number}
+        while True:
+            positions = self.outcome.positions(SOURCE)
+            waiting = [other for other, end in others.items() if positions.get(other, 0) < end]
+            if not waiting:
+                return
+            if self.environment.offsets(SOURCE, number).end - positions.get(number, 0) < BACKLOG:
+                if more > MOST_FLOODED:
+                    raise Starved(f"partitions {waiting} wait while {more} records of partition {number} were read")
+                at = max((event.at for event in self.parts[number]), default=0)
+                events = [Event(self.chance.randint(0, 999), "k1", at) for _ in range(FLOOD)]
+                self.parts[number] += events
+                more += len(events)
+                self._append(number, events)
+            await rest(2)
+
+    def _append(self, number: int, events: list[Event]) -> None:
+        self.tell(f"{len(events)} records come in partition {number}")
+        keys, values, timestamps = zip(*stored([events])[0], strict=True)
+        self.environment.append([Append(SOURCE, number, Batch(list(values), list(keys), list(timestamps)))])
+
+    def _at_turn(self, turns: int) -> None:
+        now_s = self.loop.time() if hasattr(self, "loop") else 0.0
+        if self.directory.version != self._seen_version:
+            self._seen_version, self._moved_s = self.directory.version, now_s
+        elif now_s - self._moved_s > PATIENCE_S:
+            raise Stuck(f"nothing was committed for {PATIENCE_S:.0f} s, and there is work left: {self._work_left()}")
+        for life in self.lives:
+            life.turn(turns)
+
+    def _work_left(self) -> str:
+        ends, positions = self.outcome.ends(), self.outcome.positions(SOURCE)
+        behind = [f"partition {number} at {positions.get(number, 0)} of {end}" for number, end in ends.items()]
+        return ", ".join(behind)
+
+    async def _see_the_dead_off(self) -> None:
+        left = [life.driving for life in self.lives if life.driving is not None and not life.driving.done()]
+        if left:
+            await asyncio.wait(left)
+        for life in self.lives:
+            if life.driving is not None and not life.driving.cancelled():
+                life.driving.exception()
+
+    def _graph(self) -> Graph:
+        pipeline = self.scenario.pipeline
+        if self.scenario.jumps is None and not any(node.poison == "once" for node in pipeline.nodes):
+            built = _built(pipeline)
+            built.pace.seed(self.scenario.seed)
+            built.world = self
+            return built.graph
+        app = build(pipeline, None, self.scenario.seed, opened=self.on_open, on_read=self.on_read)
+        if self.scenario.jumps is not None:
+            self._add_ticker(app)
+        return app.graph()
+
+    def on_open(self, resource: Resource) -> None:
+        """See a function being opened."""
+        self.opened.append(resource)
+
+    def on_read(self) -> None:
+        """See a record being read."""
+        self.loop.work(self.scenario.work_ms / 1_000)
+
+    def _add_ticker(self, app: App) -> None:
+        """Have a task be called every so often, which must not happen more often when the wall clock jumps."""
+
+        def tick(context: Any) -> None:
+            owner, now_ms = (len(self.lives), context.task), self.clock.elapsed_ms()
+            since_ms = now_ms - self._ticks.get(owner, -TICK_MS)
+            assert since_ms > TICK_MS - 1, f"a timer of {TICK_MS} ms was called again after {since_ms:.1f} ms"
+            self._ticks[owner] = now_ms
+
+        ticked = app.input("ticked", value=int)
+        app.task(ticked, lambda message, context: None, op_id="ticker", window=every(tick, seconds=TICK_MS / 1_000))
+
+
+class _Built:
+    """A pipeline whose functions remember nothing, and which can serve one world after the other."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pace = random.Random()
+        self.world: World | None = None
+        self.graph = build(pipeline, None, self.pace, opened=self._on_open, on_read=self._on_read).graph()
+
+    def _on_open(self, resource: Resource) -> None:
+        assert self.world is not None
+        self.world.on_open(resource)
+
+    def _on_read(self) -> None:
+        assert self.world is not None
+        self.world.on_read()
+
+
+_built = lru_cache(maxsize=100)(_Built)
+
+
+def play(scenario: Scenario, trace: list[str] | None = None) -> None:
+    """Play a scenario to its end; raises what is wrong."""
+    World(scenario, trace).play()
