@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -33,7 +32,8 @@ class Batch:
 
     `keys` are *encoded* keys: two keys are equal when their bytes are. `timestamps` (event time) and `stamps` (the
     record's source watermark just before it) are ms since the epoch. `offsets` are the records' places in their source
-    partition; `signs` are +1, or -1 for a retraction. `owners` says, per row, which in-flight message it came from.
+    partition; `signs` are +1, or -1 for a retraction. `owners` are the numbers, in rising order, of the messages
+    that rows came from.
     """
 
     values: list[Any]
@@ -43,7 +43,7 @@ class Batch:
     offsets: Sequence[int] | None = None
     headers: list[Mapping[str, bytes] | None] | None = None
     signs: list[int] | None = None
-    owners: list[Any] | None = None
+    owners: Sequence[int] | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -76,17 +76,23 @@ class Batch:
         )
 
     @classmethod
-    def gather(cls, places: Iterable[tuple[Batch, int]]) -> Batch:
-        """Return the rows at (batch, row) places, in their order."""
-        gathered: Batch | None = None
-        for _, run in groupby(places, key=lambda place: id(place[0])):
-            (batch, row), *others = run
-            part = batch.take([row, *(row for _, row in others)])
-            if gathered is None:
-                gathered = part
+    def gather(cls, slices: Iterable[Slice]) -> Batch:
+        """Return the rows of slices, in their order; what lies together is taken at once."""
+        joined: list[Slice] = []
+        for batch, start, stop in slices:
+            if joined and joined[-1][0] is batch and joined[-1][2] == start:
+                joined[-1] = (batch, joined[-1][1], stop)
             else:
-                gathered.extend(part)
-        return gathered if gathered is not None else cls([])
+                joined.append((batch, start, stop))
+        gathered = cls([])
+        for name in ("values", *COLUMNS):
+            columns = [getattr(batch, name) for batch, _, _ in joined]
+            if any(column is not None for column in columns):
+                rows: list[Any] = []
+                for column, (_, start, stop) in zip(columns, joined, strict=True):
+                    rows += [None] * (stop - start) if column is None else column[start:stop]
+                setattr(gathered, name, rows)
+        return gathered
 
     def copy(self) -> Batch:
         """Return a batch with columns of its own."""
@@ -115,6 +121,9 @@ class Batch:
     def _columns(self) -> tuple[Sequence[Any] | None, ...]:
         return (self.keys, self.timestamps, self.stamps, self.offsets, self.headers, self.signs, self.owners)
 
+
+Slice = tuple[Batch, int, int]
+"""Rows of a batch: the first, and the one after the last."""
 
 COLUMNS = ("keys", "timestamps", "stamps", "offsets", "headers", "signs", "owners")
 """The columns beside the values, in the order of the fields."""

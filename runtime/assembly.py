@@ -192,11 +192,11 @@ class _TaskBuilder:
         rounds = options.max_drain_ms // stage.drain_ms if stage.drain_ms else 1
         if stage.drain_ms and options.guarantee == "exactly_once":
             lane.most_rounds = rounds
-        fans_out = any(self.graph.specs[id].kind == "flat_map" for id in stage.operators)
+        fans_out = [id for id in stage.operators if self.graph.specs[id].kind == "flat_map"]
         lane.limit = min(widths) * max(rounds, 1)
         if any(isinstance(self.graph.specs[id], TaskSpec) for id in lane.chain.awaits):
             lane.limit = min(widths)
-        lane.one_at_a_time = fans_out
+        lane.one_at_a_time = any(self.graph.below(id) & lane.chain.awaits for id in fans_out)
 
     def _readers(self, stage: StagePlan) -> Iterable[Reader]:
         bindings = self.assembly.bindings

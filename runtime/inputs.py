@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,13 +130,14 @@ class Reader:
         """Start tracking what was just accepted."""
         return self.in_flight.add(self.next_offset, self._mark)
 
-    def track_each(self, batch: Batch) -> list[Entry]:
-        """Start tracking each row of the batch that was just accepted by itself."""
+    def track_each(self, batch: Batch, stops: Sequence[int]) -> list[Entry]:
+        """Start tracking runs of rows of the batch that was just accepted, given where each of them ends."""
         assert batch.offsets is not None
-        marks: list[Any] = [self._before] * len(batch)
-        if self._producers is None and batch.stamps is not None:
-            marks = list(batch.stamps)
-        return list(map(self.in_flight.add, [*batch.offsets[1:], self.next_offset], [*marks[1:], self._mark]))
+        offsets, stamps = batch.offsets, batch.stamps if self._producers is None else None
+        *inner, _ = stops
+        ends = [*map(offsets.__getitem__, inner), self.next_offset]
+        marks = [*([self._before] * len(inner) if stamps is None else map(stamps.__getitem__, inner)), self._mark]
+        return list(map(self.in_flight.add, ends, marks))
 
     def position(self) -> Position:
         """Return the position to checkpoint: the low watermark, and event time as of there."""

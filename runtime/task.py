@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from typing import Any
 
-from operators.base import MAX_TIMESTAMP, Batch
+from operators.base import MAX_TIMESTAMP, Batch, Slice
 from operators.table_join import TableContents
 from planner.plan import Options
 from runtime.chain import Chain
@@ -16,10 +17,14 @@ from runtime.clock import Clock
 from runtime.exits import TaskExit
 from runtime.failures import Failure, Whence
 from runtime.functions import Functions
-from runtime.guard import Emitted, Guard
+from runtime.guard import Emitted, Guard, Rows
+from runtime.in_flight import Entry
 from runtime.inputs import Malformed, Reader, Taken
 from runtime.outputs import Outputs
-from runtime.units import Place, Unit, Units, results_of
+from runtime.units import Unit, Units, results_of, shares, stops_of
+
+Track = Callable[[Sequence[int]], Iterable[tuple[Entry, ...]]]
+"""Starts tracking messages, given where the units end that they go on in."""
 
 
 @dataclass
@@ -238,55 +243,75 @@ class Task:
             guard.settle(Failure(reader.entry, record.error), record.row, where)
 
     def _admit(self, lane: Lane, reader: Reader, batch: Batch, raw: Batch) -> None:
-        assert lane.units is not None
-        stamps: Sequence[int | None] = batch.stamps or [None] * len(batch)
-        keys = batch.keys or [None] * len(batch)
-        entries = reader.track_each(batch)
-        units = [
-            Unit((entry,), (raw, row), reader, key, stamp)
-            for row, (entry, key, stamp) in enumerate(zip(entries, keys, stamps, strict=True))
-        ]
-        batch.owners = units
-        self._explore(lane, reader.entry, batch, units)
-        lane.units.admit(units)
+        """Let what was taken in go on: what awaits message by message, its neighbours together."""
+
+        def track(stops: Sequence[int]) -> Iterable[tuple[Entry, ...]]:
+            return ((entry,) for entry in reader.track_each(batch, stops))
+
+        self._enter(lane, reader.entry, batch, raw, reader, track)
 
     def _admit_emitted(self, lane: Lane, id: str, emitted: Batch, parents: Sequence[Unit]) -> None:
         """Let what a stateful operator emitted go on as messages of their own, on which all their parents wait."""
-        assert lane.units is not None
-        keys = emitted.keys or [None] * len(emitted)
-        stamps: Sequence[int | None] = emitted.stamps or [None] * len(emitted)
         entries = tuple({entry: None for parent in parents for entry in parent.entries})
-        raw = Emitted(emitted)
-        units = [Unit(entries, (raw, row), id, keys[row], stamps[row]) for row in range(len(emitted))]
-        for entry in entries:
-            entry.hold(len(units))
-        emitted.owners = list(units)
-        self._explore(lane, id, emitted, units)
+
+        def track(stops: Sequence[int]) -> Iterable[tuple[Entry, ...]]:
+            for entry in entries:
+                entry.hold(len(stops))
+            return repeat(entries, len(stops))
+
+        self._enter(lane, id, emitted, Emitted(emitted), id, track)
+
+    def _enter(self, lane: Lane, entry: str, batch: Batch, raw: Rows, reader: Reader | str, track: Track) -> None:
+        assert lane.units is not None
+        batch.owners = range(len(batch))
+        found, failures = self._explore(lane, entry, batch)
+        awaiting = {owner for exit, rows in found if exit in lane.chain.awaits for owner in rows.owners or ()}
+        stops = stops_of(len(batch), awaiting | failures.keys())
+        units = []
+        for start, stop, entries in zip([0, *stops], stops, track(stops), strict=False):
+            key = batch.keys[start] if batch.keys is not None else None
+            stamp = min(batch.stamps[start:stop]) if batch.stamps is not None else None
+            units.append(Unit(entries, raw, range(start, stop), reader, key, stamp))
+        self._hand_out(lane, found, failures, units, stops)
         lane.units.admit(units)
 
-    def _explore(self, lane: Lane, entry: str, batch: Batch, units: Sequence[Unit]) -> None:
-        """Run stateless operators; note on each message which calls it makes and what it holds."""
+    def _explore(self, lane: Lane, entry: str, batch: Batch) -> tuple[list[tuple[str, Batch]], dict[int, Failure]]:
+        """Run stateless operators; return what reaches which exit, and the messages that fail, by number."""
         try:
-            found = lane.chain.explore(entry, batch)
+            return lane.chain.explore(entry, batch), {}
         except Failure:
-            found = []
-            for row, unit in enumerate(batch.owners or ()):
-                if unit.failure is None:
-                    found += self._explore_one(lane, entry, batch.row(row), unit)
-        for exit, rows in found:
-            arguments: list[Any] = rows.values
-            awaited = exit in lane.chain.awaits
-            if awaited and exit in lane.task_exits:
-                envelopes, owners = lane.task_exits[exit].envelopes, rows.owners or ()
-                arguments = [envelopes(rows.row(n), *self._origin(unit))[0] for n, unit in enumerate(owners)]
-            for row, unit in enumerate(rows.owners or ()):
-                if awaited:
-                    unit.calls.append((exit, arguments[row], (rows, row)))
-                else:
-                    unit.held.append((exit, (rows, row)))
+            found: dict[str, Batch] = {}
+            failures: dict[int, Failure] = {}
+            for row, owner in enumerate(batch.owners or ()):
+                one: list[tuple[str, Batch]] = []
+                work = partial(_explore_into, one, lane.chain, entry, batch.row(row))
+                if owner not in failures and (failure := lane.guard.insist(work)) is not None:
+                    failures[owner] = failure
+                for exit, rows in one:
+                    found.setdefault(exit, Batch([])).extend(rows)
+            return [*found.items()], failures
 
-        if lane.most_rounds is not None:
-            for unit in units:
+    def _hand_out(
+        self,
+        lane: Lane,
+        found: list[tuple[str, Batch]],
+        failures: dict[int, Failure],
+        units: Sequence[Unit],
+        stops: Sequence[int],
+    ) -> None:
+        """Note on each unit, given where they end, which calls it makes, what it holds, or that it failed."""
+        for exit, rows in found:
+            for unit, (_, start, stop) in shares(rows, units, stops):
+                if exit not in lane.chain.awaits:
+                    unit.held.append((exit, (rows, start, stop)))
+                    continue
+                arguments: list[Any] = rows.values[start:stop]
+                if exit in lane.task_exits:
+                    arguments = lane.task_exits[exit].envelopes(rows.slice(start, stop), *self._origin(unit))
+                unit.calls.extend((exit, one, (rows, row)) for row, one in enumerate(arguments, start))
+        for unit, stop in zip(units, stops, strict=True):
+            unit.failure = failures.get(stop - 1, unit.failure)
+            if lane.most_rounds is not None and unit.calls:
                 _refuse_fan_out(lane, unit, lane.most_rounds)
 
     def _origin(self, unit: Unit) -> tuple[str, int]:
@@ -295,22 +320,15 @@ class Task:
             return unit.reader.origin.stream, unit.reader.origin.partition
         return unit.reader, self.number
 
-    def _explore_one(self, lane: Lane, entry: str, row: Batch, unit: Unit) -> list[tuple[str, Batch]]:
-        found: list[tuple[str, Batch]] = []
-        failure = lane.guard.insist(lambda: found.extend(lane.chain.explore(entry, row)))
-        if failure is not None:
-            unit.failure = failure
-            unit.calls.clear()
-        return found
-
     def _go_on(self, lane: Lane, units: Units) -> bool:
         returned = units.take_returned()
+        stops = range(1, len(returned) + 1)
         for operator, batch in results_of(returned):
             if operator in lane.task_exits:
-                for row, unit in enumerate(batch.owners or ()):
-                    unit.held.append((operator, (batch, row)))
+                for unit, own in shares(batch, returned, stops):
+                    unit.held.append((operator, own))
             else:
-                self._explore(lane, operator, batch, batch.owners or ())
+                self._hand_out(lane, *self._explore(lane, operator, batch), returned, stops)
         for unit in returned:
             units.settle(unit)
         applicable = units.applicable()
@@ -330,7 +348,7 @@ class Task:
         if lane.guard.together and lane.guard.attempt(lambda: _take_effect(lane.chain, good, emitted)) is None:
             self._go_below(lane, good, emitted)
         else:
-            for unit in good:
+            for unit in (message for one in good for message in one.messages()):
                 emitted = []
                 lane.guard.one(partial(_take_effect, lane.chain, [unit], emitted), _raw(unit), _place(unit))
                 self._go_below(lane, [unit], emitted)
@@ -346,10 +364,10 @@ def _take_effect(chain: Chain, units: Sequence[Unit], emitted: list[tuple[str, B
     """Apply what messages hold, exit by exit, in their order; what must be awaited below is left in `emitted`."""
     emitted.clear()
     below: list[tuple[str, Batch]] = []
-    by_exit: dict[str, list[Place]] = {}
+    by_exit: dict[str, list[Slice]] = {}
     for unit in units:
-        for exit, place in unit.held:
-            by_exit.setdefault(exit, []).append(place)
+        for exit, own in unit.held:
+            by_exit.setdefault(exit, []).append(own)
     for exit in sorted(by_exit):
         chain.apply(exit, Batch.gather(by_exit[exit]), lambda id, rows: below.append((id, rows)))
     emitted += below  # only now: where an exit fails, nothing goes on
@@ -365,6 +383,10 @@ def _refuse_fan_out(lane: Lane, unit: Unit, most_rounds: int) -> None:
             unit.failure = Failure(operator, RuntimeError(told))
             unit.calls.clear()
             return
+
+
+def _explore_into(found: list[tuple[str, Batch]], chain: Chain, entry: str, row: Batch) -> None:
+    found += chain.explore(entry, row)
 
 
 def _running(chain: Chain, id: str) -> Callable[[Batch], None]:
@@ -398,12 +420,11 @@ def _emitted_by(id: str) -> Callable[[int | None], Whence]:
 
 
 def _raw(unit: Unit) -> Batch:
-    return unit.raw[0].row(unit.raw[1])
+    return unit.raw.row(unit.rows.start)
 
 
 def _place(unit: Unit) -> Whence:
     if isinstance(unit.reader, Reader):
-        raw, row = unit.raw
-        assert isinstance(raw, Batch)
-        return place_of(unit.reader, raw, row)
+        assert isinstance(unit.raw, Batch)
+        return place_of(unit.reader, unit.raw, unit.rows.start)
     return Whence(unit.reader)

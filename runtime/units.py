@@ -1,12 +1,13 @@
-"""The messages of one chain that await something: each takes effect as a whole, when all of its calls are done."""
+"""The messages in flight in one chain that awaits: each takes effect as a whole, when all of its calls are done."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from operators.base import Batch
+from operators.base import Batch, Slice
 from runtime.calls import Call, Calls
 from runtime.chain import Chain
 from runtime.failures import Failure
@@ -21,23 +22,61 @@ Place = tuple[Batch, int]
 
 
 class Unit:
-    """One message on its way: the calls that it waits for, and the rows that will take effect when it is applied."""
+    """What goes on and takes effect as one: a message, or a run of neighbours none of which awaits anything.
 
-    __slots__ = ("calls", "entries", "failure", "held", "key", "pending", "raw", "reader", "stamp", "unsettled")
+    It has the calls that it waits for, and the rows that will take effect when it is applied. `rows` says which of
+    `raw` its messages are; they are numbered alike in the owners of what it holds.
+    """
+
+    __slots__ = ("calls", "entries", "failure", "held", "key", "pending", "raw", "reader", "rows", "stamp", "unsettled")
 
     def __init__(
-        self, entries: tuple[Entry, ...], raw: tuple[Rows, int], reader: Any, key: bytes | None, stamp: int | None
+        self, entries: tuple[Entry, ...], raw: Rows, rows: range, reader: Any, key: bytes | None, stamp: int | None
     ) -> None:
         self.entries = entries
         self.raw = raw
+        self.rows = rows
         self.reader = reader
         self.key = key
         self.stamp = stamp
         self.calls: deque[tuple[str, Any, Place]] = deque()
         self.unsettled: list[tuple[str, Call, Place]] = []
-        self.held: list[tuple[str, Place]] = []
+        self.held: list[tuple[str, Slice]] = []
         self.failure: Failure | None = None
         self.pending = 0
+
+    def messages(self) -> Iterator[Unit]:
+        """Yield each message by itself, with what it holds."""
+        if len(self.rows) == 1:
+            yield self
+            return
+        parts = [Unit(self.entries, self.raw, range(row, row + 1), self.reader, None, None) for row in self.rows]
+        for exit, (batch, start, stop) in self.held:
+            for part, own in shares(batch, parts, [row + 1 for row in self.rows], start, stop):
+                part.held.append((exit, own))
+        yield from parts
+
+
+def stops_of(messages: int, alone: Collection[int]) -> list[int]:
+    """Return where units end: those messages `alone` go by themselves, their neighbours together.
+
+    >>> stops_of(6, {2, 3})
+    [2, 3, 4, 6]
+    """
+    return sorted({*alone, *(message + 1 for message in alone), messages} - {0})
+
+
+def shares(
+    rows: Batch, units: Iterable[Unit], stops: Iterable[int], start: int = 0, stop: int | None = None
+) -> Iterator[tuple[Unit, Slice]]:
+    """Yield whose the rows are, given the number after the last message of each unit."""
+    owners = rows.owners
+    assert owners is not None
+    for unit, following in zip(units, stops, strict=True):
+        end = bisect_left(owners, following, start, stop)
+        if end > start:
+            yield unit, (rows, start, end)
+        start = end
 
 
 class Units:
@@ -45,7 +84,8 @@ class Units:
 
     A message is explored first: its stateless operators run, its calls are made, and what would take effect is held.
     When nothing is awaited any more, it is applied. In an `ordered` stage messages are applied in offset order; with
-    `by_key` a message starts its calls when the one before it with the same key was applied.
+    `by_key` a message starts its calls when the one before it with the same key was applied. Neighbours that await
+    nothing are one unit: what they hold are slices of the batches that they were explored in.
     """
 
     def __init__(self, chain: Chain, pools: dict[str, Calls], wake: Callable[[], None]) -> None:
@@ -57,9 +97,10 @@ class Units:
         self._by_key: dict[bytes, deque[Unit]] = {}
         self._ready: dict[Unit, None] = {}
         self._returned: list[Unit] = []
+        self._messages = 0
 
     def __len__(self) -> int:
-        return len(self._unapplied)
+        return self._messages
 
     @property
     def lowest_stamp(self) -> int | None:
@@ -81,6 +122,7 @@ class Units:
     def admit(self, units: Iterable[Unit]) -> None:
         """Take in messages that were explored, in offset order, and start what may start."""
         for unit in units:
+            self._messages += len(unit.rows)
             self._unapplied[unit] = None
             if self.chain.stage.ordered:
                 self._sequence.append(unit)
@@ -133,8 +175,9 @@ class Units:
         return found
 
     def applied(self, unit: Unit) -> None:
-        """Let a message go, and start the next one of its key."""
+        """Let messages go, and start the next one of their key."""
         del self._unapplied[unit]
+        self._messages -= len(unit.rows)
         for entry in unit.entries:
             entry.release()
         queue = self._by_key.get(unit.key) if unit.key is not None else None
@@ -168,14 +211,14 @@ class Units:
         self.pools[operator].submit(call)
 
 
-def results_of(units: Iterable[Unit]) -> Iterator[tuple[str, Batch]]:
-    """Yield, per async operator, what the done calls of messages came to; the calls are forgotten.
+def results_of(units: Sequence[Unit]) -> Iterator[tuple[str, Batch]]:
+    """Yield, per async operator, what the done calls of messages came to, owned by number; the calls are forgotten.
 
     Every result has the key and the times of the message that it came from; a message of which a call failed has no
     results, and the failure.
     """
     found: dict[tuple[str, ...], Batch] = {}
-    for unit in units:
+    for owner, unit in enumerate(units):
         unit.failure = next((call.failure for _, call, _ in unit.unsettled if call.failure), None)
         for operator, call, (batch, row) in unit.unsettled if unit.failure is None else ():
             columns = [name for name in CARRIED if getattr(batch, name) is not None]
@@ -186,9 +229,7 @@ def results_of(units: Iterable[Unit]) -> Iterator[tuple[str, Batch]]:
                     setattr(result, name, [])
             number = len(call.result)
             result.values += call.result
-            for name in columns:
-                getattr(result, name).extend([getattr(batch, name)[row]] * number)
-            assert result.owners is not None
-            result.owners += [unit] * number
+            for name in ("owners", *columns):
+                getattr(result, name).extend([owner if name == "owners" else getattr(batch, name)[row]] * number)
         unit.unsettled = []
     yield from ((operator, batch) for (operator, *_), batch in found.items() if batch.values)

@@ -47,9 +47,14 @@ def test_taking_and_leaving_rows_come_to_what_lists_come_to(batch, data):
 
 @given(st.lists(batches(), max_size=4), st.data())
 def test_gathering_brings_rows_together_in_their_order(parts, data):
-    places = [(part, row) for part in parts for row in range(len(part))]
-    chosen = data.draw(st.lists(st.sampled_from(places), max_size=10)) if places else []
-    assert rows_of(Batch.gather(chosen)) == [rows_of(part)[row] for part, row in chosen]
+    chosen = []
+    for part in data.draw(st.lists(st.sampled_from(parts), max_size=10)) if parts else []:
+        start = data.draw(st.integers(0, len(part)))
+        stop = data.draw(st.integers(start, len(part)))
+        chosen += [(part, start, stop), (part, stop, data.draw(st.integers(stop, len(part))))]
+    gathered = Batch.gather(chosen)
+    assert rows_of(gathered) == [row for part, start, stop in chosen for row in rows_of(part)[start:stop]]
+    assert carried(gathered) == set().union(*(carried(part) for part, _, _ in chosen))
 
 
 @given(batches(), batches())
