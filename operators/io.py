@@ -77,13 +77,16 @@ class SendTo(Spec):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Sink(Spec):
-    """Call a function with every message, for its effect outside; after a crash it may see a message again."""
+    """Call a function with every message, for its effect outside; after a crash it may see a message again.
 
-    function: Callable[[Any], object]
+    Without a function, what it would have done was awaited above.
+    """
+
+    function: Callable[[Any], object] | None
 
     kind: ClassVar[str] = "sink"
     terminal: ClassVar[bool] = True
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The function that has the effect."""
-        return {"sink": self.function}
+        return {"sink": self.function} if self.function is not None else {}

@@ -26,7 +26,16 @@ from runtime.calls import Calls
 from runtime.chain import Chain, Exit
 from runtime.checkpoint import Checkpoint, Position
 from runtime.clock import Clock
-from runtime.exits import BroadcastExit, PartitionByExit, SendToExit, SinkExit, StatefulExit, TaskExit, operator_of
+from runtime.exits import (
+    BroadcastExit,
+    NowhereExit,
+    PartitionByExit,
+    SendToExit,
+    SinkExit,
+    StatefulExit,
+    TaskExit,
+    operator_of,
+)
 from runtime.functions import Around, Functions
 from runtime.guard import Guard
 from runtime.inputs import Decoding, Reader
@@ -232,7 +241,7 @@ class _TaskBuilder:
                 to = replace(to, key=Natural())
             return SendToExit(self.outputs, to, self._decode_key(id))
         if isinstance(spec, Sink):
-            return SinkExit(named["sink"])
+            return SinkExit(named["sink"]) if named else NowhereExit()
         if spec.repartitions:
             to = self._intermediate(id, spec)
             return (

@@ -125,13 +125,12 @@ class Chain:
         if emitted is not None and emitted.values:
             self.emit(exit, emitted, hand_on)
 
-    def call_sinks(self) -> None:
-        """Call users' sinks with what has reached them; raises Failure with the one that raised."""
-        for id, sink in self.sinks.items():
-            try:
-                sink.call()
-            except Exception as error:
-                raise Failure(self.first_operator[id], error) from error
+    def call_sink(self, id: str, most: int) -> None:
+        """Call a user's sink with the first of what has reached it; raises Failure."""
+        try:
+            self.sinks[id].call(most)
+        except Exception as error:
+            raise Failure(id, error) from error
 
     def emit(self, id: str, emitted: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
         """Send what a stateful operator emits on: as messages of their own where something below awaits."""
@@ -161,7 +160,7 @@ class Chain:
         for operator in self.operators.values():
             operator.forget()
         for sink in self.sinks.values():
-            sink.forget()
+            sink.held.clear()
 
     def awaits_below(self, id: str) -> bool:
         """Whether what an operator emits may reach one that awaits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -70,21 +71,24 @@ class SinkExit:
 
     def __init__(self, function: Callable[[Any], object]) -> None:
         self._function = function
-        self._held: list[Any] = []
+        self.held: deque[Any] = deque()
 
     def take(self, batch: Batch) -> None:
         """Hold rows until `call`."""
-        self._held += batch.values
+        self.held.extend(batch.values)
 
-    def call(self) -> None:
-        """Call the function for every row, in order."""
-        values, self._held = self._held, []
-        for value in values:
-            self._function(value)
+    def call(self, most: int) -> None:
+        """Call the function for the first rows, in order; one for which it raises stays held, with those behind it."""
+        for _ in range(most):
+            self._function(self.held[0])
+            self.held.popleft()
 
-    def forget(self) -> None:
-        """Call it for none of what is held."""
-        self._held.clear()
+
+class NowhereExit:
+    """Takes what has gone where it should already."""
+
+    def take(self, batch: Batch) -> None:
+        """Do nothing."""
 
 
 class StatefulExit:

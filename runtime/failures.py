@@ -36,12 +36,16 @@ class Whence(NamedTuple):
 
 
 class Failure(Exception):
-    """Carries what a user's function raised, with the id of its operator, up to where the policy is applied."""
+    """Carries what a user's function raised, with the id of its operator, up to where the policy is applied.
 
-    def __init__(self, operator: str, error: Exception) -> None:
+    It is `given_up` when it was tried as often as its policy says.
+    """
+
+    def __init__(self, operator: str, error: Exception, given_up: bool = False) -> None:
         super().__init__(operator, error)
         self.operator = operator
         self.error = error
+        self.given_up = given_up
 
 
 def locate(error: Exception, lines: Mapping[str, tuple[str, ...]], otherwise: str) -> str:

@@ -66,7 +66,7 @@ class Guard:
         if not self.lenient:
             try:
                 work()
-                self.chain.call_sinks()
+                self._call_sinks()
             except Failure as failure:
                 return failure
             return None
@@ -77,7 +77,7 @@ class Guard:
         self._outputs.savepoint()
         try:
             work()
-            self.chain.call_sinks()
+            self._call_sinks()
         except Failure as failure:
             for store in self._stores:
                 store.rollback()
@@ -90,22 +90,29 @@ class Guard:
         self._outputs.release()
         return None
 
+    def at_once(self, work: Callable[[], None], where: Callable[[int | None], Whence]) -> bool:
+        """Do the work of several records; return whether that went well, or they are to be done one by one."""
+        if not self.together:
+            return False
+        failure = self.attempt(work)
+        if failure is not None:
+            self.must_be_lenient(failure, where)
+        return failure is None
+
+    def must_be_lenient(self, failure: Failure, where: Callable[[int | None], Whence]) -> None:
+        """Raise what ends the run, unless some operator may have its records done one by one."""
+        if not self.lenient:
+            raise tell(self.graph.specs[failure.operator], failure.error, where(_row_of(failure.error)))
+
     def each(
         self, work: Callable[[Batch], None], batch: Batch, raw: Rows, where: Callable[[int | None], Whence]
     ) -> None:
         """Do work on all rows at once; where that fails, row by row, each under its policy."""
-        if not self.together:
-            for row in range(len(batch)):
-                self.one(partial(work, batch.row(row)), raw.row(row), where(row))
+        if self.at_once(partial(work, batch), where):
             return
-        failure = self.attempt(lambda: work(batch))
-        if failure is None:
-            return
-        if not self.lenient:
-            raise tell(self.graph.specs[failure.operator], failure.error, where(_row_of(failure.error)))
         for start in range(0, len(batch), FEWER):
             part = batch.slice(start, start + FEWER)
-            if len(batch) <= FEWER or self.attempt(partial(work, part)) is not None:
+            if not self.together or len(batch) <= FEWER or self.attempt(partial(work, part)) is not None:
                 for row in range(start, start + len(part)):
                     self.one(partial(work, batch.row(row)), raw.row(row), where(row))
 
@@ -135,15 +142,35 @@ class Guard:
 
     def insist(self, work: Callable[[], None]) -> Failure | None:
         """Do the work of one record, again as often as the policy of what fails says; return the last failure."""
+        return self._again(partial(self.attempt, work))
+
+    def _again(self, attempt: Callable[[], Failure | None]) -> Failure | None:
         tries: Counter[str] = Counter()
-        while (failure := self.attempt(work)) is not None:
-            id, spec = failure.operator, self.graph.specs[failure.operator]
-            if not isinstance(spec.on_error, Retry) or tries[id] >= spec.on_error.times or spec.asynchronous:
+        while (failure := attempt()) is not None:
+            id, policy = failure.operator, self.graph.specs[failure.operator].on_error
+            asynchronous = self.graph.specs[id].asynchronous
+            if failure.given_up or not isinstance(policy, Retry) or tries[id] >= policy.times or asynchronous:
                 return failure
             self.retried[id] += 1
-            pause_ms(spec.on_error.backoff_ms * 2 ** tries[id])
+            pause_ms(policy.backoff_ms * 2 ** tries[id])
             tries[id] += 1
         return None
+
+    def _call_sinks(self) -> None:
+        """Call users' sinks with what reached them; where one raises, that call alone is made again."""
+
+        def attempt(id: str, most: int) -> Failure | None:
+            try:
+                self.chain.call_sink(id, most)
+            except Failure as failure:
+                return failure
+            return None
+
+        for id, sink in self.chain.sinks.items():
+            while sink.held:
+                failure = self._again(partial(attempt, id, 1 if self.lenient else len(sink.held)))
+                if failure is not None:
+                    raise Failure(id, failure.error, given_up=True)
 
     def settle(self, failure: Failure, raw: Batch, where: Whence) -> None:
         """Apply the policy of the operator that failed to a record with no effects left; raises when it is to fail."""

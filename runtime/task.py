@@ -264,7 +264,8 @@ class Task:
     def _enter(self, lane: Lane, entry: str, batch: Batch, raw: Rows, reader: Reader | str, track: Track) -> None:
         assert lane.units is not None
         batch.owners = range(len(batch))
-        found, failures = self._explore(lane, entry, batch)
+        where = _places(reader, raw) if isinstance(reader, Reader) and isinstance(raw, Batch) else _emitted_by(entry)
+        found, failures = self._explore(lane, entry, batch, where)
         awaiting = {owner for exit, rows in found if exit in lane.chain.awaits for owner in rows.owners or ()}
         stops = stops_of(len(batch), awaiting | failures.keys())
         units = []
@@ -275,18 +276,21 @@ class Task:
         self._hand_out(lane, found, failures, units, stops)
         lane.units.admit(units)
 
-    def _explore(self, lane: Lane, entry: str, batch: Batch) -> tuple[list[tuple[str, Batch]], dict[int, Failure]]:
+    def _explore(
+        self, lane: Lane, entry: str, batch: Batch, where: Callable[[int | None], Whence]
+    ) -> tuple[list[tuple[str, Batch]], dict[int, Failure]]:
         """Run stateless operators; return what reaches which exit, and the messages that fail, by number."""
         try:
             return lane.chain.explore(entry, batch), {}
-        except Failure:
+        except Failure as failure:
+            lane.guard.must_be_lenient(failure, where)
             found: dict[str, Batch] = {}
             failures: dict[int, Failure] = {}
             for row, owner in enumerate(batch.owners or ()):
                 one: list[tuple[str, Batch]] = []
                 work = partial(_explore_into, one, lane.chain, entry, batch.row(row))
-                if owner not in failures and (failure := lane.guard.insist(work)) is not None:
-                    failures[owner] = failure
+                if owner not in failures and (failed := lane.guard.insist(work)) is not None:
+                    failures[owner] = failed
                 for exit, rows in one:
                     found.setdefault(exit, Batch([])).extend(rows)
             return [*found.items()], failures
@@ -328,7 +332,8 @@ class Task:
                 for unit, own in shares(batch, returned, stops):
                     unit.held.append((operator, own))
             else:
-                self._hand_out(lane, *self._explore(lane, operator, batch), returned, stops)
+                where = _places_of(returned, batch.owners or ())
+                self._hand_out(lane, *self._explore(lane, operator, batch, where), returned, stops)
         for unit in returned:
             units.settle(unit)
         applicable = units.applicable()
@@ -345,7 +350,7 @@ class Task:
             if unit.failure is not None:
                 lane.guard.settle(unit.failure, _raw(unit), _place(unit))
         emitted: list[tuple[str, Batch]] = []
-        if lane.guard.together and lane.guard.attempt(lambda: _take_effect(lane.chain, good, emitted)) is None:
+        if lane.guard.at_once(partial(_take_effect, lane.chain, good, emitted), lambda row: _span(good)):
             self._go_below(lane, good, emitted)
         else:
             for unit in (message for one in good for message in one.messages()):
@@ -417,6 +422,19 @@ def _places(reader: Reader, batch: Batch) -> Callable[[int | None], Whence]:
 
 def _emitted_by(id: str) -> Callable[[int | None], Whence]:
     return lambda row: Whence(id)
+
+
+def _places_of(units: Sequence[Unit], owners: Sequence[int]) -> Callable[[int | None], Whence]:
+    """Return where the messages are that rows came from, given the number of each row's; without a row, all of them."""
+    return lambda row: _span(units) if row is None else _place(units[owners[row]])
+
+
+def _span(units: Sequence[Unit]) -> Whence:
+    """Return where messages are, as narrowly as they have it in common."""
+    first, last = _place(units[0]), units[-1]
+    if any(unit.reader is not units[0].reader for unit in units) or not isinstance(last.raw, Batch):
+        return Whence(" and ".join({_place(unit).source: None for unit in units}))
+    return first._replace(last=(last.raw.offsets or [0])[last.rows[-1]])
 
 
 def _raw(unit: Unit) -> Batch:

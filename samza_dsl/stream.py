@@ -435,7 +435,7 @@ class MessageStream(Generic[K, V]):
         awaited = self.async_flat_map(
             _Forgetting(function), max_in_flight=max_in_flight, timeout_ms=timeout_ms, on_error=on_error, op_id=op_id
         )
-        awaited._then(Sink, site, fail, None, function=_nothing)
+        awaited._then(Sink, site, fail, None, function=None)
 
     def send_to(self, output: OutputStream[V], *, on_error: Policy = fail, op_id: str | None = None) -> None:
         """Write every message to an output of the application.
@@ -517,10 +517,6 @@ class _Forgetting:
     def close(self) -> None:
         if hasattr(self.function, "close"):
             self.function.close()
-
-
-def _nothing(value: Any) -> None:
-    return None
 
 
 def _numbers(key: Any = None) -> tuple[Any, MessageStream[Any, int]]:
