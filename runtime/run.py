@@ -22,14 +22,14 @@ from runtime.bindings import Bindings, outputs_of
 from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock, SystemClock, sleep_ms
 from runtime.commit import SHARED, Committer
-from runtime.errors import SamzaError
+from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.functions import Around
 from runtime.loop import Loop
 from runtime.measure import measure
 from runtime.metrics import RunMetrics
 from runtime.rewind import check_rewind, check_state, rewind
 from runtime.serdes import Tagged
-from runtime.systems.base import Append, Commit, Environment
+from runtime.systems.base import Append, Commit, Environment, is_fenced
 from runtime.workers import Workers
 
 State = Literal["reset", "keep"] | None
@@ -132,8 +132,11 @@ class Run:
             try:
                 await self._loop.run()
                 self._final = self.metrics()
-            except BaseException:
+            except BaseException as error:
+                fenced = self._fenced() if isinstance(error, Damaged) else None
                 self._close(quietly=True)
+                if fenced is not None:
+                    raise fenced from error
                 raise
             self._close()
         except BaseException as error:
@@ -141,6 +144,15 @@ class Run:
             raise
         finally:
             self._ended.set()
+
+    def _fenced(self) -> Fenced | None:
+        """Return what is wrong where another run has taken over: what that one has consumed since is no damage."""
+        app, generation = self._loop.committer.app, self._loop.committer.generation
+        try:
+            current = self._environment.generation(app)
+        except EnvironmentFault:
+            return None
+        return is_fenced(app, generation, current) if current != generation else None
 
     def _assemble(self, around: tuple[Around, ...], generation: int, until_now: bool) -> None:
         options = self.plan.options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -294,8 +295,11 @@ class _Builder:
             try:
                 return compute(event)
             except Poison:
-                if pace.random() < 0.3:
+                how = pace.random()
+                if how < 0.3:
                     await rest(TIMEOUT_MS * 2)
+                if how > 0.8:
+                    raise asyncio.CancelledError from None  # as libraries do that give up on a connection
                 raise
 
         return above.async_flat_map(

@@ -11,7 +11,7 @@ import msgspec
 
 from operators.base import MAX_TIMESTAMP, Batch, Serde
 from runtime.checkpoint import Checkpoint
-from runtime.errors import Damaged, EnvironmentFault
+from runtime.errors import Damaged, EnvironmentFault, Fenced
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
@@ -153,6 +153,14 @@ def is_gone(stream: str, partition: int, offset: int, start: int, end: int) -> D
         f"Stream {stream!r}, partition {partition}, has no offset {offset}: there is {start} to {end}. Retention has "
         "removed it, or the stream was made anew: set where the application that reads it goes on (samza-dsl "
         "checkpoint set), or let it begin anew (samza-dsl reset)."
+    )
+
+
+def is_fenced(app: str, generation: int, current: int) -> Fenced:
+    """What is wrong when a run is of an older generation than its application is."""
+    return Fenced(
+        f"Application {app!r} is at generation {current}, and this run is of {generation}: another one has taken "
+        "over, or it was reset. Nothing that this run has not committed was written."
     )
 
 

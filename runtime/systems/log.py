@@ -15,7 +15,7 @@ import msgspec
 from operators.base import Batch
 from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
-from runtime.errors import Damaged, EnvironmentFault, Fenced, Owned
+from runtime.errors import Damaged, EnvironmentFault, Owned
 from runtime.systems.base import (
     END,
     Append,
@@ -26,6 +26,7 @@ from runtime.systems.base import (
     StreamConfig,
     check_config,
     check_name,
+    is_fenced,
 )
 from runtime.systems.log_batch import pack
 from runtime.systems.log_compaction import Compactor
@@ -160,10 +161,7 @@ class LogEnvironment:
         with self._writing() as transaction:
             generation = self._generation(transaction, app)
             if generation != commit.generation:
-                raise Fenced(
-                    f"Application {app!r} is at generation {generation}, and this run is of {commit.generation}: "
-                    "another one has taken over, or it was reset. Nothing of the commit was written."
-                )
+                raise is_fenced(app, commit.generation, generation)
             self._streams.append(transaction, prepared)
             self._streams.purge(transaction, commit.consumed, _MAX_PURGED_AT_LEAST + 2 * len(prepared))
             for writes in commit.state:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from operators.base import Batch
 from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
-from runtime.errors import Fenced
 from runtime.stores.order import KeyOrder
 from runtime.systems.base import (
     END,
@@ -29,6 +28,7 @@ from runtime.systems.base import (
     has_ended,
     has_no_partition,
     is_absent,
+    is_fenced,
     is_gone,
 )
 from runtime.systems.compaction import Newest, is_due, joined
@@ -208,10 +208,7 @@ class MemoryEnvironment:
         with self._lock:
             application = self._applications[commit.app]
             if application.generation != commit.generation:
-                raise Fenced(
-                    f"Application {commit.app!r} is at generation {application.generation}, and this run is of "
-                    f"{commit.generation}: another one has taken over, or it was reset. Nothing was written."
-                )
+                raise is_fenced(commit.app, commit.generation, application.generation)
             self._append(self._checked(commit.appends))
             for (stream, partition), offset in commit.consumed.items():
                 if self._stream(stream).config.intermediate:

@@ -1,18 +1,23 @@
 """What lies between stages: it goes when it is consumed, no rewind misses it, and it is nobody else's."""
 
+import asyncio
 import random
 from contextlib import closing
+from dataclasses import dataclass
 
 import pytest
 
 from operators.base import Batch
 from planner.errors import PlanError
-from runtime.errors import Damaged, SamzaError
-from runtime.systems.base import Append, Commit, StreamConfig
+from runtime.clock import LoopClock
+from runtime.errors import Damaged, Fenced, SamzaError
+from runtime.run import Run
+from runtime.systems.base import Append, Commit, Environment, StreamConfig
 from runtime.systems.log import LogEnvironment, verify
 from samza_dsl import App, Options, count, tumbling
 from samza_dsl.records import last_records, read_on, records_from
 from tests.simulation.crash import fill, memory, rows_of, run_once
+from tests.simulation.loop import rest, simulate
 
 BETWEEN = "counting-by-rest"
 
@@ -133,3 +138,38 @@ def test_the_file_does_not_grow_with_what_passes_through(tmp_path):
             sizes_bytes.append((tmp_path / "data.mdb").stat().st_size)
     assert sizes_bytes[-1] <= 1.2 * sizes_bytes[1] < 5_000_000, sizes_bytes
     assert verify(tmp_path) == []
+
+
+@dataclass
+class Late:
+    """An environment in which one process sees nothing of what lies between stages until it is `open`."""
+
+    inner: Environment
+    open: bool = False
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def read(self, stream, partition, offset, max_records=10_000):
+        return self.inner.read(stream, partition, offset, max_records) if self.open or stream != BETWEEN else None
+
+
+def test_a_run_whose_successor_has_consumed_what_it_would_read_is_told_that_it_was_succeeded(environment):
+    numbers(environment, *range(25))
+    late = Late(environment)
+
+    def run_on(environment, until_now=False):
+        app = counting()
+        return Run(app.graph(), app.options, app.around, environment, clock=LoopClock(), until_now=until_now)
+
+    async def main():
+        driving = asyncio.create_task(run_on(late).drive())
+        while environment.offsets(BETWEEN, 0).end == 0:
+            await rest(1)
+        await run_on(environment, until_now=True).drive()
+        late.open = True
+        environment.append([Append("numbers", 0, Batch([b"26"]))])
+        with pytest.raises(Fenced, match="is at generation 2, and this run is of 1"):
+            await driving
+
+    simulate(main)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
 
+from runtime.commit import SHARED
 from runtime.serdes import Tagged
 from runtime.systems.base import Commit, Environment
 from tests.simulation.crash import Row, rows_of
+from tests.simulation.file import File
 from tests.simulation.reference import Effects, Record, Reference
 from tests.strategies import APP, LETTERS, SOURCE, Event, Node, Pipeline
 
@@ -27,6 +29,8 @@ class Outcome:
     pipeline: Pipeline
     parts: Sequence[Sequence[Event]]
     environment: Environment
+    files: Mapping[str, File] = field(default_factory=dict)
+    """What outputs are bound to."""
     _passed: defaultdict[tuple[str, int], list[tuple[int, Row]]] = field(
         init=False, default_factory=lambda: defaultdict(list)
     )
@@ -52,9 +56,15 @@ class Outcome:
 
     def outputs(self) -> dict[str, Counter[Event]]:
         return {
-            name: Counter(decode_event(value) for part in rows_of(self.environment, name) for _, value, _ in part)
-            for name in self.pipeline.outputs()
+            name: Counter(decode_event(value) for _, value, _ in self._rows(name)) for name in self.pipeline.outputs()
         }
+
+    def _rows(self, name: str) -> list[Row]:
+        """Return the rows of an output that are committed."""
+        if name not in self.files:
+            return [row for part in rows_of(self.environment, name) for row in part]
+        checkpoint = self.environment.checkpoints(APP).get(SHARED)
+        return self.files[name].rows[: 0 if checkpoint is None else checkpoint.outputs[name]]
 
     def letters(self) -> int:
         return sum(map(len, rows_of(self.environment, LETTERS)))
@@ -95,9 +105,12 @@ class Outcome:
             assert not config.intermediate or self.environment.stream_stats(stream) == (0, 0), f"{stream} was consumed"
         left = [place for place in self.environment.state_stats(APP) if place[0].startswith("window-")]
         assert left == [], "windows are open after the end of all streams"
+        for name, file in self.files.items():
+            assert len(file.rows) == len(self._rows(name)), "a file has rows that are not committed"
         for place in in_order(pipeline):
-            rows = [row for part in rows_of(self.environment, f"out-{place}") for row in part]
-            assert sequences(rows) == sorted(expected.in_order[place].values()), f"order of output {place}"
+            assert sequences(self._rows(f"out-{place}")) == sorted(expected.in_order[place].values()), (
+                f"order of output {place}"
+            )
 
     def check_nothing_lost(self) -> None:
         """Check that every output that the records say is there, once or more often."""

@@ -9,6 +9,7 @@ from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, Fenced, O
 from runtime.run import Run, running
 from tests.simulation.crash import Crash
 from tests.simulation.directory import SimulatedLog
+from tests.simulation.file import SimulatedSink
 from tests.simulation.scenario import Fault
 from tests.strategies import APP
 
@@ -72,14 +73,18 @@ class Life:
         return False
 
     async def _drive(self) -> None:
-        world, self.world.opened = self.world, self.opened
-        await Run(world.graph, world.options, (), self.environment, clock=world.clock).drive()
+        self.world.opened = self.opened
+        await Run(self.world.graph, self.world.options, (), self.environment, **self._how()).drive()
 
     async def _beside(self) -> None:
         """Run it in the background of a block, which waits for its end."""
-        world, self.world.opened = self.world, self.opened
-        async with running(world.graph, world.options, (), self.environment, clock=world.clock) as run:
+        self.world.opened = self.opened
+        async with running(self.world.graph, self.world.options, (), self.environment, **self._how()) as run:
             await run.ended()
+
+    def _how(self) -> dict[str, Any]:
+        files = {name: SimulatedSink(file, self.step) for name, file in self.world.files.items()}
+        return {"clock": self.world.clock, "bind": files}
 
     def step(self, name: str) -> None:
         """See what the process does in the directory; the dead do nothing."""
@@ -130,6 +135,8 @@ class Life:
         """Do nothing any more: locks are free, and what is left of the process is only cleaned up."""
         self.dead = True
         self.world.directory.leave(self.environment)
+        for file in self.world.files.values():
+            file.lose(self.world.chance)
         if self.driving is not None:
             self.driving.cancel()
         if not self._died.done():

@@ -46,6 +46,8 @@ def candidates(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, flood=None)
     if scenario.arriving:
         yield replace(scenario, arriving=False, flood=None)
+    if scenario.bound:
+        yield replace(scenario, bound=False)
     if scenario.jumps:
         yield replace(scenario, jumps=scenario.jumps[1:])
     yield from _smaller_pipelines(scenario)

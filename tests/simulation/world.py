@@ -16,6 +16,7 @@ from samza_dsl import App, every
 from tests.simulation.check import Outcome
 from tests.simulation.crash import NOW_MS, Crash, fill
 from tests.simulation.directory import Directory, SimulatedLog
+from tests.simulation.file import File
 from tests.simulation.life import Life
 from tests.simulation.loop import Stuck, VirtualLoop, rest, simulate
 from tests.simulation.scenario import Scenario
@@ -57,6 +58,7 @@ class World:
         self.clock = JumpingClock(scenario.jumps or ())
         self.options = scenario.options
         self.opened: list[Resource] = []
+        self.files = {name: File() for name in scenario.pipeline.outputs()[:1] if scenario.bound}
         self.alone = len(scenario.processes) == 1
         self.tasks: set[asyncio.Task[Any]] = set()
         self.lives: list[Life] = []
@@ -94,7 +96,7 @@ class World:
         self.loop = loop
         self.loop.set_exception_handler(lambda loop, context: self._errors.append(context))
         self.environment = SimulatedLog(self.directory, now_ms=self.clock.now_ms)
-        self.outcome = Outcome(self.scenario.pipeline, self.parts, self.environment)
+        self.outcome = Outcome(self.scenario.pipeline, self.parts, self.environment, self.files)
         for stream, rows in tables(self.scenario.pipeline).items():
             fill(self.environment, stream, rows)
         if self.scenario.jumps is not None:
@@ -109,7 +111,7 @@ class World:
             if self.scenario.arriving:
                 self.tasks.add(group.create_task(self._produce()))
             self.tasks.add(asyncio.current_task())  # type: ignore[arg-type]
-        if self.options.guarantee == "exactly_once":
+        if self.options.guarantee == "exactly_once" or not any(self.scenario.processes):
             self.outcome.check_end()
         else:
             self.outcome.check_nothing_lost()
