@@ -115,6 +115,24 @@ class Natural:
         return data
 
 
+@dataclasses.dataclass(frozen=True)
+class NoKey:
+    """The key of messages that were brought together whatever theirs was: no bytes, and None as a value.
+
+    >>> NoKey().decode(b"") is None
+    True
+    """
+
+    type: Any = None
+
+    def encode(self, value: object) -> bytes:
+        """Return no bytes."""
+        return b""
+
+    def decode(self, data: bytes) -> None:
+        """Return None."""
+
+
 PLAIN = b"\x00"
 TUPLE = b"\x01"
 LIST = b"\x02"

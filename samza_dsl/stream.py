@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeGuard, TypeVar, cast, overload
 
 from operators.aggregations import Aggregation
 from operators.async_flat_map import AsyncFlatMap, Order
@@ -19,6 +19,7 @@ from operators.table_join import TableJoin
 from operators.window import Pane, Window
 from operators.window_types import WindowType
 from planner.errors import refuse
+from runtime.serdes import NoKey
 from samza_dsl.checks import (
     check_function,
     check_letter,
@@ -32,6 +33,8 @@ from samza_dsl.checks import (
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from samza_dsl.app import App
 
 K = TypeVar("K")
@@ -84,18 +87,34 @@ class MessageStream(Generic[K, V]):
         self.app = app
         self.spec = spec
 
+    @overload
+    def filter(
+        self, keep: Callable[[V], TypeGuard[R]], *, on_error: Policy = fail, op_id: str | None = None
+    ) -> MessageStream[K, R]: ...
+
+    @overload
+    def filter(
+        self, keep: Callable[[V], TypeIs[R]], *, on_error: Policy = fail, op_id: str | None = None
+    ) -> MessageStream[K, R]: ...
+
+    @overload
     def filter(
         self, keep: Callable[[V], object], *, on_error: Policy = fail, op_id: str | None = None
-    ) -> MessageStream[K, V]:
+    ) -> MessageStream[K, V]: ...
+
+    def filter(
+        self, keep: Callable[[V], object], *, on_error: Policy = fail, op_id: str | None = None
+    ) -> MessageStream[K, Any]:
         """Keep the messages for which `keep(value)` is true.
 
-        Raises PlanError when `keep` is not a plain function of one argument.
+        Where `keep` is declared to return a TypeGuard or TypeIs, type checkers know what is left. Raises PlanError when
+        it is not a plain function of one argument.
 
         >>> app, numbers = _numbers()
         >>> _run(app, numbers.filter(lambda n: n % 2))
         [1, 3]
         """
-        kept: MessageStream[K, V] = self._with_function(Filter, "filter(...)", keep, on_error, op_id)
+        kept: MessageStream[K, Any] = self._with_function(Filter, "filter(...)", keep, on_error, op_id)
         return kept
 
     def map(
@@ -291,17 +310,16 @@ class MessageStream(Generic[K, V]):
         store: Literal["lmdb", "memory"] = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
-    ) -> MessageStream[bytes, Pane[bytes, R]]:
-        """Aggregate all messages per window, whatever their key, in one task.
+    ) -> MessageStream[None, Pane[None, R]]:
+        """Aggregate all messages per window, whatever their key, in one task; the panes' key is None.
 
         >>> from samza_dsl import count, tumbling
         >>> app, numbers = _numbers()
         >>> _run(app, numbers.window_all(tumbling(seconds=1), count()).map(lambda pane: pane.value))
         [4]
         """
-        gathered = self.partition_by(
-            lambda value: b"", partitions=1, key_type=bytes, op_id=op_id and f"{op_id}-gathered"
-        )
+        same = cast("Callable[[V], None]", lambda value: b"")
+        gathered = self.partition_by(same, partitions=1, key_type=NoKey(), op_id=op_id and f"{op_id}-gathered")
         return gathered.window(windows, aggregation, late=late, store=store, on_error=on_error, op_id=op_id)
 
     @overload

@@ -87,7 +87,7 @@ def test_aggregations_say_what_is_in_a_pane() -> None:
     assert_type(best, MessageStream[str, Pane[str, list[Order]]])
     assert_type(best.flat_map(lambda pane: pane.value), MessageStream[str, Order])
     assert_type(orders.window(day, collect(), op_id="all"), MessageStream[str, Pane[str, list[Order]]])
-    assert_type(orders.window_all(hour, count(), op_id="every"), MessageStream[bytes, Pane[bytes, int]])
+    assert_type(orders.window_all(hour, count(), op_id="every"), MessageStream[None, Pane[None, int]])
 
 
 def add_euros(euros: float, order: Order) -> float:

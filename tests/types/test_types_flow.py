@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_type
+from typing import TYPE_CHECKING, TypeGuard, assert_type
 
 from samza_dsl import App, MessageStream, Pane, count, mean, tumbling
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 
 @dataclass(frozen=True)
@@ -13,6 +16,11 @@ class View:
     page: str
     seconds: float
     referrer: str | None
+
+
+@dataclass(frozen=True)
+class Flight:
+    delay: float | None
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,23 @@ def test_an_input_says_what_its_messages_are() -> None:
     assert_type(views, MessageStream[str, View])
     assert_type(app.input("unkeyed", value=View), MessageStream[None, View])
     assert_type(app.input("keyed", value=View, key=int), MessageStream[int, View])
+
+
+def is_departed(flight: Flight | None) -> TypeGuard[Flight]:
+    return flight is not None
+
+
+def is_referred(view: View | Flight) -> TypeIs[View]:
+    return isinstance(view, View)
+
+
+def test_a_filter_narrows_what_its_function_narrows() -> None:
+    flights = app.input("flights", value=Flight).map(lambda flight: flight if flight.delay else None)
+    assert_type(flights, MessageStream[None, Flight | None])
+    assert_type(flights.filter(is_departed), MessageStream[None, Flight])
+    assert_type(flights.filter(lambda flight: flight is not None), MessageStream[None, Flight | None])
+    mixed = views.map(lambda view: view if view.referrer else Flight(None))
+    assert_type(mixed.filter(is_referred), MessageStream[str, View])
 
 
 def test_functions_of_one_message_pass_their_types_on() -> None:
