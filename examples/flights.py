@@ -180,18 +180,17 @@ app = pipeline()
 
 
 def main() -> None:
-    from flights_data import PARTITIONS, load, show
-    from rich.console import Console
-
-    from samza_dsl.live import view_of
+    from flights_data import PARTITIONS, load
 
     parser = argparse.ArgumentParser(description="Loads a year of flights, where it is missing, and runs to its end.")
     parser.add_argument("--data", type=Path, default=DATA, help="the directory of the embedded log")
     data = parser.parse_args().data
     load(data)
     print(app.plan({"flights": PARTITIONS}))
-    app.run(data, watch=view_of(Console(highlight=False)).watch)
-    show(data)
+    run = app.run(data, live=True)
+    for stream in ("carrier-delays", "top-destinations", "flights-malformed"):
+        values = run.received(stream)
+        print(f"{stream:<17} {len(values):>7,}  {str(values[0])[:120] if values else ''}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Puts a year of real flights, and a hundred malformed ones, where the main job reads them; shows what it wrote."""
+"""Puts a year of real flights, and a hundred malformed ones, where the main job reads them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import io
 import random
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime
 from functools import cache
@@ -19,16 +19,12 @@ from zipfile import ZipFile
 
 from msgspec import json
 
-from operators.base import Batch
-from operators.partition_by import murmur2
-from runtime.systems.base import END, Append, StreamConfig
-from runtime.systems.log import LogEnvironment
+from samza_dsl import list_streams, produce
 
 WEATHER = "weather.sqlite"
 PARTITIONS = 4
 MALFORMED = 100
 SEED = 2013
-RECORDS_PER_BATCH = 5_000
 MISSING = "NA"
 
 MISHAPS: tuple[Callable[[bytes], bytes], ...] = (
@@ -54,29 +50,38 @@ class Record(NamedTuple):
     arrived_ms: int = 0
 
 
+class AsStored:
+    """Writes a record's bytes as they are, the malformed ones too."""
+
+    def encode(self, record: Record) -> bytes:
+        return record.value
+
+    def decode(self, data: bytes) -> Record:
+        return Record("", data)
+
+
 def load(data: Path, most: int | None = None) -> None:
     """Write the streams `flights`, `planes` and `airlines` to the log in `data`, and the weather to SQLite beside it.
 
     All streams end, so that a job which reads them does; `flights` after the first `most` records, if that is given.
     What is there already is left alone.
     """
-    with closing(LogEnvironment(data)) as log:
-        _load_stream(log, "flights", PARTITIONS, lambda: islice(flights(), most))
-        _load_stream(log, "planes", 1, planes)
-        _load_stream(log, "airlines", 1, airlines)
+    there = {stream.name for stream in list_streams(data) if stream.ended}
+    sources = {"flights": lambda: islice(flights(), most), "planes": planes, "airlines": airlines}
+    for stream, records in sources.items():
+        if stream not in there:
+            produce(
+                stream,
+                records(),
+                data=data,
+                value=AsStored(),
+                key=lambda record: record.key,
+                timestamp=lambda record: record.arrived_ms,
+                partitions=PARTITIONS if stream == "flights" else 1,
+                end=True,
+            )
     if not (data / WEATHER).exists():
         _load_weather(data / WEATHER)
-
-
-def show(data: Path) -> None:
-    """Print how many records each output has, and the first of them."""
-    with closing(LogEnvironment(data)) as log:
-        for stream in ("carrier-delays", "top-destinations", "flights-malformed"):
-            partitions = range(log.streams()[stream].partitions)
-            records = sum(log.offsets(stream, partition).end for partition in partitions)
-            found = log.read(stream, 0, 0, max_records=1)
-            example = found.batch.values[0].decode(errors="replace") if found else ""
-            print(f"{stream:<17} {records:>7,}  {example:.120}")
 
 
 def flights() -> Iterator[Record]:
@@ -121,34 +126,6 @@ def _flight(row: dict[str, str]) -> Record:
         "delay": delay,
     }
     return Record(row["carrier"] + row["flight"], json.encode(value), scheduled_ms + (delay or 0) * 60_000)
-
-
-def _load_stream(log: LogEnvironment, stream: str, partitions: int, records: Callable[[], Iterable[Record]]) -> None:
-    if stream in log.streams():
-        if all(log.offsets(stream, partition).ended for partition in range(partitions)):
-            return
-        log.delete_stream(stream)
-    log.create_stream(stream, StreamConfig(partitions=partitions))
-    log.append(_appends(stream, partitions, records()))
-
-
-def _appends(stream: str, partitions: int, records: Iterable[Record]) -> Iterator[Append]:
-    """Yield full batches, then the rest of each partition and its end."""
-    batches = [Batch([], keys=[], timestamps=[]) for _ in range(partitions)]
-    for record in records:
-        key = record.key.encode()
-        partition = murmur2(key) % partitions
-        batch = batches[partition]
-        if len(batch) == RECORDS_PER_BATCH:
-            yield Append(stream, partition, batch)
-            batch = batches[partition] = Batch([], keys=[], timestamps=[])
-        assert batch.keys is not None and batch.timestamps is not None
-        batch.values.append(record.value)
-        batch.keys.append(key)
-        batch.timestamps.append(record.arrived_ms)
-    for partition, batch in enumerate(batches):
-        yield Append(stream, partition, batch)
-        yield Append(stream, partition, Batch([]), END)
 
 
 def _load_weather(path: Path) -> None:

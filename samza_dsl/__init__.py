@@ -33,6 +33,7 @@ from runtime.errors import SamzaError
 from runtime.serdes import Bytes, Json, MessagePack, String
 from samza_dsl.app import App
 from samza_dsl.stream import MessageStream, OutputStream, Table
+from samza_dsl.streams import StreamSummary, list_streams, produce
 
 __all__ = [
     "Aggregation",
@@ -50,6 +51,7 @@ __all__ = [
     "PlanError",
     "ProcessContext",
     "SamzaError",
+    "StreamSummary",
     "String",
     "Table",
     "TaskContext",
@@ -63,9 +65,11 @@ __all__ = [
     "fail",
     "fold",
     "hash_",
+    "list_streams",
     "maximum",
     "mean",
     "minimum",
+    "produce",
     "ranges",
     "retry",
     "skip",

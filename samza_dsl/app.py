@@ -349,13 +349,18 @@ class App:
         """Return what has been said so far, as a graph of specs by id."""
         return graphs.build(self.name, self._specs)
 
-    def run(self, data: str | Path = DATA, **how: Any) -> Run:
+    def run(self, data: str | Path = DATA, *, live: bool = False, **how: Any) -> Run:
         """Run until the inputs end, or until SIGINT or SIGTERM; takes what `runtime.run.Run` takes.
 
+        With `live` it shows how it goes: a picture that stays in place on a terminal, a line now and then elsewhere.
         Returns the finished run, for its metrics. Inside a running event loop use `await app.run_async()`.
         """
         from runtime.run import run_blocking
 
+        if live:
+            from samza_dsl.live import view
+
+            how["watch"] = view().watch
         return run_blocking(self.graph(), self.options, self.around, data, **how)
 
     async def run_async(self, data: str | Path = DATA, **how: Any) -> Run:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 
 from operators.io import Input
 from runtime.bindings import outputs_of
@@ -15,7 +14,6 @@ from runtime.systems.files import open_sink, open_source
 from samza_dsl.app import App
 from samza_dsl.cli_data import DEFAULT, DataOption
 from samza_dsl.cli_errors import Mistake, told
-from samza_dsl.live import view_of
 from samza_dsl.load_app import load_app
 
 AppArgument = Annotated[
@@ -49,8 +47,7 @@ def run(
         if state is not None and not from_start:
             raise Mistake("--state says what becomes of the state in a rewind: add --from-start, or leave it out")
         bound = bindings_of(app, bind or [])
-        view = view_of(Console(highlight=False))
-        app.run(data, bind=bound, from_start=from_start, until_now=until_now, state=state, watch=view.watch)
+        app.run(data, live=True, bind=bound, from_start=from_start, until_now=until_now, state=state)
 
 
 def bindings_of(app: App, said: list[str]) -> dict[str, Any]:

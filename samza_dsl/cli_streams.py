@@ -17,9 +17,10 @@ from runtime.systems.log import LogEnvironment
 from samza_dsl.cli_data import DEFAULT, DataOption, config_of, opened
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.cli_output import Column, print_rows, say
-from samza_dsl.produce import produce
+from samza_dsl.json_lines import write_lines
 from samza_dsl.readable import text_of, time_of
 from samza_dsl.records import Record, last_records, read_on, records_from, rows_of
+from samza_dsl.streams import StreamSummary, list_streams
 
 POLL_MS = 200
 
@@ -30,14 +31,13 @@ PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help=
 
 
 @streams.command("list")
-def list_streams(data: DataOption = DEFAULT) -> None:
+def list_all(data: DataOption = DEFAULT) -> None:
     """List all streams: partitions, records and their bytes as stored, and whether they have ended."""
-    with told(), opened(data) as environment:
-        rows = []
-        for name, config in sorted(environment.streams().items()):
-            records, size_bytes = environment.stream_stats(name)
-            numbers = [f"{config.partitions:,}", f"{records:,}", f"{size_bytes:,}"]
-            rows.append([name, *numbers, _traits(environment, name, config)])
+    with told(), opened(data):
+        rows = [
+            [one.name, f"{one.partitions:,}", f"{one.records:,}", f"{one.size_bytes:,}", _traits(one)]
+            for one in list_streams(data)
+        ]
         columns = [Column(heading, right=True) for heading in ("partitions", "records", "bytes")]
         print_rows([Column("stream"), *columns, Column("")], rows)
 
@@ -107,10 +107,10 @@ def produce_lines(
                     "write to another stream"
                 )
             if file is None:
-                written = produce(environment, name, sys.stdin.buffer, key)
+                written = write_lines(environment, name, sys.stdin.buffer, key)
             else:
                 with file.open("rb") as lines:
-                    written = produce(environment, name, lines, key)
+                    written = write_lines(environment, name, lines, key)
         finally:
             environment.close()
         say(f"wrote {written:,} records to {name}")
@@ -149,13 +149,14 @@ def end(name: NameArgument, data: DataOption = DEFAULT) -> None:
 async def _follow(environment: Environment, name: str, reached: dict[int, int]) -> None:
     seen = -1
     while True:
-        if environment.version() != seen:
+        ended = all(environment.offsets(name, number).ended for number in reached)
+        if ended or environment.version() != seen:
             seen = environment.version()
             for number in reached:
                 while (read := read_on(environment, name, number, reached[number])) is not None:
                     _print_records(rows_of(number, read), heading=False)
                     reached[number] = read.next_offset
-        if all(environment.offsets(name, number).ended for number in reached):
+        if ended:
             return
         await sleep_ms(POLL_MS)
 
@@ -194,7 +195,5 @@ def _first(environment: Environment, name: str, partition: int, start: int | Non
     return first if start is None else min(max(start, first), end)
 
 
-def _traits(environment: Environment, name: str, config: StreamConfig) -> str:
-    ended = all(environment.offsets(name, partition).ended for partition in range(config.partitions))
-    holds = {"intermediate": config.intermediate, "compacted": config.compacted, "ended": ended}
-    return ", ".join(word for word, held in holds.items() if held)
+def _traits(stream: StreamSummary) -> str:
+    return ", ".join(word for word in ("intermediate", "compacted", "ended") if getattr(stream, word))

@@ -214,6 +214,7 @@ def _troubles(progress: Progress) -> Iterable[str]:
     return [f"{number:,} {words}" for field, words in TROUBLES.items() if (number := metrics.total(field))]
 
 
-def view_of(console: Console) -> View:
+def view() -> View:
     """Return the view that suits where the output goes."""
+    console = Console(highlight=False)
     return Picture(console) if console.is_terminal else Lines(console)

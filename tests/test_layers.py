@@ -12,7 +12,7 @@ LIBRARIES = {
     "operators": {"msgspec"},
     "planner": {"msgspec", "networkx"},
     "runtime": {"msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas"},
-    "samza_dsl": {"msgspec", "rich", "typer", "hypothesis"},
+    "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions"},  # the last for type checkers alone
 }
 """What a package may use beside the standard library and the packages right of it."""
 

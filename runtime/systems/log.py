@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["LogEnvironment", "verify"]
 
 _NUMBER = struct.Struct("<Q")
-_MAX_PURGED_AT_LEAST = 64
+_MAX_PURGED_AT_LEAST = 256
 """How many consumed batches a commit drops at most, beside two for each that it appends."""
 _ENTRIES_PER_STEP = 256
 """A range is read in steps, each in a transaction of its own: a long one would keep all pages written meanwhile."""

@@ -389,7 +389,7 @@ def test_a_commit_that_is_refused_has_consumed_nothing(environment):
 
 def test_what_is_consumed_goes_faster_than_it_comes(environment):
     environment.create_stream("s", StreamConfig(intermediate=True))
-    environment.append([Append("s", 0, batch(b"x")) for _ in range(500)])
+    environment.append([Append("s", 0, batch(b"x")) for _ in range(2_000)])
     generation = environment.own("app")
     for _ in range(50):
         consume(environment, generation, *[Append("s", 0, batch(b"x"))] * 20, s=environment.offsets("s", 0).end)

@@ -12,6 +12,7 @@ from runtime.systems.base import StreamConfig
 from runtime.systems.log import LogEnvironment
 from tests.flights import independent
 from tests.flights.streams import EXAMPLES, example, records
+from tests.source import ROOT
 
 MALFORMED = 100
 
@@ -94,5 +95,5 @@ def test_an_interrupted_load_begins_anew(tmp_path):
 
 def test_importing_loads_nothing_and_nothing_needs_pandas(tmp_path):
     program = "import sys; sys.modules['pandas'] = None; import flights, flights_data; next(flights_data.planes())"
-    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": str(EXAMPLES)}, check=True)
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env={"PYTHONPATH": f"{EXAMPLES}:{ROOT}"}, check=True)
     assert not list(tmp_path.iterdir())

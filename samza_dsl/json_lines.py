@@ -17,7 +17,7 @@ from runtime.systems.jsonl import split_lines
 CHUNK_BYTES = 1 << 20
 
 
-def produce(environment: Environment, stream: str, file: BinaryIO, key: str | None = None) -> int:
+def write_lines(environment: Environment, stream: str, file: BinaryIO, key: str | None = None) -> int:
     """Append every JSON line of `file` to `stream` and return how many there were.
 
     `key` is a field of each value: text is encoded as it is, anything else as JSON, as an input's `key=` type reads

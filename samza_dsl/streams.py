@@ -1,0 +1,150 @@
+"""The streams of a data directory, from Python: write records to one, and see what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from operators.base import Batch, Serde
+from operators.partition_by import murmur2
+from operators.sites import here
+from planner.errors import refuse
+from runtime.control import to_ms
+from runtime.errors import SamzaError
+from runtime.serdes import KeyColumn, Natural, encode_all
+from runtime.systems.base import END, Append, StreamConfig
+from runtime.systems.log import LogEnvironment
+from runtime.systems.log_recovery import DATA_FILE
+from samza_dsl.app import DATA
+from samza_dsl.checks import check_function, check_name, check_whole, serde_said
+
+V = TypeVar("V")
+
+RECORDS_PER_BATCH = 5_000
+"""What is read at a time."""
+
+
+class StreamSummary(msgspec.Struct, frozen=True):
+    """A stream as it is: `size_bytes` is what its records take, `ended` says that it takes no more.
+
+    `intermediate` ones lie between the stages of an application.
+
+    >>> StreamSummary("flights", partitions=4, records=100, size_bytes=14_000, ended=False).records
+    100
+    """
+
+    name: str
+    partitions: int
+    records: int
+    size_bytes: int
+    ended: bool
+    compacted: bool = False
+    intermediate: bool = False
+
+
+def produce(
+    stream: str,
+    values: Iterable[V],
+    *,
+    data: str | Path = DATA,
+    value: type[V] | Serde | None = None,
+    key: Callable[[V], Any] | None = None,
+    timestamp: Callable[[V], int | datetime] | None = None,
+    partitions: int | None = None,
+    end: bool = False,
+) -> int:
+    """Write records to a stream of the embedded log in `data`, all or none, and return how many there were.
+
+    The stream is made where it is absent, with `partitions` (1). `value` is the type or serde by which an input reads
+    it; without it values are written as JSON. `key` gives a value's key: text and bytes are stored as they are, other
+    keys as JSON; one key's records are in one partition, and those without go to the partitions in turn. `timestamp`
+    gives the record's time, as ms since the epoch or an aware datetime; without it, it is now. `end` ends the stream:
+    it takes nothing more, and a run that reads it comes to its end. Everything is in memory until it is written, so an
+    endless source is written a part at a time.
+
+    Raises PlanError for a malformed argument, SamzaError for what can't be written; what `key` and `timestamp` raise
+    goes through.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as data:
+    ...     produce("flights", [{"carrier": "AA"}, {"carrier": "UA"}], key=lambda f: f["carrier"], data=data, end=True)
+    ...     list_streams(data)[0].ended
+    2
+    True
+    """
+    site = here()
+    check_name(site, "a stream", stream)
+    check_whole(site, "partitions", partitions, optional=True)
+    for said, function in (("produce(key=...)", key), ("produce(timestamp=...)", timestamp)):
+        if function is not None:
+            check_function(site, said, function, 1)
+    serde = serde_said(site, "value", value)
+    found = list(values)
+    try:
+        encoded = encode_all(serde, found)
+    except Exception as error:
+        raise SamzaError(f"{site}: a value can't be written to {stream!r} as {serde}: {error}") from error
+    batch = Batch(
+        encoded,
+        None if key is None else KeyColumn(Natural()).encode(list(map(key, found))),
+        None if timestamp is None else to_ms(list(map(timestamp, found))),
+    )
+    with closing(LogEnvironment(data)) as log:
+        config = log.create_stream(stream, StreamConfig(partitions=partitions or 1))
+        if partitions not in (None, config.partitions):
+            wrong = f"partitions={partitions}, and the stream {stream!r} exists and has {config.partitions}"
+            raise refuse(site, wrong, "partitions= left out, or another stream")
+        if config.intermediate:
+            raise refuse(site, f"{stream!r} lies between the stages of an app", "another stream")
+        log.append(_appends(stream, config.partitions, batch, end))
+    return len(found)
+
+
+def list_streams(data: str | Path = DATA) -> list[StreamSummary]:
+    """Return the streams of the embedded log in `data`, by name; none where there is no such directory.
+
+    >>> list_streams("nowhere")
+    []
+    """
+    if not (Path(data) / DATA_FILE).is_file():
+        return []
+    with closing(LogEnvironment(data)) as log:
+        return [_summary(log, name, config) for name, config in sorted(log.streams().items())]
+
+
+def _summary(log: LogEnvironment, name: str, config: StreamConfig) -> StreamSummary:
+    records, size_bytes = log.stream_stats(name)
+    ended = all(log.offsets(name, partition).ended for partition in range(config.partitions))
+    return StreamSummary(
+        name,
+        config.partitions,
+        records,
+        size_bytes,
+        ended,
+        compacted=config.compacted,
+        intermediate=config.intermediate,
+    )
+
+
+def _appends(stream: str, partitions: int, batch: Batch, end: bool) -> Iterator[Append]:
+    """Yield the rows of each partition in batches, and with the last one its end."""
+    for partition, rows in enumerate(_rows_of(partitions, batch)):
+        for start in range(0, max(len(rows), 1), RECORDS_PER_BATCH):
+            part = rows[start : start + RECORDS_PER_BATCH]
+            is_last = start + RECORDS_PER_BATCH >= len(rows)
+            yield Append(stream, partition, batch.take(part), END if end and is_last else None)
+
+
+def _rows_of(partitions: int, batch: Batch) -> Sequence[Sequence[int]]:
+    """Return the rows of each partition: by the key, in turn where there is none."""
+    if batch.keys is None or partitions == 1:
+        return [range(first, len(batch), partitions) for first in range(partitions)]
+    rows: list[list[int]] = [[] for _ in range(partitions)]
+    for row, key in enumerate(batch.keys):
+        rows[row % partitions if key is None else murmur2(key) % partitions].append(row)
+    return rows
