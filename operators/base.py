@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +126,34 @@ class Batch:
 Slice = tuple[Batch, int, int]
 """Rows of a batch: the first, and the one after the last."""
 
+
+def shape_of(make: Callable[[], Any]) -> str:
+    """Return the type of what `make()` returns, of tuples the types within; "" where it can't be called just now.
+
+    >>> shape_of(lambda: (0, ("", None)))
+    '(int, (str, None))'
+    """
+    try:
+        return _shape(callable_unopened(make)())
+    except Exception:
+        return ""
+
+
+def callable_unopened(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a user's function, or in the place of an object, which may have to be opened first, one that raises."""
+
+    def is_closed(*arguments: Any, **names: Any) -> Any:
+        raise ValueError("it is an object, and not open")
+
+    return function if isinstance(function, type) or inspect.isroutine(function) else is_closed
+
+
+def _shape(value: Any) -> str:
+    if type(value) is tuple:
+        return f"({', '.join(map(_shape, value))})"
+    return "None" if value is None else type(value).__qualname__
+
+
 COLUMNS = ("keys", "timestamps", "stamps", "offsets", "headers", "signs", "owners")
 """The columns beside the values, in the order of the fields."""
 
@@ -210,6 +239,10 @@ class Spec:
 
     def describe(self) -> str:
         """A few words for drawings, beyond the kind."""
+        return ""
+
+    def meaning(self) -> str:
+        """What the entries of its state mean: where these words change, state would be read as something else."""
         return ""
 
 

@@ -49,6 +49,10 @@ class Table(Input):
     kind: ClassVar[str] = "table"
     stateful: ClassVar[bool] = True
 
+    def meaning(self) -> str:
+        """The type of its rows."""
+        return f"rows {self.value!r}"
+
 
 @dataclass(frozen=True)
 class Output:

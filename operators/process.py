@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
 
-from operators.base import MAX_TIMESTAMP, Batch, Spec, Store
+from operators.base import MAX_TIMESTAMP, Batch, Spec, Store, shape_of
 from operators.window import SHIFT
 
 K = TypeVar("K")
@@ -36,6 +36,10 @@ class Process(Spec):
         """The user's functions."""
         named = {"on_message": self.on_message, "on_timer": self.on_timer, "init": self.init}
         return {name: function for name, function in named.items() if function is not None}
+
+    def meaning(self) -> str:
+        """What `init` makes."""
+        return "any state" if self.init is None else f"state from {shape_of(self.init)}"
 
 
 class ProcessContext(Generic[K, S]):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from operators.aggregations import Aggregation
-from operators.base import MAX_TIMESTAMP, Batch, Spec, Store
+from operators.base import MAX_TIMESTAMP, Batch, Spec, Store, callable_unopened, shape_of
 from operators.policies import DeadLetter
 from operators.window_types import WindowType
 
@@ -68,6 +68,11 @@ class Window(Spec):
     def describe(self) -> str:
         """The windows and the aggregation."""
         return f"{self.windows}: {self.aggregation}"
+
+    def meaning(self) -> str:
+        """The windows, with their arguments, the aggregation, and what it begins with."""
+        begins = self.aggregation.made_of(callable_unopened).init
+        return f"{self.windows!r}, {self.aggregation} from {shape_of(begins)}"
 
 
 class WindowOperator:

@@ -24,10 +24,14 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
-    """All positions of one task under one generation; `outputs` has what a file output needs to go on or go back."""
+    """All positions of one task under one generation; `outputs` has what a file output needs to go on or go back.
+
+    `meanings` says of each store what its entries mean.
+    """
 
     generation: int
     positions: tuple[Position, ...] = ()
     watermarks: dict[str, int] = {}
     outputs: dict[str, int] = {}
     version: int = 1
+    meanings: dict[str, str] = {}

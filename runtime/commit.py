@@ -15,6 +15,8 @@ from runtime.task import Lane, Task
 
 SHARED = "outputs"
 """The checkpoint of what belongs to no task: the positions of bound outputs."""
+STATE = "state"
+"""The checkpoint that says what the state of all tasks means."""
 
 
 class Committer:

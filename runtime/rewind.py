@@ -2,27 +2,73 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from msgspec.structs import replace
 
+from operators.base import Spec
+from operators.io import Table
+from operators.partition_by import hash_
+from planner.errors import refuse
+from planner.graph import Graph
 from planner.plan import Plan
 from runtime.bindings import Bindings
-from runtime.checkpoint import Position
-from runtime.commit import SHARED
+from runtime.checkpoint import Checkpoint, Position
+from runtime.commit import SHARED, STATE
 from runtime.errors import SamzaError
+from runtime.serdes import Tagged
 from runtime.systems.base import Commit, Environment
 
+_MODULES = re.compile(r"\b(?:\w+\.)+(?=[A-Za-z_])|(?: object)? at 0x[0-9a-fA-F]+")
 
-def check_state(environment: Environment, plan: Plan) -> None:
-    """Refuse a plan without the operator that existing state belongs to; raises SamzaError."""
+
+def check_state(environment: Environment, plan: Plan, graph: Graph) -> None:
+    """Refuse a plan without the operator that existing state belongs to, or with one that would read it differently.
+
+    Raises SamzaError for the first, PlanError for the second.
+    """
+    kept = environment.stores(plan.app)
     known = {store.name for store in plan.stores}
-    orphans = [store for store in environment.stores(plan.app) if store not in known]
+    orphans = [store for store in kept if store not in known]
     if orphans:
         raise SamzaError(
             f"the app {plan.app!r} has state of {', '.join(map(repr, orphans))}, and no operator of that id now: name "
             f"the operator as before (op_id={orphans[0]!r}), or begin anew: samza-dsl reset {plan.app}"
         )
+
+    before = environment.checkpoints(plan.app).get(STATE, Checkpoint(0)).meanings
+    for store, now in meanings_of(plan, graph).items():
+        if store in kept and before.get(store, now) != now:
+            raise refuse(
+                graph.specs[store],
+                f"its state was kept as {before[store]!r}, and would now be read as {now!r}",
+                f"it as before, or another op_id=; or begin anew, which drops all state: samza-dsl reset {plan.app}",
+            )
+
+
+def meanings_of(plan: Plan, graph: Graph) -> dict[str, str]:
+    """Return what the entries of each durable store mean: the operator's own words, its keys, and their partitions.
+
+    Names of types go without their modules, which depend on how the program is started, and objects without addresses.
+    """
+    found = {}
+    for store in plan.stores:
+        if store.kind != "memory":
+            spec = graph.specs[store.operator]
+            words = [spec.kind, spec.meaning(), *_keys(spec, graph)]
+            found[store.name] = _MODULES.sub("", ", ".join(filter(None, words)))
+    return found
+
+
+def _keys(spec: Spec, graph: Graph) -> list[str]:
+    if isinstance(spec, Table):
+        return [f"keys {spec.key or Tagged()!r}"]
+    if not spec.keyed:
+        return []
+    origin = graph.keyed_by(graph.streams_into(spec.op_id or "")[0]) or ""
+    by = getattr(graph.specs[origin], "by", hash_)
+    return [f"keys {graph.key_serde(origin) or Tagged()!r}", f"partitioned by {by}"]
 
 
 def rewind(environment: Environment, plan: Plan, bindings: Bindings, state: Literal["reset", "keep"] | None) -> int:

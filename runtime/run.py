@@ -21,13 +21,13 @@ from runtime.assembly import Assembly
 from runtime.bindings import Bindings, outputs_of
 from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock, SystemClock, sleep_ms
-from runtime.commit import SHARED, Committer
+from runtime.commit import SHARED, STATE, Committer
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.functions import Around
 from runtime.loop import Loop
 from runtime.measure import measure
 from runtime.metrics import RunMetrics
-from runtime.rewind import check_rewind, check_state, rewind
+from runtime.rewind import check_rewind, check_state, meanings_of, rewind
 from runtime.serdes import Tagged
 from runtime.systems.base import Append, Commit, Environment, is_fenced
 from runtime.workers import Workers
@@ -67,7 +67,8 @@ class Run:
             generation = self._environment.own(graph.app)
             self._bindings = Bindings(self._environment, graph, bind or {})
             self.plan: Plan = make_plan(graph, options, self._bindings.partition_counts(graph))
-            check_state(self._environment, self.plan)
+            if state != "reset":
+                check_state(self._environment, self.plan, graph)
             self._bindings.create_streams(self.plan)
             if from_start:
                 generation = rewind(self._environment, self.plan, self._bindings, state)
@@ -159,8 +160,11 @@ class Run:
         checkpoints = self._environment.checkpoints(self.plan.app)
         recorded = checkpoints.get(SHARED, Checkpoint(0)).outputs
         positions = self._bindings.recover_outputs(recorded)
-        if positions != recorded:
-            begun = {SHARED: Checkpoint(generation, outputs=positions)}
+        meanings = meanings_of(self.plan, self._graph)
+        begun = {SHARED: Checkpoint(generation, outputs=positions)} if positions != recorded else {}
+        if meanings != checkpoints.get(STATE, Checkpoint(0)).meanings:
+            begun[STATE] = Checkpoint(generation, meanings=meanings)
+        if begun:
             self._environment.commit(Commit(self.plan.app, generation, [], [], begun))
         assembly = Assembly(
             self.plan,
