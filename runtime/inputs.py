@@ -12,7 +12,7 @@ from runtime.control import ProducerWatermarks, SourceWatermark, to_ms
 from runtime.errors import SerdeError
 from runtime.in_flight import Entry, InFlight
 from runtime.serdes import Bytes, KeyColumn, String
-from runtime.systems.base import Control, Offsets, Read
+from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends
 
 
 @dataclass(frozen=True)
@@ -220,6 +220,8 @@ class Reader:
         if batch.timestamps is not None and self._producers is None and self._decoding.stamped:
             batch.stamps = self._source.stamp(batch.timestamps)
             watermark = batch.stamps.pop()
+        if control is not None and control.producer == OUTSIDE and not ends(control) and self._producers is None:
+            watermark = max(watermark, control.watermark)
         return Taken(batch, raw, malformed, following, watermark, control)
 
     def _decode_values(self, batch: Batch) -> dict[int, Exception]:

@@ -93,6 +93,14 @@ class Run:
         """Ask the run to complete what is in flight, commit and end; may be called from a signal handler."""
         self._loop.stop()
 
+    def wake(self) -> None:
+        """Have the run look whether something was written to its inputs, which it would do soon anyway."""
+        self._loop.wake()
+
+    def stores(self, operator: str) -> list[Any]:
+        """Return the live stores of an operator, task by task; none after the end."""
+        return [task.stores[operator] for task in self._tasks if operator in task.stores]
+
     async def settled(self) -> None:
         """Wait until everything that was sent so far is processed and committed, through all stages."""
         await self._loop.idle()

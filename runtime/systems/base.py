@@ -67,7 +67,10 @@ class Control(msgspec.Struct, frozen=True, array_like=True):
     generation: int = 0
 
 
-END = Control("", MAX_TIMESTAMP)
+OUTSIDE = ""
+"""The producer of an input that is no application: what it says of event time holds for all that is in a partition."""
+
+END = Control(OUTSIDE, MAX_TIMESTAMP)
 """What ends a partition for good: nothing may be appended after it."""
 
 
@@ -120,7 +123,7 @@ class Read(NamedTuple):
 
 def ends(control: Control | None) -> bool:
     """Whether a control ends its partition for good, as `END` does."""
-    return control is not None and control.producer == "" and control.watermark >= MAX_TIMESTAMP
+    return control is not None and control.producer == OUTSIDE and control.watermark >= MAX_TIMESTAMP
 
 
 def check_keys(stream: str, config: StreamConfig, batch: Batch) -> None:

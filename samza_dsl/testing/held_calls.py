@@ -1,0 +1,92 @@
+"""Async calls that wait for the test: it says when each one ends, and how."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from operators.base import Spec
+from samza_dsl.checks import is_coroutine_function
+
+Answer = Callable[[], Any]
+
+
+class Call:
+    """An async call that waits for the test: `argument` is what the operator was called with.
+
+    It ends by `returns`, `fails` or `completes`; or by itself, when it times out or the run dies.
+    """
+
+    def __init__(self, operator: str, argument: Any, answer: Callable[[Call, Answer], None]) -> None:
+        self.operator = operator
+        self.argument = argument
+        self.answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answer = answer
+
+    def returns(self, *values: Any) -> None:
+        """End the call with these messages as its result, in place of the function's."""
+        self._answer(self, lambda: values)
+
+    def fails(self, error: Exception) -> None:
+        """End the call with an error; the operator's policy decides what becomes of it."""
+
+        def fail() -> Any:
+            raise error
+
+        self._answer(self, fail)
+
+    def completes(self) -> None:
+        """Call the pipeline's own function now; what it returns, or raises, is the result."""
+        self._answer(self, lambda: None)
+
+    def __repr__(self) -> str:
+        return f"<call of {self.operator} with {self.argument!r}>"
+
+
+class HeldCalls:
+    """Stands around the async functions of an application, and holds the calls of some operators back."""
+
+    def __init__(self, specs: Mapping[str, Spec], answer: Callable[[Call, Answer], None]) -> None:
+        self._specs = specs
+        self._answer = answer
+        self._held: set[str] = set()
+        self.all: list[Call] = []
+        """The calls that wait, in the order in which they began."""
+
+    def hold(self, operator: str) -> None:
+        """Hold the calls of an operator from now on; raises ValueError where it makes none."""
+        self._held.add(self._checked(operator))
+
+    def waiting(self, operator: str) -> list[Call]:
+        """Return the calls of an operator that wait, in the order in which they began."""
+        self._checked(operator)
+        return [call for call in self.all if call.operator == operator]
+
+    def around(self, function: Callable[..., Any], operator: str) -> Callable[..., Any]:
+        """Return the function that waits where its operator is held."""
+        if not (is_coroutine_function(function) or self._specs[operator].kind == "async_flat_map"):
+            return function
+
+        @functools.wraps(function)
+        async def called(*arguments: Any) -> Any:
+            if operator not in self._held:
+                return await function(*arguments)
+            call = Call(operator, arguments[0], self._answer)
+            self.all.append(call)
+            try:
+                answer = await call.answered
+            finally:
+                self.all.remove(call)
+            answered = answer()
+            return await function(*arguments) if answered is None else answered
+
+        return called
+
+    def _checked(self, operator: str) -> str:
+        awaits = [id for id, spec in self._specs.items() if spec.asynchronous]
+        if operator not in awaits:
+            known = ", ".join(awaits) or "none"
+            raise ValueError(f"{operator!r} makes no async calls; these operators of the app do: {known}")
+        return operator

@@ -1,0 +1,168 @@
+"""Runs an application, or one operator, on lists: what goes in, what comes out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from operators.io import Table
+from runtime.serdes import Tagged
+from samza_dsl.app import App
+from samza_dsl.stream import MessageStream
+from samza_dsl.testing.process import VirtualProcess
+from samza_dsl.testing.schedules import Schedule
+from samza_dsl.testing.streams import Record
+
+R = TypeVar("R")
+
+MOST_AT_ONCE = 5
+"""Records that a schedule lets come together."""
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """An event that says: the event time has come to `ms`.
+
+    >>> Watermark(60_000).ms
+    60000
+    """
+
+    ms: int
+
+
+def run(app: App, inputs: Mapping[str, Sequence[Any]], schedule: Schedule | None = None) -> dict[str, list[Any]]:
+    """Run `app` on lists until they end, and return the values of its outputs and the bytes of its dead letters.
+
+    An input is a list of values or `Record`s, or a list of such lists, one per partition, for an input declared with
+    several `partitions`. Where records carry keys, as a table's do, they are (key, value) pairs or `Record`s. Streams
+    that are not given are empty. With a `schedule` records come in pieces, what is ready runs in another order, and
+    the process dies and begins again. Raises what the run fails with.
+
+    >>> app = App("doubling")
+    >>> app.input("numbers", value=int).map(lambda n: n * 2).send_to(app.output("doubles", value=int))
+    >>> run(app, {"numbers": [1, 2]})
+    {'doubles': [2, 4]}
+    >>> run(app, {"numbers": [1, 2]}, Schedule(seed=3))
+    {'doubles': [2, 4]}
+    """
+    plan = schedule or Schedule()
+    chance = None if schedule is None else random.Random(schedule.seed)
+    tables = {spec.stream for spec in app.graph().specs.values() if isinstance(spec, Table)}
+    at_once = {stream: given for stream, given in inputs.items() if schedule is None or stream in tables}
+    process = VirtualProcess(app, at_once, streams=inputs, order=chance)
+    crashes = iter(plan.crashes)
+
+    def begin_again() -> None:
+        while process.dead:
+            process.doom(next(crashes, None))
+            process.start()
+
+    try:
+        for stream in process.streams.inputs():
+            if schedule is None or stream in tables:
+                process.streams.end(stream)
+        begin_again()
+        if chance is not None:
+            later = {stream: given for stream, given in inputs.items() if stream not in tables}
+            _deliver(process, later, chance, begin_again)
+        while not process.ended:
+            process.finish()
+            begin_again()
+        return {name: [one.value for one in process.records(name)] for name in process.written()}
+    finally:
+        process.close()
+
+
+def drive(
+    operator: Callable[[MessageStream[Any, Any]], MessageStream[Any, R]],
+    events: Iterable[Any],
+    *,
+    key: Callable[[Any], Any] | None = None,
+    timestamp: Callable[[Any], Any] | None = None,
+    max_disorder_ms: int = 0,
+) -> list[R]:
+    """Return what a piece of a pipeline emits when it sees some events, one after the other.
+
+    `operator` makes the piece of a stream. An event is a value, a `Record` or a `Watermark`; `key`, `timestamp` (ms)
+    and `max_disorder_ms` are as those of `app.input`. What still waits for a watermark in the end is not emitted.
+
+    >>> from samza_dsl import count, tumbling
+    >>> words = [Record("a", key="x", timestamp=1), Record("b", key="x", timestamp=2), Watermark(1_000)]
+    >>> drive(lambda stream: stream.window(tumbling(seconds=1), count()), words)
+    [Pane(key='x', start=0, end=1000, value=2)]
+    """
+    seen = list(events)
+    carried = any(isinstance(event, Record) and event.key is not None for event in seen)
+    app = App("drive")
+    stream = app.input(
+        "events",
+        value=Tagged(),
+        key=Tagged() if carried and key is None else key,
+        timestamp=timestamp,
+        max_disorder_ms=max_disorder_ms,
+    )
+    operator(stream).send_to(app.output("emitted", value=Tagged()))
+    process = VirtualProcess(app)
+    try:
+        process.start()
+        for event in seen:
+            if isinstance(event, Watermark):
+                process.streams.append_watermark("events", event.ms)
+            else:
+                process.streams.append("events", [event if isinstance(event, Record) else Record(event)])
+            process.proceed()
+        process.stop()
+        return [one.value for one in process.records("emitted")]
+    finally:
+        process.close()
+
+
+def unordered(results: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Return results with the values of every stream in an order that depends on nothing but themselves.
+
+    >>> unordered({"out": ["b", "a"]}) == unordered({"out": ["a", "b"]})
+    True
+    """
+    return {stream: sorted(values, key=_place) for stream, values in results.items()}
+
+
+def _place(value: Any) -> bytes:
+    try:
+        return Tagged().encode(value)
+    except Exception:
+        return repr(value).encode()
+
+
+def _deliver(
+    process: VirtualProcess,
+    inputs: Mapping[str, Sequence[Any]],
+    chance: random.Random,
+    begin_again: Callable[[], None],
+) -> None:
+    """Append what is given in pieces, one place after another, and let the run go on by more or less in between."""
+    left = {
+        (stream, partition): records
+        for stream, given in inputs.items()
+        for partition, records in enumerate(process.streams.by_partition(stream, given))
+        if records
+    }
+    while left:
+        place = chance.choice(sorted(left))
+        number = chance.randint(1, MOST_AT_ONCE)
+        stream, partition = place
+        process.streams.append(stream, left[place][:number], partition)
+        left[place] = left[place][number:]
+        if not left[place]:
+            del left[place]
+        match chance.randrange(4):
+            case 1:
+                process.proceed(turns=chance.randint(1, 5))
+            case 2:
+                process.proceed()
+            case 3:
+                process.proceed(chance.random() / 10)
+        begin_again()
+    for stream in process.streams.inputs():
+        process.streams.end(stream)

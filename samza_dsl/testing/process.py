@@ -1,0 +1,249 @@
+"""The process of a test: it runs an application in virtual time, and may die and begin again over the same streams."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from operators.io import Output, SendTo
+from planner import graph as graphs
+from planner.graph import Graph
+from runtime.bindings import outputs_of
+from runtime.checkpoint import Checkpoint
+from runtime.commit import SHARED
+from runtime.run import Run
+from runtime.systems.lists import Unchanged
+from samza_dsl.app import App
+from samza_dsl.testing.committed import OutputSink
+from samza_dsl.testing.environment import Crash, CrashPoint, MortalEnvironment
+from samza_dsl.testing.held_calls import Answer, Call, HeldCalls
+from samza_dsl.testing.streams import Record, Streams
+from samza_dsl.testing.virtual_loop import VirtualLoop
+
+T = TypeVar("T")
+
+PATIENCE_S = 10.0
+"""Virtual time in which calls that were cancelled may end."""
+STUCK_S = 3_600.0
+"""Virtual time after which a run that does not commit will never end."""
+
+
+class VirtualProcess:
+    """Runs an application over an environment that outlives it; whoever calls decides how far, and when it dies."""
+
+    def __init__(
+        self,
+        app: App,
+        inputs: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        streams: Iterable[str] = (),
+        partitions: Mapping[str, int] | None = None,
+        watch: Sequence[str] = (),
+        start_ms: int = 0,
+        order: random.Random | None = None,
+    ) -> None:
+        self.dead = True
+        self.ended = False
+        self.story: list[str] = []
+        self.environment = MortalEnvironment(now_ms=lambda: self.now_ms)
+        self._start_ms = start_ms
+        self._watch = {f"watch-{operator}": operator for operator in watch}
+        self._sinks: dict[str, OutputSink] = {}
+        self._elsewhere: ThreadPoolExecutor | None = None
+        self._run: Run | None = None
+        self._driving: asyncio.Task[None] | None = None
+        self._dies_at_turn: int | None = None
+        self._loop = VirtualLoop(order)
+        try:
+            self._understand(app)
+            self.streams.create((*streams, *(inputs or {})), partitions or {})
+            for stream, given in (inputs or {}).items():
+                for partition, records in enumerate(self.streams.by_partition(stream, given)):
+                    self.streams.append(stream, records, partition)
+        except BaseException:
+            self._loop.close()
+            raise
+
+    @property
+    def now_ms(self) -> int:
+        """The virtual wall clock, in ms since the epoch."""
+        return self._start_ms + round(self.elapsed_ms())
+
+    def elapsed_ms(self) -> float:
+        """Return how much virtual time has passed, in ms."""
+        return self._loop.time() * 1_000
+
+    def start(self, app: App | None = None) -> None:
+        """Begin, over what is committed; with another version of the application, if one is given."""
+        if not self.dead:
+            self.die()
+        if app is not None:
+            self._understand(app)
+            self.streams.create((), {})
+
+        async def begin() -> asyncio.Task[None]:
+            around = (*self._app.around, self.calls.around)
+            clock = _LoopTime(self)
+            self._run = Run(self.graph, self._app.options, around, self.environment, bind=self._sinks, clock=clock)
+            self._plan = self._run.plan
+            return asyncio.create_task(self._run.drive())
+
+        self.environment.revive()
+        self.dead = self.ended = False
+        try:
+            self._driving = self._call(lambda: self._loop.run_until_complete(begin()))
+        except Crash:
+            self.die()
+        self.proceed()
+
+    def proceed(self, length_s: float = 0, turns: int | None = None) -> None:
+        """Let happen what can happen in so much time, or in so many turns of it, and raise what the run failed with."""
+        if self._run is not None:
+            self._run.wake()
+        commits, until_s = self.environment.commits, self._loop.time() + length_s
+        if self._dies_at_turn is not None:
+            left = max(self._dies_at_turn - self._loop.turns, 1)
+            turns = left if turns is None else min(turns, left)
+        self._call(lambda: self._loop.proceed(until_s, turns))
+        if self.environment.commits > commits:
+            self.tell(f"committed {self.environment.commits - commits} times")
+        if self._driving is not None and self._driving.done():
+            self._see_end(self._driving)
+        if self._dies_at_turn is not None and self._loop.turns >= self._dies_at_turn:
+            self.die()
+
+    def finish(self) -> None:
+        """Let time pass until the run has ended or died; raises RuntimeError where it would not."""
+        commits, since_s = self.environment.commits, self._loop.time()
+        while not (self.ended or self.dead):
+            self.proceed(1)
+            if self.environment.commits > commits:
+                commits, since_s = self.environment.commits, self._loop.time()
+            elif self._loop.time() > since_s + STUCK_S:
+                waits_for = self.calls.all or "something that never happens"
+                raise RuntimeError(f"the run does not end: it waits for {waits_for}")
+
+    def stop(self) -> None:
+        """Drain, commit and end, however long that takes."""
+        if self._run is not None and not self.dead:
+            self._run.stop()
+            self.finish()
+
+    def doom(self, point: CrashPoint | None) -> None:
+        """Have the process die at a point from now on; None lets it live."""
+        self._dies_at_turn = None
+        if point is not None and point.when == "turn":
+            self._dies_at_turn = self._loop.turns + point.number
+        else:
+            self.environment.doom(point)
+
+    def die(self) -> None:
+        """End at once, with all that is under way; what is not committed never was."""
+
+        def cancel() -> None:
+            for patience_s in (0.0, PATIENCE_S):
+                left = asyncio.all_tasks(self._loop)
+                for task in left:
+                    task.cancel()
+                if left:
+                    self._loop.proceed(self._loop.time() + patience_s)
+
+        self.environment.die()
+        self._driving = self._run = self._dies_at_turn = None
+        if not self.dead:
+            self.tell("the process died")
+        self.dead = True
+        self._call(cancel)
+
+    def close(self) -> None:
+        """Release everything."""
+        if not self._loop.is_closed():
+            self.die()
+            self._loop.close()
+        if self._elsewhere is not None:
+            self._elsewhere.shutdown()
+
+    def tell(self, what: str) -> None:
+        """Add a line to the story of the test."""
+        self.story.append(f"{self.now_ms:>9,} ms  {what}")
+
+    def written(self) -> list[str]:
+        """Return the outputs and dead letter streams of the run."""
+        return [stream.name for stream in self._plan.streams if stream.role in ("output", "dead_letter")]
+
+    def stores(self, operator: str) -> Sequence[Any]:
+        """Return the live stores of an operator, task by task."""
+        return self._run.stores(operator) if self._run is not None else ()
+
+    def records(self, name: str) -> list[Record]:
+        """Return what an output got or a watched operator emitted, or what any other stream holds, if committed."""
+        stream = f"watch-{name}" if f"watch-{name}" in self._watch else name
+        if stream not in self._sinks:
+            return self.streams.records(stream)
+        positions = self.environment.checkpoints(self.graph.app).get(SHARED, Checkpoint(0)).outputs
+        return self.streams.written(stream, self._sinks[stream].rows(positions.get(stream, 0)))
+
+    def _understand(self, app: App) -> None:
+        graph = app.graph()
+        taps = {stream: _tap(graph, operator, stream) for stream, operator in self._watch.items()}
+        self._app = app
+        self.graph = graphs.build(graph.app, {**graph.specs, **taps})
+        self.calls = HeldCalls(self.graph.specs, self._answer)
+        self.streams = Streams(self.graph, self.environment, lambda: self.now_ms)
+        written = {output.stream for spec in self.graph.specs.values() for output in outputs_of(spec)}
+        self._sinks = {stream: self._sinks.get(stream, OutputSink()) for stream in written - self.streams.read}
+
+    def _see_end(self, driving: asyncio.Task[None]) -> None:
+        error = None if driving.cancelled() else driving.exception()
+        self._driving = None
+        if error is None:
+            self.ended = True
+            self.tell("the run ended")
+            return
+        if not isinstance(error, Crash):
+            self.tell(f"failed: {error}")
+        self.die()
+        if not isinstance(error, Crash):
+            raise error
+
+    def _answer(self, call: Call, answer: Answer) -> None:
+        if call.answered.done():
+            raise RuntimeError(f"{call!r} has ended already: it was answered, has timed out, or died with its run")
+        self.tell(f"{call!r} was answered")
+        call.answered.set_result(answer)
+        self.proceed()
+
+    def _call(self, function: Callable[[], T]) -> T:
+        """Call what runs the loop: in a thread where this one runs a loop already, as in a notebook."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return function()
+        if self._elsewhere is None:
+            self._elsewhere = ThreadPoolExecutor(1)
+        return self._elsewhere.submit(function).result()
+
+
+class _LoopTime:
+    """The clock of a run, which is the event loop's."""
+
+    def __init__(self, process: VirtualProcess) -> None:
+        self._process = process
+
+    def now_ms(self) -> int:
+        return self._process.now_ms
+
+    def elapsed_ms(self) -> float:
+        return self._process.elapsed_ms()
+
+
+def _tap(graph: Graph, operator: str, stream: str) -> SendTo:
+    """Return what takes along all that an operator emits."""
+    spec = graph.specs.get(operator)
+    if spec is None or spec.terminal:
+        known = ", ".join(id for id, each in graph.specs.items() if not each.terminal)
+        raise ValueError(f"watch has {operator!r}, which emits nothing; these operators of the app do: {known}")
+    return SendTo(parents=(spec,), site=spec.site, op_id=stream, output=Output(stream, Unchanged()))

@@ -1,0 +1,129 @@
+"""An event loop on which time passes only when it is told to, and nothing outside is ever waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+MOST_TURNS = 1_000_000
+"""Turns in which no time passes; who needs more never ends."""
+RESOLUTION_S = 1e-6
+"""What counts as the same time; a finer one would spin where the time is large."""
+
+NETWORK = (
+    *("create_connection", "create_server", "create_unix_connection", "create_datagram_endpoint", "getaddrinfo"),
+    *("sock_connect", "subprocess_exec", "subprocess_shell"),
+)
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Runs what is ready, then jumps to the next timer, but never beyond the time that it may come to.
+
+    With `order`, what is ready at the same time runs in an order that it draws. What would run in a thread runs at
+    once, on the loop.
+
+    >>> loop = VirtualLoop()
+    >>> _ = loop.call_later(3_600, print, "an hour has passed")
+    >>> loop.proceed(until_s=3_599)
+    >>> loop.proceed(until_s=7_200)
+    an hour has passed
+    >>> loop.close()
+    """
+
+    _ready: deque[asyncio.Handle]
+
+    def __init__(self, order: random.Random | None = None) -> None:
+        super().__init__()
+        self.turns = 0
+        self._order = order
+        self._now_s = self._until_s = 0.0
+        self._idle_turns = 0
+        self._last_turn: int | None = None
+        self._clock_resolution = RESOLUTION_S
+        self._selector = _NoSelector(self._wait)
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds."""
+        return self._now_s
+
+    def proceed(self, until_s: float | None = None, turns: int | None = None) -> None:
+        """Run everything that happens up to a time (now, if none is said), or only so many turns of it."""
+        self._until_s = self._now_s if until_s is None else until_s
+        self._last_turn = None if turns is None else self.turns + turns
+        self._idle_turns = 0
+        self.run_forever()
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *arguments: Any
+    ) -> asyncio.Future[T]:
+        """Call `func` on the loop, in a turn of its own."""
+        future: asyncio.Future[T] = self.create_future()
+
+        def call() -> None:
+            try:
+                result = func(*arguments)
+            except BaseException as error:
+                if not future.cancelled():
+                    future.set_exception(error)
+            else:
+                if not future.cancelled():
+                    future.set_result(result)
+
+        self.call_soon(call)
+        return future
+
+    def _wait(self, seconds: float | None) -> None:
+        """Stand in for waiting on files: let time pass up to the next timer, or stop."""
+        self.turns += 1
+        self._idle_turns += 1
+        if self._idle_turns > MOST_TURNS:
+            raise RuntimeError(f"something runs on and on: {MOST_TURNS:,} turns of the event loop at the same time")
+        if self._last_turn is not None and self.turns >= self._last_turn:
+            self.stop()
+        elif seconds is None or self._now_s + seconds > self._until_s + RESOLUTION_S:
+            self._now_s = max(self._now_s, self._until_s)
+            self.stop()
+        elif seconds > 0:
+            self._now_s += seconds
+            self._idle_turns = 0
+        if self._order is not None and len(self._ready) > 1:
+            ready = list(self._ready)
+            self._order.shuffle(ready)
+            self._ready.clear()
+            self._ready.extend(ready)
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """Do nothing: there are none."""
+
+    def _write_to_self(self) -> None:
+        """Do nothing: the loop never blocks, so nothing needs to wake it."""
+
+
+class _NoSelector:
+    """Waits for nothing but time."""
+
+    def __init__(self, wait: Callable[[float | None], None]) -> None:
+        self._wait = wait
+
+    def select(self, timeout: float | None) -> list[Any]:
+        self._wait(timeout)
+        return []
+
+
+def _refusing(name: str) -> Callable[..., Any]:
+    async def refuse(*arguments: Any, **named: Any) -> Any:
+        raise RuntimeError(
+            f"{name}: a test on virtual time has no network and no processes; give the pipeline a fake client, or "
+            "answer its calls in the test: run.hold('operator'), run.calls('operator')"
+        )
+
+    return refuse
+
+
+for _name in NETWORK:
+    setattr(VirtualLoop, _name, _refusing(_name))
