@@ -44,6 +44,7 @@ class Loop:
         clock: Clock,
         writer: Executor,
         threads: Executor | None = None,
+        poll_ms: float = POLL_MS,
     ) -> None:
         self.tasks = tasks
         self.committer = committer
@@ -52,6 +53,7 @@ class Loop:
         self.stopping = False
         self._broadcast = broadcast
         self._options = options
+        self._poll_ms = poll_ms
         self._clock = clock
         self._writer = writer
         self._threads = threads
@@ -251,7 +253,7 @@ class Loop:
 
     async def _wait(self) -> None:
         """Block until a call returns, a timer is due, or something may have been written."""
-        wait_ms = POLL_MS
+        wait_ms = self._poll_ms
         for task in self.tasks:
             for timer in task.timers:
                 wait_ms = min(wait_ms, max(timer.due_ms - self._clock.elapsed_ms(), 1.0))

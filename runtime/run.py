@@ -24,7 +24,7 @@ from runtime.clock import Clock, SystemClock, sleep_ms
 from runtime.commit import SHARED, STATE, Committer
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.functions import Around
-from runtime.loop import Loop
+from runtime.loop import POLL_MS, Loop
 from runtime.measure import measure
 from runtime.metrics import RunMetrics
 from runtime.rewind import check_rewind, check_state, meanings_of, rewind
@@ -51,11 +51,13 @@ class Run:
         state: State = None,
         until_now: bool = False,
         clock: Clock | None = None,
+        poll_ms: float = POLL_MS,
     ) -> None:
         check_rewind(from_start, state)
         self._graph = graph
         self._clock: Clock = clock or SystemClock()
         self._started = self._clock.elapsed_ms()
+        self._poll_ms = poll_ms
         self._data = data
         self._owned = isinstance(data, str | Path)
         self._environment = open_environment(data)
@@ -192,7 +194,9 @@ class Run:
         committer = Committer(self.plan.app, generation, self._graph, self._bindings, self._clock, positions)
         self._writer = ThreadPoolExecutor(1, "samza-dsl-writer")
         self._threads = Workers(options.threads) if options.threads else None
-        self._loop = Loop(self._tasks, broadcast, committer, options, self._clock, self._writer, self._threads)
+        self._loop = Loop(
+            self._tasks, broadcast, committer, options, self._clock, self._writer, self._threads, self._poll_ms
+        )
 
     def _ends(self) -> dict[tuple[str, int], int]:
         return {

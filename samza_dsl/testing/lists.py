@@ -32,13 +32,19 @@ class Watermark:
     ms: int
 
 
-def run(app: App, inputs: Mapping[str, Sequence[Any]], schedule: Schedule | None = None) -> dict[str, list[Any]]:
+def run(
+    app: App,
+    inputs: Mapping[str, Sequence[Any]],
+    schedule: Schedule | None = None,
+    *,
+    partitions: Mapping[str, int] | None = None,
+) -> dict[str, list[Any]]:
     """Run `app` on lists until they end, and return the values of its outputs and the bytes of its dead letters.
 
-    An input is a list of values or `Record`s, or a list of such lists, one per partition, for an input declared with
-    several `partitions`. Where records carry keys, as a table's do, they are (key, value) pairs or `Record`s. Streams
-    that are not given are empty. With a `schedule` records come in pieces, what is ready runs in another order, and
-    the process dies and begins again. Raises what the run fails with.
+    An input is a list of values or `Record`s, or a list of such lists, one per partition, for an input with several
+    `partitions`, by its declaration or as said here. Where records carry keys, as a table's do, they are (key, value)
+    pairs or `Record`s. Streams that are not given are empty. With a `schedule` records come in pieces, what is ready
+    runs in another order, and the process dies and begins again. Raises what the run fails with.
 
     >>> app = App("doubling")
     >>> app.input("numbers", value=int).map(lambda n: n * 2).send_to(app.output("doubles", value=int))
@@ -51,7 +57,7 @@ def run(app: App, inputs: Mapping[str, Sequence[Any]], schedule: Schedule | None
     chance = None if schedule is None else random.Random(schedule.seed)
     tables = {spec.stream for spec in app.graph().specs.values() if isinstance(spec, Table)}
     at_once = {stream: given for stream, given in inputs.items() if schedule is None or stream in tables}
-    process = VirtualProcess(app, at_once, streams=inputs, order=chance)
+    process = VirtualProcess(app, at_once, streams=inputs, partitions=partitions, order=chance)
     crashes = iter(plan.crashes)
 
     def begin_again() -> None:
@@ -93,13 +99,11 @@ def drive(
     >>> drive(lambda stream: stream.window(tumbling(seconds=1), count()), words)
     [Pane(key='x', start=0, end=1000, value=2)]
     """
-    seen = list(events)
-    carried = any(isinstance(event, Record) and event.key is not None for event in seen)
     app = App("drive")
     stream = app.input(
         "events",
         value=Tagged(),
-        key=Tagged() if carried and key is None else key,
+        key=Tagged() if key is None else key,
         timestamp=timestamp,
         max_disorder_ms=max_disorder_ms,
     )
@@ -107,7 +111,7 @@ def drive(
     process = VirtualProcess(app)
     try:
         process.start()
-        for event in seen:
+        for event in events:
             if isinstance(event, Watermark):
                 process.streams.append_watermark("events", event.ms)
             else:

@@ -25,6 +25,8 @@ from samza_dsl.testing.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 
+POLL_MS = 1_000
+"""Nobody but the test writes, and it wakes the run; so looking around is for what is due alone."""
 PATIENCE_S = 10.0
 """Virtual time in which calls that were cancelled may end."""
 STUCK_S = 3_600.0
@@ -86,8 +88,15 @@ class VirtualProcess:
 
         async def begin() -> asyncio.Task[None]:
             around = (*self._app.around, self.calls.around)
-            clock = _LoopTime(self)
-            self._run = Run(self.graph, self._app.options, around, self.environment, bind=self._sinks, clock=clock)
+            self._run = Run(
+                self.graph,
+                self._app.options,
+                around,
+                self.environment,
+                bind=self._sinks,
+                clock=_LoopTime(self),
+                poll_ms=min(POLL_MS, self._app.options.commit_interval_ms),
+            )
             self._plan = self._run.plan
             return asyncio.create_task(self._run.drive())
 
@@ -109,7 +118,8 @@ class VirtualProcess:
             turns = left if turns is None else min(turns, left)
         self._call(lambda: self._loop.proceed(until_s, turns))
         if self.environment.commits > commits:
-            self.tell(f"committed {self.environment.commits - commits} times")
+            number = self.environment.commits - commits
+            self.tell("committed" if number == 1 else f"committed {number} times")
         if self._driving is not None and self._driving.done():
             self._see_end(self._driving)
         if self._dies_at_turn is not None and self._loop.turns >= self._dies_at_turn:
@@ -172,7 +182,8 @@ class VirtualProcess:
 
     def written(self) -> list[str]:
         """Return the outputs and dead letter streams of the run."""
-        return [stream.name for stream in self._plan.streams if stream.role in ("output", "dead_letter")]
+        roles = ("output", "dead_letter")
+        return [stream.name for role in roles for stream in self._plan.streams if stream.role == role]
 
     def stores(self, operator: str) -> Sequence[Any]:
         """Return the live stores of an operator, task by task."""
@@ -218,9 +229,7 @@ class VirtualProcess:
 
     def _call(self, function: Callable[[], T]) -> T:
         """Call what runs the loop: in a thread where this one runs a loop already, as in a notebook."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if not _runs_a_loop():
             return function()
         if self._elsewhere is None:
             self._elsewhere = ThreadPoolExecutor(1)
@@ -247,3 +256,11 @@ def _tap(graph: Graph, operator: str, stream: str) -> SendTo:
         known = ", ".join(id for id, each in graph.specs.items() if not each.terminal)
         raise ValueError(f"watch has {operator!r}, which emits nothing; these operators of the app do: {known}")
     return SendTo(parents=(spec,), site=spec.site, op_id=stream, output=Output(stream, Unchanged()))
+
+
+def _runs_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

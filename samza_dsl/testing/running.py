@@ -80,6 +80,11 @@ class TestRun:
         self._read_to: dict[str, dict[int | None, int]] = {}
 
     @property
+    def name(self) -> str:
+        """The name of the application."""
+        return self._process.graph.app
+
+    @property
     def now_ms(self) -> int:
         """The virtual wall clock, in ms since the epoch."""
         return self._process.now_ms
@@ -171,7 +176,7 @@ class TestRun:
     def stop(self) -> None:
         """Stop as on Ctrl-C: what is in flight completes and is committed, however long that takes.
 
-        Raises RuntimeError where it does not complete, as when calls wait for the test.
+        Calls that wait for the test time out. Raises RuntimeError where nothing is committed for an hour.
         """
         self._process.stop()
 

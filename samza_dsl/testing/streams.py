@@ -66,8 +66,9 @@ class Streams:
         named = (name for name, spec in self._inputs.items() if not spec.is_pattern)
         for stream in (*named, *partitions, *streams):
             spec = self.read_as(stream)
-            count = partitions.get(stream, spec.partitions or 1)
-            self._environment.create_stream(stream, StreamConfig(partitions=count, compacted=isinstance(spec, Table)))
+            count, keyed = partitions.get(stream, spec.partitions or 1), spec.key_of is None
+            config = StreamConfig(partitions=count, compacted=isinstance(spec, Table) and keyed)
+            self._environment.create_stream(stream, config)
 
     def read_as(self, stream: str) -> Input:
         """Return the input that reads a stream, by its name or a pattern; raises ValueError where none does."""
@@ -80,6 +81,9 @@ class Streams:
 
     def partitions(self, stream: str) -> int:
         """Return how many partitions a stream has."""
+        if stream not in self._environment.streams():
+            known = ", ".join(sorted({*self._outputs, *self._environment.streams()}))
+            raise ValueError(f"the app has no stream {stream!r}; it has {known}")
         return self._environment.streams()[stream].partitions
 
     def inputs(self) -> list[str]:
@@ -92,7 +96,8 @@ class Streams:
 
         For an input whose records carry keys, what is no `Record` is a (key, value) pair.
         """
-        spec, count = self.read_as(stream), self.partitions(stream)
+        spec = self.read_as(stream)
+        count = self.partitions(stream)
         parts = list(given) if count > 1 else [given]
         if len(parts) != count:
             raise ValueError(f"{stream!r} has {count} partitions, and there are {len(parts)} lists; give one for each")
@@ -100,8 +105,8 @@ class Streams:
 
     def append(self, stream: str, records: Sequence[Record], partition: int | None = None) -> None:
         """Append records as one batch to a partition; without one to that of each one's key."""
-        count = self.partitions(stream)
         batch = self._encoded(stream, records)
+        count = self.partitions(stream)
         keys = batch.keys or [None] * len(records)
         places = [partition if partition is not None else 0 if key is None else murmur2(key) % count for key in keys]
         self._environment.append(
@@ -155,9 +160,6 @@ class Streams:
         return [_letter(row) for row in self._rows(stream)]
 
     def _rows(self, stream: str) -> list[Stored]:
-        if stream not in self._environment.streams():
-            known = ", ".join(sorted({*self._outputs, *self._environment.streams()}))
-            raise ValueError(f"the app has no stream {stream!r}; it has {known}")
         return [
             row for place in range(self.partitions(stream)) for row in records_from(self._environment, stream, place, 0)
         ]
@@ -166,13 +168,9 @@ class Streams:
         spec = self.read_as(stream)
         encode_key = (spec.key or Tagged()).encode
         encode = spec.value.encode
-        keys = [
-            spec.key_of(one.value) if one.key is None and spec.key_of and isinstance(spec, Table) else one.key
-            for one in records
-        ]
         return Batch(
             [None if one.value is None and isinstance(spec, Table) else encode(one.value) for one in records],
-            [None if key is None else encode_key(key) for key in keys],
+            [None if one.key is None else encode_key(one.key) for one in records],
             [self._now_ms() if one.timestamp is None else one.timestamp for one in records],
         )
 

@@ -14,6 +14,8 @@ MOST_TURNS = 1_000_000
 """Turns in which no time passes; who needs more never ends."""
 RESOLUTION_S = 1e-6
 """What counts as the same time; a finer one would spin where the time is large."""
+MOMENT_S = 1e-12
+"""What keeps timers for the same time in order."""
 
 NETWORK = (
     *("create_connection", "create_server", "create_unix_connection", "create_datagram_endpoint", "getaddrinfo"),
@@ -42,7 +44,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.turns = 0
         self._order = order
         self._now_s = self._until_s = 0.0
-        self._idle_turns = 0
+        self._idle_turns = self._asked = 0
         self._last_turn: int | None = None
         self._clock_resolution = RESOLUTION_S
         self._selector = _NoSelector(self._wait)
@@ -57,6 +59,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._last_turn = None if turns is None else self.turns + turns
         self._idle_turns = 0
         self.run_forever()
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, **how: Any
+    ) -> asyncio.TimerHandle:
+        """Call at a time; what is to be called at the same time is called in the order of asking."""
+        self._asked += 1
+        return super().call_at(when + self._asked * MOMENT_S, callback, *args, **how)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *arguments: Any
@@ -90,7 +99,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.stop()
         elif seconds > 0:
             self._now_s += seconds
-            self._idle_turns = 0
+            self._idle_turns = self._asked = 0
         if self._order is not None and len(self._ready) > 1:
             ready = list(self._ready)
             self._order.shuffle(ready)

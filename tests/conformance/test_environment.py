@@ -9,6 +9,7 @@ from runtime.systems.base import END, Append, Commit, Control, Offsets, StateWri
 from runtime.systems.compaction import TOMBSTONE_MS
 from runtime.systems.log import LogEnvironment
 from runtime.systems.memory import MemoryEnvironment
+from samza_dsl.testing.environment import MortalEnvironment
 from tests.simulation.directory import Directory, SimulatedLog
 
 
@@ -27,12 +28,14 @@ def clock():
     return Clock()
 
 
-@pytest.fixture(params=["log", "memory", "simulated"])
+@pytest.fixture(params=["log", "memory", "mortal", "simulated"])
 def environment(request, tmp_path, clock):
     if request.param == "log":
         environment = LogEnvironment(tmp_path, now_ms=clock)
     elif request.param == "memory":
         environment = MemoryEnvironment(now_ms=clock)
+    elif request.param == "mortal":
+        environment = MortalEnvironment(now_ms=clock)
     else:
         environment = SimulatedLog(Directory(), now_ms=clock)
     yield environment

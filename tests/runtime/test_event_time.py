@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.base import Batch
+from runtime.systems.base import OUTSIDE, Append, Control, StreamConfig
 from runtime.systems.lists import ListSink, ListSource
 from samza_dsl import App, Options, collect, count, dead_letter, every, tumbling
 from tests.scale import scale
@@ -50,6 +52,36 @@ def test_what_is_late_depends_on_its_source_partition_alone(parts, crashes, diso
             highest = event.at if highest is None else max(highest, event.at)
     assert Counter(number for pane in numbers_in(environment) for number in pane) == in_time
     assert sum(len(part) for part in rows_of(environment, "late")) == sum(late.values())
+
+
+said = st.tuples(st.sampled_from(("record", "watermark")), st.integers(0, 300))
+
+
+@given(st.lists(said, max_size=20), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)))
+@settings(max_examples=scale(60, 500, 20_000))
+def test_what_a_producer_says_of_event_time_holds_for_what_comes_after_it(events, crashes, disorder, batch_records):
+    def app():
+        app = App("told", Options(batch_records=batch_records, max_uncommitted=2))
+        stream = app.input("in", value=int, key=lambda n: 0, timestamp=lambda n: n, max_disorder_ms=disorder)
+        panes = stream.window(tumbling(milliseconds=50), collect(), late=dead_letter("late"))
+        panes.map(lambda pane: pane.value).send_to(app.output("out", value=list))
+        return app
+
+    environment = memory()
+    environment.create_stream("in", StreamConfig())
+    in_time, late, watermark = Counter(), Counter(), 0
+    for kind, at in events:
+        if kind == "watermark":
+            environment.append([Append("in", 0, Batch([]), Control(OUTSIDE, at))])
+            watermark = max(watermark, at)
+            continue
+        environment.append([Append("in", 0, Batch([msgspec.json.encode(at)]))])
+        (late if at - at % 50 + 50 <= watermark else in_time)[at] += 1
+        watermark = max(watermark, at - disorder)
+    environment.end_stream("in")
+    run_through(app, environment, crashes)
+    assert Counter(number for pane in numbers_in(environment) for number in pane) == in_time
+    assert sum(map(len, rows_of(environment, "late"))) == sum(late.values())
 
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=8), min_size=1, max_size=4), crashes)

@@ -5,14 +5,14 @@ import asyncio
 from runtime.run import Run
 from runtime.systems.lists import ListSource
 from runtime.systems.memory import MemoryEnvironment
-from samza_dsl import App, Options, count, skip, testing, tumbling
+from samza_dsl import App, Options, count, skip, tumbling
 
 
 def finished(app, partitions=1, **inputs):
     bind = {name: ListSource(values, partitions=partitions) for name, values in inputs.items()}
     environment = MemoryEnvironment()
     run = Run(app.graph(), app.options, app.around, environment, bind=bind)
-    testing._to_the_end(run)
+    asyncio.run(run.drive())
     return run.metrics()
 
 

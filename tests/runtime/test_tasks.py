@@ -15,6 +15,7 @@ from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
 from samza_dsl import App, Options, dead_letter, every, retry, skip, testing
 from samza_dsl.records import records_from
+from tests.real_time import run_in_real_time
 from tests.simulation.loop import rest, simulate
 
 
@@ -71,7 +72,7 @@ FORMS = pytest.mark.parametrize("form", ["plain", "async", "back"])
 @FORMS
 def test_a_message_is_processed(app, numbers, out, form):
     app.task(numbers, the_three(sending)(form, out), outputs=[out], op_id="task")
-    assert testing.run(app, {"numbers": [1, 2, 3]})["out"] == [10, 20, 30]
+    assert run_in_real_time(app, {"numbers": [1, 2, 3]})["out"] == [10, 20, 30]
 
 
 def summing(out):
@@ -89,7 +90,7 @@ def summing(out):
 def test_state_is_read_written_listed_and_deleted(app, numbers, form):
     out = app.output("out")
     app.task(numbers, the_three(summing)(form, out), outputs=[out], op_id="task")
-    found = testing.run(app, {"numbers": [1, 2, 3]})["out"]
+    found = run_in_real_time(app, {"numbers": [1, 2, 3]})["out"]
     assert [total for total, _, _ in found] == [1, 3, 6]
     assert [set(keys) for _, keys, _ in found] == [{"sum", 1}, {"sum", 1}, {"sum", 1, 3}]
     assert {gone for _, _, gone in found} == {"never"}
@@ -158,7 +159,7 @@ def run_on_threads(app, values):
     sinks = {stream.name: ListSink() for stream in app.plan().streams if stream.role == "output"}
     environment = MemoryEnvironment()
     run = Run(app.graph(), app.options, (), environment, bind={"numbers": ListSource(values), **sinks})
-    testing._to_the_end(run)
+    asyncio.run(run.drive())
     return run, sinks, environment
 
 
@@ -180,7 +181,7 @@ def test_an_output_has_the_partitions_that_it_declares(app, numbers):
     app.task(numbers, process, outputs=[out], op_id="task")
     environment = MemoryEnvironment()
     run = Run(app.graph(), app.options, (), environment, bind={"numbers": ListSource([*range(20)])})
-    testing._to_the_end(run)
+    asyncio.run(run.drive())
     assert environment.streams()["out"].partitions == 3
     found = [[record.value for record in records_from(environment, "out", part, 0)] for part in range(3)]
     assert all(found)
@@ -239,7 +240,7 @@ def test_a_failed_call_becomes_a_dead_letter(app, numbers, out, form):
 def test_a_failed_call_ends_the_run(app, numbers, out, form):
     app.task(numbers, the_three(failing)(form, out), outputs=[out], op_id="task")
     with pytest.raises(OperatorFailure, match=r"task 'task' at .*test_tasks.py:\d+: ValueError: two, on .*numbers/0"):
-        testing.run(app, {"numbers": [1, 2, 3]})
+        run_in_real_time(app, {"numbers": [1, 2, 3]})
 
 
 @FORMS
@@ -256,7 +257,7 @@ def test_a_call_is_made_again(app, numbers, out, form):
         return process
 
     app.task(numbers, the_three(make)(form, out), outputs=[out], op_id="task", on_error=retry(3, then=skip))
-    assert testing.run(app, {"numbers": [1]})["out"] == [1]
+    assert run_in_real_time(app, {"numbers": [1]})["out"] == [1]
     assert tries == [1, 1, 1]
 
 
@@ -472,7 +473,7 @@ def test_state_is_there_after_a_restart(app, numbers, out):
     environment, sink = MemoryEnvironment(), ListSink()
     for values in ([1, 2], [1, 2, 3]):
         run = Run(app.graph(), app.options, (), environment, bind={"numbers": ListSource(values), "out": sink})
-        testing._to_the_end(run)
+        asyncio.run(run.drive())
     assert sink.values == [1, 3, 6]
 
 
@@ -489,5 +490,5 @@ def test_memory_state_does_not_outlive_the_run(app, numbers, out):
     environment, sink = MemoryEnvironment(), ListSink()
     for values in ([1, 2], [1, 2, 3]):
         run = Run(app.graph(), app.options, (), environment, bind={"numbers": ListSource(values), "out": sink})
-        testing._to_the_end(run)
+        asyncio.run(run.drive())
     assert sink.values == [1, 3, 3]

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from runtime.errors import OperatorFailure
-from samza_dsl import App, Options, retry, testing
+from samza_dsl import App, Options, retry
+from tests.real_time import run_in_real_time
 
 ALONE_S = 20
 
@@ -15,7 +16,7 @@ def test_tasks_run_side_by_side():
     app = App("threads", Options(threads=2))
     numbers = app.input("numbers", value=int, partitions=2)
     numbers.map(lambda n: (both.wait(), n)[1]).send_to(app.output("out", value=int))
-    assert sorted(testing.run(app, {"numbers": [[1], [2]]})["out"]) == [1, 2]
+    assert sorted(run_in_real_time(app, {"numbers": [[1], [2]]})["out"]) == [1, 2]
 
 
 def test_a_task_is_in_one_thread_at_a_time_and_keeps_its_order():
@@ -31,7 +32,7 @@ def test_a_task_is_in_one_thread_at_a_time_and_keeps_its_order():
     numbers = app.input("numbers", value=int, partitions=3)
     numbers.map(alone).send_to(app.output("out", value=int))
     parts = [list(range(part, 300, 3)) for part in range(3)]
-    out = testing.run(app, {"numbers": parts})["out"]
+    out = run_in_real_time(app, {"numbers": parts})["out"]
     assert [[n for n in out if n % 3 == part] for part in range(3)] == parts
 
 
@@ -43,7 +44,7 @@ def test_state_can_be_used_there():
     app = App("threads", Options(threads=2, batch_records=3))
     numbers = app.input("numbers", value=int, partitions=2, key=lambda n: n % 2, timestamp=lambda n: n)
     numbers.process(count).send_to(app.output("out", value=int))
-    out = testing.run(app, {"numbers": [list(range(0, 40, 2)), list(range(1, 41, 2))]})["out"]
+    out = run_in_real_time(app, {"numbers": [list(range(0, 40, 2)), list(range(1, 41, 2))]})["out"]
     assert sorted(out) == sorted([*range(1, 21), *range(1, 21)])
 
 
@@ -51,7 +52,7 @@ def test_what_a_thread_raises_ends_the_run_with_the_operator_named():
     app = App("threads", Options(threads=2))
     app.input("numbers", value=int).map(lambda n: 1 // n).send_to(app.output("out", value=int))
     with pytest.raises(OperatorFailure, match=r"map 'map-numbers' at .*test_threads\.py.*ZeroDivisionError"):
-        testing.run(app, {"numbers": [1, 0]})
+        run_in_real_time(app, {"numbers": [1, 0]})
 
 
 def test_retries_may_wait_in_a_thread():
@@ -64,7 +65,7 @@ def test_retries_may_wait_in_a_thread():
     app = App("threads", Options(threads=1))
     numbers = app.input("numbers", value=int)
     numbers.map(flaky, on_error=retry(2, backoff_ms=1)).send_to(app.output("out", value=int))
-    assert testing.run(app, {"numbers": [5]})["out"] == [1]
+    assert run_in_real_time(app, {"numbers": [5]})["out"] == [1]
 
 
 @pytest.mark.parametrize("through", ["map", "sink", "builtin"])
@@ -79,6 +80,6 @@ def test_a_call_that_hangs_is_noticed(through):
         numbers.map(hanging).send_to(app.output("out"))
     try:
         with pytest.raises(OperatorFailure, match="has not returned after blocking_timeout_ms=50"):
-            testing.run(app, {"numbers": [7]})
+            run_in_real_time(app, {"numbers": [7]})
     finally:
         forever.set()

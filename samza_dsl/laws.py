@@ -1,0 +1,130 @@
+"""What Hypothesis draws to test an application by laws: records, disorder, partitions, schedules and crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+try:
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise ImportError("samza_dsl.laws needs Hypothesis: install samza-dsl[laws], or hypothesis itself") from error
+
+from operators.io import Input
+from samza_dsl.app import App
+from samza_dsl.testing import CrashPoint, Record, Schedule
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+SEEDS = 1_000
+"""Schedules that differ by their seed."""
+
+
+def keys(number: int = 3) -> st.SearchStrategy[str]:
+    """Draw one of a few keys, so that records meet under one key.
+
+    >>> from hypothesis import find
+    >>> find(keys(), lambda key: key != "a")
+    'b'
+    """
+    return st.sampled_from([*map(chr, range(ord("a"), ord("a") + number))])
+
+
+@st.composite
+def events(
+    draw: st.DrawFn,
+    make: Callable[[Any, int], st.SearchStrategy[V] | V],
+    *,
+    keys: st.SearchStrategy[Any] | Sequence[Any] = ("a", "b", "c"),
+    step_ms: int = 1_000,
+    max_disorder_ms: int = 0,
+    late_ms: int = 0,
+    max_size: int = 20,
+) -> list[V]:
+    """Draw values in the order of their arrival: `make(key, at_ms)` returns one, or a strategy for it.
+
+    From one to the next, time goes on by up to `step_ms`. A value may be behind by up to `max_disorder_ms`, which is
+    what the input allows, and by up to `late_ms` more.
+
+    >>> from hypothesis import find
+    >>> find(events(lambda key, at_ms: (key, at_ms)), lambda found: len(found) == 2 and found[1][1] > 10)
+    [('a', 0), ('a', 11)]
+    """
+    of_keys = keys if isinstance(keys, st.SearchStrategy) else st.sampled_from(keys)
+    behind = st.integers(0, max_disorder_ms + late_ms)
+    found, now_ms = [], 0
+    for key, step, back in draw(st.lists(st.tuples(of_keys, st.integers(0, step_ms), behind), max_size=max_size)):
+        now_ms += step
+        made = make(key, max(now_ms - back, 0))
+        found.append(draw(made) if isinstance(made, st.SearchStrategy) else made)
+    return found
+
+
+def records(values: st.SearchStrategy[V], **how: Any) -> st.SearchStrategy[list[Record]]:
+    """Draw `Record`s with keys and timestamps, in the order of their arrival; `how` is as that of `events`.
+
+    >>> from hypothesis import find
+    >>> find(records(st.integers()), lambda found: len(found) == 1)
+    [Record(value=0, key='a', timestamp=0, partition=None, offset=None)]
+    """
+    return events(lambda key, at_ms: values.map(lambda value: Record(value, key, at_ms)), **how)
+
+
+@st.composite
+def partitioned(draw: st.DrawFn, values: st.SearchStrategy[list[V]], partitions: int) -> list[list[V]]:
+    """Divide what `values` draws among partitions, each of which keeps its order.
+
+    >>> from hypothesis import find
+    >>> find(partitioned(st.just([1, 2, 3]), 2), lambda parts: parts[1] == [2])
+    [[1, 3], [2]]
+    """
+    parts: list[list[V]] = [[] for _ in range(partitions)]
+    for value in draw(values):
+        parts[draw(st.integers(0, partitions - 1))].append(value)
+    return parts
+
+
+def inputs(app: App, streams: Mapping[str, st.SearchStrategy[list[Any]]]) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw what `testing.run` takes: the values of each stream, in as many partitions as the app says.
+
+    Raises ValueError where the app does not read one of the streams.
+
+    >>> from hypothesis import find
+    >>> app = App("doubling")
+    >>> app.input("numbers", value=int, partitions=2).send_to(app.output("doubles", value=int))
+    >>> find(inputs(app, {"numbers": st.lists(st.integers())}), lambda given: given["numbers"][1])
+    {'numbers': [[], [0]]}
+    """
+    declared = {spec.stream: spec.partitions or 1 for spec in app.graph().specs.values() if isinstance(spec, Input)}
+    unknown = set(streams) - set(declared)
+    if unknown:
+        raise ValueError(f"the app reads no {', '.join(sorted(unknown))}; it reads {', '.join(sorted(declared))}")
+    return st.fixed_dictionaries(
+        {
+            stream: values if declared[stream] == 1 else partitioned(values, declared[stream])
+            for stream, values in streams.items()
+        }
+    )
+
+
+def crash_points() -> st.SearchStrategy[CrashPoint]:
+    """Draw a moment at which a run dies.
+
+    >>> from hypothesis import find
+    >>> find(crash_points(), lambda point: point.when == "after_commit" and point.number > 1)
+    CrashPoint(when='after_commit', number=2)
+    """
+    at_commits = st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit")), st.integers(1, 5))
+    return at_commits | st.builds(CrashPoint, st.just("turn"), st.integers(1, 100))
+
+
+def schedules(max_crashes: int = 3) -> st.SearchStrategy[Schedule]:
+    """Draw how records come, what runs first, and where the process dies, up to `max_crashes` times.
+
+    >>> from hypothesis import find
+    >>> find(schedules(), lambda schedule: schedule.seed > 2)
+    Schedule(seed=3, crashes=())
+    """
+    crashes = st.lists(crash_points(), max_size=max_crashes).map(tuple)
+    return st.builds(Schedule, st.integers(0, SEEDS), crashes)

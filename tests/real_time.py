@@ -1,0 +1,21 @@
+"""Runs on a real event loop, for what is about other threads: these can't be hurried by a virtual clock."""
+
+import asyncio
+
+from runtime.run import Run
+from runtime.systems.lists import ListSink, ListSource
+from runtime.systems.memory import MemoryEnvironment
+from samza_dsl import App
+
+
+def run_in_real_time(app: App, inputs):
+    """Run `app` on lists until they end, as `testing.run` does, and return the values of its outputs."""
+    sinks = {stream.name: ListSink() for stream in app.plan().streams if stream.role == "output"}
+    sources = {
+        stream.name: ListSource(inputs[stream.name], partitions=stream.partitions or 1)
+        for stream in app.plan().streams
+        if stream.role == "input"
+    }
+    run = Run(app.graph(), app.options, app.around, MemoryEnvironment(), bind=sources | sinks)
+    asyncio.run(run.drive())
+    return {name: sink.values for name, sink in sinks.items()}

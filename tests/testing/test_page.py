@@ -1,0 +1,35 @@
+"""The stories of docs/testing.md are true."""
+
+import re
+
+from tests.source import ROOT
+
+PAGE = ROOT / "docs" / "testing.md"
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMES = re.compile(r"`(testing|run|call|laws)\.(\w+)")
+
+pytest_plugins = ["pytester"]
+
+
+def test_every_story_of_the_page_passes(pytester):
+    pytester.makepyprojecttoml("[tool.pytest.ini_options]\nfilterwarnings = ['error']")
+    pytester.makepyfile(test_page="\n\n".join(FENCE.findall(PAGE.read_text())))
+    result = pytester.runpytest_subprocess("-p", "pytest_samza_dsl", "-p", "no:asyncio", "-p", "no:cacheprovider")
+    stories = len(re.findall("^def test_", PAGE.read_text(), re.MULTILINE))
+    assert stories > 5
+    result.assert_outcomes(passed=stories + 1 + 9)  # one has two moments, one ten schedules
+
+
+def test_the_page_names_all_that_there_is():
+    from samza_dsl import laws, testing
+
+    kinds = {"testing": testing, "run": testing.TestRun, "call": testing.Call, "laws": laws}
+    named = set(NAMES.findall(PAGE.read_text()))
+    assert [(kind, name) for kind, name in named if not hasattr(kinds[kind], name)] == []
+    table = PAGE.read_text().partition("## All of it")[2]
+    steps = {name for name in vars(testing.TestRun) if not name.startswith("_")}
+    assert steps - set(re.findall(r"`run\.(\w+)", table)) == set()
+
+
+def test_the_readme_leads_here():
+    assert "(docs/testing.md)" in (ROOT / "README.md").read_text()
