@@ -59,6 +59,7 @@ class VirtualProcess:
         self._driving: asyncio.Task[None] | None = None
         self._dies_at_turn: int | None = None
         self._loop = VirtualLoop(order)
+        self._loop.set_exception_handler(self._hear)
         try:
             self._understand(app)
             self.streams.create((*streams, *(inputs or {})), partitions or {})
@@ -219,6 +220,12 @@ class VirtualProcess:
         self.die()
         if not isinstance(error, Crash):
             raise error
+
+    def _hear(self, loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
+        """Take note of an error that nobody awaits; a crash is none, since its process awaits nothing any more."""
+        if not isinstance(told.get("exception"), Crash):
+            self.tell(f"{told['message']}: {told.get('exception')!r}")
+            loop.default_exception_handler(told)
 
     def _answer(self, call: Call, answer: Answer) -> None:
         if call.answered.done():
