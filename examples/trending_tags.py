@@ -66,7 +66,7 @@ jobs = updates.filter(lambda update: update.field == "job").flat_map(job_tags)
     .partition_by(lambda tag: tag, op_id="by-tag")
     .process(count_tag, init=int, op_id="counter")
     .window_all(tumbling(seconds=10), fold(dict, highest_counts, finish=top_tags), op_id="top-tags")
-    .send_to(app.output("trending-tags", value=Pane[bytes, list[TagCount]]))
+    .send_to(app.output("trending-tags", value=Pane[None, list[TagCount]]))
 )
 
 
