@@ -16,7 +16,21 @@ Answer = Callable[[], Any]
 class Call:
     """An async call that waits for the test: `argument` is what the operator was called with.
 
-    It ends by `returns`, `fails` or `completes`; or by itself, when it times out or the run dies.
+    It ends by `returns`, `fails` or `completes`; or by itself, when it times out or the run dies. Any of the three lets
+    the run go on, and raises RuntimeError where the call has ended already.
+
+    >>> from samza_dsl import App, testing
+    >>> app = App("asking")
+    >>> async def ask(question):
+    ...     raise ConnectionError("a test asks nobody")
+    >>> app.input("questions", value=str).async_flat_map(ask, op_id="ask").send_to(app.output("answers", value=str))
+    >>> with testing.running(app) as run:
+    ...     run.hold("ask")
+    ...     run.send("questions", "When?")
+    ...     [call] = run.calls("ask")
+    ...     call.returns(f"{call.argument} Now.")
+    ...     print(run.read("answers"))
+    ['When? Now.']
     """
 
     def __init__(self, operator: str, argument: Any, answer: Callable[[Call, Answer], None]) -> None:

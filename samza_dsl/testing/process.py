@@ -14,6 +14,7 @@ from planner.graph import Graph
 from runtime.bindings import outputs_of
 from runtime.checkpoint import Checkpoint
 from runtime.commit import SHARED
+from runtime.metrics import RunMetrics
 from runtime.run import Run
 from runtime.systems.lists import Unchanged
 from samza_dsl.app import App
@@ -185,6 +186,12 @@ class VirtualProcess:
         """Return the outputs and dead letter streams of the run."""
         roles = ("output", "dead_letter")
         return [stream.name for role in roles for stream in self._plan.streams if stream.role == role]
+
+    def metrics(self) -> RunMetrics:
+        """Return the numbers of the run."""
+        if self._run is None:
+            raise RuntimeError("the process is dead; run.restart() begins another one")
+        return self._run.metrics()
 
     def stores(self, operator: str) -> Sequence[Any]:
         """Return the live stores of an operator, task by task."""

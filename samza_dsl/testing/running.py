@@ -11,6 +11,7 @@ from operators.base import MIN_TIMESTAMP
 from operators.window import Pane
 from operators.window_types import duration_ms
 from runtime.checkpoint import Position
+from runtime.metrics import RunMetrics
 from samza_dsl.app import App
 from samza_dsl.testing.environment import CrashPoint
 from samza_dsl.testing.held_calls import Call
@@ -219,6 +220,10 @@ class TestRun:
         """Return the event time (ms) of an input's partition, as of the last commit; None before it has any."""
         watermark = self._position(stream, partition).watermark
         return None if watermark == MIN_TIMESTAMP else watermark
+
+    def metrics(self) -> RunMetrics:
+        """Return the numbers of the run, such as how many records were skipped; raises RuntimeError when it is dead."""
+        return self._process.metrics()
 
     def _holdings(self) -> Holdings:
         return Holdings(self._process.graph, self._process.environment, self._process.stores)

@@ -41,6 +41,21 @@ def test_tags_of_skills_and_jobs_count_together():
     assert second.value == [trending.TagCount("sql", 2)]
 
 
+def test_a_window_is_over_when_an_update_of_the_next_one_comes():
+    trending = example("trending_tags")
+    with testing.running(trending.app) as run:
+        run.send("profile-updates", trending.Update(0, "skills", "SQL"), trending.Update(9_999, "job", "SQL Developer"))
+        [still_open] = run.panes("top-tags")
+        assert still_open.value == [trending.TagCount("sql", 2), trending.TagCount("developer", 1)]
+        assert run.read("trending-tags") == []
+        assert run.state("counter") == {"sql": 2, "developer": 1}
+        run.crash()
+        run.restart()
+        run.send("profile-updates", trending.Update(10_000, "skills", "Java"))
+        [pane] = run.read("trending-tags")
+        assert pane == still_open
+
+
 def test_as_a_program_it_prints_a_line_per_window():
     done = subprocess.run([sys.executable, EXAMPLES / "trending_tags.py"], capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 6

@@ -5,18 +5,15 @@ import threading
 
 import pytest
 
-from operators.base import Batch
-from runtime.clock import LoopClock
 from runtime.errors import OperatorFailure
 from runtime.run import Run
-from runtime.serdes import Tagged
-from runtime.systems.base import Append
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
 from samza_dsl import App, Options, dead_letter, every, retry, skip, testing
 from samza_dsl.records import records_from
+from samza_dsl.testing import Record
 from tests.real_time import run_in_real_time
-from tests.simulation.loop import rest, simulate
+from tests.simulation.loop import rest
 
 
 @pytest.fixture
@@ -108,20 +105,6 @@ def test_items_come_in_the_order_of_the_encoded_keys(app, numbers):
     assert testing.run(app, {"numbers": [1]})["out"] == [[("a", "A"), ("b", "B"), ("c", "C")]]
 
 
-def run_on(app, values, clock=None, keys=None):
-    """Run on lists in virtual time; return the run and the sinks of the outputs."""
-    sinks = {stream.name: ListSink() for stream in app.plan().streams if stream.role == "output"}
-    source = ListSource(values, keys=keys)
-    environment = MemoryEnvironment()
-
-    async def main():
-        run = Run(app.graph(), app.options, (), environment, bind={"numbers": source, **sinks}, clock=LoopClock())
-        await run.drive()
-        return run
-
-    return simulate(main), sinks, environment
-
-
 def test_an_envelope_has_all_of_a_message(app):
     seen = []
     numbers = app.input("numbers", value=int, key=str, timestamp=lambda n: n * 100)
@@ -130,7 +113,7 @@ def test_an_envelope_has_all_of_a_message(app):
         seen.append((message.key, message.value, message.timestamp, message.stream, message.partition, message.offset))
 
     app.task(numbers, process, op_id="task")
-    run_on(app, [7, 8], keys=[b"a", None])
+    testing.run(app, {"numbers": [("a", 7), (None, 8)]})
     assert seen == [("a", 7, 700, "numbers", 0, 0), (None, 8, 800, "numbers", 0, 1)]
 
 
@@ -147,7 +130,7 @@ def test_messages_go_to_several_outputs_with_key_and_time(app, numbers, form):
         return process
 
     app.task(numbers, the_three(make)(form, keyed, plain), outputs=[keyed, plain], op_id="task")
-    _, sinks, _ = run_on_threads(app, [1, 2]) if form == "back" else run_on(app, [1, 2])
+    _, sinks, _ = run_on_threads(app, [1, 2])
     assert sinks["keyed"].values == [1, -1, 2, -2]
     assert sinks["keyed"].keys == [b"k1", None, b"k2", None]
     assert sinks["keyed"].timestamps == [5, 1, 5, 2]
@@ -168,8 +151,8 @@ def test_a_key_is_not_lost_where_the_output_declares_none(app, numbers, out):
         context.send(out, message.value, key="k")
 
     app.task(numbers, process, outputs=[out], op_id="task")
-    _, sinks, _ = run_on(app, [1])
-    assert sinks["out"].keys == [b"k"]
+    with testing.running(app, {"numbers": [1]}) as run:
+        assert run.records("out") == [Record(1, "k", 1)]
 
 
 def test_an_output_has_the_partitions_that_it_declares(app, numbers):
@@ -268,9 +251,11 @@ def test_a_call_that_takes_too_long(app, numbers, out):
             await rest(1_000)
 
     app.task(numbers, process, outputs=[out], op_id="task", timeout_ms=100, on_error=skip)
-    run, sinks, _ = run_on(app, [1, 2, 3])
-    assert sinks["out"].values == [1, 3]
-    assert run.metrics().total("skipped") == 1
+    with testing.running(app, {"numbers": [1, 2, 3]}) as run:
+        assert run.read("out") == []
+        run.advance_time(milliseconds=100)
+        assert run.read("out") == [1, 3]
+        assert run.metrics().total("skipped") == 1
 
 
 def test_a_callback_that_is_never_completed(app, numbers, out):
@@ -298,21 +283,23 @@ def test_no_more_calls_than_max_in_flight(app, numbers, out, most):
         context.send(out, message.value)
 
     app.task(numbers, process, outputs=[out], op_id="task", max_in_flight=most)
-    _, sinks, _ = run_on(app, [*range(10)])
+    assert sorted(testing.run(app, {"numbers": [*range(10)]})["out"]) == [*range(10)]
     assert max(widest) == most
-    assert sorted(sinks["out"].values) == [*range(10)]
 
 
 def test_calls_take_effect_in_the_order_of_completion(app, numbers, out):
     async def process(message, context):
-        await rest(100 - message.value)
         context.put("last", message.value)
         context.send(out, message.value)
 
     app.task(numbers, process, outputs=[out], op_id="task", max_in_flight=10)
-    _, sinks, environment = run_on(app, [10, 20, 30])
-    assert sinks["out"].values == [30, 20, 10]
-    assert dict(environment.state_range("tasks", "task", 0)) == {Tagged().encode("last"): Tagged().encode(10)}
+    with testing.running(app) as run:
+        run.hold("task")
+        run.send("numbers", 10, 20, 30)
+        for call in reversed(run.calls("task")):
+            call.completes()
+        assert run.read("out") == [30, 20, 10]
+        assert run.state("task") == {"last": 10}
 
 
 def test_a_task_asks_for_a_commit():
@@ -320,31 +307,16 @@ def test_a_task_asks_for_a_commit():
     commits = []
 
     async def process(message, context):
-        commits.append(runs[0].metrics().commits)
+        commits.append(run.metrics().commits)
         context.commit()
 
     app.task(app.input("numbers", value=int), process, op_id="task")
-    runs = []
-
-    async def main():
-        runs.append(
-            Run(
-                app.graph(),
-                app.options,
-                (),
-                MemoryEnvironment(),
-                bind={"numbers": ListSource([1, 2, 3])},
-                clock=LoopClock(),
-            )
-        )
-        await runs[0].drive()
-
-    simulate(main)
+    with testing.running(app) as run:
+        run.send("numbers", 1, 2, 3)
     assert commits == [0, 1, 2]
 
 
 def test_a_task_asks_for_the_end(app):
-    environment = MemoryEnvironment()
     seen = []
 
     async def process(message, context):
@@ -353,31 +325,10 @@ def test_a_task_asks_for_the_end(app):
             context.shutdown()
 
     app.task(app.input("numbers", value=int), process, op_id="task")
-
-    async def main():
-        run = Run(app.graph(), app.options, (), environment, clock=LoopClock())
-        environment.append([Append("numbers", 0, Batch([b"1", b"2", b"3"]))])
-        await run.drive()
-
-    simulate(main)
-    assert seen == [1, 2]
-    (position,) = environment.checkpoints("tasks")["0"].positions
-    assert position.offset == 2
-
-
-def in_time(app, ms):
-    """Run an input that never ends for so long in virtual time, and return what was written to "out"."""
-    environment = MemoryEnvironment()
-
-    async def main():
-        run = Run(app.graph(), app.options, (), environment, clock=LoopClock(start_ms=1_000_000))
-        driving = asyncio.ensure_future(run.drive())
-        await rest(ms)
-        run.stop()
-        await driving
-
-    simulate(main)
-    return [(record.value, record.timestamp) for record in records_from(environment, "out", 0, 0)]
+    with testing.running(app) as run:
+        run.send("numbers", 1, 2, 3)
+        assert run.ended
+        assert (seen, run.position("numbers")) == ([1, 2], 2)
 
 
 def test_a_window_is_called_every_so_often(app, numbers, out):
@@ -386,9 +337,9 @@ def test_a_window_is_called_every_so_often(app, numbers, out):
         context.send(out, context.get("ticks"))
 
     app.task(numbers, sending(out), outputs=[out], op_id="task", window=every(tick, seconds=10))
-    found = in_time(app, 35_000)
-    assert [value for value, _ in found] == [b"1", b"2", b"3"]
-    assert [timestamp // 1_000 for _, timestamp in found] == [1_010, 1_020, 1_030]
+    with testing.running(app, start_ms=1_000_000) as run:
+        run.advance_time(seconds=35)
+        assert run.records("out") == [Record(n, timestamp=1_000_000 + n * 10_000) for n in (1, 2, 3)]
 
 
 def test_a_window_is_called_alone_in_its_task():
@@ -403,7 +354,7 @@ def test_a_window_is_called_alone_in_its_task():
         widths.append(len(under_way))
 
     app.task(app.input("numbers", value=int), process, op_id="task", max_in_flight=4, window=every(tick, seconds=0.1))
-    run_on(app, [*range(100)])
+    testing.run(app, {"numbers": [*range(100)]})
     assert len(widths) > 3
     assert set(widths) == {0}
 
@@ -413,8 +364,8 @@ def test_a_window_that_fails_ends_the_run_and_names_the_task(app, numbers):
         raise ValueError("tick")
 
     app.task(numbers, lambda message, context: None, op_id="task", window=every(tick, seconds=10))
-    with pytest.raises(OperatorFailure, match=r"task 'task' at .*ValueError: tick"):
-        in_time(app, 15_000)
+    with testing.running(app) as run, pytest.raises(OperatorFailure, match=r"task 'task' at .*ValueError: tick"):
+        run.advance_time(seconds=15)
 
 
 def test_nothing_of_a_window_that_is_skipped_is_visible(app, numbers, out):
@@ -424,7 +375,11 @@ def test_nothing_of_a_window_that_is_skipped_is_visible(app, numbers, out):
         raise ValueError("tick")
 
     app.task(numbers, sending(out), outputs=[out], op_id="task", window=every(tick, seconds=10), on_error=skip)
-    assert in_time(app, 35_000) == []
+    with testing.running(app) as run:
+        run.advance_time(seconds=35)
+        assert run.received("out") == []
+        assert run.state("task") == {}
+        assert run.metrics().total("skipped") == 3
 
 
 def test_several_inputs_come_to_one_task(app, numbers, out):
@@ -464,17 +419,8 @@ def test_a_task_behind_async_operators_knows_where_its_message_came_from(app, nu
         seen.append((message.value, message.stream, message.partition, message.offset))
 
     app.task(numbers.async_flat_map(twice, order="partition"), process, op_id="task")
-    run_on(app, [1, 2])
+    testing.run(app, {"numbers": [1, 2]})
     assert seen == [(1, "numbers", 0, 0), (-1, "numbers", 0, 0), (2, "numbers", 0, 1), (-2, "numbers", 0, 1)]
-
-
-def test_state_is_there_after_a_restart(app, numbers, out):
-    app.task(numbers, summing_state(out), outputs=[out], op_id="task")
-    environment, sink = MemoryEnvironment(), ListSink()
-    for values in ([1, 2], [1, 2, 3]):
-        run = Run(app.graph(), app.options, (), environment, bind={"numbers": ListSource(values), "out": sink})
-        asyncio.run(run.drive())
-    assert sink.values == [1, 3, 6]
 
 
 def summing_state(out):
@@ -485,10 +431,12 @@ def summing_state(out):
     return process
 
 
-def test_memory_state_does_not_outlive_the_run(app, numbers, out):
-    app.task(numbers, summing_state(out), outputs=[out], op_id="task", store="memory")
-    environment, sink = MemoryEnvironment(), ListSink()
-    for values in ([1, 2], [1, 2, 3]):
-        run = Run(app.graph(), app.options, (), environment, bind={"numbers": ListSource(values), "out": sink})
-        asyncio.run(run.drive())
-    assert sink.values == [1, 3, 3]
+@pytest.mark.parametrize(("store", "sums"), [("lmdb", [1, 3, 6]), ("memory", [1, 3, 3])])
+def test_state_outlives_the_run_unless_it_is_in_memory(app, numbers, out, store, sums):
+    app.task(numbers, summing_state(out), outputs=[out], op_id="task", store=store)
+    with testing.running(app) as run:
+        run.send("numbers", 1, 2)
+        run.stop()
+        run.restart()
+        run.send("numbers", 3)
+        assert run.received("out") == sums

@@ -1,7 +1,12 @@
 """The stories of docs/testing.md are true."""
 
+import doctest
+import inspect
 import re
 
+import pytest
+
+from samza_dsl import laws, testing
 from tests.source import ROOT
 
 PAGE = ROOT / "docs" / "testing.md"
@@ -21,14 +26,25 @@ def test_every_story_of_the_page_passes(pytester):
 
 
 def test_the_page_names_all_that_there_is():
-    from samza_dsl import laws, testing
-
     kinds = {"testing": testing, "run": testing.TestRun, "call": testing.Call, "laws": laws}
     named = set(NAMES.findall(PAGE.read_text()))
     assert [(kind, name) for kind, name in named if not hasattr(kinds[kind], name)] == []
     table = PAGE.read_text().partition("## All of it")[2]
     steps = {name for name in vars(testing.TestRun) if not name.startswith("_")}
     assert steps - set(re.findall(r"`run\.(\w+)", table)) == set()
+
+
+@pytest.mark.parametrize("name", testing.__all__)
+def test_a_part_of_the_kit_has_a_docstring_with_an_example_that_runs(name):
+    assert doctest.DocTestParser().get_examples(inspect.getdoc(getattr(testing, name)) or "")
+
+
+def test_a_strategy_has_a_docstring_with_an_example_that_runs():
+    strategies = [
+        thing for thing in vars(laws).values() if inspect.isfunction(thing) and thing.__module__ == laws.__name__
+    ]
+    assert len(strategies) == 7
+    assert all(doctest.DocTestParser().get_examples(inspect.getdoc(one) or "") for one in strategies)
 
 
 def test_the_readme_leads_here():

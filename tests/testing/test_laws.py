@@ -1,0 +1,95 @@
+"""What is drawn for laws: disorder within its bounds, partitions that keep order, and what breaks a law is found."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import find, given, settings
+from hypothesis import strategies as st
+
+from samza_dsl import App, count, dead_letter, laws, testing, tumbling
+from samza_dsl.testing import Record
+
+bounds = st.integers(0, 500)
+quick = settings(database=None)
+
+
+def counting(disorder_ms, partitions=1):
+    app = App("counting")
+    numbers = app.input(
+        "numbers", value=int, key=str, timestamp=lambda n: n, max_disorder_ms=disorder_ms, partitions=partitions
+    )
+    numbers.window(tumbling(milliseconds=100), count(), late=dead_letter("late")).map(lambda pane: pane.value).send_to(
+        app.output("out", value=int)
+    )
+    return app
+
+
+def at(key, at_ms):
+    return Record(at_ms, key)
+
+
+@given(st.data(), bounds, bounds, bounds)
+def test_events_are_behind_by_no_more_than_is_said(data, step, disorder, late):
+    made = laws.events(lambda key, at_ms: (key, at_ms), step_ms=step, max_disorder_ms=disorder, late_ms=late)
+    highest = 0
+    for key, at_ms in data.draw(made):
+        assert key in ("a", "b", "c")
+        assert at_ms >= max(highest - disorder - late, 0)
+        assert at_ms <= highest + step + disorder + late
+        highest = max(highest, at_ms)
+
+
+@given(st.data(), bounds)
+def test_what_is_within_the_disorder_is_never_late(data, disorder):
+    app = counting(disorder)
+    inputs = data.draw(laws.inputs(app, {"numbers": laws.events(at, max_disorder_ms=disorder)}))
+    results = testing.run(app, inputs)
+    assert results["late"] == []
+    assert sum(results["out"]) == len(inputs["numbers"])
+
+
+def test_what_is_late_is_drawn():
+    events = laws.events(lambda key, at_ms: at_ms, max_disorder_ms=100, late_ms=500)
+    found = find(events, lambda times: len(times) == 2 and times[1] < times[0] - 100, settings=quick, random=Random(0))
+    assert found == [101, 0]
+
+
+@given(st.data(), st.lists(st.integers()), st.integers(1, 4))
+def test_partitions_keep_their_order(data, values, number):
+    parts = data.draw(laws.partitioned(st.just(list(enumerate(values))), number))
+    assert len(parts) == number
+    assert all(part == sorted(part, key=lambda one: one[0]) for part in parts)
+    assert Counter(one for part in parts for one in part) == Counter(enumerate(values))
+
+
+@given(st.data(), laws.schedules())
+def test_no_schedule_changes_what_depends_on_none(data, schedule):
+    app = counting(50, partitions=2)
+    inputs = data.draw(laws.inputs(app, {"numbers": laws.events(at, max_disorder_ms=50, late_ms=200)}))
+    disturbed, undisturbed = testing.run(app, inputs, schedule), testing.run(app, inputs)
+    assert testing.unordered(disturbed) == testing.unordered(undisturbed)
+
+
+def test_state_that_outlives_no_crash_breaks_the_law():
+    app = App("forgetful")
+    numbers = app.input("numbers", value=int, key=str)
+
+    def add_up(n, context):
+        context.state += n
+        return [context.state]
+
+    numbers.process(add_up, init=int, op_id="sum", store="memory").send_to(app.output("sums", value=int))
+
+    def is_broken(case):
+        inputs, schedule = case
+        return testing.run(app, inputs, schedule) != testing.run(app, inputs)
+
+    numbers = {"numbers": [("a", 1)] * 5}
+    assert any(is_broken((numbers, testing.schedule(seed))) for seed in range(20))
+    assert not any(is_broken((numbers, testing.Schedule(seed))) for seed in range(20))
+
+
+def test_a_stream_that_is_not_read_is_refused():
+    with pytest.raises(ValueError, match="the app reads no letters; it reads numbers"):
+        laws.inputs(counting(0), {"letters": st.just([])})
