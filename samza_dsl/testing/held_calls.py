@@ -62,10 +62,10 @@ class Call:
 class HeldCalls:
     """Stands around the async functions of an application, and holds the calls of some operators back."""
 
-    def __init__(self, specs: Mapping[str, Spec], answer: Callable[[Call, Answer], None]) -> None:
+    def __init__(self, specs: Mapping[str, Spec], answer: Callable[[Call, Answer], None], held: set[str]) -> None:
         self._specs = specs
         self._answer = answer
-        self._held: set[str] = set()
+        self._held = held
         self.all: list[Call] = []
         """The calls that wait, in the order in which they began."""
 

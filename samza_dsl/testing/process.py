@@ -55,6 +55,7 @@ class VirtualProcess:
         self._start_ms = start_ms
         self._watch = {f"watch-{operator}": operator for operator in watch}
         self._sinks: dict[str, OutputSink] = {}
+        self._held: set[str] = set()
         self._elsewhere: ThreadPoolExecutor | None = None
         self._run: Run | None = None
         self._driving: asyncio.Task[None] | None = None
@@ -108,6 +109,9 @@ class VirtualProcess:
             self._driving = self._call(lambda: self._loop.run_until_complete(begin()))
         except Crash:
             self.die()
+        except BaseException:
+            self.die()
+            raise
         self.proceed()
 
     def proceed(self, length_s: float = 0, turns: int | None = None) -> None:
@@ -210,7 +214,7 @@ class VirtualProcess:
         taps = {stream: _tap(graph, operator, stream) for stream, operator in self._watch.items()}
         self._app = app
         self.graph = graphs.build(graph.app, {**graph.specs, **taps})
-        self.calls = HeldCalls(self.graph.specs, self._answer)
+        self.calls = HeldCalls(self.graph.specs, self._answer, self._held)
         self.streams = Streams(self.graph, self.environment, lambda: self.now_ms)
         written = {output.stream for spec in self.graph.specs.values() for output in outputs_of(spec)}
         self._sinks = {stream: self._sinks.get(stream, OutputSink()) for stream in written - self.streams.read}

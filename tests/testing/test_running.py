@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.base import MAX_TIMESTAMP
-from runtime.errors import OperatorFailure
+from runtime.errors import OperatorFailure, SamzaError
 from samza_dsl import App, Json, Options, Pane, PlanError, count, dead_letter, every, retry, skip, testing, tumbling
 from samza_dsl.testing import CrashPoint, DeadLetter, Record
 from tests.simulation.loop import rest
@@ -234,6 +234,30 @@ def test_a_restart_may_bring_another_version():
         run.restart(summing(factor=10))
         run.send("numbers", 1, key="a")
         assert run.received("sums") == [1, 11]
+
+
+def test_a_restart_holds_what_was_held():
+    with testing.running(looking_up()) as run:
+        run.hold("look-up")
+        run.restart(looking_up("partition"))
+        run.send("numbers", 1)
+        assert len(run.calls("look-up")) == 1
+
+
+def test_a_version_that_can_not_run_leaves_a_dead_process_and_the_streams():
+    with testing.running(summing()) as run:
+        run.send("numbers", 1, key="a")
+        renamed = App("summing")
+        numbers = renamed.input("numbers", value=int, key=str)
+        numbers.process(add_up, init=int, op_id="other").send_to(renamed.output("sums", value=int))
+        with pytest.raises(SamzaError, match="sum"):
+            run.restart(renamed)
+        assert run.crashed
+        with pytest.raises(RuntimeError, match=r"the process is dead; run.restart\(\) begins another one"):
+            run.metrics()
+        run.restart(summing())
+        run.send("numbers", 2, key="a")
+        assert run.received("sums") == [1, 3]
 
 
 def test_memory_does_not_outlive_a_crash():
