@@ -9,44 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.base import MAX_TIMESTAMP
-from runtime.errors import OperatorFailure, SamzaError
+from runtime.errors import OperatorFailure
 from samza_dsl import App, Json, Options, Pane, PlanError, count, dead_letter, every, retry, skip, testing, tumbling
-from samza_dsl.testing import CrashPoint, DeadLetter, Record
-from tests.simulation.loop import rest
-
-
-def add_up(n, context):
-    context.state += n
-    return [context.state]
-
-
-def summing(name="summing", factor=1, store="lmdb"):
-    app = App(name)
-    numbers = app.input("numbers", value=int, key=str)
-    sums = numbers.map(lambda n: n * factor).process(add_up, init=int, op_id="sum", store=store)
-    sums.send_to(app.output("sums", value=int))
-    return app
-
-
-def looking_up(order="none", **how):
-    async def look_up(n):
-        await rest(n * 1_000)
-        return [n]
-
-    app = App("looking-up")
-    numbers = app.input("numbers", value=int)
-    found = numbers.async_flat_map(look_up, op_id="look-up", order=order, timeout_ms=5_000, **how)
-    found.send_to(app.output("found", value=int))
-    return app
-
-
-def windowing(partitions=1, store="lmdb"):
-    app = App("windowing")
-    numbers = app.input("numbers", value=int, key=str, timestamp=lambda n: n, partitions=partitions)
-    numbers.window(tumbling(seconds=1), count(), late=dead_letter("late"), op_id="per-second", store=store).map(
-        lambda pane: (pane.key, pane.start, pane.value)
-    ).send_to(app.output("counts"))
-    return app
+from samza_dsl.testing import DeadLetter, Record
+from tests.testing.apps import looking_up, summing, windowing
 
 
 def test_a_step_comes_back_when_all_is_done_and_committed():
@@ -163,109 +129,6 @@ def test_async_tasks_and_sinks_are_held_too():
 def test_only_what_awaits_can_be_held():
     with testing.running(summing()) as run, pytest.raises(ValueError, match=r"'sum' makes no async calls; .* none"):
         run.hold("sum")
-
-
-AMOUNTS = [("a", 1), ("b", 2), ("a", 3), ("a", 4), ("b", 5)]
-
-
-@given(st.lists(st.sampled_from(("now", "before_commit", "after_commit")), max_size=5), st.booleans())
-def test_crashes_lose_and_double_nothing(moments, at_the_end):
-    with testing.running(summing()) as run:
-        for number, (key, value) in enumerate(AMOUNTS):
-            moment = moments[number] if number < len(moments) else None
-            if moment in ("before_commit", "after_commit"):
-                run.crash(moment)
-            run.send("numbers", value, key=key)
-            if moment == "now":
-                run.crash()
-            assert run.crashed or moment is None
-            if run.crashed and not at_the_end:
-                run.restart()
-        while run.crashed:
-            run.restart()
-        assert run.received("sums") == [1, 2, 4, 8, 7]
-        assert run.state("sum") == {"a": 8, "b": 7}
-        assert run.position("numbers") == 5
-
-
-@pytest.mark.parametrize(("moment", "committed"), [("before_commit", []), ("after_commit", [1])])
-def test_before_a_restart_there_is_what_was_committed(moment, committed):
-    with testing.running(summing(), watch=["sum"]) as run:
-        run.crash(moment)
-        run.send("numbers", 1, key="a")
-        assert run.crashed
-        assert run.received("sums") == run.received("sum") == committed
-        assert run.position("numbers") == len(committed)
-        run.send("numbers", 2, key="a")
-        assert run.position("numbers") == len(committed), "a dead process processes nothing"
-        run.restart()
-        assert run.received("sums") == run.received("sum") == [1, 3]
-
-
-def test_a_crash_at_a_turn_of_the_event_loop():
-    with testing.running(looking_up(), watch=["look-up"]) as run:
-        run.crash(CrashPoint("turn", 4))
-        run.send("numbers", 1, 2)
-        run.advance_time(seconds=5)
-        assert run.crashed
-        run.restart()
-        run.advance_time(seconds=5)
-        assert run.received("found") == [1, 2]
-
-
-def test_a_crash_cancels_calls_that_wait():
-    with testing.running(looking_up()) as run:
-        run.hold("look-up")
-        run.send("numbers", 1)
-        [call] = run.calls("look-up")
-        run.crash()
-        assert run.calls("look-up") == []
-        with pytest.raises(RuntimeError, match="has ended already"):
-            call.returns(1)
-        run.restart()
-        [again] = run.calls("look-up")
-        again.returns(7)
-        assert run.read("found") == [7]
-
-
-def test_a_restart_may_bring_another_version():
-    with testing.running(summing()) as run:
-        run.send("numbers", 1, key="a")
-        run.restart(summing(factor=10))
-        run.send("numbers", 1, key="a")
-        assert run.received("sums") == [1, 11]
-
-
-def test_a_restart_holds_what_was_held():
-    with testing.running(looking_up()) as run:
-        run.hold("look-up")
-        run.restart(looking_up("partition"))
-        run.send("numbers", 1)
-        assert len(run.calls("look-up")) == 1
-
-
-def test_a_version_that_can_not_run_leaves_a_dead_process_and_the_streams():
-    with testing.running(summing()) as run:
-        run.send("numbers", 1, key="a")
-        renamed = App("summing")
-        numbers = renamed.input("numbers", value=int, key=str)
-        numbers.process(add_up, init=int, op_id="other").send_to(renamed.output("sums", value=int))
-        with pytest.raises(SamzaError, match="sum"):
-            run.restart(renamed)
-        assert run.crashed
-        with pytest.raises(RuntimeError, match=r"the process is dead; run.restart\(\) begins another one"):
-            run.metrics()
-        run.restart(summing())
-        run.send("numbers", 2, key="a")
-        assert run.received("sums") == [1, 3]
-
-
-def test_memory_does_not_outlive_a_crash():
-    with testing.running(summing(store="memory")) as run:
-        run.send("numbers", 1, key="a")
-        assert run.state("sum") == {"a": 1}
-        run.restart()
-        assert run.state("sum") == {}
 
 
 def test_what_fails_is_raised_at_the_step_and_the_test_may_go_on():
