@@ -291,7 +291,11 @@ class _Builder:
 
         async def slowly(event: Event) -> list[Event]:
             if wait := pace.choice((0, 1, 10, 40)):
-                await rest(wait)
+                try:
+                    await rest(wait)
+                except asyncio.CancelledError:
+                    await rest(wait)  # some take their time to heed it
+                    raise
             try:
                 return compute(event)
             except Poison:

@@ -238,6 +238,13 @@ class CachedStoreMachine(StoreMachine):
         committed = self.environment.state_range("app", "st", 3)
         assert [(key, CODEC[1](value)) for key, value in committed] == sorted(self.model.items())
 
+    @precondition(lambda self: self.saved is None)
+    @rule(item=st.integers(0, 9), by_range=st.booleans())
+    def commit_and_take_back_what_was_changed_in_place(self, item, by_range):
+        self.commit()
+        self.savepoint()
+        self.change_in_place_without_putting_and_rollback(item, by_range)
+
     @rule()
     def crash(self):
         if self.directory:

@@ -46,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--kind", choices=KINDS, default="crashes")
     parser.add_argument("--first", action="store_true", help="stop at the first that fails")
+    parser.add_argument("--brief", action="store_true", help="only say what fails")
     asked = parser.parse_args(arguments)
     began, failed, played = time.monotonic(), 0, 0
     for seed in range(asked.seed, asked.seed + asked.seeds):
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         error = failure(scenario(seed, asked.kind))
         if error is not None:
             failed += 1
-            if failed <= MOST_SHOWN:
+            if failed <= MOST_SHOWN and not asked.brief:
                 tell(seed, asked.kind, error, whole=asked.seeds == 1)
             else:
                 print(f"seed {seed} fails: {error!r}")

@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 
+from operators.base import MIN_TIMESTAMP
 from runtime.commit import SHARED
 from runtime.serdes import Tagged
 from runtime.systems.base import Commit, Environment
@@ -44,6 +45,17 @@ class Outcome:
             rows = zip(batch.keys or none, batch.values, batch.timestamps or none, strict=True)
             self._passed[place] += enumerate(rows, self._ends[place])  # type: ignore[arg-type]
             self._ends[place] += max(len(batch), 1) if batch.values or control else 0
+        if any(node.kind in ("window", "process") for node in self.pipeline.nodes):
+            self._check_watermarks(commit)
+
+    def _check_watermarks(self, commit: Commit) -> None:
+        """Check that event time is checkpointed as of the position: a restart must stamp records as before."""
+        for checkpoint in commit.checkpoints.values():
+            for position in checkpoint.positions:
+                if position.stream == SOURCE:
+                    before = self.parts[position.partition][: position.offset]
+                    highest = max((event.at - self.pipeline.disorder_ms for event in before), default=MIN_TIMESTAMP)
+                    assert position.watermark == highest, f"the watermark of partition {position.partition}"
 
     def between(self, stream: str, ends: dict[int, int] | None = None) -> list[list[Row]]:
         """Return all rows that each partition of an intermediate stream ever had, below the offsets in `ends`."""

@@ -66,6 +66,7 @@ class Life:
             if not self.dead:
                 self.environment.close()
                 self._check_left(others)
+                assert not self._is_cancelled, "the run went on to its end although it was cancelled"
                 return True
         if not self.dead:
             self.environment.close()
@@ -126,6 +127,10 @@ class Life:
             self.driving.cancel()
         else:
             self.world.take_over(APP, lasting=fault.kind == "fenced")
+
+    @property
+    def _is_cancelled(self) -> bool:
+        return self.struck and self.fault is not None and self.fault.kind == "cancelled"
 
     def _strike(self, fault: Fault) -> None:
         self.struck = True

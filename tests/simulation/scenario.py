@@ -18,6 +18,8 @@ HOUR_MS = 3_600_000
 SMALL = Pipeline((Node("input"), Node("async", (0,), 2), Node("map", (1,))), 1, 0, False, "skip")
 REPEATABLE = ("filter", "flat_map", "async", "async", "branch", "partition_by", "process")
 """What loses nothing when its records are processed again."""
+CALM = ("map", "flat_map", "async", "async", "partition_by", "partition_by", "window", "window")
+"""What commits in its midst may upset, where they do not wait for what is in flight."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,9 @@ def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
         faults = _faults(chance, chance.choice((0, 1, 1)), ("dies", "killed"), 30)
         return Scenario(seed, SMALL, _frozen(parts), _options(chance), (faults,))
     repeated, calm = chance.random() < 0.2, kind == "crashes" and chance.random() < 0.2
-    pipeline = any_pipeline(chance, most=5, kinds=REPEATABLE if repeated and not calm else ())
+    pipeline = any_pipeline(chance, most=5, kinds=CALM if calm else REPEATABLE if repeated else ())
     parts = any_records(chance, pipeline.partitions, most=10, nulls=pipeline.nulls)
-    options = _options(chance, "at_least_once" if repeated else "exactly_once")
+    options = _options(chance, "at_least_once" if repeated or calm else "exactly_once")
     arriving = chance.random() < 0.3
     if kind == "cancellations":
         faults = _faults(chance, chance.randint(1, 3), ("cancelled",), 80)

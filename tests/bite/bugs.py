@@ -1,0 +1,216 @@
+"""Bugs that are seeded one at a time into a copy of the source, each with what must catch it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.simulation.scenario import Kind
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Seeds of the simulation."""
+
+    kind: Kind = "crashes"
+    seeds: int = 10_000
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Tests, as pytest names them."""
+
+    tests: str
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A small change of one file, `old` text for `new`, and what catches it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    caught_by: Simulated | Tested = Simulated()
+
+    def seed(self, root: Path) -> None:
+        """Put the bug into the source under `root`; raises Changed where that is not what it was made for."""
+        path = root / self.file
+        source = path.read_text()
+        found = source.count(self.old)
+        if found != 1:
+            raise Changed(f"{self.file} has this {found} times, and the bug {self.name!r} wants it once:\n{self.old}")
+        path.write_text(source.replace(self.old, self.new))
+
+
+class Changed(Exception):
+    """The source is not what a bug was made for: make it anew."""
+
+
+BUGS = (
+    Bug(
+        "commit the highest completed",
+        "runtime/in_flight.py",
+        """        while entries and not entries[0].holds:
+            done = entries.popleft()
+""",
+        """        for done in [entry for entry in entries if not entry.holds]:
+            entries.remove(done)
+""",
+    ),
+    Bug(
+        "commit effects beyond the cut: positions are those of one commit ago",
+        "runtime/commit.py",
+        "Checkpoint(self.generation, positions)\n",
+        "Checkpoint(self.generation, self.__dict__.setdefault('old', {}).get(task.number, positions))\n"
+        "            self.__dict__['old'][task.number] = positions\n",
+    ),
+    Bug(
+        "commit before a bound file is flushed",
+        "runtime/commit.py",
+        """                positions[self._bindings.places[stream]] = sink.flush()
+""",
+        """                place = self._bindings.places[stream]
+                positions[place] = self._positions[place] + sum(map(len, batches))
+""",
+    ),
+    Bug(
+        "skip the drain",
+        "runtime/loop.py",
+        """        if self._options.guarantee == "exactly_once" or self.stopping:
+            return self._drained()
+""",
+        "",
+    ),
+    Bug(
+        "drop on cancel: a call that somebody cancels counts as done",
+        "runtime/calls.py",
+        """self._settle(call, RuntimeError("the call was cancelled, and not by the run"))""",
+        "self._settle(call, None)",
+    ),
+    Bug(
+        "a call that times out counts as done",
+        "runtime/calls.py",
+        """self._settle(call, TimeoutError(f"no result after timeout_ms={self._timeout_ms:,}"))""",
+        "self._settle(call, None)",
+    ),
+    Bug(
+        "forget one branch's terminal: a message takes effect at its first exit alone",
+        "runtime/task.py",
+        "    for exit in sorted(by_exit):\n",
+        "    for exit in sorted(by_exit)[:1]:\n",
+    ),
+    Bug(
+        "a message is complete when its first call is",
+        "runtime/units.py",
+        "        if not unit.pending:\n            self._returned.append(unit)\n",
+        "        if unit not in self._returned and unit in self._unapplied:\n            self._returned.append(unit)\n",
+    ),
+    Bug(
+        "what a process emits into an await does not hold its parent back",
+        "runtime/task.py",
+        "                entry.hold(len(stops))\n",
+        "                entry.hold(0)\n",
+    ),
+    Bug(
+        "send a watermark past an in-flight stamp",
+        "runtime/commit.py",
+        "    return lane.watermark if lowest is None else min(lane.watermark, lowest)\n",
+        "    return lane.watermark\n",
+    ),
+    Bug(
+        "checkpoint the watermark of now, not that of the position",
+        "runtime/inputs.py",
+        """{"watermark": done.watermark}\n""",
+        """{"watermark": self._mark}\n""",
+    ),
+    Bug(
+        "stale cache after an abort: what was changed in place stays",
+        "runtime/stores/cache.py",
+        "                self._clean.pop(key, None)\n",
+        "",
+        Tested("tests/conformance/test_store.py::TestCachedStore"),
+    ),
+    Bug(
+        "an abort leaves what was written to outputs",
+        "runtime/guard.py",
+        "            self._outputs.rollback()\n",
+        "            self._outputs.release()\n",
+    ),
+    Bug(
+        "break the order of a key where calls are retried",
+        "runtime/units.py",
+        "                if len(queue) > 1:\n",
+        "                if len(queue) > 1 and not any(pool.retried for pool in self.pools.values()):\n",
+    ),
+    Bug(
+        "write dead letters outside of the commit",
+        "runtime/commit.py",
+        "        self._bindings.environment.commit(commit)\n",
+        """        letters = [append for append in commit.appends if append.batch.headers]
+        self._bindings.environment.append(letters)
+        rest = [append for append in commit.appends if not append.batch.headers]
+        self._bindings.environment.commit(commit._replace(appends=rest))
+""",
+    ),
+    Bug(
+        "close users' objects twice",
+        "runtime/functions.py",
+        "                if close is not None:\n                    close()\n",
+        "                if close is not None:\n                    close()\n                    close()\n",
+    ),
+    Bug(
+        "leave checksums unchecked",
+        "runtime/systems/log_records.py",
+        " or _CRC.unpack_from(record)[0] != crc32(data, crc32(key)):",
+        ":",
+        Tested("tests/runtime/test_log_faults.py::test_no_flipped_bit_goes_unnoticed"),
+    ),
+    Bug(
+        "leave the generation unchecked: no fence",
+        "runtime/systems/log.py",
+        "            if generation != commit.generation:\n",
+        "            if generation < commit.generation:\n",
+    ),
+    Bug(
+        "go on before the commit is durable",
+        "runtime/loop.py",
+        "        await asyncio.shield(loop.run_in_executor(self._writer, self.committer.write, commit, self.tasks))\n",
+        "        loop.run_in_executor(self._writer, self.committer.write, commit, [*self.tasks])\n",
+    ),
+    Bug(
+        "never start the next message of a key",
+        "runtime/units.py",
+        "            if queue:\n                self._start(queue[0])\n",
+        "            if queue:\n                pass\n",
+    ),
+    Bug(
+        "always serve the first partition first",
+        "runtime/chooser.py",
+        "            for _ in range(len(group)):\n                what = group[0]\n                group.rotate(-1)\n",
+        "            for what in sorted(group, key=lambda one: one[0].number):\n",
+    ),
+    Bug(
+        "call timers by the wall clock",
+        "runtime/task.py",
+        """        now = self._clock.elapsed_ms()
+        due = [timer""",
+        """        now = self._clock.now_ms() - 1_700_000_000_000
+        due = [timer""",
+        Simulated("clock", 200),
+    ),
+    Bug(
+        "leave calls running when the run is cancelled",
+        "runtime/loop.py",
+        "        if futures:\n            await asyncio.wait(futures, timeout=PATIENCE_S)\n",
+        "",
+        Simulated("cancellations", 1_000),
+    ),
+    Bug(
+        "swallow a cancellation",
+        "runtime/loop.py",
+        "        with suppress(TimeoutError):\n",
+        "        with suppress(TimeoutError, asyncio.CancelledError):\n",
+        Simulated("cancellations", 1_000),
+    ),
+)
