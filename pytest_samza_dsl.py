@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the plugin's one option."""
     group = parser.getgroup("samza-dsl")
     group.addoption(
-        "--schedules",
+        "--samza-dsl-schedules",
         type=int,
         default=SCHEDULES,
         metavar="N",
@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Define the fixture whose number of values is an option."""
-    config.pluginmanager.register(_schedules(config.getoption("--schedules")), "samza-dsl-schedules")
+    config.pluginmanager.register(_schedules(config.getoption("--samza-dsl-schedules")), "samza-dsl-schedules")
 
 
 def _schedules(number: int) -> object:

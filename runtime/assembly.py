@@ -91,7 +91,7 @@ class Assembly:
                     for stream in self.bindings.streams_of(spec)
                     for partition in range(self.bindings.partitions(stream))
                 ]
-                found[id] = (readers, contents, _table_guard(self.graph, id, contents.store, Outputs(0)))
+                found[id] = (readers, contents, _table_guard(self, id, contents.store, Outputs(0)))
         return found
 
     def reader(self, spec: Input, stream: str, partition: int, checkpoint: Checkpoint, functions: Functions) -> Reader:
@@ -175,7 +175,9 @@ class _TaskBuilder:
             columns.add("offsets")
         chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns))
         readers = list(self._readers(stage))
-        guard = Guard(chain, self.graph, [self.stores[id] for id in ids if id in self.stores], self.outputs)
+        guard = Guard(
+            chain, self.graph, [self.stores[id] for id in ids if id in self.stores], self.outputs, self.assembly.clock
+        )
         lane = Lane(chain, readers, guard)
         lane.task_exits = {id: one for id, one in exits.items() if isinstance(one, TaskExit)}
         self._add_timers(lane)
@@ -292,7 +294,7 @@ class _TaskBuilder:
         if self.number < self.assembly.bindings.partitions(stream):
             contents = TableContents(self._store(id, spec, spec.value))
             reader = self.assembly.reader(spec, stream, self.number, self.checkpoint, self.functions)
-            guard = _table_guard(self.graph, id, contents.store, self.outputs)
+            guard = _table_guard(self.assembly, id, contents.store, self.outputs)
             self.task.tables[stream] = (reader, contents, guard)
             self.tables[id] = contents
 
@@ -367,6 +369,6 @@ def _position(checkpoint: Checkpoint, stream: str, partition: int) -> Position |
     return None
 
 
-def _table_guard(graph: Graph, id: str, store: Any, outputs: Outputs) -> Guard:
-    stage = StagePlan(id=id, inputs=(), operators=(id,))
-    return Guard(Chain(stage, graph, {}, {}, {}, frozenset()), graph, [store], outputs)
+def _table_guard(assembly: Assembly, id: str, store: Any, outputs: Outputs) -> Guard:
+    stage, graph = StagePlan(id=id, inputs=(), operators=(id,)), assembly.graph
+    return Guard(Chain(stage, graph, {}, {}, {}, frozenset()), graph, [store], outputs, assembly.clock)

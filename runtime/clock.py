@@ -16,6 +16,9 @@ class Clock(Protocol):
     def elapsed_ms(self) -> float:
         """Return a clock that only goes forward, in ms since some moment."""
 
+    def pause_ms(self, ms: float) -> None:
+        """Let the calling thread wait for so long."""
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -27,6 +30,11 @@ class SystemClock:
     def elapsed_ms(self) -> float:
         """Return the monotonic clock, in ms."""
         return time.monotonic() * 1_000
+
+    def pause_ms(self, ms: float) -> None:
+        """Let the calling thread wait for so long."""
+        if ms > 0:
+            time.sleep(ms / 1_000)
 
 
 class LoopClock:
@@ -43,11 +51,8 @@ class LoopClock:
         """Return the loop's time, in ms."""
         return asyncio.get_running_loop().time() * 1_000
 
-
-def pause_ms(ms: float) -> None:
-    """Let the calling thread wait for so long."""
-    if ms > 0:
-        time.sleep(ms / 1_000)
+    def pause_ms(self, ms: float) -> None:
+        """Return at once: the loop's time stands still while something runs."""
 
 
 async def sleep_ms(ms: float) -> None:

@@ -12,7 +12,7 @@ from operators.base import Batch
 from operators.policies import DeadLetter, Retry, Skip, final
 from planner.graph import Graph
 from runtime.chain import Chain
-from runtime.clock import pause_ms
+from runtime.clock import Clock
 from runtime.failures import Failure, Whence, tell
 from runtime.outputs import Outputs
 from runtime.serdes import Tagged
@@ -48,7 +48,7 @@ class Guard:
     Where every operator's policy is to fail, nothing needs taking back: the run ends, and its commit never comes.
     """
 
-    def __init__(self, chain: Chain, graph: Graph, stores: Sequence[Any], outputs: Outputs) -> None:
+    def __init__(self, chain: Chain, graph: Graph, stores: Sequence[Any], outputs: Outputs, clock: Clock) -> None:
         self.chain = chain
         self.graph = graph
         self.skipped: Counter[str] = Counter()
@@ -56,6 +56,7 @@ class Guard:
         self.retried: Counter[str] = Counter()
         self._stores = stores
         self._outputs = outputs
+        self._clock = clock
         specs = [graph.specs[id] for id in chain.stage.operators]
         self.lenient = any(not _fails(spec.on_error) for spec in specs if not spec.source)
         self.together = not (self.lenient and chain.sinks)
@@ -152,7 +153,7 @@ class Guard:
             if failure.given_up or not isinstance(policy, Retry) or tries[id] >= policy.times or asynchronous:
                 return failure
             self.retried[id] += 1
-            pause_ms(policy.backoff_ms * 2 ** tries[id])
+            self._clock.pause_ms(policy.backoff_ms * 2 ** tries[id])
             tries[id] += 1
         return None
 

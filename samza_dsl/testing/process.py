@@ -266,6 +266,9 @@ class _LoopTime:
     def elapsed_ms(self) -> float:
         return self._process.elapsed_ms()
 
+    def pause_ms(self, ms: float) -> None:
+        """Return at once: time does not pass while something runs."""
+
 
 def _tap(graph: Graph, operator: str, stream: str) -> SendTo:
     """Return what takes along all that an operator emits."""

@@ -55,7 +55,7 @@ def test_a_failed_test_shows_what_has_happened(project):
     result.stdout.fnmatch_lines(["*what happened in doubling*", "*0 ms  sent 1 to numbers", "*0 ms  committed"])
 
 
-@pytest.mark.parametrize(("how", "number"), [((), 10), (("--schedules=3",), 3)])
+@pytest.mark.parametrize(("how", "number"), [((), 10), (("--samza-dsl-schedules=3",), 3)])
 def test_a_test_runs_under_several_schedules(project, how, number):
     result = project(
         """

@@ -371,3 +371,19 @@ def test_a_watermark_is_no_end():
         assert not run.ended
         run.end()
         assert run.ended
+
+
+def test_waiting_between_retries_in_a_thread_takes_no_time(monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail(f"the test slept for {seconds} s"))
+    app, tries = App("patient", Options(threads=1)), []
+
+    def third_time(n):
+        tries.append(n)
+        return n // (len(tries) // 3)
+
+    numbers = app.input("numbers", value=int)
+    numbers.map(third_time, on_error=retry(5, backoff_ms=60_000)).send_to(app.output("out", value=int))
+    with testing.running(app) as run:
+        run.send("numbers", 7)
+        assert run.read("out") == [7]
+    assert tries == [7, 7, 7]
