@@ -12,6 +12,8 @@ MIN_TIMESTAMP = -(2**62)
 """A watermark that has not started."""
 MAX_TIMESTAMP = 2**62
 """The watermark of an input that has ended."""
+EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which calendars know."""
 
 
 class Site(NamedTuple):
@@ -212,7 +214,8 @@ class Spec:
 
     The class variables are traits: the planner asks these, never the type. `code` is what a stateless operator
     contributes to a fused function, with `{value}` for what comes in and `{out}`, where it is something new, for what
-    goes on; a line that ends with a colon opens the block in which all that follows runs.
+    goes on; a line that ends with a colon opens the block in which all that follows runs. `fold` is the line by which
+    one that keeps tiling windows adds `{value}` to the `{group}` of its window, under `{key}`.
     """
 
     parents: tuple[Spec, ...] = ()
@@ -222,6 +225,7 @@ class Spec:
 
     kind: ClassVar[str]
     code: ClassVar[tuple[str, ...] | None] = None
+    fold: ClassVar[str | None] = None
     source: ClassVar[bool] = False
     terminal: ClassVar[bool] = False
     stateful: ClassVar[bool] = False

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import compress
-from operator import lt, not_
+from itertools import repeat
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -24,8 +23,8 @@ SHIFT = 2**63
 """Added to timestamps in store keys, so that their bytes sort as the numbers do."""
 MOST_HELD = 100_000
 """Accumulators that are held beside the store; more are written back at once."""
-FEW = 6
-"""Windows in one batch that are told apart by one look at all rows each."""
+LATE = (0, 0, None)
+"""Where a late value belongs: in no window."""
 NO_KEY = "a record has no key, and a window needs one; partition_by(...) first, or window_all(...)"
 
 
@@ -61,6 +60,11 @@ class Window(Spec):
         """As the aggregation says."""
         return self.aggregation.order_sensitive
 
+    @property
+    def fold(self) -> str:  # type: ignore[override]
+        """Count, where the aggregation only asks for the number of values; else keep them."""
+        return "{group}[{key}] += 1" if self.aggregation.add_number else "{group}[{key}].append({value})"
+
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The aggregation, in which the user's functions are."""
         return {"aggregation": self.aggregation}  # type: ignore[dict-item]
@@ -73,6 +77,41 @@ class Window(Spec):
         """The windows, with their arguments, the aggregation, and what it begins with."""
         begins = self.aggregation.made_of(callable_unopened).init
         return f"{self.windows!r}, {self.aggregation} from {shape_of(begins)}"
+
+
+class Groups:
+    """What a batch brings to windows, by their start and by key: the values, or only how many they are."""
+
+    def __init__(self, windows: WindowType, numbers: bool = False) -> None:
+        self.numbers = numbers
+        self.by_start: dict[int, dict[Any, Any]] = {}
+        self._windows = windows
+        self._met: list[tuple[int, int, dict[Any, Any]]] = []
+
+    def place(self, timestamp: int, stamp: int) -> tuple[int, int, Any]:
+        """Return start, end and group of the window at `timestamp`; what is late there has none, and no bounds."""
+        for met in self._met:
+            start, end, _ = met
+            if start <= timestamp < end:
+                return met if stamp < end else LATE
+        start = self._windows.starts([timestamp])[0]
+        end = self._windows.end(start)
+        if end <= stamp:
+            return LATE
+        group = self.by_start[start] = defaultdict(int if self.numbers else list)
+        met = (start, end, group)
+        self._met.append(met)
+        return met
+
+    def encode_keys(self, encode: Callable[[Any], bytes]) -> None:
+        """Replace the keys by their bytes."""
+        for start, group in self.by_start.items():
+            self.by_start[start] = dict(zip(map(encode, group), group.values(), strict=True))
+
+    def __len__(self) -> int:
+        """How many values there are."""
+        size: Callable[[Any], int] = sum if self.numbers else lambda groups: sum(map(len, groups))
+        return sum(size(group.values()) for group in self.by_start.values())
 
 
 class WindowOperator:
@@ -106,20 +145,30 @@ class WindowOperator:
         """Fold the values in; those whose window has passed for their own source are left in `late`."""
         keys = batch.keys
         assert batch.timestamps is not None and batch.stamps is not None
-        if keys is None:
+        if keys is None or None in keys:
             raise ValueError(NO_KEY)
-        late = self._late_rows(batch.timestamps, batch.stamps)
-        if any(keys[row] is None for row in late):
-            raise ValueError(NO_KEY)
+        groups = Groups(self.windows)
+        low = high = 0
+        group: Any = None
+        late: list[int] = []
+        columns = zip(batch.values, keys, batch.timestamps, batch.stamps, strict=True)
+        for row, (value, key, timestamp, stamp) in enumerate(columns):
+            if not low <= timestamp < high > stamp:
+                low, high, group = groups.place(timestamp, stamp)
+            if group is None:
+                late.append(row)
+            else:
+                group[key].append(value)
         self.late = batch.take(late) if late else None
-        if late:
-            batch = batch.without(late)
-        values = batch.keys if self.aggregation.add_number else batch.values  # or the values are of no interest
-        for start, rows in self._by_window(batch.timestamps or [], batch.keys or [], values or []):
-            self._fold(start, rows)
+        self.add(groups)
+        return None
+
+    def add(self, groups: Groups) -> None:
+        """Fold in what was grouped by encoded keys."""
+        for start, group in groups.by_start.items():
+            self._fold(start, group, groups.numbers)
         if sum(map(len, self._changed.values())) > MOST_HELD:
             self.write_back()
-        return None
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Fire the windows that end at or before `watermark`: the order is by end, then by key."""
@@ -132,7 +181,8 @@ class WindowOperator:
             end = self._open[0]
             start, keys, accumulators = self._take(end, None if most is None else most - len(panes))
             panes.keys += keys
-            panes.values += [Pane(decode(key), start, end, finish(accumulators[key])) for key in keys]
+            results = map(finish, map(accumulators.__getitem__, keys))
+            panes.values += map(Pane, map(decode, keys), repeat(start), repeat(end), results)
             panes.timestamps += [end - 1] * len(keys)
         panes.stamps = list(panes.timestamps)
         return panes if panes.values else None
@@ -170,26 +220,25 @@ class WindowOperator:
             place = _prefix(end + 1)
         self._stored = set(self._open)
 
-    def _fold(self, start: int, rows: Batch) -> None:
-        """Fold rows that fall in one window."""
+    def _fold(self, start: int, group: dict[bytes, Any], numbers: bool) -> None:
+        """Fold in what falls in one window."""
         end = self.windows.end(start)
         accumulators = self._changed.get(start)
         if accumulators is None:
             accumulators = self._changed[start] = {}
             if end not in self._stored and end not in self._open:
                 heapq.heappush(self._open, end)
-        stored, aggregation = end in self._stored, self.aggregation
-        add: Callable[[Any, Any], Any] = aggregation.add_number or aggregation.add
-        assert rows.keys is not None
-        groups: dict[Any, Any] = Counter(rows.keys) if aggregation.add_number else _values_by_key(rows)
-        if None in groups:
-            raise ValueError(NO_KEY)
-        for key, group in groups.items():
+        stored, init = end in self._stored, self.aggregation.init
+        add: Any = self.aggregation.add_number if numbers else self.aggregation.add
+        if not accumulators and not stored:
+            accumulators.update({key: add(init(), values) for key, values in group.items()})
+            return
+        for key, values in group.items():
             held = accumulators.get(key, accumulators)
             if held is accumulators:
                 found = self.store.get(_prefix(end) + key) if stored else None
-                held = aggregation.init() if found is None else found[1]
-            accumulators[key] = add(held, group)
+                held = init() if found is None else found[1]
+            accumulators[key] = add(held, values)
 
     def _take(self, end: int, most: int | None) -> tuple[int, list[bytes], dict[bytes, Any]]:
         """Remove a window, or the first `most` of its keys; return its start, its keys in order and accumulators."""
@@ -208,52 +257,6 @@ class WindowOperator:
         else:
             self._changed[start] = {key: accumulators[key] for key in keys[most:]}
         return start, keys[:most], accumulators
-
-    def _late_rows(self, timestamps: list[int], stamps: list[int]) -> list[int]:
-        """Return the rows whose window ends at or before their stamp; only those behind their stamp can be such."""
-        behind = list(compress(range(len(timestamps)), map(lt, timestamps, stamps)))
-        if not behind:
-            return []
-        starts = self.windows.starts([timestamps[row] for row in behind])
-        end_of = self.windows.end
-        return [row for row, start in zip(behind, starts, strict=True) if end_of(start) <= stamps[row]]
-
-    def _by_window(self, timestamps: list[int], keys: list[Any], values: list[Any]) -> Iterator[tuple[int, Batch]]:
-        """Yield the rows of each window, with its start."""
-        if not timestamps:
-            return
-        start, last = self.windows.starts([min(timestamps), max(timestamps)])
-        starts = [start]
-        while starts[-1] < last and len(starts) <= FEW:
-            starts.append(self.windows.end(starts[-1]))
-        if len(starts) > FEW:
-            yield from _by_start(self.windows.starts(timestamps), keys, values)
-            return
-        for start in starts[:-1]:
-            inside = list(map(self.windows.end(start).__gt__, timestamps))
-            if True in inside:
-                mine = list(compress(keys, inside))
-                yield start, Batch(mine if values is keys else list(compress(values, inside)), mine)
-            beyond = list(map(not_, inside))
-            unknown = values is keys
-            keys, timestamps = list(compress(keys, beyond)), list(compress(timestamps, beyond))
-            values = keys if unknown else list(compress(values, beyond))
-        yield last, Batch(values, keys)
-
-
-def _by_start(starts: list[int], keys: list[Any], values: list[Any]) -> Iterator[tuple[int, Batch]]:
-    rows: defaultdict[int, list[int]] = defaultdict(list)
-    for row, start in enumerate(starts):
-        rows[start].append(row)
-    for start, places in rows.items():
-        yield start, Batch([values[row] for row in places], [keys[row] for row in places])
-
-
-def _values_by_key(rows: Batch) -> dict[Any, list[Any]]:
-    groups: defaultdict[Any, list[Any]] = defaultdict(list)
-    for key, value in zip(rows.keys or (), rows.values, strict=True):
-        groups[key].append(value)
-    return groups
 
 
 def _prefix(end: int) -> bytes:

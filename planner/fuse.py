@@ -35,7 +35,7 @@ class Line(NamedTuple):
 
 def fuse(graph: Graph, entry: str) -> SegmentPlan:
     """Write the function for everything that messages from `entry` reach before state, awaiting, or writing."""
-    writer = _Writer(graph, entry)
+    writer = Writer(graph, entry)
     lines, plain = writer.lines(rows=True), writer.lines(rows=False)
     return SegmentPlan(
         entry=entry,
@@ -61,12 +61,17 @@ def exit_of(spec: Spec) -> str:
 def compile_segment(
     segment: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], plain: bool = False
 ) -> tuple[Segment, str]:
-    """Make the generated source a function, with the users' functions bound by operator and name.
+    """Make the generated source a function; returns it with its file name."""
+    name = f"{segment.entry}{', values only' if plain else ''}"
+    return compile_source(segment.plain if plain else segment.source, name, functions)
+
+
+def compile_source(source: str, name: str, functions: Mapping[str, Mapping[str, Any]]) -> tuple[Segment, str]:
+    """Make generated source a function, with the users' functions bound by operator and name.
 
     Returns it with the file name that its frames carry in tracebacks; the source is shown there.
     """
-    source = segment.plain if plain else segment.source
-    filename = f"<fused {segment.entry}{', values only' if plain else ''}>"
+    filename = f"<fused {name}>"
     namespace = {bound(id, name): thing for id, named in functions.items() for name, thing in named.items()}
     exec(_compiled(source, filename), namespace)  # the planner's own text, which plan.source() shows
     linecache.cache[filename] = (len(source), None, [line + "\n" for line in source.splitlines()], filename)
@@ -84,7 +89,7 @@ def bound(id: str, name: str) -> str:
     return f"{name}__{word(id)}"
 
 
-class _Writer:
+class Writer:
     """Writes one segment: depth first, in the order in which the user wrote the operators."""
 
     def __init__(self, graph: Graph, entry: str) -> None:
@@ -110,7 +115,7 @@ class _Writer:
             lines.append(Line(f"{INDENT}{self._list(exit)} = []"))
             lines.append(Line(f"{INDENT}{self._list(exit)}_rows = []", rows_of=exit))
         if self.counted:
-            lines.append(Line(INDENT + " = ".join(map(_counter, self.counted)) + " = 0"))
+            lines.append(Line(INDENT + self.counters_at_zero()))
         lines += self.inner_lines
         taken, columns = ("(key, value)", "zip(keys, values)") if self.keyed else ("value", "values")
         tracked = rows and bool(self.partial)
@@ -119,7 +124,7 @@ class _Writer:
         found = [
             f"({self._list(x)}, {self._list(x) + '_rows' if rows and x in self.partial else None})" for x in self.exits
         ]
-        lines.append(Line(f"{INDENT}return ({''.join(one + ', ' for one in [*found, self._counts()])})"))
+        lines.append(Line(f"{INDENT}return ({''.join(one + ', ' for one in [*found, self.counts()])})"))
         kept = [line for line in lines if not line.rows_of or (rows and line.rows_of in self.partial)]
         return kept if tracked else [line._replace(text=line.text.replace(", row)", ")")) for line in kept]
 
@@ -215,7 +220,12 @@ class _Writer:
     def _list(self, exit: str) -> str:
         return f"x{list(self.exits).index(exit)}"
 
-    def _counts(self) -> str:
+    def counters_at_zero(self) -> str:
+        """Return the line that starts counting."""
+        return " = ".join(map(_counter, self.counted)) + " = 0"
+
+    def counts(self) -> str:
+        """Return the tuple of what was counted."""
         return f"({''.join(_counter(id) + ', ' for id in self.counted)})"
 
 

@@ -19,10 +19,11 @@ from operators.table_join import TableJoin
 from operators.task import Task
 from operators.window import Window
 from planner.errors import refuse
+from planner.folding import fold
 from planner.fuse import fuse, word
 from planner.graph import NAME, Graph
 from planner.names import label_of
-from planner.plan import OperatorPlan, Options, Plan, Role, StagePlan, StorePlan, StreamPlan
+from planner.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePlan, StorePlan, StreamPlan
 from planner.rules import RULES, outputs_of
 
 
@@ -192,6 +193,11 @@ def fuse_segments(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pl
     return replace(plan, stages=tuple(_with_segments(graph, stage) for stage in plan.stages))
 
 
+def fold_windows(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Write one loop for reading, the stateless operators and the windows, where these are all that an input feeds."""
+    return replace(plan, stages=tuple(_with_folding(graph, stage) for stage in plan.stages))
+
+
 Pass = Callable[[Plan, Graph, Mapping[str, int]], Plan]
 
 PASSES: tuple[Pass, ...] = (
@@ -204,6 +210,7 @@ PASSES: tuple[Pass, ...] = (
     check_waits,
     bound_drains,
     fuse_segments,
+    fold_windows,
 )
 
 
@@ -260,6 +267,15 @@ def _with_segments(graph: Graph, stage: StagePlan) -> StagePlan:
     segments = tuple(fuse(graph, entry) for entry in [*feeding, *entries])
     mixed = any(_is_mixed(graph, [exit.operators[0] for exit in segment.exits]) for segment in segments)
     return replace(stage, segments=segments, ordered=stage.ordered or mixed)
+
+
+def _with_folding(graph: Graph, stage: StagePlan) -> StagePlan:
+    def folded(segment: SegmentPlan) -> SegmentPlan:
+        lines = fold(graph, segment.entry)
+        text, operators = "\n".join(line.text for line in lines), tuple(line.operator for line in lines)
+        return replace(segment, folding=text, folding_lines=operators)
+
+    return replace(stage, segments=tuple(map(folded, stage.segments)))
 
 
 def _is_mixed(graph: Graph, exits: list[str]) -> bool:

@@ -65,8 +65,9 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A run of stateless operators below `entry`, fused into one Python function over columns.
 
     `source` is the function that also keeps track of rows, `plain` the same for batches that carry values only.
-    `lines` and `plain_lines` say which operator each line of these came from; `counted` are the operators whose output
-    the function counts, because no exit does; `keyed` when it reads the keys column.
+    `folding`, where all its exits are windows, reads keys and times off the values and groups these by window in the
+    same loop. `lines` and so on say which operator each line of these came from; `counted` are the operators whose
+    output the function counts, because no exit does; `keyed` when it reads the keys column.
     """
 
     entry: str
@@ -77,6 +78,8 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     exits: tuple[ExitPlan, ...]
     counted: tuple[str, ...] = ()
     keyed: bool = False
+    folding: str = ""
+    folding_lines: tuple[str, ...] = ()
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +147,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def source(self, stage: str) -> str:
         """Return the Python source that a stage's stateless operators were fused into; raises KeyError."""
-        return "\n\n".join(segment.source for segment in self.stage(stage).segments)
+        return "\n\n".join(segment.folding or segment.source for segment in self.stage(stage).segments)
 
     def to_json(self) -> str:
         """Return the plan as JSON, the same from run to run."""

@@ -36,6 +36,7 @@ from runtime.exits import (
     TaskExit,
     operator_of,
 )
+from runtime.folding import FoldingSegment
 from runtime.functions import Around, Functions
 from runtime.guard import Guard
 from runtime.inputs import Decoding, Reader
@@ -94,7 +95,15 @@ class Assembly:
                 found[id] = (readers, contents, _table_guard(self, id, contents.store, Outputs(0)))
         return found
 
-    def reader(self, spec: Input, stream: str, partition: int, checkpoint: Checkpoint, functions: Functions) -> Reader:
+    def reader(
+        self,
+        spec: Input,
+        stream: str,
+        partition: int,
+        checkpoint: Checkpoint,
+        functions: Functions,
+        folding: FoldingSegment | None = None,
+    ) -> Reader:
         """Make the reader of one source partition."""
         named = functions.by_operator[spec.op_id or ""]
         source = self.bindings.sources.get(stream)
@@ -114,6 +123,7 @@ class Assembly:
             disorder_ms=spec.max_disorder_ms,
             stop_at=self.stop_at.get((stream, partition)),
             priority=spec.priority,
+            folding=folding,
         )
 
     def destination(self, output: Output) -> Destination:
@@ -174,7 +184,7 @@ class _TaskBuilder:
         if asynchronous or any(isinstance(self.graph.specs[id], TaskSpec) for id in ids):
             columns.add("offsets")
         chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns))
-        readers = list(self._readers(stage))
+        readers = list(self._readers(stage, {} if asynchronous else chain.foldings))
         guard = Guard(
             chain, self.graph, [self.stores[id] for id in ids if id in self.stores], self.outputs, self.assembly.clock
         )
@@ -209,14 +219,15 @@ class _TaskBuilder:
             lane.limit = min(widths)
         lane.one_at_a_time = any(self.graph.below(id) & lane.chain.awaits for id in fans_out)
 
-    def _readers(self, stage: StagePlan) -> Iterable[Reader]:
+    def _readers(self, stage: StagePlan, foldings: Mapping[str, FoldingSegment]) -> Iterable[Reader]:
         bindings = self.assembly.bindings
         for id in stage.operators:
             spec = self.graph.specs[id]
             if isinstance(spec, Input):
                 for stream in bindings.streams_of(spec):
                     if self.number < bindings.partitions(stream):
-                        yield self.assembly.reader(spec, stream, self.number, self.checkpoint, self.functions)
+                        where = spec, stream, self.number
+                        yield self.assembly.reader(*where, self.checkpoint, self.functions, foldings.get(id))
         for id, spec in self.graph.specs.items():
             if spec.repartitions and set(self.graph.children(id)) & set(stage.operators):
                 stream = intermediate_of(self.graph, spec)

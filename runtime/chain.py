@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from operators.base import Batch, Operator
 from planner.fuse import Segment, compile_segment
 from planner.graph import Graph
 from planner.plan import SegmentPlan, StagePlan
-from runtime.exits import SinkExit
+from runtime.exits import SinkExit, StatefulExit
 from runtime.failures import Failure, locate
+from runtime.folding import Folded, FoldingSegment
 
 
 class Exit(Protocol):
@@ -29,6 +30,17 @@ class Counts:
     left: dict[str, int] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
+
+    def enter(self, plan: SegmentPlan, number: int, counted: Iterable[int]) -> None:
+        """Count what a segment took in, and what it counted itself."""
+        self.entered[plan.entry] = self.entered.get(plan.entry, 0) + number
+        for id, passed in zip(plan.counted, counted, strict=True):
+            self.counted[id] = self.counted.get(id, 0) + passed
+
+    def leave(self, exit: str, number: int) -> None:
+        """Count what left a segment."""
+        if number:
+            self.left[exit] = self.left.get(exit, 0) + number
 
     def copy(self) -> Counts:
         """Return counts of their own."""
@@ -54,14 +66,11 @@ class FusedSegment:
             results = self._full(batch.values, batch.keys)
         else:
             results = self._plain(batch.values)
-        entered, left = counts.entered, counts.left
-        entered[plan.entry] = entered.get(plan.entry, 0) + len(batch.values)
-        for id, number in zip(plan.counted, results[-1], strict=True):
-            counts.counted[id] = counts.counted.get(id, 0) + number
+        counts.enter(plan, len(batch.values), results[-1])
         found = []
         for exit, (values, rows) in zip(plan.exits, results, strict=False):
             if values:
-                left[exit.id] = left.get(exit.id, 0) + len(values)
+                counts.leave(exit.id, len(values))
                 out = Batch(values)
                 for name in carried:
                     column = getattr(batch, name)
@@ -96,6 +105,12 @@ class Chain:
         for segment in self.segments.values():
             if not segment.plan.keyed:
                 self.lines[segment.plain_filename] = segment.plan.plain_lines
+        self.foldings = {
+            plan.entry: FoldingSegment(plan, functions, graph.specs) for plan in stage.segments if plan.folding
+        }
+        self.lines |= {
+            self.foldings[plan.entry].filename: plan.folding_lines for plan in stage.segments if plan.folding
+        }
         self.first_operator = {exit.id: exit.operators[0] for plan in stage.segments for exit in plan.exits}
         self.awaits = frozenset(id for id in stage.operators if graph.specs[id].asynchronous)
 
@@ -131,6 +146,16 @@ class Chain:
             self.sinks[id].call(most)
         except Exception as error:
             raise Failure(id, error) from error
+
+    def fold(self, entry: str, folded: Folded) -> None:
+        """Let what a folding loop found take effect."""
+        self.counts.enter(self.segments[entry].plan, folded.number, folded.counted)
+        for exit, groups, late in folded.exits:
+            self.counts.leave(exit, len(groups) + len(late))
+            try:
+                cast(StatefulExit, self.exits[exit]).fold(groups, late)
+            except Exception as error:
+                raise Failure(self.first_operator[exit], error) from error
 
     def emit(self, id: str, emitted: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
         """Send what a stateful operator emits on: as messages of their own where something below awaits."""

@@ -6,10 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP
-
-EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999, which calendars know."""
+from operators.base import EARLIEST_MS, LATEST_MS, MAX_TIMESTAMP, MIN_TIMESTAMP
 
 
 class SourceWatermark:

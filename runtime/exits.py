@@ -11,7 +11,7 @@ from operators.base import Batch, Operator
 from operators.io import Output
 from operators.process import ProcessOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
-from operators.window import WindowOperator
+from operators.window import Groups, WindowOperator
 from runtime.outputs import Destination, Outputs
 from runtime.serdes import KeyColumn, Natural, encode_all, remembering
 
@@ -108,6 +108,13 @@ class StatefulExit:
         if isinstance(self._operator, WindowOperator) and self._operator.late is not None:
             self._on_late(self._operator.late)
         return emitted
+
+    def fold(self, groups: Groups, late: Batch) -> None:
+        """Give a window what was grouped for it already."""
+        assert isinstance(self._operator, WindowOperator)
+        self._operator.add(groups)
+        if len(late):
+            self._on_late(late)
 
 
 class Callback:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde
 from runtime.checkpoint import Position
 from runtime.control import ProducerWatermarks, SourceWatermark, to_ms
 from runtime.errors import SerdeError
+from runtime.folding import Folded, FoldingSegment
 from runtime.in_flight import Entry, InFlight
 from runtime.serdes import Bytes, KeyColumn, String
 from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends
@@ -60,7 +61,8 @@ class Malformed:
 class Taken:
     """What a reader offers: the readable rows, the same rows as they were stored, and those that are malformed.
 
-    `next_offset`, `watermark` and `control` are what the reader goes on with once all of it was accepted.
+    `next_offset`, `watermark` and `control` are what the reader goes on with once all of it was accepted. Where it was
+    `folded`, the batch has values only.
     """
 
     batch: Batch
@@ -69,6 +71,7 @@ class Taken:
     next_offset: int
     watermark: int
     control: Control | None = None
+    folded: Folded | None = None
 
 
 class Reader:
@@ -85,6 +88,7 @@ class Reader:
         stop_at: int | None = None,
         priority: int = 0,
         later: bool = False,
+        folding: FoldingSegment | None = None,
     ) -> None:
         self.origin = origin
         self.entry = entry
@@ -93,7 +97,8 @@ class Reader:
         self.priority = priority
         self.later = later
         self._decoding = decoding
-        self._encode_keys = KeyColumn(decoding.key).encode if decoding.key is not None else None
+        self._folding = folding
+        self._keys = KeyColumn(decoding.key) if decoding.key is not None else None
         self._source = SourceWatermark(disorder_ms, position.watermark if position else MIN_TIMESTAMP)
         self._producers = ProducerWatermarks(producers, position.producers if position else {}) if producers else None
         self._before = self._mark
@@ -208,21 +213,28 @@ class Reader:
 
     def _decode(self, raw: Batch, following: int, control: Control | None) -> Taken:
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=raw.stamps, offsets=raw.offsets)
-        malformed: list[Malformed] = []
-        steps = (self._decode_values, self._read_keys, self._read_times)
-        for step in steps[:1] if self._decoding.trusted else steps:
-            errors = step(batch)
-            if errors:
-                malformed += [Malformed(raw.row(row), error) for row, error in errors.items()]
-                readable = [row for row in range(len(batch)) if row not in errors]
-                batch, raw = batch.take(readable), raw.take(readable)
-        watermark = self._source.value
+        taken = _after(Taken(batch, raw, [], following, self._source.value, control), self._decode_values)
+        if self._folding is not None and self._keys is not None and not taken.malformed:
+            folded = self._folding.run(taken.batch.values, self._keys, self._source.value)
+            if folded is not None:
+                return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, control))
+        return self.unfold(taken)
+
+    def unfold(self, taken: Taken) -> Taken:
+        """Read keys and times into columns, and return what was taken with these."""
+        for step in () if self._decoding.trusted else (self._read_keys, self._read_times):
+            taken = _after(taken, step)
+        batch, watermark = taken.batch, self._source.value
         if batch.timestamps is not None and self._producers is None and self._decoding.stamped:
             batch.stamps = self._source.stamp(batch.timestamps)
             watermark = batch.stamps.pop()
+        return replace(taken, watermark=self._at_least(watermark, taken.control), folded=None)
+
+    def _at_least(self, watermark: int, control: Control | None) -> int:
+        """Return the watermark, or what its producer says of it where that is more."""
         if control is not None and control.producer == OUTSIDE and not ends(control) and self._producers is None:
-            watermark = max(watermark, control.watermark)
-        return Taken(batch, raw, malformed, following, watermark, control)
+            return max(watermark, control.watermark)
+        return watermark
 
     def _decode_values(self, batch: Batch) -> dict[int, Exception]:
         if getattr(self._decoding.value, "unchanged", False):
@@ -240,9 +252,9 @@ class Reader:
         return errors
 
     def _read_keys(self, batch: Batch) -> dict[int, Exception]:
-        key, key_of, encode = self._decoding.key, self._decoding.key_of, self._encode_keys
-        if key_of is not None and encode is not None:
-            batch.keys, errors = _column(lambda values: encode(list(map(key_of, values))), batch.values)
+        key, key_of, keys = self._decoding.key, self._decoding.key_of, self._keys
+        if key_of is not None and keys is not None:
+            batch.keys, errors = _column(lambda values: keys.encode([key_of(value) for value in values]), batch.values)
             return errors
         if key is None or batch.keys is None:
             batch.keys = None
@@ -255,12 +267,22 @@ class Reader:
     def _read_times(self, batch: Batch) -> dict[int, Exception]:
         timestamp_of = self._decoding.timestamp_of
         if timestamp_of is not None:
-            batch.timestamps, errors = _column(lambda values: to_ms(list(map(timestamp_of, values))), batch.values)
+            batch.timestamps, errors = _column(lambda values: to_ms([timestamp_of(v) for v in values]), batch.values)
             return errors
         if batch.timestamps is not None:
             batch.timestamps, errors = _column(to_ms, batch.timestamps)
             return errors
         return {}
+
+
+def _after(taken: Taken, step: Callable[[Batch], dict[int, Exception]]) -> Taken:
+    """Return what is left after a step of reading, and with the malformed what it could not read."""
+    errors = step(taken.batch)
+    if not errors:
+        return taken
+    malformed = [*taken.malformed, *(Malformed(taken.raw.row(row), error) for row, error in errors.items())]
+    readable = [row for row in range(len(taken.batch)) if row not in errors]
+    return replace(taken, batch=taken.batch.take(readable), raw=taken.raw.take(readable), malformed=malformed)
 
 
 def _is_ascii(keys: list[Any]) -> bool:

@@ -243,12 +243,22 @@ class KeyColumn:
     def __init__(self, serde: Serde) -> None:
         self._serde = serde
         self._known: dict[Any, _Remembered] = {kind: _Remembered(serde.encode) for kind in (int, str)}
+        self.kind: type | None = None
+        """The one type that all keys of the newest column have, if it is one whose keys are remembered."""
+
+    @property
+    def encode_one(self) -> Callable[[Any], bytes]:
+        """What encodes one key that has the type `kind`."""
+        return self._known[self.kind].__getitem__
 
     def encode(self, keys: list[Any]) -> list[bytes | None]:
         """Return the bytes of each key; None stays None."""
         kinds = set(map(type, keys))
-        known = self._known.get(next(iter(kinds))) if len(kinds) == 1 else None
-        return encode_all(self._serde, keys) if known is None else list(map(known.__getitem__, keys))
+        kind = next(iter(kinds)) if len(kinds) == 1 else None
+        self.kind = kind if kind in self._known else None
+        if self.kind is None:
+            return encode_all(self._serde, keys)
+        return list(map(self._known[kind].__getitem__, keys))
 
 
 def remembering(function: Callable[[bytes], Any]) -> Callable[[Any], Any]:

@@ -15,7 +15,8 @@ from planner.plan import Options
 from runtime.chain import Chain
 from runtime.clock import Clock
 from runtime.exits import TaskExit
-from runtime.failures import Failure, Whence
+from runtime.failures import Failure, Whence, tell
+from runtime.folding import Folded
 from runtime.functions import Functions
 from runtime.guard import Emitted, Guard, Rows
 from runtime.in_flight import Entry
@@ -130,9 +131,12 @@ class Task:
         started = self._clock.elapsed_ms()
         self.touched = True
         self.current = reader
-        taken = self._accepted(lane, reader, reader.take(limit))
+        taken = reader.take(limit)
+        if taken.folded is not None and not self._fold(lane, reader, taken, taken.folded):
+            taken = reader.unfold(taken)
+        taken = self._accepted(lane, reader, taken)
         self._refuse(lane.guard, reader, taken.malformed)
-        if not len(taken.batch):
+        if not len(taken.batch) or taken.folded is not None:
             reader.track().release()
         elif lane.units is None:
             entry = reader.track()
@@ -144,6 +148,13 @@ class Task:
             self._admit(lane, reader, taken.batch, taken.raw)
         self.process_ms += self._clock.elapsed_ms() - started
         self.fire()
+
+    def _fold(self, lane: Lane, reader: Reader, taken: Taken, folded: Folded) -> bool:
+        """Let what was read and grouped at once take effect; return whether it did."""
+        failure = lane.guard.attempt(lambda: lane.chain.fold(reader.entry, folded))
+        if failure is not None and not lane.guard.lenient:
+            raise tell(lane.chain.graph.specs[failure.operator], failure.error, _places(reader, taken.batch)(None))
+        return failure is None
 
     def feed_table(self, stream: str, limit: int) -> None:
         """Take updates of a table in."""

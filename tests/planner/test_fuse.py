@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner.fuse import compile_segment, exit_of
 from planner.plan import Plan
-from samza_dsl import App
+from samza_dsl import App, collect, tumbling
 from tests.source import ROOT
 
 
@@ -246,6 +246,7 @@ def test_every_line_names_the_operator_that_it_came_from(shape):
     (segment,) = app.plan().stages[0].segments
     assert len(segment.lines) == len(segment.source.splitlines())
     assert len(segment.plain_lines) == len(segment.plain.splitlines())
+    assert len(segment.folding_lines) == len(segment.folding.splitlines())
     specs = app.graph().specs
     for line, owner in zip(segment.source.splitlines(), segment.lines, strict=True):
         if "__" in line.partition("(")[0] and " def " not in line and "n__" not in line and "at__" not in line:
@@ -348,3 +349,47 @@ def test_keys_are_read_only_where_something_asks_for_them():
     (segment,) = app.plan().stages[0].segments
     assert segment.keyed
     assert "zip(keys, values)" in segment.source
+
+
+def test_the_loop_that_reads_runs_and_groups():
+    app = App("golden")
+    trips = app.input("trips", value=dict, key=lambda t: t["id"], timestamp=lambda t: t["at"], max_disorder_ms=7)
+    far = trips.filter(lambda t: t["km"] > 9, op_id="far")
+    far.window(tumbling(hours=1), collect(), op_id="hourly").send_to(app.output("out"))
+    assert app.plan().source("stage-1").partition("\n\n")[0] == dedent(FOLDING).strip()
+
+
+def test_there_is_no_such_loop_where_rows_also_go_elsewhere():
+    app = App("elsewhere")
+    trips = app.input("trips", value=dict, key=lambda t: t["id"], timestamp=lambda t: t["at"])
+    trips.window(tumbling(hours=1), collect(), op_id="hourly").send_to(app.output("out"))
+    trips.send_to(app.output("all"))
+    assert [segment.folding for segment in app.plan().stages[0].segments] == ["", ""]
+
+
+FOLDING = """
+    def segment(values, kind, highest, place0):
+        low0 = high0 = 0
+        late0 = []
+        for value in values:
+            key = key__trips(value)
+            timestamp = timestamp__trips(value)
+            if type(key) is not kind or type(timestamp) is not int:
+                raise TypeError("not as most keys and timestamps are")
+            if filter__far(value):
+                if low0 <= timestamp < high0:
+                    group0[key].append(value)
+                else:
+                    low0, high0, group0 = place0(timestamp, highest - 7)
+                    if group0 is None:
+                        late0.append((value, key, timestamp, highest - 7))
+                    else:
+                        group0[key].append(value)
+            if timestamp > highest:
+                highest = timestamp
+                if timestamp >= high0:
+                    low0 = high0 = 0
+            elif timestamp < -62135596800000:
+                raise ValueError("too early a timestamp")
+        return highest, (late0, ), ()
+"""

@@ -1,0 +1,84 @@
+"""Fusing, into one loop, the reading of keys and times, a run of stateless operators, and the windows behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from operators.base import EARLIEST_MS
+from operators.io import Input
+from planner.fuse import INDENT, Line, Writer, bound
+from planner.graph import Graph
+
+Folding = Callable[..., tuple[Any, ...]]
+"""`segment(values, kind, highest, *places)` returns the highest timestamp, the late rows per exit, and counts.
+
+It has no effect but on the groups that `places` give out, so that where anything raises, or is not as most records are,
+what it did is dropped and the batch goes the ordinary way.
+"""
+
+
+def fold(graph: Graph, entry: str) -> list[Line]:
+    """Write the loop; nothing where not all that messages from `entry` reach are windows that tile the time line."""
+    spec = graph.specs[entry]
+    if not isinstance(spec, Input) or spec.key_of is None or spec.timestamp_of is None:
+        return []
+    writer = _FoldingWriter(graph, entry, spec.max_disorder_ms)
+    foldable = all(graph.specs[exit].fold for exit in writer.exits)
+    return writer.lines(rows=False) if foldable and writer.exits and not writer.inner and not writer.keyed else []
+
+
+class _FoldingWriter(Writer):
+    """Writes a loop over the values of one source partition.
+
+    In the window at hand, `low` <= timestamp < `high`, nothing is late: the watermark, `highest` less the disorder
+    allowed, has not reached `high`. Whatever could change that gives up the bounds.
+    """
+
+    def __init__(self, graph: Graph, entry: str, disorder_ms: int) -> None:
+        self.disorder_ms = disorder_ms
+        super().__init__(graph, entry)
+
+    def lines(self, rows: bool) -> list[Line]:
+        """Return the whole function; it keeps track of no rows."""
+        exits = range(len(self.exits))
+        key, timestamp = bound(self.entry, "key"), bound(self.entry, "timestamp")
+        no_bounds = " = ".join(f"low{n} = high{n}" for n in exits) + " = 0"
+        body = [
+            f"def segment(values, kind, highest, {', '.join(f'place{n}' for n in exits)}):",
+            f"    {no_bounds}",
+            *(f"    late{n} = []" for n in exits),
+            *([INDENT + self.counters_at_zero()] if self.counted else []),
+            "    for value in values:",
+            f"        key = {key}(value)",
+            f"        timestamp = {timestamp}(value)",
+            "        if type(key) is not kind or type(timestamp) is not int:",
+            '            raise TypeError("not as most keys and timestamps are")',
+        ]
+        after = [
+            "        if timestamp > highest:",
+            "            highest = timestamp",
+            f"            if {' or '.join(f'timestamp >= high{n}' for n in exits)}:",
+            f"                {no_bounds}",
+            f"        elif timestamp < {EARLIEST_MS}:",
+            '            raise ValueError("too early a timestamp")',
+            f"    return highest, ({''.join(f'late{n}, ' for n in exits)}), {self.counts()}",
+        ]
+        return [*map(Line, body), *self.body, *map(Line, after)]
+
+    def _emit_exit(self, id: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
+        self.exits.setdefault(id, {})[id] = None
+        n = list(self.exits).index(id)
+        add = (self.graph.specs[id].fold or "pass").format(value=value, key="key", group=f"group{n}")
+        stamp = f"highest - {self.disorder_ms}"
+        for line in (
+            f"if low{n} <= timestamp < high{n}:",
+            f"    {add}",
+            "else:",
+            f"    low{n}, high{n}, group{n} = place{n}(timestamp, {stamp})",
+            f"    if group{n} is None:",
+            f"        late{n}.append(({value}, key, timestamp, {stamp}))",
+            "    else:",
+            f"        {add}",
+        ):
+            yield Line(INDENT * depth + line, id)

@@ -1,0 +1,61 @@
+"""One source partition's batches, read, run and grouped by window in one generated loop, where that is all there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from operators.base import LATEST_MS, Batch, Spec
+from operators.io import Input
+from operators.window import Groups, Window
+from planner.fuse import compile_source
+from planner.plan import SegmentPlan
+from runtime.serdes import KeyColumn
+
+
+class Folded(NamedTuple):
+    """What a batch came to: per exit its groups by encoded key and its late rows, and the watermark after it."""
+
+    number: int
+    exits: list[tuple[str, Groups, Batch]]
+    watermark: int
+    counted: Sequence[int]
+
+
+class FoldingSegment:
+    """A generated loop at work. It changes nothing: what it returns takes effect later, or never."""
+
+    def __init__(
+        self, plan: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], specs: Mapping[str, Spec]
+    ) -> None:
+        source = specs[plan.entry]
+        assert isinstance(source, Input)
+        self._function, self.filename = compile_source(plan.folding, f"{plan.entry}, folding", functions)
+        self._disorder_ms = source.max_disorder_ms
+        self._windows = {exit.id: spec for exit in plan.exits if isinstance(spec := specs[exit.id], Window)}
+
+    def run(self, values: list[Any], keys: KeyColumn, watermark: int) -> Folded | None:
+        """Read keys and times off the values and group them; None where anything is not as in most batches."""
+        kind, disorder_ms = keys.kind, self._disorder_ms
+        if kind is None:
+            return None
+        groups = {
+            id: Groups(spec.windows, spec.aggregation.add_number is not None) for id, spec in self._windows.items()
+        }
+        places = [one.place for one in groups.values()]
+        try:
+            highest, lates, counted = self._function(values, kind, watermark + disorder_ms, *places)
+            if highest > LATEST_MS:
+                return None
+            for each in groups.values():
+                each.encode_keys(keys.encode_one)
+            late_rows = [_late_rows(rows, keys) for rows in lates]
+        except Exception:  # the ordinary way tells what it is, and of which row
+            return None
+        exits = list(zip(groups, groups.values(), late_rows, strict=True))
+        return Folded(len(values), exits, highest - disorder_ms, counted)
+
+
+def _late_rows(rows: Sequence[tuple[Any, Any, int, int]], keys: KeyColumn) -> Batch:
+    values, raw_keys, timestamps, stamps = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
+    return Batch(values, keys=list(map(keys.encode_one, raw_keys)), timestamps=timestamps, stamps=stamps)

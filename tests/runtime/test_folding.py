@@ -1,0 +1,125 @@
+"""Reading, running and grouping in one loop comes to what the ordinary way comes to, and to the same complaints."""
+
+from enum import StrEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner import passes
+from runtime.errors import SamzaError
+from runtime.folding import FoldingSegment
+from runtime.run import Run
+from runtime.systems.lists import ListSink, ListSource
+from runtime.systems.memory import MemoryEnvironment
+from samza_dsl import App, Options, collect, count, daily, dead_letter, fail, skip, testing, tumbling
+
+
+class Name(StrEnum):
+    """Keys that equal plain strings and are not written as these are."""
+
+    A = "a"
+
+
+USUAL = st.tuples(st.sampled_from((1, 2, 3)), st.integers(-100, 100), st.integers(0, 9))
+ODD_KEYS = (None, True, 1.0, "a", Name.A, b"1", (1, 2), 2**70)
+ODD_TIMES = (None, True, 5.0, 10**30, -(10**30), 253_402_300_799_999, -62_135_596_800_000, "noon")
+ODD = st.tuples(st.sampled_from((1, *ODD_KEYS)), st.sampled_from((0, *ODD_TIMES)), st.integers(0, 9))
+RECORDS = st.lists(st.one_of(*[USUAL] * 6, ODD), max_size=30)
+SHAPES = st.lists(st.sampled_from(("filter", "map", "flat_map", "raise")), max_size=3)
+WINDOWS = st.lists(
+    st.sampled_from((("5 ms", "count"), ("5 ms", "list"), ("50 ms", "list"), ("day", "count"))), max_size=3
+)
+
+
+def over_ten(record):
+    return 10 // (record[2] % 9) > 1
+
+
+def app_of(shape, windows, disorder_ms, batch_records, policy):
+    app = App("folding", options=Options(batch_records=batch_records))
+    stream = app.input("in", key=lambda r: r[0], timestamp=lambda r: r[1], max_disorder_ms=disorder_ms, on_error=policy)
+    for kind in shape:
+        if kind == "filter":
+            stream = stream.filter(lambda r: r[2] != 3)
+        elif kind == "map":
+            stream = stream.map(lambda r: (r[0], r[1], r[2] + 1))
+        elif kind == "flat_map":
+            stream = stream.flat_map(lambda r: [r] * (r[2] % 3))
+        else:
+            stream = stream.filter(over_ten, on_error=policy)
+    for number, (length, what) in enumerate(windows):
+        kind = daily(tz="America/New_York") if length == "day" else tumbling(milliseconds=int(length.split()[0]))
+        found = stream.window(
+            kind, count() if what == "count" else collect(), late=dead_letter("late"), op_id=f"w{number}"
+        )
+        found.send_to(app.output(f"out{number}"))
+    return app
+
+
+def outcome(app, records):
+    """Return all that a run leaves: outputs, letters, metrics and positions, or the error that ended it."""
+    sinks = {f"out{n}": ListSink() for n in range(3)}
+    environment = MemoryEnvironment()
+    graph = app.graph()
+    used = {name: sink for name, sink in sinks.items() if name in {stream.name for stream in app.plan().streams}}
+    run = Run(graph, app.options, app.around, environment, bind={"in": ListSource(records), **used})
+    try:
+        testing._to_the_end(run)
+    except SamzaError as failure:
+        return str(failure)
+    letters = {one.name: run.received(one.name) for one in run.plan.streams if one.role == "dead_letter"}
+    counted = run.metrics().operators
+    positions = [checkpoint.positions for checkpoint in environment.checkpoints("folding").values()]
+    return {name: sink.values for name, sink in used.items()}, letters, counted, positions
+
+
+def ordinarily(*arguments):
+    """Do the same without the loop."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "PASSES", tuple(one for one in passes.PASSES if one is not passes.fold_windows))
+        return outcome(*arguments)
+
+
+@given(
+    RECORDS,
+    SHAPES,
+    WINDOWS.filter(bool),
+    st.sampled_from((0, 3, 40)),
+    st.sampled_from((1, 4, 1_000)),
+    st.sampled_from((fail, skip, dead_letter("bad"))),
+)
+def test_the_loop_comes_to_what_the_ordinary_way_comes_to(records, shape, windows, disorder_ms, batch_records, policy):
+    arguments = shape, windows, disorder_ms, batch_records, policy
+    assert outcome(app_of(*arguments), records) == ordinarily(app_of(*arguments), records)
+
+
+def folded_batches(monkeypatch, records):
+    """Return, of each batch but the first, whether the loop took it."""
+    taken = []
+    run = FoldingSegment.run
+
+    def noted(self, *arguments):
+        found = run(self, *arguments)
+        taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(FoldingSegment, "run", noted)
+    app = App("folding", options=Options(batch_records=2))
+    stream = app.input("in", key=lambda r: r[0], timestamp=lambda r: r[1], on_error=skip)
+    stream.window(tumbling(milliseconds=5), count()).send_to(app.output("out"))
+    testing.run(app, {"in": records})
+    return taken[1:]
+
+
+def test_usual_records_are_taken_by_the_loop(monkeypatch):
+    assert folded_batches(monkeypatch, [("a", n) for n in range(8)]) == [True] * 3
+
+
+def test_late_records_are_taken_by_the_loop(monkeypatch):
+    assert folded_batches(monkeypatch, [("a", n) for n in (0, 1, 90, 2, 3, 91)]) == [True] * 2
+
+
+@pytest.mark.parametrize("odd", [("b", True), (Name.A, 5), ("a", 5.0), (7, 5)])
+def test_a_batch_with_an_unusual_record_goes_the_ordinary_way(monkeypatch, odd):
+    assert folded_batches(monkeypatch, [("a", 1), ("a", 2), ("a", 3), odd]) == [False]
