@@ -15,8 +15,7 @@ from planner.plan import Options
 from runtime.chain import Chain
 from runtime.clock import Clock
 from runtime.exits import TaskExit
-from runtime.failures import Failure, Whence, tell
-from runtime.folding import Folded
+from runtime.failures import Failure, Whence
 from runtime.functions import Functions
 from runtime.guard import Emitted, Guard, Rows
 from runtime.in_flight import Entry
@@ -132,8 +131,10 @@ class Task:
         self.touched = True
         self.current = reader
         taken = reader.take(limit)
-        if taken.folded is not None and not self._fold(lane, reader, taken, taken.folded):
-            taken = reader.unfold(taken)
+        if taken.folded is not None:
+            fold = partial(lane.chain.fold, reader.entry, taken.folded)
+            if not lane.guard.at_once(fold, _places(reader, taken.batch)):
+                taken = reader.unfold(taken)
         taken = self._accepted(lane, reader, taken)
         self._refuse(lane.guard, reader, taken.malformed)
         if not len(taken.batch) or taken.folded is not None:
@@ -148,13 +149,6 @@ class Task:
             self._admit(lane, reader, taken.batch, taken.raw)
         self.process_ms += self._clock.elapsed_ms() - started
         self.fire()
-
-    def _fold(self, lane: Lane, reader: Reader, taken: Taken, folded: Folded) -> bool:
-        """Let what was read and grouped at once take effect; return whether it did."""
-        failure = lane.guard.attempt(lambda: lane.chain.fold(reader.entry, folded))
-        if failure is not None and not lane.guard.lenient:
-            raise tell(lane.chain.graph.specs[failure.operator], failure.error, _places(reader, taken.batch)(None))
-        return failure is None
 
     def feed_table(self, stream: str, limit: int) -> None:
         """Take updates of a table in."""
