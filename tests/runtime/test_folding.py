@@ -1,5 +1,6 @@
 """Reading, running and grouping in one loop comes to what the ordinary way comes to, and to the same complaints."""
 
+import asyncio
 from enum import StrEnum
 
 import pytest
@@ -12,7 +13,7 @@ from runtime.folding import FoldingSegment
 from runtime.run import Run
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
-from samza_dsl import App, Options, collect, count, daily, dead_letter, fail, skip, testing, tumbling
+from samza_dsl import App, Options, collect, count, daily, dead_letter, fail, skip, tumbling
 
 
 class Name(StrEnum):
@@ -65,7 +66,7 @@ def outcome(app, records):
     used = {name: sink for name, sink in sinks.items() if name in {stream.name for stream in app.plan().streams}}
     run = Run(graph, app.options, app.around, environment, bind={"in": ListSource(records), **used})
     try:
-        testing._to_the_end(run)
+        asyncio.run(run.drive())
     except SamzaError as failure:
         return str(failure)
     letters = {one.name: run.received(one.name) for one in run.plan.streams if one.role == "dead_letter"}
@@ -105,10 +106,7 @@ def folded_batches(monkeypatch, records):
         return found
 
     monkeypatch.setattr(FoldingSegment, "run", noted)
-    app = App("folding", options=Options(batch_records=2))
-    stream = app.input("in", key=lambda r: r[0], timestamp=lambda r: r[1], on_error=skip)
-    stream.window(tumbling(milliseconds=5), count()).send_to(app.output("out"))
-    testing.run(app, {"in": records})
+    outcome(app_of([], [("5 ms", "count")], 0, 2, skip), records)
     return taken[1:]
 
 
