@@ -1,9 +1,11 @@
 """The tracker of messages in flight against a model: the low watermark never passes what is not complete."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from operators.base import MIN_TIMESTAMP
 from runtime.in_flight import InFlight
 from tests.scale import scale
 
@@ -42,6 +44,29 @@ class Model(RuleBasedStateMachine):
         expected = tuple(self.model[complete - 1][:2]) if complete else (100, -7)
         assert (self.tracker.low_watermark, self.tracker.watermark) == expected
         assert len(self.tracker) == len(self.model) - complete
+
+
+def test_a_message_is_complete_when_all_that_hold_it_have_let_go():
+    tracker = InFlight(0)
+    entry = tracker.add(1)
+    entry.hold(2)
+    entry.hold()
+    for _ in range(3):
+        entry.release()
+        assert (tracker.low_watermark, len(tracker)) == (0, 1)
+    entry.release()
+    assert (tracker.low_watermark, len(tracker)) == (1, 0)
+    with pytest.raises(AssertionError, match=r"^released more often than held$"):
+        entry.release()
+
+
+def test_without_event_time_the_watermark_is_the_least():
+    tracker = InFlight(5)
+    assert tracker.watermark == MIN_TIMESTAMP
+    tracker.add(6, 3).release()
+    assert tracker.watermark == 3
+    tracker.add(7).release()
+    assert tracker.watermark == MIN_TIMESTAMP
 
 
 TestInFlight = Model.TestCase

@@ -1,0 +1,255 @@
+"""What a commit is made of, piece by piece; that it comes to the right end, the laws and the simulation show."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from operators.base import MIN_TIMESTAMP, Batch
+from runtime.checkpoint import Checkpoint, Position
+from runtime.commit import SHARED, Committer, forwardable
+from runtime.outputs import Outputs
+from runtime.systems.base import Append, Control, StateWrites
+from samza_dsl import App
+
+BETWEEN = "app-by-rest"
+NOW_MS = 5_000
+
+
+class Clock:
+    """Ten ms go by between two looks."""
+
+    def __init__(self):
+        self.elapsed = 0.0
+
+    def elapsed_ms(self):
+        self.elapsed += 10
+        return self.elapsed
+
+    def now_ms(self):
+        return NOW_MS
+
+
+class Store:
+    def __init__(self, number, log, *items):
+        self.number, self.log, self.items = number, log, list(items)
+
+    def changes(self):
+        self.log.append("changes")
+        return StateWrites("store", self.number, self.items)
+
+    def committed(self):
+        self.log.append("committed")
+
+
+class Sink:
+    def __init__(self, log):
+        self.log, self.rows = log, []
+
+    def write(self, batch):
+        self.log.append("write")
+        self.rows += batch.values
+
+    def flush(self):
+        self.log.append("flush")
+        return len(self.rows)
+
+
+class World:
+    """A graph with one repartitioning, two tasks, a bound output and an environment that notes what it is given."""
+
+    def __init__(self, positions=None):
+        app = App("app")
+        app.input("in", value=int).partition_by(lambda n: n, partitions=2, op_id="by-rest").send_to(app.output("out"))
+        self.log, self.commits = [], []
+        self.refuses = False
+        self.sink = Sink(self.log)
+        bindings = SimpleNamespace(
+            environment=self,
+            sinks={"bound": self.sink},
+            places={"bound": "bound=file"},
+            partitions=lambda stream: {BETWEEN: 2}[stream],
+        )
+        self.committer = Committer("app", 7, app.graph(), bindings, Clock(), positions or {"bound=file": 0})
+        self.tasks = [self.task(0), self.task(1)]
+
+    def commit(self, commit):
+        if self.refuses:
+            raise OSError("full")
+        self.log.append("commit")
+        self.commits.append(commit)
+
+    def task(self, number, touched=True):
+        lane = SimpleNamespace(
+            chain=SimpleNamespace(
+                stage=SimpleNamespace(operators=("by-rest",)), write_back=lambda: self.log.append("write back")
+            ),
+            units=None,
+            watermark=MIN_TIMESTAMP,
+            readers=[reader("in", number, 10 + number)],
+        )
+        store = Store(number, self.log, (b"k", b"v"))
+        tables = {"t": (reader("t", number, 3), None, None)}
+        outputs = Outputs(number)
+        return SimpleNamespace(
+            number=number, touched=touched, lanes=[lane], stores={"s": store}, tables=tables, outputs=outputs
+        )
+
+    def gather(self):
+        return self.committer.gather(self.tasks)
+
+    def through(self):
+        commit = self.gather()
+        self.committer.write(commit, self.tasks)
+        self.committer.done(commit, self.tasks)
+        return commit
+
+
+def reader(stream, partition, offset, later=False):
+    origin = SimpleNamespace(stream=stream, partition=partition)
+    return SimpleNamespace(origin=origin, later=later, position=lambda: Position("log", stream, partition, offset))
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_what_no_task_has_touched_is_no_part_of_it(world):
+    world.tasks[0].touched = False
+    commit = world.gather()
+    assert (commit.app, commit.generation, list(commit.checkpoints)) == ("app", 7, ["1"])
+    assert [writes.task for writes in commit.state] == [1]
+    world.committer.done(commit, world.tasks)
+    assert [task.touched for task in world.tasks] == [False, False]
+    assert world.log.count("committed") == 1
+
+
+def test_it_has_the_state_of_all_tasks_and_the_positions_of_inputs_and_tables(world):
+    commit = world.gather()
+    found = commit.checkpoints
+    assert found["1"] == Checkpoint(7, (Position("log", "in", 1, 11), Position("log", "t", 1, 3)))
+    assert list(found) == ["0", "1"]
+    assert [writes.task for writes in commit.state] == [0, 1]
+
+
+def test_it_consumes_what_lies_between_stages_and_nothing_else(world):
+    world.tasks[1].lanes[0].readers.append(reader(BETWEEN, 1, 4, later=True))
+    world.tasks[0].lanes[0].readers.append(reader(BETWEEN, 0, 9, later=True))
+    assert world.gather().consumed == {(BETWEEN, 1): 4, (BETWEEN, 0): 9}
+
+
+def test_state_is_written_back_before_it_is_read_and_what_has_not_changed_is_left_out(world):
+    world.tasks[0].stores["s"].items = []
+    commit = world.gather()
+    assert commit.state == [StateWrites("store", 1, [(b"k", b"v")])]
+    assert world.log == ["write back", "changes"] * 2
+
+
+def test_messages_go_as_they_are_but_not_those_of_bound_outputs(world):
+    outputs = world.tasks[0].outputs
+    outputs.append(("bound", 0), Batch([b"file"]))
+    outputs.append(("out", 0), Batch([]))
+    outputs.append(("out", 1), Batch([b"a"], [b"k"]))
+    assert world.gather().appends == [Append("out", 1, outputs.pending["out", 1])]
+
+
+def test_a_watermark_goes_to_every_partition_behind_the_messages_and_once(world):
+    world.tasks[0].outputs.append((BETWEEN, 1), Batch([b"a"]))
+    world.tasks[0].outputs.append(("out", 0), Batch([b"b"]))
+    world.tasks[0].lanes[0].watermark = 100
+    sent = world.through().appends
+    told = Control("0", 100, 7)
+    assert [(s, p, batch.values, control) for s, p, batch, control in sent] == [
+        ("out", 0, [b"b"], None),
+        (BETWEEN, 0, [], told),
+        (BETWEEN, 1, [b"a"], told),
+    ]
+    world.tasks[0].touched = True
+    world.tasks[0].outputs.append((BETWEEN, 0), Batch([b"c"]))
+    assert world.through().appends == [Append(BETWEEN, 0, Batch([b"c"]))]
+    world.tasks[0].touched = world.tasks[1].touched = True
+    world.tasks[0].lanes[0].watermark, world.tasks[1].lanes[0].watermark = 101, 100
+    assert [(s, p, control) for s, p, _, control in world.through().appends] == [
+        (BETWEEN, 0, Control("0", 101, 7)),
+        (BETWEEN, 1, Control("0", 101, 7)),
+        (BETWEEN, 0, Control("1", 100, 7)),
+        (BETWEEN, 1, Control("1", 100, 7)),
+    ]
+
+
+def test_a_watermark_that_was_not_committed_is_told_again(world):
+    world.tasks[0].lanes[0].watermark = 100
+    assert len(world.gather().appends) == len(world.gather().appends) == 2
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_rows_without_a_time_have_that_of_the_commit_where_others_have_one(world, control):
+    world.tasks[0].lanes[0].watermark = 100 if control else MIN_TIMESTAMP
+    world.tasks[0].outputs.append((BETWEEN, 0), Batch([b"a", b"b"], timestamps=[1, None], stamps=[0, None]))
+    world.tasks[0].outputs.append((BETWEEN, 1), Batch([b"c", b"d"], timestamps=[None, 2]))
+    found = {partition: (batch.timestamps, batch.stamps) for _, partition, batch, _ in world.gather().appends}
+    assert found == {0: ([1, NOW_MS], [0, NOW_MS]), 1: ([NOW_MS, 2], None)}
+
+
+def test_rows_that_all_have_a_time_or_none_keep_it_so(world):
+    world.tasks[0].outputs.append(("out", 0), Batch([b"a"], timestamps=[3], stamps=[2]))
+    world.tasks[1].outputs.append(("out", 1), Batch([b"b"]))
+    assert [(batch.timestamps, batch.stamps) for _, _, batch, _ in world.gather().appends] == [([3], [2]), (None, None)]
+
+
+def test_bound_outputs_are_flushed_before_the_commit_that_has_their_positions(world):
+    for task, rows in zip(world.tasks, ([b"a", b"b"], [b"c"]), strict=True):
+        task.outputs.append(("bound", 0), Batch(rows))
+    commit = world.gather()
+    world.log.clear()
+    world.committer.write(commit, world.tasks)
+    assert world.log == ["write", "write", "flush", "commit"]
+    assert world.sink.rows == [b"a", b"b", b"c"]
+    assert world.commits[0].checkpoints[SHARED] == Checkpoint(7, outputs={"bound=file": 3})
+
+
+def test_positions_of_bound_outputs_are_committed_when_they_have_changed(world):
+    assert SHARED not in world.through().checkpoints
+    world.tasks[0].touched = True
+    world.tasks[0].outputs.append(("bound", 0), Batch([b"a"]))
+    assert world.through().checkpoints[SHARED].outputs == {"bound=file": 1}
+    world.tasks[0].touched = True
+    world.log.clear()
+    assert SHARED not in world.through().checkpoints
+    assert "flush" not in world.log
+
+
+def test_a_commit_that_failed_has_changed_no_position(world):
+    world.tasks[0].outputs.append(("bound", 0), Batch([b"a"]))
+    world.refuses = True
+    with pytest.raises(OSError, match="full"):
+        world.committer.write(world.gather(), world.tasks)
+    world.refuses = False
+    world.tasks[0].outputs.clear()
+    world.sink.rows.clear()
+    world.tasks[0].outputs.append(("bound", 0), Batch([b"a"]))
+    assert world.through().checkpoints[SHARED].outputs == {"bound=file": 1}
+
+
+def test_after_it_nothing_is_pending(world):
+    world.tasks[0].outputs.append(("out", 0), Batch([b"a"]))
+    world.through()
+    assert [task.touched for task in world.tasks] == [False, False]
+    assert world.tasks[0].outputs.pending == {}
+    assert world.committer.commits == 1
+    world.through()
+    assert world.committer.commits == 2
+
+
+def test_how_long_it_took_to_put_is_summed_up_by_task(world):
+    world.gather()
+    world.gather()
+    assert world.committer.put_ms == {0: 20, 1: 20}
+
+
+@pytest.mark.parametrize(
+    ("lowest", "forwarded"), [(None, 100), (99, 99), (101, 100), (0, 0), ("nothing awaits here", 100)]
+)
+def test_a_watermark_is_held_back_by_what_is_in_flight(lowest, forwarded):
+    units = None if isinstance(lowest, str) else SimpleNamespace(lowest_stamp=lowest)
+    assert forwardable(SimpleNamespace(units=units, watermark=100)) == forwarded
