@@ -145,7 +145,7 @@ def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = 
         depth[place] = depth[above] + (node.kind == "partition_by")
         asyncs[place] = max(asyncs[one] for one in node.parents) + (node.kind == "async")
         stage[place] = place if node.kind == "partition_by" else stage[above]
-        if node.kind == "process" or (above in guarded and node.kind != "partition_by"):
+        if node.kind == "process" or (guarded.intersection(node.parents) and node.kind != "partition_by"):
             guarded.add(place)  # what process emits is atomic with it only where nothing below awaits
         return place
 
