@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
-from operators.base import MAX_TIMESTAMP, Batch, Spec, Store, shape_of
+from operators.base import MAX_TIMESTAMP, Batch, Spec, Store
+from operators.keyed_state import STATE, K, KeyContext, S, keep, meaning_of
 from operators.window import SHIFT
 
-K = TypeVar("K")
-S = TypeVar("S")
-
-STATE, TIMER = b"s", b"t"
-UNCHANGEABLE = frozenset({int, float, str, bytes, bool, tuple, frozenset})
+TIMER = b"t"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,10 +36,10 @@ class Process(Spec):
 
     def meaning(self) -> str:
         """What `init` makes."""
-        return "any state" if self.init is None else f"state from {shape_of(self.init)}"
+        return meaning_of(self.init)
 
 
-class ProcessContext(Generic[K, S]):
+class ProcessContext(KeyContext[K, S]):
     """What a `process` function sees: the key, the time, the key's state, and its timers.
 
     `state` is this key's value, None (or what `init` makes) at first: assign a new one, or change it in place.
@@ -56,44 +53,16 @@ class ProcessContext(Generic[K, S]):
     ...     return [(context.key, context.state)]
     """
 
-    __slots__ = ("_operator", "_place", "_read", "key", "timestamp")
-
-    def __init__(self, operator: ProcessOperator, key: K, place: bytes, timestamp: int) -> None:
-        self._operator = operator
-        self._place = place
-        self._read: Any = None
-        self.key = key
-        self.timestamp = timestamp
-
-    @property
-    def state(self) -> S:
-        """This key's state."""
-        if self._read is None:
-            self._read = self._operator.store.get(STATE + self._place)
-            if self._read is None and self._operator.init is not None:
-                self._read = self._operator.init()
-        return self._read  # type: ignore[no-any-return]
-
-    @state.setter
-    def state(self, value: S | None) -> None:
-        self._read = value
-        if value is None:
-            self._operator.store.delete(STATE + self._place)
-        else:
-            self._operator.store.put(STATE + self._place, value)
-
-    def keep_changes(self) -> None:
-        """Put back what was handed out and may have been changed in place; called after the user's function."""
-        if self._read is not None and type(self._read) not in UNCHANGEABLE:
-            self._operator.store.put(STATE + self._place, self._read)
+    __slots__ = ()
+    _states: ProcessOperator
 
     def set_timer(self, at_ms: int) -> None:
         """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once."""
-        self._operator.set_timer(self._place, at_ms)
+        self._states.set_timer(self._place, at_ms)
 
     def delete_timer(self, at_ms: int) -> None:
         """Take back a timer of this key; nothing happens where there is none."""
-        self._operator.store.delete(self._operator.timer_place(self._place, at_ms))
+        self._states.store.delete(self._states.timer_place(self._place, at_ms))
 
 
 class ProcessOperator:
@@ -123,7 +92,7 @@ class ProcessOperator:
             emitted = self.on_message(value, context)
             if emitted is not None:
                 _emit(out, emitted, key, timestamp, stamp)
-            context.keep_changes()
+            keep(context, self.store, key)
         return out if out.values else None
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
@@ -136,7 +105,7 @@ class ProcessOperator:
             emitted = self.on_timer(at_ms, context)
             if emitted is not None:
                 _emit(out, emitted, key, at_ms, at_ms)
-            context.keep_changes()
+            keep(context, self.store, key)
         self._due = self._first_due()
         return out if out.values else None
 
@@ -156,6 +125,11 @@ class ProcessOperator:
     def forget(self) -> None:
         """Look up again when the first timer is due."""
         self._due = self._first_due()
+
+    def read(self, key: bytes) -> Any:
+        """Return the state of `key`."""
+        state = self.store.get(STATE + key)
+        return self.init() if state is None and self.init is not None else state
 
     def set_timer(self, key: bytes, at_ms: int) -> None:
         """Remember a timer of `key`."""

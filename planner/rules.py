@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from operators.async_flat_map import AsyncFlatMap
 from operators.base import Spec
 from operators.io import Input, Output, SendTo, Table
 from operators.partition_by import ByRanges, PartitionBy
@@ -31,6 +32,12 @@ def _needs_key(spec: Spec, graph: Graph, options: Options) -> None:
         way_out = ".partition_by(lambda value: ..., ...) before it"
         instead = way_out + (", or window_all(...)" if spec.kind == "window" else ", or key= on the input")
         raise refuse(spec, "its messages have no key", instead)
+
+
+def _state_is_of_one_call_at_a_time(spec: Spec, graph: Graph, options: Options) -> None:
+    if isinstance(spec, AsyncFlatMap) and spec.stateful and spec.order != "key":
+        wrong = f"with order={spec.order!r} two calls for one key may run at once, and lose each other's state"
+        raise refuse(spec, wrong, 'order="key"; or a function of the value alone, and .process(...) for the state')
 
 
 def _one_key_serde(spec: Spec, graph: Graph, options: Options) -> None:
@@ -88,6 +95,7 @@ RULES: tuple[Rule, ...] = (
     _tables_are_keyed,
     _tables_of_all_keep_no_letters,
     _needs_key,
+    _state_is_of_one_call_at_a_time,
     _one_key_serde,
     _ranges_fill_partitions,
     _patterns_lie_apart,

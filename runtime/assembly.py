@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from operators.async_flat_map import AsyncFlatMap
+from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.base import Batch, Operator, Serde, Spec
 from operators.io import Input, Output, SendTo, Sink, Table
 from operators.partition_by import ByFunction, PartitionBy, hash_
@@ -27,6 +27,7 @@ from runtime.chain import Chain, Exit
 from runtime.checkpoint import Checkpoint, Position
 from runtime.clock import Clock
 from runtime.exits import (
+    AwaitedExit,
     BroadcastExit,
     NowhereExit,
     PartitionByExit,
@@ -173,7 +174,7 @@ class _TaskBuilder:
         operators = {
             id: operator_of(spec, self.functions.by_operator[id], self._store(id, spec), self._decode_key(id))
             for id in ids
-            if (spec := self.graph.specs[id]).stateful and not isinstance(spec, TaskSpec)
+            if (spec := self.graph.specs[id]).stateful and not isinstance(spec, TaskSpec | AsyncFlatMap)
         }
         exits = {exit_of(self.graph.specs[id]): self._exit(id, operators) for id in ids if self._takes(id)}
         functions = {**self.functions.by_operator, **{id: self._join(id) for id in ids if self._is_join(id)}}
@@ -203,11 +204,7 @@ class _TaskBuilder:
         for id in lane.chain.awaits:
             spec = self.graph.specs[id]
             assert isinstance(spec, AsyncFlatMap | TaskSpec)
-            call = (
-                lane.task_exits[id].call
-                if isinstance(spec, TaskSpec)
-                else self.functions.by_operator[id]["async_flat_map"]
-            )
+            call = lane.chain.exits[id].call  # type: ignore[attr-defined]
             pools[id] = Calls(id, call, spec.max_in_flight, spec.timeout_ms, spec.on_error, partial(units.returned, id))
             widths.append(spec.max_in_flight)
         rounds = options.max_drain_ms // stage.drain_ms if stage.drain_ms else 1
@@ -265,8 +262,14 @@ class _TaskBuilder:
         if isinstance(spec, TaskSpec):
             return self._task_exit(id, spec)
         if isinstance(spec, AsyncFlatMap):
-            return _Awaited()
+            return self._awaited(id, spec)
         return StatefulExit(operators[id], self._late(id, spec))
+
+    def _awaited(self, id: str, spec: AsyncFlatMap) -> Exit:
+        named = self.functions.by_operator[id]
+        if spec.stateful:
+            return StatefulCalls(named, self._store(id, spec), self._decode_key(id), Tagged())
+        return AwaitedExit(named["async_flat_map"])
 
     def _intermediate(self, id: str, spec: Any) -> Destination:
         stream = intermediate_of(self.graph, spec)
@@ -363,14 +366,6 @@ class _TaskBuilder:
 
     def _is_join(self, id: str) -> bool:
         return isinstance(self.graph.specs[id], TableJoin)
-
-
-class _Awaited:
-    """Stands at an exit whose rows are called for, never taken."""
-
-    def take(self, batch: Batch) -> None:
-        """Refuse."""
-        raise AssertionError("rows of an async operator are calls, not effects")
 
 
 def _position(checkpoint: Checkpoint, stream: str, partition: int) -> Position | None:

@@ -91,6 +91,17 @@ class NowhereExit:
         """Do nothing."""
 
 
+class AwaitedExit:
+    """Stands at an async operator, whose rows are called for and leave nothing but results."""
+
+    def __init__(self, call: Callable[[Any], Any]) -> None:
+        self.call = call
+
+    def take(self, batch: Batch) -> None:
+        """Refuse."""
+        raise AssertionError("rows of an async operator are calls, not effects")
+
+
 class StatefulExit:
     """Hands rows to a stateful operator; those that are late there go where the user wants them."""
 

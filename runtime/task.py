@@ -9,6 +9,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
+from operators.async_flat_map import StatefulCalls, keyed_messages
 from operators.base import MAX_TIMESTAMP, Batch, Slice
 from operators.table_join import TableContents
 from planner.plan import Options
@@ -317,6 +318,8 @@ class Task:
                 arguments: list[Any] = rows.values[start:stop]
                 if exit in lane.task_exits:
                     arguments = lane.task_exits[exit].envelopes(rows.slice(start, stop), *self._origin(unit))
+                elif isinstance(lane.chain.exits[exit], StatefulCalls):
+                    arguments = keyed_messages(rows.slice(start, stop))
                 unit.calls.extend((exit, one, (rows, row)) for row, one in enumerate(arguments, start))
         for unit, stop in zip(units, stops, strict=True):
             unit.failure = failures.get(stop - 1, unit.failure)

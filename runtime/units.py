@@ -7,7 +7,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from operators.async_flat_map import KeyedMessage
 from operators.base import Batch, Slice
+from operators.keyed_state import KeyContext
 from runtime.calls import Call, Calls
 from runtime.chain import Chain
 from runtime.failures import Failure
@@ -25,10 +27,14 @@ class Unit:
     """What goes on and takes effect as one: a message, or a run of neighbours none of which awaits anything.
 
     It has the calls that it waits for, and the rows that will take effect when it is applied. `rows` says which of
-    `raw` its messages are; they are numbered alike in the owners of what it holds.
+    `raw` its messages are; they are numbered alike in the owners of what it holds. `contexts` have the state that its
+    calls have left, by operator.
     """
 
-    __slots__ = ("calls", "entries", "failure", "held", "key", "pending", "raw", "reader", "rows", "stamp", "unsettled")
+    __slots__ = (
+        *("calls", "contexts", "entries", "failure", "held", "key", "pending", "raw", "reader", "rows", "stamp"),
+        "unsettled",
+    )
 
     def __init__(
         self, entries: tuple[Entry, ...], raw: Rows, rows: range, reader: Any, key: bytes | None, stamp: int | None
@@ -42,6 +48,7 @@ class Unit:
         self.calls: deque[tuple[str, Any, Place]] = deque()
         self.unsettled: list[tuple[str, Call, Place]] = []
         self.held: list[tuple[str, Slice]] = []
+        self.contexts: dict[str, KeyContext[Any, Any]] = {}
         self.failure: Failure | None = None
         self.pending = 0
 
@@ -139,6 +146,8 @@ class Units:
         unit.pending -= 1
         if call.failure is not None:
             unit.calls.clear()
+        elif isinstance(call.argument, KeyedMessage) and (left := call.argument.left()) is not None:
+            unit.contexts[operator] = left
         for place, (following, _, _) in enumerate(unit.calls):
             if following == operator:
                 unit.calls.rotate(-place)
@@ -160,6 +169,7 @@ class Units:
             self._start(unit)
         else:
             unit.calls.clear()
+            unit.held += [(operator, (Batch([left], [unit.key]), 0, 1)) for operator, left in unit.contexts.items()]
             self._ready[unit] = None
 
     def applicable(self) -> list[Unit]:
@@ -205,6 +215,8 @@ class Units:
 
     def _submit(self, unit: Unit) -> None:
         operator, argument, place = unit.calls.popleft()
+        if isinstance(argument, KeyedMessage):
+            argument.before = unit.contexts.get(operator)
         call = Call(unit, argument)
         unit.unsettled.append((operator, call, place))
         unit.pending += 1

@@ -21,6 +21,7 @@ from operators.aggregations import (
     total,
 )
 from operators.base import Context
+from operators.keyed_state import KeyContext
 from operators.partition_by import hash_, ranges
 from operators.policies import dead_letter, fail, retry, skip
 from operators.process import ProcessContext
@@ -42,6 +43,7 @@ __all__ = [
     "Context",
     "Envelope",
     "Json",
+    "KeyContext",
     "MessagePack",
     "MessageStream",
     "Options",

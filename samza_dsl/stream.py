@@ -10,10 +10,11 @@ from operators.async_flat_map import AsyncFlatMap, Order
 from operators.base import Serde, Site, Spec
 from operators.io import Output, SendTo, Sink
 from operators.io import Table as TableSpec
+from operators.keyed_state import KeyContext
 from operators.partition_by import Broadcast, ByFunction, PartitionBy, Partitioner, hash_
 from operators.policies import DeadLetter, Policy, fail
 from operators.process import Process, ProcessContext
-from operators.sites import here
+from operators.sites import here, takes
 from operators.stateless import Branch, BranchArm, Filter, FlatMap, Map, Merge
 from operators.table_join import TableJoin
 from operators.window import Pane, Window
@@ -145,6 +146,7 @@ class MessageStream(Generic[K, V]):
         mapped: MessageStream[K, R] = self._with_function(FlatMap, "flat_map(...)", function, on_error, op_id)
         return mapped
 
+    @overload
     def async_flat_map(
         self,
         function: Callable[[V], Awaitable[Iterable[R]]],
@@ -154,7 +156,34 @@ class MessageStream(Generic[K, V]):
         order: Order = "key",
         on_error: Policy = fail,
         op_id: str | None = None,
-    ) -> MessageStream[K, R]:
+    ) -> MessageStream[K, R]: ...
+
+    @overload
+    def async_flat_map(
+        self,
+        function: Callable[[V, KeyContext[K, S]], Awaitable[Iterable[R]]],
+        *,
+        init: Callable[[], S] | None = None,
+        store: Literal["lmdb", "memory"] = "lmdb",
+        max_in_flight: int = 100,
+        timeout_ms: int = 2_000,
+        order: Literal["key"] = "key",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]: ...
+
+    def async_flat_map(
+        self,
+        function: Callable[..., Awaitable[Iterable[Any]]],
+        *,
+        init: Callable[[], Any] | None = None,
+        store: Literal["lmdb", "memory"] = "lmdb",
+        max_in_flight: int = 100,
+        timeout_ms: int = 2_000,
+        order: Order = "key",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, Any]:
         """Replace each message by the messages that an async function returns; many calls are in flight at once.
 
         `order` is "key" (the default: one key's messages start, finish and go on in order, others overtake),
@@ -167,9 +196,23 @@ class MessageStream(Generic[K, V]):
         >>> app, numbers = _numbers()
         >>> _run(app, numbers.async_flat_map(look_up, timeout_ms=500))
         [0, 0, 1, -1, 2, -2, 3, -3]
+
+        A function of two arguments, `function(value, context)`, has the state of the message's key, as in `process`:
+        `context.state`, `init()` at first. What a call leaves there is written when the message takes effect; a call
+        that fails, is cancelled or is made again leaves nothing. Its messages have keys, and `order` is "key".
+
+        >>> async def running_total(n, context):
+        ...     context.state += n
+        ...     return [context.state]
+        >>> app, numbers = _numbers(key=lambda n: "all")
+        >>> _run(app, numbers.async_flat_map(running_total, init=int))
+        [0, 1, 3, 6]
         """
         site = here()
-        check_function(site, "async_flat_map(...)", function, 1, awaits=True)
+        keeps_state = init is not None or store != "lmdb" or (takes(function, 2) and not takes(function, 1))
+        check_function(site, "async_flat_map(...)", function, 2 if keeps_state else 1, awaits=True)
+        if init is not None:
+            check_function(site, "async_flat_map(init=...)", init, 0)
         check_whole(site, "max_in_flight", max_in_flight)
         check_whole(site, "timeout_ms", timeout_ms)
         if order not in ("partition", "key", "none"):
@@ -183,6 +226,9 @@ class MessageStream(Generic[K, V]):
             max_in_flight=max_in_flight,
             timeout_ms=timeout_ms,
             order=order,
+            keeps_state=keeps_state,
+            init=init,
+            store=check_store(site, store),
         )
 
     def partition_by(

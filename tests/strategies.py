@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,8 @@ APP, SOURCE, LETTERS = "law", "events", "letters"
 TIMER_MS = 100_000
 """How long after a record its timer is due: longer than any disorder, so that none is set in the past."""
 TIMEOUT_MS = 200
-KEYED = ("window", "process", "join")
+KEYED = ("window", "process", "join", "remember")
+AWAITING = ("async", "remember")
 
 
 class Event(msgspec.Struct, frozen=True, order=True):
@@ -132,7 +133,7 @@ def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = 
     depth = {0: 1}
     allowed = kinds or (
         *("filter", "map", "flat_map", "branch", "merge", "async", "async", "partition_by"),
-        *("window", "process", "join", "lookup"),
+        *("window", "process", "join", "lookup", "remember"),
     )
     streams = [0]
     asyncs = {0: 0}
@@ -143,7 +144,7 @@ def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = 
         place = len(nodes)
         nodes.append(node)
         depth[place] = depth[above] + (node.kind == "partition_by")
-        asyncs[place] = max(asyncs[one] for one in node.parents) + (node.kind == "async")
+        asyncs[place] = max(asyncs[one] for one in node.parents) + (node.kind in AWAITING)
         stage[place] = place if node.kind == "partition_by" else stage[above]
         if node.kind == "process" or (guarded.intersection(node.parents) and node.kind != "partition_by"):
             guarded.add(place)  # what process emits is atomic with it only where nothing below awaits
@@ -152,7 +153,7 @@ def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = 
     for _ in range(chance.randint(1, most)):
         above = chance.choice(streams)
         kind = chance.choice(allowed)
-        if (kind == "partition_by" and depth[above] == 3) or (kind == "async" and asyncs[above] == 3):
+        if (kind == "partition_by" and depth[above] == 3) or (kind in AWAITING and asyncs[above] == 3):
             continue
         parents = (above,)
         if kind == "merge":
@@ -287,6 +288,21 @@ class _Builder:
         return above.branch(self._checked(arms), into=("left", "right"), **self.how)
 
     def _async(self, above: MessageStream[Any, Any]) -> Any:
+        return above.async_flat_map(self._slowly(), order=self.node.order, **self._widths(), **self.how)
+
+    def _remember(self, above: MessageStream[Any, Any]) -> Any:
+        slowly = self._slowly()
+
+        async def counted(event: Event, context: Any) -> list[Event]:
+            context.state += 1
+            return await slowly(event)
+
+        return above.async_flat_map(counted, init=int, **self._widths(), **self.how)
+
+    def _widths(self) -> dict[str, Any]:
+        return {"max_in_flight": self.node.number, "timeout_ms": TIMEOUT_MS}
+
+    def _slowly(self) -> Callable[[Event], Awaitable[list[Event]]]:
         compute, pace = self._checked(many), self.pace
 
         async def slowly(event: Event) -> list[Event]:
@@ -306,9 +322,7 @@ class _Builder:
                     raise asyncio.CancelledError from None  # as libraries do that give up on a connection
                 raise
 
-        return above.async_flat_map(
-            slowly, max_in_flight=self.node.number, timeout_ms=TIMEOUT_MS, order=self.node.order, **self.how
-        )
+        return slowly
 
     def _partition_by(self, above: MessageStream[Any, Any]) -> Any:
         key = self._checked(lambda node, event: new_key(node, event, self.pipeline.nulls))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from operators.base import Spec
+from operators.sites import takes
 from samza_dsl.checks import is_coroutine_function
 
 Answer = Callable[[], Any]
@@ -80,7 +81,8 @@ class HeldCalls:
 
     def around(self, function: Callable[..., Any], operator: str) -> Callable[..., Any]:
         """Return the function that waits where its operator is held."""
-        if not (is_coroutine_function(function) or self._specs[operator].kind == "async_flat_map"):
+        plain = self._specs[operator].kind != "async_flat_map" or takes(function, 0)
+        if plain and not is_coroutine_function(function):
             return function
 
         @functools.wraps(function)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from operators.async_flat_map import AsyncFlatMap
 from operators.base import MAX_TIMESTAMP, Serde
 from operators.io import Table
-from operators.process import STATE, Process, ProcessOperator
+from operators.keyed_state import STATE
+from operators.process import Process, ProcessOperator
 from operators.task import Task
 from operators.window import Pane, Window, WindowOperator
 from planner.graph import Graph
@@ -29,9 +31,9 @@ class Holdings:
         self._live = live
 
     def state(self, operator: str) -> dict[Any, Any]:
-        """Return the state of each key of a `process`, of a task, or the rows of a table."""
+        """Return the state of each key of a `process` or an `async_flat_map`, of a task, or the rows of a table."""
         spec = self._graph.specs.get(operator)
-        if isinstance(spec, Process):
+        if isinstance(spec, Process | AsyncFlatMap) and spec.stateful:
             decode = self._key_of(operator).decode
             entries = self._entries(operator, Tagged())
             return {decode(place[1:]): value for place, value in entries if place[:1] == STATE}
@@ -40,7 +42,7 @@ class Holdings:
         if isinstance(spec, Table) and not spec.broadcast:
             decode = (spec.key or Tagged()).decode
             return {decode(place): row for place, row in self._entries(operator, spec.value)}
-        raise self._has_no(operator, "state of its own", (Process, Task, Table))
+        raise self._has_no(operator, "state of its own", (Process, AsyncFlatMap, Task, Table))
 
     def panes(self, operator: str) -> list[Pane[Any, Any]]:
         """Return what the open windows of an operator would emit if they fired now."""
@@ -94,7 +96,7 @@ class Holdings:
         return self._graph.key_serde(self._graph.streams_into(operator)[0]) or Tagged()
 
     def _has_no(self, operator: str, what: str, kinds: tuple[type, ...]) -> ValueError:
-        known = [id for id, spec in self._graph.specs.items() if isinstance(spec, kinds)]
+        known = [id for id, spec in self._graph.specs.items() if isinstance(spec, kinds) and spec.stateful]
         return ValueError(f"{operator!r} has no {what}; these operators have: {', '.join(known) or 'none'}")
 
 

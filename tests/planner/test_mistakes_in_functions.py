@@ -172,9 +172,26 @@ def test_async_flat_map_of_a_plain_function(numbers):
         numbers.async_flat_map(two)
 
 
+@pytest.mark.parametrize("how", [{"init": int}, {"store": "memory"}])
+def test_async_flat_map_with_state_that_the_function_does_not_take(numbers, how):
+    with refused(
+        "async_flat_map(...) calls EnrichAsync with 2 arguments, and it does not", "a function of 2 arguments"
+    ):
+        numbers.async_flat_map(EnrichAsync(), **how)
+
+
+def test_async_flat_map_with_a_first_state_that_nothing_makes(numbers):
+    with refused("async_flat_map(init=...) got 0, which is not a function", "init=lambda: ..."):
+        numbers.async_flat_map(remember, init=0)
+
+
 def test_async_flat_map_of_an_async_generator(numbers):
     with refused("got the async generator stream", "an async function that returns a list"):
         numbers.async_flat_map(stream)
+
+
+async def remember(value, context):
+    return [value]
 
 
 def test_partition_by_a_generator(numbers):

@@ -387,6 +387,29 @@ def test_waiting_beside_async_operators_which_run_on_the_loop():
         slow.async_flat_map(later).sink(print)
 
 
+async def remember(value, context):
+    return [value]
+
+
+@pytest.mark.parametrize("order", ["none", "partition"])
+def test_state_where_calls_of_one_key_may_overlap(app, numbers, order):
+    with refused(
+        f"with order={order!r} two calls for one key may run at once", 'order="key"; or a function of the', app
+    ):
+        numbers.async_flat_map(remember, order=order).sink(print)
+
+
+def test_state_of_messages_without_a_key_in_an_async_function(app):
+    with refused("its messages have no key", ".partition_by(lambda value: ..., ...) before it", app):
+        app.input("numbers", value=int).async_flat_map(remember).sink(print)
+
+
+def test_two_async_functions_with_state_and_one_name(app, numbers):
+    numbers.async_flat_map(remember).sink(print)
+    with refused("is already that of the async_flat_map", 'op_id="by-carrier"'):
+        numbers.async_flat_map(remember).sink(print)
+
+
 def test_waiting_for_async_calls_is_no_mistake(app, numbers):
     numbers.async_flat_map(later, on_error=PATIENT, timeout_ms=100).sink(print)
     app.plan()

@@ -47,6 +47,18 @@ def processed(init, op_id="state"):
     return app
 
 
+def awaited(init):
+    app = App("changing")
+    numbers = app.input("numbers", value=int, key=lambda n: n % 2)
+
+    async def add(n, context):
+        context.state = (context.state or 0) + n
+        return ()
+
+    numbers.async_flat_map(add, init=init, op_id="state").send_to(app.output("out"))
+    return app
+
+
 def joined(value, key=int):
     app = App("changing")
     table = app.table("table", value=value, key=key, partitions=1)
@@ -99,6 +111,7 @@ CHANGES = {
     "partitioner": (hour, lambda: hour(by=lambda key, partitions: 0), r"partitioned by hash.*partitioned by <lambda>"),
     "kind": (hour, lambda: processed(int), r"'window, .*'process, state from int"),
     "state of a process": (lambda: processed(int), lambda: processed(float), r"state from int.*state from float"),
+    "state of async calls": (lambda: awaited(int), lambda: awaited(float), r"state from int.*state from float"),
     "rows of a table": (lambda: joined(int), lambda: joined(float), r"rows Json.*int.*rows Json.*float"),
     "keys of a table": (lambda: joined(int), lambda: joined(int, key=float), r"keys Json.*int.*keys Json.*float"),
 }
@@ -109,7 +122,7 @@ def test_state_is_not_read_as_something_else(change):
     before, after, told = CHANGES[change]
     environment = environment_after(before())
     state = environment.state_stats("changing")
-    where = r"(window|process|table) '(state|table)' at .*test_meaning.py:\d+: its state was kept as "
+    where = r"(window|process|async_flat_map|table) '(state|table)' at .*test_meaning.py:\d+: its state was kept as "
     with pytest.raises(PlanError, match=rf"{where}.*{told}.*another op_id=; .*samza-dsl reset changing"):
         run_once(after(), environment, until_now=True)
     assert environment.state_stats("changing") == state

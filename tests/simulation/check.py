@@ -82,12 +82,12 @@ class Outcome:
         return sum(map(len, rows_of(self.environment, LETTERS)))
 
     def counts(self) -> Counter[tuple[int, int, str | None]]:
-        """Return how many messages of each key every process has seen, by (operator, task, key)."""
+        """Return how many messages of each key every operator that counts has seen, by (operator, task, key)."""
         return Counter(
             {
-                (int(store.removeprefix("process-")), task, tagged.decode(key[1:])): tagged.decode(value)
+                (int(store.partition("-")[2]), task, tagged.decode(key[1:])): tagged.decode(value)
                 for store, task in self.environment.state_stats(APP)
-                if store.startswith("process-")
+                if store.startswith(("process-", "remember-"))
                 for key, value in self.environment.state_range(APP, store, task)
                 if key[:1] == b"s"
             }
@@ -194,6 +194,8 @@ def _mixes(pipeline: Pipeline, place: int, stage: int) -> bool:
     node = pipeline.nodes[place]
     if node.kind == "async":
         return node.order == "none" or (node.order == "key" and pipeline.stage_of(place) != stage)
+    if node.kind == "remember":
+        return pipeline.stage_of(place) != stage
     return node.kind in ("merge", "window", "process")
 
 

@@ -153,7 +153,9 @@ class Reference:
             return [event] if kept(node, event) else []
         if node.kind == "map":
             return [mapped(node, event)]
-        if node.kind in ("flat_map", "async"):
+        if node.kind == "remember":
+            effects.counts[place, task, record.key] += 1
+        if node.kind in ("flat_map", "async", "remember"):
             return many(node, event)
         if node.kind in ("left", "right"):
             return [event] if node.kind in arms(node, event) else []

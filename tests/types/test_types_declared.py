@@ -137,4 +137,4 @@ def mistakes() -> None:
     orders.async_flat_map(lambda order: [order])  # type: ignore[arg-type,return-value]
     orders.branch(lambda order: order.number, into=("a", "b"))  # type: ignore[arg-type,return-value]
     orders.send_to(app.output("stats", value=Stats))  # type: ignore[arg-type]
-    orders.async_flat_map(parse, order="some")  # type: ignore[arg-type]
+    orders.async_flat_map(parse, order="some")  # type: ignore[call-overload]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard, assert_type
 
-from samza_dsl import App, MessageStream, Pane, count, mean, tumbling
+from samza_dsl import App, KeyContext, MessageStream, Pane, count, mean, tumbling
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -41,6 +41,16 @@ async def look_up(view: View) -> list[int]:
     return [len(view.page)]
 
 
+async def since(view: View, context: KeyContext[str, float]) -> list[float]:
+    context.state += view.seconds
+    return [context.state]
+
+
+async def changed(view: View, context: KeyContext[str, View | None]) -> list[tuple[str, View | None]]:
+    before, context.state = context.state, view
+    return [(context.key, before)]
+
+
 def test_an_input_says_what_its_messages_are() -> None:
     assert_type(views, MessageStream[str, View])
     assert_type(app.input("unkeyed", value=View), MessageStream[None, View])
@@ -70,6 +80,11 @@ def test_functions_of_one_message_pass_their_types_on() -> None:
     assert_type(views.flat_map(lambda view: view.page.encode()), MessageStream[str, int])
     assert_type(views.flatMap(lambda view: [view.seconds]), MessageStream[str, float])
     assert_type(views.async_flat_map(look_up), MessageStream[str, int])
+
+
+def test_functions_with_state_know_the_key_and_the_state() -> None:
+    assert_type(views.async_flat_map(since, init=float, op_id="since"), MessageStream[str, float])
+    assert_type(views.async_flat_map(changed, op_id="changed"), MessageStream[str, tuple[str, View | None]])
 
 
 def test_a_key_changes_its_type() -> None:
@@ -103,6 +118,8 @@ def mistakes() -> None:
     views.map(lambda view: view.pgae)  # type: ignore[attr-defined]
     views.send_to(app.output("titles", value=str))  # type: ignore[arg-type]
     views.async_flat_map(with_title)  # type: ignore[arg-type]
+    views.async_flat_map(since, init=str)  # type: ignore[misc]
+    views.async_flat_map(since, init=float, order="none")  # type: ignore[call-overload]
     views.join(pages, with_title, on=lambda view: view.page, how="left")  # type: ignore[call-overload]
     titles = views.map(lambda view: view.page)
     views.merge(titles)  # type: ignore[arg-type]
