@@ -211,9 +211,10 @@ class _TaskBuilder:
         if stage.drain_ms and options.guarantee == "exactly_once":
             lane.most_rounds = rounds
         fans_out = [id for id in stage.operators if self.graph.specs[id].kind == "flat_map"]
-        lane.limit = min(widths) * max(rounds, 1)
+        lane.width = min(widths)
+        lane.limit = lane.width * max(rounds, 1)
         if any(isinstance(self.graph.specs[id], TaskSpec) for id in lane.chain.awaits):
-            lane.limit = min(widths)
+            lane.limit = lane.width
         lane.one_at_a_time = any(self.graph.below(id) & lane.chain.awaits for id in fans_out)
 
     def _readers(self, stage: StagePlan, foldings: Mapping[str, FoldingSegment]) -> Iterable[Reader]:

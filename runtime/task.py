@@ -24,6 +24,9 @@ from runtime.inputs import Malformed, Reader, Taken
 from runtime.outputs import Outputs
 from runtime.units import Unit, Units, results_of, shares, stops_of
 
+Explored = tuple[list[tuple[str, Batch]], dict[int, Failure]]
+"""What reaches which exit, and the messages that fail, by number."""
+
 Track = Callable[[Sequence[int]], Iterable[tuple[Entry, ...]]]
 """Starts tracking messages, given where the units end that they go on in."""
 
@@ -37,9 +40,11 @@ class Lane:
     guard: Guard
     units: Units | None = None
     limit: int = 1
+    width: int = 1
     most_rounds: int | None = None
     one_at_a_time: bool = False
     held_back: bool = False
+    explored: dict[Reader, Explored] = field(default_factory=dict)
     task_exits: dict[str, TaskExit] = field(default_factory=dict)
 
     @property
@@ -164,14 +169,26 @@ class Task:
         entry.release()
 
     def _accepted(self, lane: Lane, reader: Reader, taken: Taken) -> Taken:
-        """Accept what was taken; of a keyed async stage, no more than can drain in time behind any one key."""
-        drain_ms = lane.chain.stage.drain_ms
+        """Accept what was taken; where something awaits, no more than can drain in time."""
         lane.held_back = False
-        if lane.units is None or not drain_ms or self._options.guarantee != "exactly_once":
+        if lane.units is None or lane.most_rounds is None:
             return reader.accept(taken)
-        rows = lane.units.acceptable(taken.batch.keys, self._options.max_drain_ms // drain_ms)
+        if lane.one_at_a_time:
+            rows = int(self._fits(lane, lane.units, reader, taken, lane.most_rounds))
+        else:
+            rows = lane.units.acceptable(taken.batch.keys, lane.width, lane.most_rounds)
         lane.held_back = rows < len(taken.batch)
         return reader.accept(taken, rows)
+
+    def _fits(self, lane: Lane, units: Units, reader: Reader, taken: Taken, rounds: int) -> bool:
+        """Whether the calls of a message can end in time; it is explored for that, and not yet accepted."""
+        if not len(taken.batch):
+            return True
+        if reader not in lane.explored:
+            lane.explored[reader] = self._explore(lane, reader.entry, _owned(taken.batch), _places(reader, taken.raw))
+        found, _ = lane.explored[reader]
+        calls = sum(len(rows) for exit, rows in found if exit in lane.chain.awaits)
+        return units.fits(calls, taken.batch.keys[0] if taken.batch.keys else None, lane.width, rounds)
 
     def advance(self) -> bool:
         """Let what came back from async calls go on, and take effect where it may; return whether anything did."""
@@ -269,9 +286,9 @@ class Task:
 
     def _enter(self, lane: Lane, entry: str, batch: Batch, raw: Rows, reader: Reader | str, track: Track) -> None:
         assert lane.units is not None
-        batch.owners = range(len(batch))
         where = _places(reader, raw) if isinstance(reader, Reader) and isinstance(raw, Batch) else _emitted_by(entry)
-        found, failures = self._explore(lane, entry, batch, where)
+        before = lane.explored.pop(reader, None) if isinstance(reader, Reader) else None
+        found, failures = before or self._explore(lane, entry, _owned(batch), where)
         awaiting = {owner for exit, rows in found if exit in lane.chain.awaits for owner in rows.owners or ()}
         stops = stops_of(len(batch), awaiting | failures.keys())
         units = []
@@ -282,10 +299,8 @@ class Task:
         self._hand_out(lane, found, failures, units, stops)
         lane.units.admit(units)
 
-    def _explore(
-        self, lane: Lane, entry: str, batch: Batch, where: Callable[[int | None], Whence]
-    ) -> tuple[list[tuple[str, Batch]], dict[int, Failure]]:
-        """Run stateless operators; return what reaches which exit, and the messages that fail, by number."""
+    def _explore(self, lane: Lane, entry: str, batch: Batch, where: Callable[[int | None], Whence]) -> Explored:
+        """Run stateless operators."""
         try:
             return lane.chain.explore(entry, batch), {}
         except Failure as failure:
@@ -396,6 +411,11 @@ def _refuse_fan_out(lane: Lane, unit: Unit, most_rounds: int) -> None:
             unit.failure = Failure(operator, RuntimeError(told))
             unit.calls.clear()
             return
+
+
+def _owned(batch: Batch) -> Batch:
+    batch.owners = range(len(batch))
+    return batch
 
 
 def _explore_into(found: list[tuple[str, Batch]], chain: Chain, entry: str, row: Batch) -> None:

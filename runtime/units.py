@@ -105,6 +105,7 @@ class Units:
         self._ready: dict[Unit, None] = {}
         self._returned: list[Unit] = []
         self._messages = 0
+        self._calls = 0
 
     def __len__(self) -> int:
         return self._messages
@@ -114,22 +115,34 @@ class Units:
         """The smallest stamp that a message in flight may still emit with."""
         return min((unit.stamp for unit in self._unapplied if unit.stamp is not None), default=None)
 
-    def acceptable(self, keys: list[bytes | None] | None, deepest: int) -> int:
-        """Return how many messages with these keys may come in so that none waits behind `deepest` others."""
+    def acceptable(self, keys: list[bytes | None] | None, width: int, rounds: int) -> int:
+        """Return how many messages with these keys may come in so that all end within so many rounds of calls."""
         if keys is None or not self.chain.stage.by_key:
             return 2**62
-        depths = Counter({key: len(self._by_key.get(key, ())) for key in set(keys) if key is not None})
+        depths = Counter({key: len(queue) for key, queue in self._by_key.items()})
+        total, longest = self._messages, max(depths.values(), default=0)
         for row, key in enumerate(keys):
+            depth = 1
             if key is not None:
-                depths[key] += 1
-                if depths[key] > deepest:
-                    return row
+                depths[key] = depth = depths[key] + 1
+            total, longest = total + 1, max(longest, depth)
+            if not _ends_within(total, longest, width, rounds):
+                return row
         return len(keys)
+
+    def fits(self, calls: int, key: bytes | None, width: int, rounds: int) -> bool:
+        """Whether a message that makes so many calls may come in; any may where none is outstanding."""
+        depths = {key: sum(len(unit.calls) + unit.pending for unit in queue) for key, queue in self._by_key.items()}
+        if self.chain.stage.by_key and key is not None:
+            depths[key] = depths.get(key, 0) + calls
+        longest = max(depths.values(), default=1)
+        return not self._calls or _ends_within(self._calls + calls, longest, width, rounds)
 
     def admit(self, units: Iterable[Unit]) -> None:
         """Take in messages that were explored, in offset order, and start what may start."""
         for unit in units:
             self._messages += len(unit.rows)
+            self._calls += len(unit.calls)
             self._unapplied[unit] = None
             if self.chain.stage.ordered:
                 self._sequence.append(unit)
@@ -144,7 +157,9 @@ class Units:
         """Take note that a call is done; the next one of the same message and operator may start."""
         unit: Unit = call.unit
         unit.pending -= 1
+        self._calls -= 1
         if call.failure is not None:
+            self._calls -= len(unit.calls)
             unit.calls.clear()
         elif isinstance(call.argument, KeyedMessage) and (left := call.argument.left()) is not None:
             unit.contexts[operator] = left
@@ -166,6 +181,7 @@ class Units:
     def settle(self, unit: Unit) -> None:
         """After exploring what its calls came to: make further calls, or be ready to be applied."""
         if unit.calls and unit.failure is None:
+            self._calls += len(unit.calls)
             self._start(unit)
         else:
             unit.calls.clear()
@@ -221,6 +237,14 @@ class Units:
         unit.unsettled.append((operator, call, place))
         unit.pending += 1
         self.pools[operator].submit(call)
+
+
+def _ends_within(calls: int, longest: int, width: int, rounds: int) -> bool:
+    """Whether calls of which `width` run at once, and `longest` one after the other, end within so many rounds.
+
+    While the last call of that row waits for its turn, `width` calls of others run (R. L. Graham's bound of 1966).
+    """
+    return (calls - longest) // width + longest <= rounds
 
 
 def results_of(units: Sequence[Unit]) -> Iterator[tuple[str, Batch]]:
