@@ -129,7 +129,7 @@ BUGS = (
         "runtime/stores/cache.py",
         "                self._clean.pop(key, None)\n",
         "",
-        Tested("tests/conformance/test_store.py::TestCachedStore"),
+        Tested("tests/conformance/test_store.py::test_what_was_changed_in_place_is_as_before_after_a_rollback"),
     ),
     Bug(
         "an abort leaves what was written to outputs",

@@ -102,6 +102,21 @@ def test_values_in_memory_are_bounded_by_the_capacity():
     assert list(store.range()) == [(key, [1]) for key in (b"a", b"b", b"c", b"d")]
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_what_was_changed_in_place_is_as_before_after_a_rollback(committed):
+    environment = MemoryEnvironment()
+    generation = environment.own("app")
+    store = cached(environment)
+    store.put(b"a", [1])
+    if committed:
+        environment.commit(Commit("app", generation, [], [store.changes()], {}))
+        store.committed()
+    store.savepoint()
+    store.get(b"a").append(2)
+    store.rollback()
+    assert store.get(b"a") == [1]
+
+
 def test_nothing_is_copied_without_a_savepoint():
     copied = []
 
