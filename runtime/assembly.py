@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from operators.table_join import TableContents, TableJoin
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import Task as TaskSpec
 from operators.window import Window
+from planner.errors import refuse
 from planner.fuse import exit_of
 from planner.graph import Graph
 from planner.plan import Plan, StagePlan
@@ -63,6 +64,8 @@ class Assembly:
     wake: Callable[[], None]
     request: Callable[[Effects], None]
     data: Path | None = None
+    discovers: bool = True
+    """Whether streams that come to match a pattern are read as well."""
 
     def tasks(self, broadcast: Mapping[str, TableContents]) -> list[Task]:
         """Make every task."""
@@ -163,7 +166,7 @@ class _TaskBuilder:
             for id, spec in self.graph.specs.items():
                 if isinstance(spec, Table) and not spec.broadcast:
                     self._add_table(id, spec)
-            task.lanes = [lane for stage in self.stages if (lane := self._lane(stage)).readers]
+            task.lanes = [self._lane(stage) for stage in self.stages]
             return task
         except BaseException:
             self.functions.close()
@@ -185,12 +188,18 @@ class _TaskBuilder:
         if asynchronous or any(isinstance(self.graph.specs[id], TaskSpec) for id in ids):
             columns.add("offsets")
         chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns))
-        readers = list(self._readers(stage, {} if asynchronous else chain.foldings))
+        foldings = {} if asynchronous else chain.foldings
+        readers = list(self._readers(stage, foldings))
         guard = Guard(
             chain, self.graph, [self.stores[id] for id in ids if id in self.stores], self.outputs, self.assembly.clock
         )
         lane = Lane(chain, readers, guard)
         lane.task_exits = {id: one for id, one in exits.items() if isinstance(one, TaskExit)}
+        if self.assembly.discovers:
+            lane.patterns = frozenset(filter(self._may_match_more, ids))
+            lane.find_readers = lambda: self._input_readers(
+                stage, foldings, {reader.origin.stream for reader in lane.readers}
+            )
         self._add_timers(lane)
         if asynchronous:
             self._add_units(lane)
@@ -217,15 +226,26 @@ class _TaskBuilder:
             lane.limit = lane.width
         lane.one_at_a_time = any(self.graph.below(id) & lane.chain.awaits for id in fans_out)
 
-    def _readers(self, stage: StagePlan, foldings: Mapping[str, FoldingSegment]) -> Iterable[Reader]:
+    def _input_readers(
+        self, stage: StagePlan, foldings: Mapping[str, FoldingSegment], known: Collection[str] = ()
+    ) -> Iterable[Reader]:
         bindings = self.assembly.bindings
         for id in stage.operators:
             spec = self.graph.specs[id]
             if isinstance(spec, Input):
                 for stream in bindings.streams_of(spec):
-                    if self.number < bindings.partitions(stream):
+                    partitions = bindings.partitions(stream)
+                    if partitions > stage.partitions:
+                        wrong = f"{partitions} partitions, and {stage.partitions} are read"
+                        instead = f"partitions={partitions}, or start the app again"
+                        raise refuse(spec, f"the new stream {stream!r} has {wrong}", instead)
+                    if self.number < partitions and stream not in known:
                         where = spec, stream, self.number
                         yield self.assembly.reader(*where, self.checkpoint, self.functions, foldings.get(id))
+
+    def _readers(self, stage: StagePlan, foldings: Mapping[str, FoldingSegment]) -> Iterable[Reader]:
+        bindings = self.assembly.bindings
+        yield from self._input_readers(stage, foldings)
         for id, spec in self.graph.specs.items():
             if spec.repartitions and set(self.graph.children(id)) & set(stage.operators):
                 stream = intermediate_of(self.graph, spec)
@@ -364,6 +384,10 @@ class _TaskBuilder:
     def _takes(self, id: str) -> bool:
         spec = self.graph.specs[id]
         return spec.code is None and not spec.source
+
+    def _may_match_more(self, id: str) -> bool:
+        spec = self.graph.specs[id]
+        return isinstance(spec, Input) and spec.is_pattern and spec.stream not in self.assembly.bindings.sources
 
     def _is_join(self, id: str) -> bool:
         return isinstance(self.graph.specs[id], TableJoin)

@@ -79,16 +79,18 @@ class Bindings:
         existing = {name: config.partitions for name, config in streams.items()}
         for spec in graph.specs.values():
             if isinstance(spec, Input) and spec.stream not in self.sources:
-                _check_partitions(spec, spec.partitions, {name: existing.get(name) for name in self.streams_of(spec)})
+                for name in self.streams_of(spec):
+                    if not spec.is_pattern or existing[name] > (spec.partitions or existing[name]):
+                        _check_partitions(spec, spec.partitions, name, existing.get(name))
                 if spec.stream in streams and streams[spec.stream].intermediate:
                     wrong = f"{spec.stream!r} lies between the stages of an app, which removes what it has consumed"
                     raise refuse(spec, wrong, ".send_to(app.output(...)) there, and that output's name here")
                 if spec.is_pattern:
                     each = (existing[name] for name in self.streams_of(spec))
-                    existing[spec.stream] = max(each, default=spec.partitions or 1)
+                    existing[spec.stream] = max([spec.partitions or 1, *each])
             for output in outputs_of(spec):
                 if output.stream not in self.sinks:
-                    _check_partitions(output.site, output.partitions, {output.stream: existing.get(output.stream)})
+                    _check_partitions(output.site, output.partitions, output.stream, existing.get(output.stream))
         return existing | {name: source.partitions for name, source in self.sources.items()}
 
     def create_streams(self, plan: Plan) -> None:
@@ -171,11 +173,10 @@ def intermediate_of(graph: Graph, spec: Spec) -> str:
     return intermediate(graph.app, spec.op_id)
 
 
-def _check_partitions(where: Spec | Site, said: int | None, existing: Mapping[str, int | None]) -> None:
-    for stream, count in existing.items():
-        if said is not None and count is not None and count != said:
-            wrong = f"partitions={said}, and the stream {stream!r} exists and has {count}"
-            raise refuse(where, wrong, f"partitions={count}, or leave it out; or use another stream")
+def _check_partitions(where: Spec | Site, said: int | None, stream: str, count: int | None) -> None:
+    if said is not None and count is not None and count != said:
+        wrong = f"partitions={said}, and the stream {stream!r} exists and has {count}"
+        raise refuse(where, wrong, f"partitions={count}, or leave it out; or use another stream")
 
 
 def _source(what: Any) -> Source:

@@ -23,11 +23,16 @@ class Chooser(Generic[T]):
     """
 
     def __init__(self, choices: Iterable[tuple[int, T]]) -> None:
-        by_priority: dict[int, deque[T]] = {}
-        for priority, what in choices:
-            by_priority.setdefault(priority, deque()).append(what)
-        self._groups = [by_priority[priority] for priority in sorted(by_priority, reverse=True)]
+        self._by_priority: dict[int, deque[T]] = {}
+        self._groups: list[deque[T]] = []
         self._turn = 0
+        for priority, what in choices:
+            self.add(priority, what)
+
+    def add(self, priority: int, what: T) -> None:
+        """Take in one more that can be chosen."""
+        self._by_priority.setdefault(priority, deque()).append(what)
+        self._groups = [self._by_priority[priority] for priority in sorted(self._by_priority, reverse=True)]
 
     def choose(self, ready: Callable[[T], bool]) -> T | None:
         """Return the next that is ready, or None; it goes to the end of its group."""

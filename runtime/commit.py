@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from operators.base import MIN_TIMESTAMP, Batch
@@ -35,19 +35,20 @@ class Committer:
         self._positions = positions
         self._told: dict[tuple[int, str], int] = {}
 
-    def gather(self, tasks: Iterable[Task]) -> Commit:
+    def gather(self, tasks: Sequence[Task]) -> Commit:
         """Return the commit of everything that the tasks have done; nothing is changed yet."""
         appends: list[Append] = []
         state: list[Any] = []
         checkpoints: dict[str, Checkpoint] = {}
         consumed: dict[tuple[str, int], int] = {}
         for task in tasks:
-            if not task.touched:
+            if not task.touched and not any(map(_only_tells, task.lanes)):
                 continue
+            task.touched = True
             started = self._clock.elapsed_ms()
             for lane in task.lanes:
                 lane.chain.write_back()
-            appends += self._messages(task)
+            appends += self._messages(task, tasks)
             state += [changes for store in task.stores.values() if (changes := store.changes()).items]
             readers = [reader for lane in task.lanes for reader in lane.readers]
             readers += [reader for reader, _, _ in task.tables.values()]
@@ -85,12 +86,12 @@ class Committer:
                 for store in task.stores.values():
                     store.committed()
 
-    def _messages(self, task: Task) -> list[Append]:
+    def _messages(self, task: Task, tasks: Sequence[Task]) -> list[Append]:
         controls = {
             stream: watermark
             for lane in task.lanes
             for stream in self._written_by(lane)
-            if (watermark := forwardable(lane)) > self._told.get((task.number, stream), MIN_TIMESTAMP)
+            if (watermark := _told_below(lane, tasks)) > self._told.get((task.number, stream), MIN_TIMESTAMP)
         }
         appends = []
         for (stream, partition), batch in task.outputs.pending.items():
@@ -106,6 +107,18 @@ class Committer:
     def _written_by(self, lane: Lane) -> list[str]:
         specs = (self._graph.specs[id] for id in lane.chain.stage.operators)
         return [intermediate_of(self._graph, spec) for spec in specs if spec.repartitions]
+
+
+def _only_tells(lane: Lane) -> bool:
+    """Whether a lane has nothing to read, no stream of a pattern having so many partitions, and is listened to."""
+    return not lane.readers and lane.repartitions
+
+
+def _told_below(lane: Lane, tasks: Iterable[Task]) -> int:
+    """Return the watermark that the next stage hears of: of a lane with nothing to read, that of the other tasks."""
+    lanes = [lane] if lane.readers else [one for task in tasks for one in task.lanes]
+    alike = [one for one in lanes if one.readers and one.chain.stage.id == lane.chain.stage.id]
+    return min(map(forwardable, alike), default=MIN_TIMESTAMP)
 
 
 def forwardable(lane: Lane) -> int:

@@ -22,6 +22,8 @@ from runtime.workers import Watch
 
 POLL_MS = 50.0
 """How often an idle loop looks whether another process has written something."""
+DISCOVER_MS = 1_000.0
+"""How often a run looks for new streams that match its inputs' patterns."""
 SLICE_MS = 5.0
 """How long the loop works before it lets other coroutines run."""
 
@@ -64,6 +66,8 @@ class Loop:
         self._idle: list[asyncio.Future[None]] = []
         self._commit_wanted = False
         self._due_ms = clock.elapsed_ms() + options.commit_interval_ms
+        self._growing = [(task, lane) for task in tasks for lane in task.lanes if lane.patterns]
+        self._discover_ms = clock.elapsed_ms() + DISCOVER_MS
         choices = [
             (reader.priority, (task, lane, reader)) for task in tasks for lane in task.lanes for reader in lane.readers
         ]
@@ -109,6 +113,8 @@ class Loop:
         began = self._clock.elapsed_ms()
         worked = False
         self._look_after_threads()
+        if self._growing and began >= self._discover_ms:
+            self._discover()
         while self._step():
             worked = True
             if self._clock.elapsed_ms() - began > SLICE_MS:
@@ -120,7 +126,7 @@ class Loop:
             await sleep_ms(0)
             return False
         if self._finished():
-            return True
+            return self.stopping or not self._discover()
         if self._drained():
             self._tell_idle()
         await self._wait()
@@ -167,6 +173,15 @@ class Loop:
         else:
             task.feed(lane, reader, limit)
         return True
+
+    def _discover(self) -> bool:
+        """Read new streams that match an input's pattern as well; return whether there are any."""
+        self._discover_ms = self._clock.elapsed_ms() + DISCOVER_MS
+        found = [(task, lane, reader) for task, lane in self._growing for reader in lane.find_readers()]
+        for task, lane, reader in found:
+            lane.readers = [*lane.readers, reader]
+            self._chooser.add(reader.priority, (task, lane, reader))
+        return bool(found)
 
     def _look_after_threads(self) -> None:
         """Raise what a thread raised, or that one hangs."""
@@ -243,7 +258,12 @@ class Loop:
         if self.stopping:
             return True
         sources = [reader for task in self.tasks for lane in task.lanes for reader in lane.readers if not reader.later]
-        return all(reader.exhausted for reader in sources) and not self._bootstraps
+        return all(reader.exhausted for reader in sources) and not self._bootstraps and not self._awaits_streams()
+
+    def _awaits_streams(self) -> bool:
+        """Whether a pattern has matched no stream yet."""
+        read = {reader.entry for _, lane in self._growing for reader in lane.readers}
+        return any(not lane.patterns <= read for _, lane in self._growing)
 
     def _tell_idle(self) -> None:
         for waiting in self._idle:

@@ -104,8 +104,11 @@ class Run:
         return [task.stores[operator] for task in self._tasks if operator in task.stores]
 
     async def settled(self) -> None:
-        """Wait until everything that was sent so far is processed and committed, through all stages."""
-        await self._loop.idle()
+        """Wait until everything that was sent so far is processed and committed, through all stages.
+
+        Raises what ended the run, if it has ended before its time.
+        """
+        await (self.ended() if self._ended.is_set() else self._loop.idle())
 
     async def ended(self) -> None:
         """Wait for the end; raises what ended the run before its time."""
@@ -187,6 +190,7 @@ class Run:
             lambda: self._loop.wake(),
             self._requested,
             Path(self._data) if isinstance(self._data, str | Path) else None,
+            discovers=not until_now,
         )
         self._shared = assembly.shared_functions()
         broadcast = assembly.broadcast_tables(self._shared)

@@ -46,6 +46,10 @@ class Lane:
     held_back: bool = False
     explored: dict[Reader, Explored] = field(default_factory=dict)
     task_exits: dict[str, TaskExit] = field(default_factory=dict)
+    patterns: frozenset[str] = frozenset()
+    """The inputs that may come to read more streams while they run, by id."""
+    find_readers: Callable[[], Iterable[Reader]] = tuple
+    """Returns readers of streams that match a pattern and are not read yet."""
 
     @property
     def repartitions(self) -> bool:
