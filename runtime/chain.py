@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, cast
 
 from operators.base import Batch, Operator
+from planner.errors import PlanError
 from planner.fuse import Segment, compile_segment
 from planner.graph import Graph
 from planner.plan import SegmentPlan, StagePlan
 from runtime.exits import SinkExit, StatefulExit
 from runtime.failures import Failure, locate
+from runtime.first_call import check_fused, checked_once
 from runtime.folding import Folded, FoldingSegment
 
 
@@ -55,8 +58,10 @@ class FusedSegment:
         self.columns = columns
         self._full, self.filename = compile_segment(plan, functions)
         self._plain: Segment | None = None
+        self.compiled = [self._full]
         if not plan.keyed:
             self._plain, self.plain_filename = compile_segment(plan, functions, plain=True)
+            self.compiled.append(self._plain)
 
     def run(self, batch: Batch, counts: Counts) -> list[tuple[str, Batch]]:
         """Return the rows that reach each exit, in order, with the columns that something downstream reads."""
@@ -102,12 +107,18 @@ class Chain:
         self.counts = Counts()
         self.segments = {plan.entry: FusedSegment(plan, functions, columns) for plan in stage.segments}
         self.lines = {segment.filename: segment.plan.lines for segment in self.segments.values()}
+        for id, sink in self.sinks.items():
+            sink.function = checked_once(graph.specs[id], sink.function, partial(setattr, sink, "function"))
         for segment in self.segments.values():
+            for compiled in segment.compiled:
+                check_fused(compiled, graph)
             if not segment.plan.keyed:
                 self.lines[segment.plain_filename] = segment.plan.plain_lines
         self.foldings = {
             plan.entry: FoldingSegment(plan, functions, graph.specs) for plan in stage.segments if plan.folding
         }
+        for folding in self.foldings.values():
+            check_fused(folding.function, graph)
         self.lines |= {
             self.foldings[plan.entry].filename: plan.folding_lines for plan in stage.segments if plan.folding
         }
@@ -118,6 +129,8 @@ class Chain:
         """Run the stateless operators below `entry`; raises Failure with the operator that raised."""
         try:
             return self.segments[entry].run(batch, self.counts)
+        except PlanError:
+            raise
         except Exception as error:
             raise Failure(locate(error, self.lines, entry), error) from error
 
@@ -144,6 +157,8 @@ class Chain:
         """Call a user's sink with the first of what has reached it; raises Failure."""
         try:
             self.sinks[id].call(most)
+        except PlanError:
+            raise
         except Exception as error:
             raise Failure(id, error) from error
 

@@ -70,7 +70,7 @@ class SinkExit:
     """Calls the user's function, once all other effects of the same records have succeeded."""
 
     def __init__(self, function: Callable[[Any], object]) -> None:
-        self._function = function
+        self.function = function
         self.held: deque[Any] = deque()
 
     def take(self, batch: Batch) -> None:
@@ -80,7 +80,7 @@ class SinkExit:
     def call(self, most: int) -> None:
         """Call the function for the first rows, in order; one for which it raises stays held, with those behind it."""
         for _ in range(most):
-            self._function(self.held[0])
+            self.function(self.held[0])
             self.held.popleft()
 
 

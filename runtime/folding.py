@@ -30,7 +30,7 @@ class FoldingSegment:
     ) -> None:
         source = specs[plan.entry]
         assert isinstance(source, Input)
-        self._function, self.filename = compile_source(plan.folding, f"{plan.entry}, folding", functions)
+        self.function, self.filename = compile_source(plan.folding, f"{plan.entry}, folding", functions)
         self._disorder_ms = source.max_disorder_ms
         self._windows = {exit.id: spec for exit in plan.exits if isinstance(spec := specs[exit.id], Window)}
 
@@ -44,7 +44,7 @@ class FoldingSegment:
         }
         places = [one.place for one in groups.values()]
         try:
-            highest, lates, counted = self._function(values, kind, watermark + disorder_ms, *places)
+            highest, lates, counted = self.function(values, kind, watermark + disorder_ms, *places)
             if highest > LATEST_MS:
                 return None
             for each in groups.values():

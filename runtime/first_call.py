@@ -1,0 +1,43 @@
+"""What only a call can tell of a user's function: that it returns a coroutine, which nobody would await."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from operators.base import Spec
+from planner.errors import refuse
+from planner.fuse import Segment, bound
+from planner.graph import Graph
+
+
+def checked_once(spec: Spec, function: Callable[..., Any], settle: Callable[[Callable[..., Any]], object]) -> Any:
+    """Return what stands for `function` until it has returned something; then `settle(function)` takes it away.
+
+    It raises PlanError, which no policy settles, where that is a coroutine.
+    """
+
+    def call(*arguments: Any) -> Any:
+        result = function(*arguments)
+        if inspect.iscoroutine(result):
+            result.close()
+            wrong = f"{spec.kind}(...) got a function that returns a coroutine, which nobody would await"
+            instead = "an async function" if spec.kind == "sink" else ".async_flat_map(...)"
+            raise refuse(spec, wrong, f"a plain function, or {instead}")
+        settle(function)
+        return result
+
+    return call
+
+
+def check_fused(segment: Segment, graph: Graph) -> None:
+    """Have a fused function check the first result of each user function in it, which it then calls directly."""
+    namespace = segment.__globals__
+    for id, spec in graph.specs.items():
+        for name in spec.functions() if spec.code is not None else ():
+            variable = bound(id, name)
+            if callable(namespace.get(variable)):
+                settle = partial(namespace.__setitem__, variable)
+                namespace[variable] = checked_once(spec, namespace[variable], settle)
