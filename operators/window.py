@@ -6,7 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -199,15 +199,16 @@ class WindowOperator:
 
     def write_back(self) -> None:
         """Put what has changed into the store."""
-        put = self.store.put
-        for start, accumulators in self._changed.items():
-            end = self.windows.end(start)
-            prefix = _prefix(end)
-            for key, accumulator in accumulators.items():
-                put(prefix + key, (start, accumulator))
-            if accumulators:
-                self._stored.add(end)
-        self._changed.clear()
+        for start in list(self._changed):
+            self._write_window(start)
+
+    def _write_window(self, start: int) -> None:
+        put, end, accumulators = self.store.put, self.windows.end(start), self._changed.pop(start)
+        prefix = _prefix(end)
+        for key, accumulator in accumulators.items():
+            put(prefix + key, (start, accumulator))
+        if accumulators:
+            self._stored.add(end)
 
     def forget(self) -> None:
         """Drop what has changed, and see which windows the store has."""
@@ -242,21 +243,29 @@ class WindowOperator:
 
     def _take(self, end: int, most: int | None) -> tuple[int, list[bytes], dict[bytes, Any]]:
         """Remove a window, or the first `most` of its keys; return its start, its keys in order and accumulators."""
-        start, accumulators = 0, {}
         if end in self._stored:
-            self._stored.discard(end)
-            for place, (start, accumulator) in self.store.range(_prefix(end), _prefix(end + 1)):  # noqa: B007
-                accumulators[place[8:]] = accumulator
-                self.store.delete(place)
-        changed = next((each for each in self._changed if self.windows.end(each) == end), None)
-        if changed is not None:
-            start, accumulators = changed, accumulators | self._changed.pop(changed)
+            return self._take_stored(end, most)
+        start = next(each for each in self._changed if self.windows.end(each) == end)
+        accumulators = self._changed.pop(start)
         keys = sorted(accumulators)
         if most is None or len(keys) <= most:
             heapq.heappop(self._open)
         else:
             self._changed[start] = {key: accumulators[key] for key in keys[most:]}
         return start, keys[:most], accumulators
+
+    def _take_stored(self, end: int, most: int | None) -> tuple[int, list[bytes], dict[bytes, Any]]:
+        """Remove no more than is asked for, so that a large window can fire over several commits."""
+        for start in [each for each in self._changed if self.windows.end(each) == end]:
+            self._write_window(start)
+        found = list(islice(self.store.range(_prefix(end), _prefix(end + 1)), None if most is None else most + 1))
+        if most is None or len(found) <= most:
+            heapq.heappop(self._open)
+            self._stored.discard(end)
+        for place, _ in found[:most]:
+            self.store.delete(place)
+        accumulators = {place[8:]: accumulator for place, (_, accumulator) in found[:most]}
+        return found[0][1][0], list(accumulators), accumulators
 
 
 def _prefix(end: int) -> bytes:

@@ -116,15 +116,18 @@ def _only_tells(lane: Lane) -> bool:
 
 def _told_below(lane: Lane, tasks: Iterable[Task]) -> int:
     """Return the watermark that the next stage hears of: of a lane with nothing to read, that of the other tasks."""
-    lanes = [lane] if lane.readers else [one for task in tasks for one in task.lanes]
-    alike = [one for one in lanes if one.readers and one.chain.stage.id == lane.chain.stage.id]
+    if lane.readers:
+        return forwardable(lane)
+    stage = lane.chain.stage
+    alike = [one for task in tasks for one in task.lanes if one.readers and one.chain.stage == stage]
     return min(map(forwardable, alike), default=MIN_TIMESTAMP)
 
 
 def forwardable(lane: Lane) -> int:
-    """Return the watermark that may be sent on: no further than what is in flight may still emit with."""
+    """Return the watermark that may be sent on: no further than what is in flight, or still to fire, may emit with."""
     lowest = lane.units.lowest_stamp if lane.units is not None else None
-    return lane.watermark if lowest is None else min(lane.watermark, lowest)
+    reached = min(lane.watermark, lane.chain.next_due() - 1)
+    return reached if lowest is None else min(reached, lowest)
 
 
 def _without_gaps(batch: Batch, clock: Clock) -> Batch:

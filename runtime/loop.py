@@ -64,7 +64,7 @@ class Loop:
         self._watch = Watch(options.blocking_timeout_ms, lines) if options.blocking_timeout_ms else None
         self._awake = asyncio.Event()
         self._idle: list[asyncio.Future[None]] = []
-        self._commit_wanted = False
+        self._commit_wanted = self._begun = False
         self._due_ms = clock.elapsed_ms() + options.commit_interval_ms
         self._growing = [(task, lane) for task in tasks for lane in task.lanes if lane.patterns]
         self._discover_ms = clock.elapsed_ms() + DISCOVER_MS
@@ -163,6 +163,10 @@ class Loop:
     def _feed(self) -> bool:
         if not self._bootstrapped():
             return False
+        if not self._begun:
+            self._begun = True
+            for task in self.tasks:
+                task.fire()  # what a commit has left due
         choice = self._chooser.choose(_has_room)
         if choice is None:
             return False
@@ -233,8 +237,8 @@ class Loop:
 
     def _may_commit(self) -> bool:
         if self._options.guarantee == "exactly_once" or self.stopping:
-            return self._drained()
-        return not any(task.busy or task.firing for task in self.tasks)
+            return all(task.at_cut for task in self.tasks)
+        return not any(task.busy or (task.firing and not task.at_cut) for task in self.tasks)
 
     def _drained(self) -> bool:
         return all(task.drained for task in self.tasks)

@@ -100,6 +100,7 @@ class Task:
         self._options = options
         self._clock = clock
         self._firing: Generator[None, None, None] | None = None
+        self._paused = False
 
     @property
     def in_flight(self) -> int:
@@ -117,14 +118,18 @@ class Task:
         return self._firing is not None
 
     @property
+    def at_cut(self) -> bool:
+        """Whether what is done so far may be committed: what has still to fire would fire first after a restart."""
+        return not self.busy and not self.in_flight and (self._firing is None or self._paused)
+
+    @property
     def drained(self) -> bool:
         """Whether nothing is in flight, fired or being worked on."""
         return not self.busy and self._firing is None and not self.in_flight
 
     def begin(self) -> None:
-        """Fire what a checkpoint has left due, and have the end of inputs told that ended before anything came."""
+        """Have the end of inputs told that ended before anything came."""
         self.touched = any(lane.repartitions and any(reader.ended for reader in lane.readers) for lane in self.lanes)
-        self.fire()
 
     def room(self, lane: Lane) -> int:
         """Return how many messages a lane may take in now; 0 while something is due or firing."""
@@ -254,6 +259,10 @@ class Task:
                     where = _emitted_by(id)
                     work = _running(lane.chain, id)
                     lane.guard.each(work, fired, Emitted(fired), where)
+                while self.outputs.count + self.dirty_count >= self._options.max_uncommitted:
+                    self._paused = True
+                    yield
+                self._paused = False
 
     def _fired(self, lane: Lane) -> Iterator[tuple[str, Batch]]:
         """Yield what each operator fires, parents first and never much at once; run each before asking for the next."""

@@ -78,7 +78,7 @@ BUGS = (
         "skip the drain",
         "runtime/loop.py",
         """        if self._options.guarantee == "exactly_once" or self.stopping:
-            return self._drained()
+            return all(task.at_cut for task in self.tasks)
 """,
         "",
     ),
@@ -115,8 +115,8 @@ BUGS = (
     Bug(
         "send a watermark past an in-flight stamp",
         "runtime/commit.py",
-        "    return lane.watermark if lowest is None else min(lane.watermark, lowest)\n",
-        "    return lane.watermark\n",
+        "    return reached if lowest is None else min(reached, lowest)\n",
+        "    return reached\n",
     ),
     Bug(
         "checkpoint the watermark of now, not that of the position",

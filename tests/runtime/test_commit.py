@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from operators.base import MIN_TIMESTAMP, Batch
+from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
 from runtime.checkpoint import Checkpoint, Position
 from runtime.commit import SHARED, Committer, forwardable
 from runtime.outputs import Outputs
@@ -81,7 +81,9 @@ class World:
     def task(self, number, touched=True):
         lane = SimpleNamespace(
             chain=SimpleNamespace(
-                stage=SimpleNamespace(operators=("by-rest",)), write_back=lambda: self.log.append("write back")
+                stage=SimpleNamespace(operators=("by-rest",)),
+                write_back=lambda: self.log.append("write back"),
+                next_due=lambda: MAX_TIMESTAMP + 1,
             ),
             units=None,
             watermark=MIN_TIMESTAMP,
@@ -248,8 +250,21 @@ def test_how_long_it_took_to_put_is_summed_up_by_task(world):
 
 
 @pytest.mark.parametrize(
-    ("lowest", "forwarded"), [(None, 100), (99, 99), (101, 100), (0, 0), ("nothing awaits here", 100)]
+    ("lowest", "due", "forwarded"),
+    [
+        (None, 200, 100),
+        (99, 200, 99),
+        (101, 200, 100),
+        (0, 200, 0),
+        ("nothing awaits here", 200, 100),
+        (None, 101, 100),
+        (None, 100, 99),
+        (None, 50, 49),
+        (98, 50, 49),
+        (30, 50, 30),
+    ],
 )
-def test_a_watermark_is_held_back_by_what_is_in_flight(lowest, forwarded):
+def test_a_watermark_is_held_back_by_what_is_in_flight_or_still_to_fire(lowest, due, forwarded):
     units = None if isinstance(lowest, str) else SimpleNamespace(lowest_stamp=lowest)
-    assert forwardable(SimpleNamespace(units=units, watermark=100)) == forwarded
+    chain = SimpleNamespace(next_due=lambda: due)
+    assert forwardable(SimpleNamespace(units=units, watermark=100, chain=chain)) == forwarded

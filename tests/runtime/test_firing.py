@@ -1,8 +1,18 @@
 """What fires meets its operator's policy as records do: a timer or a pane leaves all of its effects or none."""
 
+from contextlib import closing
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from operators.base import Batch
 from operators.policies import dead_letter, retry, skip
 from runtime.serdes import Tagged
-from samza_dsl import App, fold, testing, tumbling
+from runtime.systems.base import END, Append, StreamConfig
+from runtime.systems.log import LogEnvironment
+from samza_dsl import App, Options, count, fold, testing, tumbling
+from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
 
 
 def timers(policy, fails):
@@ -64,3 +74,68 @@ def test_a_pane_whose_finish_fails_is_skipped_alone():
     ]
     assert sorted(results["out"]) == [(start, key, sum(held)) for start, key, held in groups if 7 not in held]
     assert [Tagged().decode(data) for data in results["bad"]] == [(0, 10, (1, 4, 7))]
+
+
+def counting(max_uncommitted):
+    """Count per key, name the key by a table, and count the panes of a window again in the next stage."""
+    app = App("much", Options(max_uncommitted=max_uncommitted))
+    numbers = app.input("numbers", value=int, key=lambda n: n, timestamp=lambda n: n % 20, max_disorder_ms=20)
+    names = app.table("names", value=list, key=lambda row: row[0], broadcast=True)
+    panes = numbers.window(tumbling(milliseconds=10), count(), op_id="tens")
+    named = panes.join(names, lambda pane, row: [row[1], pane.start], on=lambda pane: pane.key % 2, op_id="named")
+    named.send_to(app.output("named", value=list))
+    again = named.partition_by(lambda row: row[0], partitions=2, op_id="by-name")
+    again.window(tumbling(milliseconds=10), count(), op_id="again").map(
+        lambda pane: [pane.key, pane.start, pane.value]
+    ).send_to(app.output("counts", value=list))
+    return app
+
+
+def much(environment, number):
+    fill(environment, "numbers", [[(None, b"%d" % n, 0) for n in range(number)]])
+    fill(environment, "names", [[(b"%d" % n, msgspec.json.encode([n, name]), 0) for n, name in enumerate(["a", "b"])]])
+
+
+def values(environment, stream):
+    return [msgspec.json.decode(value) for part in rows_of(environment, stream) for _, value, _ in part]
+
+
+COUNTS = [["a", 0, 250], ["a", 10, 250], ["b", 0, 250], ["b", 10, 250]]
+
+
+def test_a_firing_of_much_takes_several_commits():
+    environment, commits = memory(), []
+    much(environment, 1_000)
+    with patch("runtime.guard.MOST_FIRED", 40):
+        run_through(lambda: counting(max_uncommitted=100), environment, on_commit=commits.append)
+    most = max(sum(len(append.batch) for append in commit.appends if append.stream == "named") for commit in commits)
+    assert most <= 100 + 40
+    assert len(values(environment, "named")) == 1_000
+    assert sorted(values(environment, "counts")) == COUNTS
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("number", [2, 9, 12, 17, 22, 25])
+def test_what_a_crash_leaves_of_a_firing_fires_first_with_its_tables(when, number):
+    environment = memory()
+    much(environment, 1_000)
+    with patch("runtime.guard.MOST_FIRED", 40):
+        died = run_through(lambda: counting(max_uncommitted=100), environment, [CrashPoint(when, number)])
+    assert died == 1
+    assert sorted(values(environment, "named")) == sorted([n, m] for n in "ab" for m in (0, 10) for _ in range(250))
+    assert sorted(values(environment, "counts")) == COUNTS
+
+
+def test_a_window_of_more_keys_than_are_held_fires_in_parts(tmp_path):
+    with closing(LogEnvironment(tmp_path, sync=False)) as log:
+        log.create_stream("numbers", StreamConfig())
+        rows = [b"%d" % (n % 5_000) for n in range(15_000)]
+        log.append([Append("numbers", 0, Batch(rows, timestamps=[1] * len(rows)), END)])
+        app = App("large", Options(max_uncommitted=1_000, batch_records=1_000))
+        panes = app.input("numbers", value=int, key=lambda n: n).window(tumbling(seconds=1), count(), op_id="large")
+        panes.map(lambda pane: [pane.key, pane.value]).send_to(app.output("counts", value=list))
+        with patch("runtime.guard.MOST_FIRED", 300), patch("operators.window.MOST_HELD", 700):
+            run = app.run(log)
+        assert run.metrics().commits > 15
+        assert sorted(values(log, "counts")) == [[n, 3] for n in range(5_000)]
+        assert log.state_stats("large") == {}

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -114,3 +115,13 @@ def test_the_end_of_the_streams_fires_everything(kinds, data):
 def test_at_least_once_loses_nothing_that_is_in_flight_below_a_stateful_operator(world, crashes):
     world.run(crashes)
     world.outcome.check_nothing_lost()
+
+
+@pytest.mark.parametrize("kinds", [("window",), ("window", "partition_by", "window"), ("process", "window", "async")])
+@given(st.data(), st.sampled_from((1, 2, 5)), st.lists(crash_points, max_size=4))
+@settings(max_examples=scale(20, 200, 5_000))
+def test_a_firing_that_commits_and_crashes_cut_comes_to_what_an_undisturbed_one_does(kinds, data, most, crashes):
+    world = data.draw(worlds(kinds))
+    with patch("runtime.guard.MOST_FIRED", most):
+        world.run(crashes)
+    world.outcome.check_end()
