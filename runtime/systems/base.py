@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -11,8 +14,10 @@ import msgspec
 
 from operators.base import MAX_TIMESTAMP, Batch, Serde
 from runtime.checkpoint import Checkpoint
-from runtime.errors import Damaged, EnvironmentFault, Fenced
+from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, Fenced
 
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the operating system says when a disk, a quota or a limit leaves no room."""
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 
@@ -165,6 +170,26 @@ def is_fenced(app: str, generation: int, current: int) -> Fenced:
         f"Application {app!r} is at generation {current}, and this run is of {generation}: another one has taken "
         "over, or it was reset. Nothing that this run has not committed was written."
     )
+
+
+@contextmanager
+def system_errors_told(path: Path, what: str) -> Iterator[None]:
+    """Raise `EnvironmentFull` or `EnvironmentFault`, saying that `path` can't be `what`, for an OSError in a block.
+
+    >>> with system_errors_told(Path("out.jsonl"), "written"):
+    ...     raise OSError(errno.ENOSPC, "No space left on device")
+    Traceback (most recent call last):
+        ...
+    runtime.errors.EnvironmentFull: out.jsonl can't be written: [Errno 28] No space left on device. ...
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise EnvironmentFull(
+                f"{path} can't be {what}: {error}. Nothing was committed: make room, and go on from the checkpoint."
+            ) from error
+        raise EnvironmentFault(f"{path} can't be {what}: {error}.") from error
 
 
 class Environment(Protocol):

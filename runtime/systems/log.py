@@ -27,6 +27,7 @@ from runtime.systems.base import (
     check_config,
     check_name,
     is_fenced,
+    system_errors_told,
 )
 from runtime.systems.log_batch import pack
 from runtime.systems.log_compaction import Compactor
@@ -317,19 +318,20 @@ class LogEnvironment:
             self._compactor.step_where_due(append.stream for append in prepared)
 
     def _lock(self, app: str) -> None:
-        owners = self.path / "owners"
-        owners.mkdir(mode=0o700, exist_ok=True)
-        path = owners / f"{app}.lock"
-        descriptor = lock(path, wait=False)
+        path = self.path / "owners" / f"{app}.lock"
+        with system_errors_told(path, "made"):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            descriptor = lock(path, wait=False)
         if descriptor is None:
             raise Owned(
                 f"Process {path.read_text().strip() or 'unknown'} runs application {app!r} on {self.path}: end it "
                 "first, or use another application name or directory."
             )
-        os.truncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
         self._database.owner_locks.add(descriptor)
         self._owned[app] = descriptor
+        with system_errors_told(path, "written"):
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
 
     def _generation(self, transaction: lmdb.Transaction[Any], app: str) -> int:
         data = fetch(transaction, self._database.meta, _generation_key(app), f"the generation of {app!r}")

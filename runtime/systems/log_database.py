@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 import threading
@@ -12,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull
-from runtime.systems.log_locks import Marker, locked, survey
+from runtime.systems.base import NO_SPACE, system_errors_told
+from runtime.systems.log_locks import Marker, allocate, locked, survey
 from runtime.systems.log_records import RESTORE, sealed
 from runtime.systems.log_recovery import (
     DATA_FILE,
     LAST_TRANSACTION,
     check_format,
+    drop_unfinished,
     is_short,
     records,
     set_format,
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 
 MAP_SIZES_BYTES = tuple(1 << bits for bits in (40, 36, 32, 28))
 """Far beyond need, so that the disk is the limit; a smaller one where the system refuses so much address space."""
-_MAX_READERS = 512
+_MAX_READERS = 1000
 _WRITES_BETWEEN_READER_CHECKS = 1024
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LITTLE_BYTES = 1 << 20
 """With less than this left, an input/output error is taken for a full disk: LMDB reports a short write as one."""
 _NUMBER = struct.Struct("<Q")
 _OPENING = "opening.lock"
+_READERS, _READERS_BYTES = "lock.mdb", 1 << 16
+"""LMDB's table of readers, and how long it is at least: every process writes into it by memory."""
 
 
 class Database:
@@ -60,6 +62,10 @@ class Database:
             is_new = check_format(path)
             left_behind = survey(path)
             alone = not left_behind.others_alive
+            if alone:
+                allocate(path / _READERS, _READERS_BYTES)
+                if is_new:
+                    drop_unfinished(path)
             suspicious = left_behind.suspicious or (alone and is_short(path))
             if suspicious and alone:
                 _refuse(path, structure(path))
@@ -93,7 +99,9 @@ class Database:
                 )
             except (lmdb.Error, MemoryError) as error:
                 refused = error
-        kind = EnvironmentFull if getattr(refused, "code", None) in _NO_SPACE else EnvironmentFault
+                if getattr(error, "code", None) in NO_SPACE:
+                    break
+        kind = EnvironmentFull if getattr(refused, "code", None) in NO_SPACE else EnvironmentFault
         raise kind(f"LMDB can't open {self.path}: {refused}.") from refused
 
     def _open_tables(self, create: bool) -> None:
@@ -104,6 +112,8 @@ class Database:
                 self.env.open_db(name, create=create) for name in names
             )
         except self._lmdb.Error as error:
+            if self._is_full(error):
+                raise self._failed(error) from error
             raise Damaged(f"The tables in {self.path} are not what was written: {error}. {RESTORE}") from error
 
     @contextmanager
@@ -154,7 +164,7 @@ class Database:
             "in this process, open it again (which verifies it), and go on from the checkpoint."
         )
         self._marker.suspect()
-        if error.code in _NO_SPACE or _space_left_bytes(self.path) < _LITTLE_BYTES:
+        if self._is_full(error):
             return EnvironmentFull(
                 f"No space is left for {self.path} ({error}); nothing of this was written. Make room, close the "
                 "environment, open it again, and go on from the checkpoint."
@@ -163,6 +173,9 @@ class Database:
             f"LMDB failed in {self.path}: {error}. The environment is closed: open it again (which verifies it), and "
             "go on from the checkpoint."
         )
+
+    def _is_full(self, error: lmdb.Error) -> bool:
+        return error.code in NO_SPACE or _space_left_bytes(self.path) < _LITTLE_BYTES
 
     def verify(self) -> list[str]:
         """Return what is wrong in the files, as nobody may write meanwhile: nothing, when all is as it was written."""
@@ -213,7 +226,7 @@ def attach(path: Path, *, sync: bool | None = None) -> Database:
 
     Without `sync` it joins in any way, and opens durably.
     """
-    try:
+    with system_errors_told(path, "opened"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
         with _shared_lock:
@@ -226,9 +239,6 @@ def attach(path: Path, *, sync: bool | None = None) -> Database:
                 raise EnvironmentFault(f"{path} is open in this process with sync={database.sync}: do the same.")
             database.users += 1
             return database
-    except OSError as error:
-        kind = EnvironmentFull if error.errno in _NO_SPACE else EnvironmentFault
-        raise kind(f"{path} can't be opened: {error}.") from error
 
 
 def verify(path: str | os.PathLike[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -62,18 +63,36 @@ def set_format(path: Path) -> None:
         whole.replace(file)
 
 
+def drop_unfinished(path: Path) -> None:
+    """Remove a data file without its two meta pages from a directory without a format: no commit can be in it.
+
+    A full disk or a power cut leaves it when LMDB has just begun to make it.
+    """
+    data = path / DATA_FILE
+    if data.exists():
+        with data.open("rb") as file:
+            pages = [file.read(mmap.PAGESIZE) for _ in range(2)]
+        if not all(map(_header_bytes, pages)):
+            data.unlink()
+
+
+def _header_bytes(page: bytes) -> int | None:
+    """Return how long the header of a meta page is; None for anything else."""
+    return next((size for size in _HEADERS_BYTES if page[size : size + 4] == _MAGIC), None)
+
+
 def is_short(path: Path) -> bool:
     """Whether the data file may lack pages that LMDB would look for, and die of it; only `structure` can be sure."""
     try:
         with (path / DATA_FILE).open("rb") as file:
             start = file.read(64)
-            sizes_bytes = [size for size in _HEADERS_BYTES if start[size : size + 4] == _MAGIC]
-            if not sizes_bytes:
+            header_bytes = _header_bytes(start)
+            if header_bytes is None:
                 return bool(start)
-            page_bytes: int = struct.unpack_from("=I", start, sizes_bytes[0] + _PAGE_SIZE)[0]
+            page_bytes: int = struct.unpack_from("=I", start, header_bytes + _PAGE_SIZE)[0]
             last_page = 0
             for meta in (0, page_bytes):
-                file.seek(meta + sizes_bytes[0] + _LAST_PAGE)
+                file.seek(meta + header_bytes + _LAST_PAGE)
                 last_page = max(last_page, struct.unpack("=Q", file.read(8))[0])
             return file.seek(0, os.SEEK_END) < (last_page + 1) * page_bytes
     except FileNotFoundError:

@@ -22,7 +22,7 @@ from msgspec import inspect
 
 from operators.base import Batch, Serde
 from runtime.errors import Damaged, SamzaError, SerdeError
-from runtime.systems.base import Offsets, Read
+from runtime.systems.base import Offsets, Read, system_errors_told
 from runtime.systems.record_files import check_not_beyond, sync_directory
 from runtime.systems.rows import Rows, alternatives, column_types, row_of, rows_of, type_of_rows
 
@@ -139,15 +139,16 @@ class ParquetSink:
         rows = [row_of(self._rows.decode(value)) for value in self._pending[:ROWS_PER_PART]]
         rows = [msgspec.to_builtins(row, builtin_types=_OF_ARROW) for row in rows]
         table = _table(rows, self._rows.type, self._path)
-        self._make_directory()
         target = self._part(self._parts + 1)
         unfinished = target.with_name(f".{target.name}.tmp")
-        with unfinished.open("wb") as file:
-            pq.write_table(table, file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(target)
-        sync_directory(self._path)
+        with system_errors_told(self._path, "written"):
+            self._make_directory()
+            with unfinished.open("wb") as file:
+                pq.write_table(table, file)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(target)
+            sync_directory(self._path)
         self._parts += 1
         del self._pending[:ROWS_PER_PART]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from operators.base import Batch
 from runtime.errors import Damaged, SamzaError
-from runtime.systems.base import Offsets, Read
+from runtime.systems.base import Offsets, Read, system_errors_told
 
 BLOCK = 1 << 20
 LONGEST_RECORD = 1 << 26
@@ -172,14 +172,15 @@ class AppendedFile:
         """Write what is pending at `length`, over what an earlier write that failed may have left there."""
         self._durable = False
         new = not self.path.exists()
-        with self.path.open("w+b" if new else "r+b", buffering=0) as file:
-            file.seek(self.length)
-            _write_all(file.fileno(), self._pending)
-            file.truncate()
-            if sync:
-                os.fsync(file.fileno())
-        if new:
-            sync_directory(self.path.parent)
+        with system_errors_told(self.path, "written"):
+            with self.path.open("w+b" if new else "r+b", buffering=0) as file:
+                file.seek(self.length)
+                _write_all(file.fileno(), self._pending)
+                file.truncate()
+                if sync:
+                    os.fsync(file.fileno())
+            if new:
+                sync_directory(self.path.parent)
         self.length += len(self._pending)
         self._pending.clear()
         self._durable = sync

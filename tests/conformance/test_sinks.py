@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from operators.base import Batch, Serde
-from runtime.errors import Damaged, SamzaError, SerdeError
+from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, SamzaError, SerdeError
 from runtime.serdes import Bytes, Json, String, Tagged
 from runtime.systems import parquet, record_files
 from runtime.systems.base import Sink
@@ -303,7 +303,7 @@ def test_a_failed_write_is_written_over_by_the_next(tmp_path: Path) -> None:
     sink = open_sink(path)
     fill(sink, Json(), [1])
     sink.write(Batch([b"2", b"3"]))
-    with mock.patch("os.fsync", side_effect=OSError("no space")), pytest.raises(OSError, match="no space"):
+    with mock.patch("os.fsync", side_effect=OSError("no space")), pytest.raises(EnvironmentFault, match="no space"):
         sink.flush()
     sink.write(Batch([b"4"]))
     assert sink.flush() == 8
@@ -320,3 +320,24 @@ def test_a_list_sink_keeps_the_columns() -> None:
     with pytest.raises(Damaged, match="fewer than the 5"):
         sink.recover(5)
     assert ListSource(sink.values).offsets(0) == (0, 1, True)
+
+
+@pytest.mark.parametrize("name", ["full.jsonl", "full.csv"])
+def test_a_full_disk_is_told_with_the_path(name, tmp_path):
+    path = tmp_path / name
+    path.symlink_to("/dev/full")
+    sink = open_sink(path)
+    serde = sink.serde(Json(Pane))
+    sink.write(Batch([serde.encode(Pane("k", 1))]))
+    with pytest.raises(EnvironmentFull, match=f"{name}.*No space left"):
+        sink.flush()
+    sink.close()
+
+
+def test_a_directory_that_can_not_be_written_is_told_with_the_path(tmp_path):
+    sink = open_sink(tmp_path / "parts.parquet")
+    serde = sink.serde(Json(Pane))
+    (tmp_path / "parts.parquet" / ".part-000001.parquet.tmp").mkdir(parents=True)
+    sink.write(Batch([serde.encode(Pane("k", 1))]))
+    with pytest.raises(EnvironmentFault, match=r"parts\.parquet.*directory"):
+        sink.flush()

@@ -313,6 +313,66 @@ print(log.offsets("s", 0).end - number)
     assert verify(written) == []
 
 
+@pytest.mark.parametrize("lock_exists", [False, True])
+def test_a_disk_that_is_full_from_the_start_is_told_and_leaves_nothing_in_the_way(written, tmp_path, lock_exists):
+    program = """
+import resource, shutil
+lock, places = sys.argv[1], sys.argv[2]
+for room in range(0, 90_000, 3_000):
+    path = os.path.join(places, str(room))
+    os.mkdir(path)
+    if lock:
+        shutil.copy(lock, path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    try:
+        LogEnvironment(path).close()
+        print("opened")
+    except EnvironmentFull:
+        print("full")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    log = LogEnvironment(path)
+    log.create_stream("s", StreamConfig())
+    log.close()
+"""
+    places = tmp_path / "places"
+    places.mkdir()
+    found = output(program, written / "lock.mdb" if lock_exists else "", places)
+    assert found == sorted(found) and set(found) == {"full", "opened"}
+
+
+def test_the_file_that_readers_write_into_by_memory_has_no_holes(tmp_path):
+    for _ in range(2):
+        log = LogEnvironment(tmp_path)
+        status = (tmp_path / "lock.mdb").stat()
+        assert status.st_blocks * 512 >= status.st_size > 0
+        log.close()
+        os.truncate(tmp_path / "lock.mdb", 4096)
+
+
+def test_a_full_disk_is_told_to_who_would_own_an_application(written):
+    program = """
+import resource
+log = LogEnvironment(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+try:
+    log.own("another")
+except EnvironmentFull:
+    print("full")
+log.close()
+"""
+    assert output(program, written) == ["full"]
+
+
+def test_a_data_file_that_was_never_made_whole_is_made_anew(written, tmp_path):
+    whole = (written / "data.mdb").read_bytes()
+    for number, begun in enumerate((b"", whole[:100], whole[:4096], bytes(8192), whole[:4096] + bytes(4096))):
+        path = tmp_path / f"begun-{number}"
+        path.mkdir()
+        (path / "data.mdb").write_bytes(begun)
+        LogEnvironment(path).close()
+        assert verify(path) == []
+
+
 # Several processes
 
 
