@@ -280,7 +280,9 @@ class Loop:
         wait_ms = self._poll_ms
         for task in self.tasks:
             for timer in task.timers:
-                wait_ms = min(wait_ms, max(timer.due_ms - self._clock.elapsed_ms(), 1.0))
+                due_in_ms = timer.due_ms - self._clock.elapsed_ms()
+                if due_in_ms > 0 or task.drained:  # else it waits for calls, and whichever returns wakes the loop
+                    wait_ms = min(wait_ms, max(due_in_ms, 1.0))
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_ms / 1_000):  # wait_for loses a cancellation that comes as it wakes
                 await self._awake.wait()

@@ -13,6 +13,7 @@ from samza_dsl import App, Options, dead_letter, every, retry, skip, testing
 from samza_dsl.records import records_from
 from samza_dsl.testing import Record
 from tests.real_time import run_in_real_time
+from tests.simulation.crash import fill, memory, run_once
 from tests.simulation.loop import rest
 
 
@@ -357,6 +358,19 @@ def test_a_window_is_called_alone_in_its_task():
     testing.run(app, {"numbers": [*range(100)]})
     assert len(widths) > 3
     assert set(widths) == {0}
+
+
+def test_a_window_that_is_due_waits_for_calls_without_looking_all_the_time():
+    app, environment, turns = App("tasks"), memory(), []
+    environment.at_turn = turns.append
+
+    async def process(message, context):
+        await rest(10_000)
+
+    app.task(app.input("numbers", value=int), process, op_id="task", timeout_ms=20_000, window=every(id, seconds=1))
+    fill(environment, "numbers", [[(None, b"1", 0)]])
+    run_once(app, environment)
+    assert len(turns) < 1_000
 
 
 def test_a_window_that_fails_ends_the_run_and_names_the_task(app, numbers):

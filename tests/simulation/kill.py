@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from tests.faults.broken import switch_off
 from tests.flights.streams import OUTPUTS, Record, example, records
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +51,9 @@ class Meter:
         return self._numbers[1]
 
 
-def job(data: Path) -> None:
+def job(data: Path, without: str | None = None) -> None:
     """Run the main job to its end, with slow lookups that complete in any order, and often or seldom a commit."""
+    switch_off(without)
     app, meter = example("flights").pipeline(), Meter(data / "meter")
     app.options = msgspec.structs.replace(app.options, commit_interval_ms=random.choice((20, 100, 500)))
 
@@ -76,15 +78,16 @@ def job(data: Path) -> None:
 class Killer:
     """Starts the job again and again on one data directory, and kills it at random moments."""
 
-    def __init__(self, data: Path, chance: random.Random, typical_s: float) -> None:
+    def __init__(self, data: Path, chance: random.Random, typical_s: float, without: str | None = None) -> None:
         self.data = data
+        self.without = [f"--without={without}"] if without else []
         self.meter = Meter(data / "meter")
         self.chance = chance
         self.typical_s = typical_s
 
     def start(self) -> subprocess.Popen[bytes]:
         self.meter.clear()
-        program = [sys.executable, "-m", __spec__.name, "--job", self.data]
+        program = [sys.executable, "-m", __spec__.name, "--job", self.data, *self.without]
         return subprocess.Popen(program, cwd=ROOT, stderr=subprocess.PIPE)
 
     def kill_once(self) -> str | None:
@@ -146,7 +149,7 @@ def by_key(found: list[Record]) -> dict[bytes | None, list[Record]]:
     return groups
 
 
-def campaign(work: Path, times: int, seed: int, flights: int | None) -> int:
+def campaign(work: Path, times: int, seed: int, flights: int | None, without: str | None = None) -> int:
     """Kill the job `times` times, in as many runs as it takes; return how many kills were in a run that went wrong."""
     loaded, undisturbed = work / "loaded", work / "undisturbed"
     example("flights_data").load(loaded, flights)
@@ -161,7 +164,7 @@ def campaign(work: Path, times: int, seed: int, flights: int | None) -> int:
         run += 1
         data, before = work / f"run-{run}", kills
         shutil.copytree(loaded, data)
-        killer = Killer(data, chance, typical_s)
+        killer = Killer(data, chance, typical_s, without)
         try:
             while kills < times and (killed := killer.kill_once()):
                 kills += 1
@@ -185,12 +188,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="what decides the moments")
     parser.add_argument("--flights", type=int, help="how many flights to load; all, if not given")
     parser.add_argument("--job", type=Path, metavar="DATA", help="be the job that is killed")
+    parser.add_argument("--without", help="have the job do without one of the library's safeguards")
     chosen = parser.parse_args(arguments)
     if chosen.job:
-        job(chosen.job)
+        job(chosen.job, chosen.without)
         return 0
     with tempfile.TemporaryDirectory() as work:
-        failed = campaign(Path(work), chosen.times, chosen.seed, chosen.flights)
+        failed = campaign(Path(work), chosen.times, chosen.seed, chosen.flights, chosen.without)
     print(f"{chosen.times} kills, {failed} failed")
     return failed
 

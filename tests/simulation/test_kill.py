@@ -5,9 +5,9 @@ import pytest
 from tests.scale import scale
 from tests.simulation.kill import main
 
-FLIGHTS = scale(20_000, 400_000, 400_000)
+FLIGHTS = scale(20_000, 20_000, 400_000)
 
 
 @pytest.mark.xdist_group("flights")
 def test_a_killed_job_gives_what_an_undisturbed_one_gives():
-    assert main(["--times", str(scale(3, 5, 20)), "--flights", str(FLIGHTS)]) == 0
+    assert main(["--times", str(scale(3, 3, 20)), "--flights", str(FLIGHTS)]) == 0

@@ -1,0 +1,108 @@
+"""The library with one of its safeguards off, to see that what the safeguard is for would be noticed."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import lmdb
+import msgspec
+
+from runtime import inputs
+from runtime.errors import EnvironmentFault
+from runtime.systems import log, log_batch, log_database, log_locks, log_records, log_recovery
+from runtime.systems.base import Commit
+from runtime.systems.log import LogEnvironment
+from runtime.task import Task
+
+
+def _no_fsync() -> None:
+    open_ = lmdb.open
+    lmdb.open = lambda *given, **options: open_(*given, **{**options, "sync": False, "metasync": False})
+
+
+def _no_atomic_commit() -> None:
+    whole = LogEnvironment.commit
+
+    def commit(self: LogEnvironment, commit: Commit) -> None:
+        whole(self, commit._replace(state=[], checkpoints={}))
+        time.sleep(0.002)
+        whole(self, commit._replace(appends=[]))
+
+    LogEnvironment.commit = commit  # type: ignore[method-assign]
+
+
+def _no_errors() -> None:
+    whole = LogEnvironment.commit
+
+    def commit(self: LogEnvironment, commit: Commit) -> None:
+        with suppress(EnvironmentFault):
+            whole(self, commit)
+
+    LogEnvironment.commit = commit  # type: ignore[method-assign]
+
+
+def _no_checksums() -> None:
+    def crc32(*data: object) -> int:
+        return 0
+
+    log_records.crc32 = crc32
+    zlib = log_batch.zlib
+    log_batch.zlib = SimpleNamespace(crc32=crc32, compress=zlib.compress, decompress=zlib.decompress)  # type: ignore[assignment]
+
+
+def _no_page_check() -> None:
+    log_recovery.structure = log_database.structure = lambda path: []
+    log_database.is_short = lambda path: False
+
+
+def _no_owner_lock() -> None:
+    def lock(path: Any, *, wait: bool) -> int | None:
+        return log_locks.lock(path.with_suffix(f".{time.monotonic_ns()}"), wait=wait)
+
+    log.lock = lock
+
+
+def _no_monotonic_clock() -> None:
+    from tests.faults.clock_jump import JumpingClock
+
+    JumpingClock.elapsed_ms = lambda self: float(self.now_ms())  # type: ignore[method-assign]
+
+
+def _no_bound_in_flight() -> None:
+    Task.room = lambda self, lane: self._options.batch_records  # type: ignore[method-assign]
+
+
+def _no_foreign_errors() -> None:
+    def column(make: Callable[[list[Any]], list[Any]], values: list[Any]) -> tuple[list[Any], dict[int, Exception]]:
+        made: list[Any] = []
+        errors: dict[int, Exception] = {}
+        for row, value in enumerate(values):
+            try:
+                made += make([value])
+            except msgspec.MsgspecError as error:
+                made.append(None)
+                errors[row] = error
+        return made, errors
+
+    inputs._column = column
+
+
+SAFEGUARDS: dict[str, Callable[[], None]] = {
+    "fsync at every commit": _no_fsync,
+    "one transaction per commit": _no_atomic_commit,
+    "errors of a commit are raised": _no_errors,
+    "checksums": _no_checksums,
+    "pages are checked": _no_page_check,
+    "one owner per application": _no_owner_lock,
+    "timers run by the monotonic clock": _no_monotonic_clock,
+    "in flight is bounded": _no_bound_in_flight,
+    "any error of a serde is caught": _no_foreign_errors,
+}
+
+
+def switch_off(safeguard: str | None) -> None:
+    """Do without a safeguard from now on, in this process; without its name, do nothing."""
+    if safeguard is not None:
+        SAFEGUARDS[safeguard]()

@@ -1,0 +1,59 @@
+"""How often a fault is tried, and what has come of it: the nth trial of seed S is the first of seed S + n."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+MOST_TOLD = 10
+
+
+@dataclass(frozen=True)
+class Order:
+    """What shall be tried: how often, from which seed, where, and whether without the safeguard against it."""
+
+    times: int
+    seed: int
+    work: Path
+    broken: bool = False
+
+
+@dataclass
+class Verdict:
+    """What has come of it: how many trials were made, how many failed, and what else was counted."""
+
+    done: int = 0
+    failed: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def passed(self, counts: dict[str, int] | None = None) -> None:
+        """Count a trial in which all was as it should be."""
+        self.done += 1
+        self.counts.update(counts or {})
+
+    def fail(self, seed: int, why: object) -> None:
+        """Count a trial that failed, and tell the first ones: the very first in full."""
+        self.done += 1
+        self.failed += 1
+        lines = str(why).strip().splitlines() or ["it failed"]
+        if self.failed <= MOST_TOLD:
+            print(f"seed {seed}: " + "\n".join(lines if self.failed == 1 else lines[-1:]), flush=True)
+
+
+Trial = Callable[[int, Path], dict[str, int]]
+"""Tries a fault once in an empty directory, as a seed decides: returns counts, or raises AssertionError."""
+
+
+def one_by_one(order: Order, trial: Trial) -> Verdict:
+    """Make every trial in a directory of its own."""
+    verdict = Verdict()
+    for seed in range(order.seed, order.seed + order.times):
+        with TemporaryDirectory(dir=order.work) as work:
+            try:
+                counts = trial(seed, Path(work))
+            except (AssertionError, TimeoutError) as error:
+                verdict.fail(seed, error)
+            else:
+                verdict.passed(counts)
+    return verdict
