@@ -36,14 +36,15 @@ from runtime.systems.log_locks import lock
 from runtime.systems.log_records import (
     PLACE,
     RESTORE,
+    STORE,
     entries_between,
     entry_bytes,
     entry_of,
     fetch,
     place_of_key,
-    record_of,
     sealed,
 )
+from runtime.systems.log_state import drop_entries, keys_from, write_entries
 from runtime.systems.log_streams import Prepared, Streams, next_id
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ class LogEnvironment:
         table = self._database.checkpoints
         found = {}
         with self._reading() as transaction:
-            for key in _keys(transaction, table, prefix):
+            for key in keys_from(transaction, table, prefix):
                 task = key[len(prefix) :].decode()
                 data = fetch(transaction, table, key, f"the checkpoint of task {task!r} of {app!r}")
                 assert data is not None
@@ -247,7 +248,7 @@ class LogEnvironment:
         prefix = _store_key(app, "")
         with self._reading() as transaction:
             cursor = transaction.cursor(self._database.state)
-            names = [key[len(prefix) :].decode() for key in _keys(transaction, self._database.meta, prefix)]
+            names = [key[len(prefix) :].decode() for key in keys_from(transaction, self._database.meta, prefix)]
             numbers = {name: self._store_id(transaction, app, name) or 0 for name in names}
             return sorted(
                 name
@@ -260,7 +261,7 @@ class LogEnvironment:
         prefix = _store_key(app, "")
         stats: dict[tuple[str, int], tuple[int, int]] = {}
         with self._reading() as transaction:
-            for key in _keys(transaction, self._database.meta, prefix):
+            for key in keys_from(transaction, self._database.meta, prefix):
                 store = key[len(prefix) :].decode()
                 number = self._store_id(transaction, app, store)
                 assert number is not None
@@ -279,16 +280,15 @@ class LogEnvironment:
         check_name("application", app)
         with self._writing() as transaction:
             self._begin_generation(transaction, app)
-            for key in _keys(transaction, self._database.checkpoints, _task_key(app, "")):
+            for key in keys_from(transaction, self._database.checkpoints, _task_key(app, "")):
                 transaction.delete(key, db=self._database.checkpoints)
             prefix = _store_key(app, "")
             if stores is None:
-                stores = [key[len(prefix) :].decode() for key in _keys(transaction, self._database.meta, prefix)]
+                stores = [key[len(prefix) :].decode() for key in keys_from(transaction, self._database.meta, prefix)]
             for store in stores:
                 number = self._store_id(transaction, app, store)
                 if number is not None:
-                    for key in _keys(transaction, self._database.state, number.to_bytes(4, "big")):
-                        transaction.delete(key, db=self._database.state)
+                    drop_entries(transaction, self._database, number)
 
     def close(self) -> None:
         """Release everything; a second call does nothing. No other thread may be using it."""
@@ -362,24 +362,7 @@ class LogEnvironment:
             number = next_id(transaction, self._database.meta)
             key = _store_key(app, writes.store)
             transaction.put(key, sealed(key, _NUMBER.pack(number)), db=self._database.meta)
-        prefix = PLACE.pack(number, writes.task)
-        table = self._database.state
-        for key, value in writes.items:
-            place = place_of_key(prefix, key)
-            if value is None:
-                transaction.delete(place, db=table)
-            else:
-                transaction.put(place, record_of(place, key, value), db=table)
-
-
-def _keys(transaction: lmdb.Transaction[Any], table: Any, prefix: bytes) -> list[bytes]:
-    keys = []
-    cursor = transaction.cursor(table)
-    found = cursor.set_range(prefix)
-    while found and (key := bytes(cursor.key())).startswith(prefix):
-        keys.append(key)
-        found = cursor.next()
-    return keys
+        write_entries(transaction, self._database, PLACE.pack(number, writes.task), writes.items)
 
 
 def _generation_key(app: str) -> bytes:
@@ -387,7 +370,7 @@ def _generation_key(app: str) -> bytes:
 
 
 def _store_key(app: str, store: str) -> bytes:
-    return b"store\0" + app.encode() + b"\0" + store.encode()
+    return STORE + app.encode() + b"\0" + store.encode()
 
 
 def _task_key(app: str, task: str) -> bytes:

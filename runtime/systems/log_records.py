@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _CRC = struct.Struct("<I")
 RESTORE = "Restore the data directory from a copy, or delete what is damaged (a stream, an application's state)."
+STORE = b"store\0"
+"""What the key of a store's id begins with; the application's name and the store's follow."""
 PLACE = struct.Struct(">II")
 """The id of a store and the number of a task: what every key of state begins with."""
 _LENGTH = struct.Struct("<I")
@@ -63,6 +65,11 @@ def record_of(place: bytes, key: bytes, value: bytes) -> bytes:
     if _is_long(place):
         value = _LENGTH.pack(len(key)) + key + value
     return _CRC.pack(crc32(value, crc32(place))) + value
+
+
+def crc_of(record: memoryview | bytes) -> int:
+    """Return the checksum that an entry is stored with."""
+    return int.from_bytes(record[: _CRC.size], "little")
 
 
 def entry_of(place: bytes, record: memoryview | bytes) -> tuple[bytes, bytes]:

@@ -14,7 +14,8 @@ import msgspec
 
 from runtime.errors import Damaged, EnvironmentFault
 from runtime.systems.log_batch import unpack
-from runtime.systems.log_records import entry_of, opened, sealed
+from runtime.systems.log_records import PLACE, STORE, entry_of, opened, sealed
+from runtime.systems.log_state import TALLY, Tally, tallied
 from runtime.systems.log_streams import PARTITION, STREAM, TAIL, Stream, Tail, last_offset
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 LAST_TRANSACTION = b"last transaction"
 """Where, beside LMDB's tables, each transaction leaves its own number."""
 DATA_FILE = "data.mdb"
-_FORMAT_FILE, _FORMAT = "format", b"samza-dsl log 1\n"
+_FORMAT_FILE, _FORMAT = "format", b"samza-dsl log 2\n"
 _MAX_FINDINGS = 100
 _MAGIC = struct.pack("=I", 0xBEEFC0DE)
 _HEADERS_BYTES = (16, 24)
@@ -128,6 +129,7 @@ def _findings(transaction: lmdb.Transaction[Any], database: Database) -> Iterato
             yield "the newest transaction is not the one that LMDB takes for it"
     streams: dict[int, Stream] = {}
     tails: dict[bytes, Tail] = {}
+    kept: dict[bytes, bytes] = {}
     for name, table in (("meta", database.meta), ("checkpoints", database.checkpoints), ("tails", database.tails)):
         for view, record in transaction.cursor(table):
             key = bytes(view)
@@ -141,11 +143,14 @@ def _findings(transaction: lmdb.Transaction[Any], database: Database) -> Iterato
             elif key.startswith(STREAM):
                 stream = msgspec.msgpack.decode(data, type=Stream)
                 streams[stream.id] = stream
+            elif name == "meta":
+                kept[key] = data
     for view, record in transaction.cursor(database.state):
         try:
             entry_of(bytes(view), record)
         except (ValueError, struct.error) as error:
             yield f"state, {bytes(view)!r}: {error}"
+    yield from _miscounted(transaction, database, kept)
     for stream in streams.values():
         for partition in range(stream.config.partitions):
             tail = tails.get(PARTITION.pack(stream.id, partition))
@@ -157,6 +162,22 @@ def _findings(transaction: lmdb.Transaction[Any], database: Database) -> Iterato
     stored = transaction.stat(database.log)["entries"]
     if stored != batches:
         yield f"there are {stored} batches, and not the {batches} that all partitions have"
+
+
+def _miscounted(transaction: lmdb.Transaction[Any], database: Database, kept: dict[bytes, bytes]) -> Iterator[str]:
+    """Compare the entries of each store with what is kept beside it in `kept`, the sealed data of the meta table."""
+    names = {data[:4]: key.decode().split("\0")[1:] for key, data in kept.items() if key.startswith(STORE)}
+    told = {key.removeprefix(TALLY): Tally.of(data) for key, data in kept.items() if key.startswith(TALLY)}
+    found = tallied(transaction.cursor(database.state))
+    for place in sorted(told.keys() | found.keys()):
+        store, task = PLACE.unpack(place)
+        app, name = names.get(store.to_bytes(4, "little"), ("unknown", str(store)))
+        where = f"state of {app!r}, store {name!r}, task {task}"
+        has, should_have = found.get(place, Tally()), told.get(place, Tally())
+        if has.entries != should_have.entries:
+            yield f"{where}: {has.entries} entries, not {should_have.entries}"
+        elif has != should_have:
+            yield f"{where}: its entries are not those of the last commit"
 
 
 def _gaps(

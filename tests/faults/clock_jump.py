@@ -35,7 +35,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Found(NamedTuple):
-    """What came of a run: counts per key and window, how often the timer was called, and how many commits there were."""
+    """What came of a run: counts per key and window, calls of the timer, and commits."""
 
     panes: Counter[tuple[str, int, int]]
     ticks: int

@@ -174,6 +174,7 @@ def campaign(order: Order) -> Verdict:
             send([rows], serde, policy, stage, batch_records=chance.choice((1, 7, 10_000)))
         except Exception as error:
             verdict.fail(seed, f"{serde}, {policy}, {stage}: {type(error).__name__}: {str(error)[:1_000]}")
+            verdict.done -= 1
         verdict.done += len(rows)
         verdict.counts["runs"] += 1
         seed += 1

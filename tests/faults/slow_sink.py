@@ -26,7 +26,7 @@ ANONYMOUS = re.compile(r"RssAnon:\s+(\d+) kB")
 
 
 class Measured(NamedTuple):
-    """What a run has come to: records, growth of anonymous memory, messages in flight, and calls of the sink at once."""
+    """What a run has come to: records, growth of anonymous memory, most messages in flight, most calls at once."""
 
     records: int
     growth_bytes: int

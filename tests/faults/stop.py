@@ -71,11 +71,10 @@ def _run(watch: Watch, data: Path, seed: int, without: str | None) -> None:
 
 def _is_refused(data: Path, without: str | None) -> bool:
     """Return whether another process is told of the owner; where that was stopped in a commit, it waits for the end."""
-    with child(_own, data, without) as other:
-        with suppress(TimeoutError):
-            wait_until(lambda: other.poll() is not None, OTHERS_PATIENCE_S)
-            assert other.result() == "Owned", "another process has become the owner while the first one was stopped"
-            return True
+    with child(_own, data, without) as other, suppress(TimeoutError):
+        wait_until(lambda: other.poll() is not None, OTHERS_PATIENCE_S)
+        assert other.result() == "Owned", "another process has become the owner while the first one was stopped"
+        return True
     return False
 
 

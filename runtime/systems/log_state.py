@@ -1,0 +1,79 @@
+"""Writes the entries of state, and keeps beside each store how many it has and the XOR of their checksums."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from runtime.systems.log_records import PLACE, crc_of, fetch, place_of_key, record_of, sealed
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from runtime.systems.log_database import Database
+
+TALLY = b"tally\0"
+_TALLY = struct.Struct("<QI")
+
+
+class Tally(NamedTuple):
+    """What is known of a store in one task beside its entries, of which a damaged page may lose some."""
+
+    entries: int = 0
+    checksums: int = 0
+
+    @staticmethod
+    def of(data: bytes) -> Tally:
+        """Return the tally that was stored as `data`."""
+        return Tally(*_TALLY.unpack(data))
+
+
+def write_entries(
+    transaction: lmdb.Transaction[Any], database: Database, place: bytes, items: Iterable[tuple[bytes, bytes | None]]
+) -> None:
+    """Put and delete (None) entries of the store and task at `place`."""
+    data = fetch(transaction, database.meta, TALLY + place, "a store's number of entries")
+    entries, checksums = Tally() if data is None else Tally.of(data)
+    cursor = transaction.cursor(database.state)
+    for key, value in items:
+        at = place_of_key(place, key)
+        if value is None:
+            old = cursor.pop(at)
+        else:
+            record = record_of(at, key, value)
+            old = cursor.replace(at, record)
+            entries += 1
+            checksums ^= crc_of(record)
+        if old is not None:
+            entries -= 1
+            checksums ^= crc_of(old)
+    transaction.put(TALLY + place, sealed(TALLY + place, _TALLY.pack(entries, checksums)), db=database.meta)
+
+
+def drop_entries(transaction: lmdb.Transaction[Any], database: Database, store: int) -> None:
+    """Delete all entries of a store, of every task."""
+    for table, prefix in ((database.state, b""), (database.meta, TALLY)):
+        for key in keys_from(transaction, table, prefix + store.to_bytes(4, "big")):
+            transaction.delete(key, db=table)
+
+
+def keys_from(transaction: lmdb.Transaction[Any], table: Any, prefix: bytes) -> list[bytes]:
+    """Return all keys of a table that begin with `prefix`."""
+    keys = []
+    cursor = transaction.cursor(table)
+    found = cursor.set_range(prefix)
+    while found and (key := bytes(cursor.key())).startswith(prefix):
+        keys.append(key)
+        found = cursor.next()
+    return keys
+
+
+def tallied(entries: Iterable[tuple[bytes, memoryview]]) -> dict[bytes, Tally]:
+    """Return what should be known of each store and task, given all entries of state."""
+    tallies: dict[bytes, Tally] = {}
+    for at, record in entries:
+        place = bytes(at[: PLACE.size])
+        count, checksums = tallies.get(place, Tally())
+        tallies[place] = Tally(count + 1, checksums ^ crc_of(record))
+    return tallies

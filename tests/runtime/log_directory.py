@@ -1,0 +1,51 @@
+"""Data directories for tests, and programs that use them in processes of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from operators.base import Batch
+from runtime.systems.base import Append, Commit, Control, StateWrites, StreamConfig
+from runtime.systems.log import LogEnvironment
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(program, *arguments):
+    """Run a program in a Python of its own, with the environment's names imported."""
+    names = (
+        "import os, sys\n"
+        "from operators.base import Batch\n"
+        "from runtime.errors import *\n"
+        "from runtime.systems.base import *\n"
+        "from runtime.systems.log import LogEnvironment\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", names + program, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def output(program, *arguments):
+    """Return what a program prints; it must end well."""
+    process = start(program, *arguments)
+    printed, _ = process.communicate()
+    assert process.returncode == 0
+    return printed.split()
+
+
+def write(path):
+    """Make a directory with a stream of ten batches and some state."""
+    log = LogEnvironment(path)
+    log.create_stream("s", StreamConfig(partitions=2))
+    generation = log.own("app")
+    for number in range(10):
+        batch = Batch([b"value-%03d" % number * 30], [b"key"])
+        state = StateWrites("st", 0, [(b"k%d" % number, b"state-%03d" % number * 30)])
+        log.commit(Commit("app", generation, [Append("s", 1, batch, Control("p", number))], [state], {}))
+    log.close()
+    return path
