@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -284,16 +285,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def _space_left_bytes(path: Path) -> int:
-    """How much the data file may still grow, by the file system and by the process's own limit."""
-    status = os.statvfs(path)
-    left = status.f_bavail * status.f_frsize
-    try:
+def _space_left_bytes(path: Path) -> float:
+    """How much the data file may still grow, by the file system and by the process's own limit, as far as is known."""
+    left = math.inf
+    with suppress(OSError):
+        status = os.statvfs(path)
+        left = status.f_bavail * status.f_frsize
+    with suppress(ImportError, OSError):
         import resource
 
         limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         if limit != resource.RLIM_INFINITY:
             left = min(left, limit - (path / DATA_FILE).stat().st_size)
-    except (ImportError, OSError):
-        pass
     return left

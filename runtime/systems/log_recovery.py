@@ -28,11 +28,12 @@ LAST_TRANSACTION = b"last transaction"
 DATA_FILE = "data.mdb"
 _FORMAT_FILE, _FORMAT = "format", b"samza-dsl log 2\n"
 _MAX_FINDINGS = 100
+_NO_PAGE = (1 << 64) - 1
 _MAGIC = struct.pack("=I", 0xBEEFC0DE)
 _HEADERS_BYTES = (16, 24)
 """Of a page, in LMDB 0.9 and in LMDB 1.0; a meta page's own fields follow."""
-_PAGE_SIZE, _LAST_PAGE = 24, 120
-"""Where a meta page has them, counted from the end of its header."""
+_PAGE_SIZE, _ROOT, _LAST_PAGE = 24, 112, 120
+"""Where a meta page has them, counted from the end of its header; the transaction's number follows the last page."""
 
 
 def check_format(path: Path) -> bool:
@@ -111,9 +112,30 @@ def structure(path: Path) -> list[str]:
         return []
     check: Callable[..., list[str]] = pages.verify
     try:
-        return check(os.fspath(data), subdir=False)
+        return check(os.fspath(data), subdir=False) or _misnumbered(data)
     except Exception as error:  # The verifier may stumble over anything that a damaged file has.
         return [f"{data}: {error}"]
+
+
+def _misnumbered(data: Path) -> list[str]:
+    """Compare the numbers of the two newest transactions with what each has left in its own pages.
+
+    LMDB goes by the numbers alone: were the newest one's changed, it would silently go on from the one before.
+    """
+    with data.open("rb") as file:
+        start = file.read(64)
+        header_bytes = _header_bytes(start) or 0
+        page_bytes: int = struct.unpack_from("=I", start, header_bytes + _PAGE_SIZE)[0]
+        for meta in (0, page_bytes):
+            file.seek(meta + header_bytes + _ROOT)
+            root, _, number = struct.unpack("=QQQ", file.read(24))
+            if root != _NO_PAGE:
+                file.seek(root * page_bytes)
+                page = file.read(page_bytes)
+                left = LAST_TRANSACTION + sealed(LAST_TRANSACTION, struct.pack("<Q", number))
+                if LAST_TRANSACTION in page and left not in page:
+                    return [f"{data}: transaction {number} is numbered wrongly, or its pages are another one's"]
+    return []
 
 
 def records(transaction: lmdb.Transaction[Any], database: Database) -> list[str]:

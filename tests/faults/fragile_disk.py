@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import mfusepy
-
 SECTOR_BYTES = 512
 """What a disk writes whole or not at all."""
 DURABLE_WRITES = os.O_SYNC | os.O_DSYNC
@@ -73,7 +71,7 @@ Tree = dict[str, File | None]
 """Files by path; None is a directory."""
 
 
-class FragileDisk(mfusepy.Operations):
+class FragileDisk:
     """The file system. Names are journalled in order, as common file systems do: a sync of anything keeps them all.
 
     The power fails at the operation of number `cut_at` that changes or syncs something; then the directory
@@ -156,7 +154,7 @@ class FragileDisk(mfusepy.Operations):
     def getattr(self, path, handle=None):
         node = self._handles[handle][0] if handle in self._handles else self._tree.get(path, self)
         if node is self:
-            raise mfusepy.FuseOSError(errno.ENOENT)
+            raise FileNotFoundError(errno.ENOENT, path)
         if node is None:
             return {"st_mode": stat.S_IFDIR | 0o700, "st_nlink": 2}
         return {"st_mode": stat.S_IFREG | 0o600, "st_nlink": 1, "st_size": len(node.seen), "st_blocks": 1}
@@ -232,4 +230,6 @@ class FragileDisk(mfusepy.Operations):
 
 def serve(before: Path, mounted: Path, afterwards: Path, cut_at: int | None, seed: int) -> None:
     """Mount the file system, and serve it until it is unmounted or the power fails."""
+    import mfusepy
+
     mfusepy.FUSE(FragileDisk(before, afterwards, cut_at, seed), str(mounted), foreground=True, nothreads=True)

@@ -2,10 +2,11 @@
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.faults import ledger
+from tests.faults.fragile_disk import serve
 from tests.faults.processes import Child, apart, child, run_quietly, wait_until
 from tests.faults.trials import Order, Verdict, one_by_one
 
@@ -51,6 +52,9 @@ def campaign(order: Order) -> Verdict:
 def _run_until_cut(server: Child, disk: Path, seed: int, rows: Path | None, without: str | None) -> ledger.Told:
     with child(ledger.run, disk / "data", seed, rows, without, "before the cut", 0, NUMBERS) as run:
         wait_until(lambda: server.poll() is not None or run.poll() is not None)
+        if run.poll():  # it may notice that the disk is gone before we do
+            with suppress(TimeoutError):
+                wait_until(lambda: server.poll() is not None, patience_s=2)
         if server.poll() is None:
             run.result()
         run.kill()
@@ -74,8 +78,6 @@ def _operations(before: Path, disk: Path, bound: bool) -> int:
 @contextmanager
 def _mounted(before: Path, disk: Path, afterwards: Path, cut_at: int | None, seed: int) -> Iterator[Child]:
     """Have a fragile disk at `disk`; after the block the process that served it has ended."""
-    from tests.faults.fragile_disk import serve
-
     disk.mkdir()
     server = Child(serve, before, disk, afterwards, cut_at, seed)
     wait_until(lambda: disk.is_mount() or server.poll() is not None)

@@ -1,5 +1,6 @@
 """The embedded log under kills, damage, full disks and other processes."""
 
+import errno
 import os
 import random
 import tempfile
@@ -76,6 +77,17 @@ def test_no_flipped_bit_goes_unnoticed(written):
         else:
             assert contents(written) == expected
     assert noticed > 20
+
+
+def test_no_changed_number_of_a_transaction_goes_unnoticed(written):
+    assert verify(written) == []
+    data = (written / "data.mdb").read_bytes()
+    for place in (144, 4096 + 144):  # where the first two pages have the numbers of the two newest transactions
+        for bit in range(64):
+            changed = bytearray(data)
+            changed[place + bit // 8] ^= 1 << bit % 8
+            (written / "data.mdb").write_bytes(changed)
+            assert verify(written) != [], f"bit {bit} at {place}"
 
 
 def test_a_damaged_batch_is_refused_where_it_is(written):
@@ -260,6 +272,17 @@ def test_after_an_error_of_lmdb_all_is_refused_until_it_is_verified(written):
     flip(written, b"value-007")
     with pytest.raises(Damaged, match="the batch up to offset 7: its checksum"):
         LogEnvironment(written)
+
+
+def test_an_error_is_told_where_the_disk_does_not_answer_at_all(written, monkeypatch):
+    def gone(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    log = LogEnvironment(written)
+    monkeypatch.setattr(os, "statvfs", gone)
+    with pytest.raises(Damaged, match="go on from the checkpoint"), log._database.writing() as transaction:
+        transaction.put(b"", b"LMDB refuses an empty key")
+    log.close()
 
 
 def test_a_closed_environment_refuses_everything(written):

@@ -140,6 +140,16 @@ class Cursor:
         self._move(bisect_left(self._keys, at))
         return True
 
+    def replace(self, key: bytes, value: bytes) -> bytes | None:
+        before = self._transaction.tables[self._db].values.get(key)
+        self._transaction.put(key, value, self._db)
+        return before
+
+    def pop(self, key: bytes) -> bytes | None:
+        before = self._transaction.tables[self._db].values.get(key)
+        self._transaction.delete(key, self._db)
+        return before
+
     def iternext(self) -> Iterator[tuple[memoryview, memoryview]]:
         if self._at is None:
             self._move(0)
