@@ -27,7 +27,7 @@ def _no_atomic_commit() -> None:
 
     def commit(self: LogEnvironment, commit: Commit) -> None:
         whole(self, commit._replace(state=[], checkpoints={}))
-        time.sleep(0.002)
+        time.sleep(0.05)
         whole(self, commit._replace(appends=[]))
 
     LogEnvironment.commit = commit  # type: ignore[method-assign]
