@@ -21,6 +21,7 @@ from runtime.systems.log_recovery import (
     check_format,
     drop_unfinished,
     is_short,
+    note_newest,
     records,
     set_format,
     structure,
@@ -194,6 +195,8 @@ class Database:
             with self._write_lock:
                 if not self.sync and not self.fault:
                     self.env.sync(True)
+                if not self.fault:
+                    note_newest(self.path, self.env.info()["last_txnid"])
                 self.env.close()
                 if self.fault:
                     self._marker.leave()

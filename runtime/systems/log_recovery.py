@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,14 +27,15 @@ if TYPE_CHECKING:
 LAST_TRANSACTION = b"last transaction"
 """Where, beside LMDB's tables, each transaction leaves its own number."""
 DATA_FILE = "data.mdb"
+NEWEST_FILE = "newest"
+_NUMBER = struct.Struct("<Q")
 _FORMAT_FILE, _FORMAT = "format", b"samza-dsl log 2\n"
 _MAX_FINDINGS = 100
-_NO_PAGE = (1 << 64) - 1
 _MAGIC = struct.pack("=I", 0xBEEFC0DE)
 _HEADERS_BYTES = (16, 24)
 """Of a page, in LMDB 0.9 and in LMDB 1.0; a meta page's own fields follow."""
-_PAGE_SIZE, _ROOT, _LAST_PAGE = 24, 112, 120
-"""Where a meta page has them, counted from the end of its header; the transaction's number follows the last page."""
+_PAGE_SIZE, _LAST_PAGE, _TRANSACTION = 24, 120, 128
+"""Where a meta page has them, counted from the end of its header."""
 
 
 def check_format(path: Path) -> bool:
@@ -118,24 +120,34 @@ def structure(path: Path) -> list[str]:
 
 
 def _misnumbered(data: Path) -> list[str]:
-    """Compare the numbers of the two newest transactions with what each has left in its own pages.
-
-    LMDB goes by the numbers alone: were the newest one's changed, it would silently go on from the one before.
-    """
+    """Compare the numbers of the two newest transactions: LMDB writes them in turn, and goes by the higher one."""
     with data.open("rb") as file:
         start = file.read(64)
         header_bytes = _header_bytes(start) or 0
         page_bytes: int = struct.unpack_from("=I", start, header_bytes + _PAGE_SIZE)[0]
+        numbers: list[int] = []
         for meta in (0, page_bytes):
-            file.seek(meta + header_bytes + _ROOT)
-            root, _, number = struct.unpack("=QQQ", file.read(24))
-            if root != _NO_PAGE:
-                file.seek(root * page_bytes)
-                page = file.read(page_bytes)
-                left = LAST_TRANSACTION + sealed(LAST_TRANSACTION, struct.pack("<Q", number))
-                if LAST_TRANSACTION in page and left not in page:
-                    return [f"{data}: transaction {number} is numbered wrongly, or its pages are another one's"]
+            file.seek(meta + header_bytes + _TRANSACTION)
+            numbers += struct.unpack("=Q", file.read(8))
+    if max(numbers) and abs(numbers[0] - numbers[1]) != 1:
+        return [f"{data}: the two newest transactions have the numbers {numbers[0]} and {numbers[1]}"]
     return []
+
+
+def note_newest(path: Path, number: int) -> None:
+    """Note beside the data file which transaction is its newest, where there is room."""
+    note = path / NEWEST_FILE
+    with suppress(OSError):
+        new = note.with_suffix(".new")
+        new.write_bytes(sealed(NEWEST_FILE.encode(), _NUMBER.pack(number)))
+        new.replace(note)
+
+
+def _noted_newest(path: Path) -> int:
+    """Return a transaction that the data file must have: 0 where none was noted, or a power cut tore the note."""
+    with suppress(OSError, ValueError, struct.error):
+        return int(_NUMBER.unpack(opened(NEWEST_FILE.encode(), (path / NEWEST_FILE).read_bytes()))[0])
+    return 0
 
 
 def records(transaction: lmdb.Transaction[Any], database: Database) -> list[str]:
@@ -146,9 +158,11 @@ def records(transaction: lmdb.Transaction[Any], database: Database) -> list[str]
 def _findings(transaction: lmdb.Transaction[Any], database: Database) -> Iterator[str]:
     number = transaction.get(LAST_TRANSACTION)
     if number is not None:
-        expected = sealed(LAST_TRANSACTION, struct.pack("<Q", transaction.id() - 1))
+        expected = sealed(LAST_TRANSACTION, _NUMBER.pack(transaction.id() - 1))
         if bytes(number) != expected:
             yield "the newest transaction is not the one that LMDB takes for it"
+    if transaction.id() - 1 < (noted := _noted_newest(database.path)):
+        yield f"there was a transaction {noted}, and LMDB takes {transaction.id() - 1} for the newest"
     streams: dict[int, Stream] = {}
     tails: dict[bytes, Tail] = {}
     kept: dict[bytes, bytes] = {}

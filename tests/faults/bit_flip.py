@@ -16,6 +16,7 @@ from tests.faults.trials import Order, Verdict
 SAFEGUARD = "checksums"
 NUMBERS, MORE = 1_000, 1_200
 """The numbers before the damage, and after it."""
+FILES = ("data.mdb", "lock.mdb", "format", "newest")
 META_BYTES = 160
 """How far the first two pages say which state is the newest."""
 TRIALS_PER_CHILD = 100
@@ -56,7 +57,7 @@ def damaged(order: Order, without: str | None, damage: Damage) -> Verdict:
 
 def flip(chance: random.Random, data: Path) -> str:
     """Change a bit: mostly of the data file, every fourth time where it says which state is the newest."""
-    file = chance.choices([data / "data.mdb", data / "lock.mdb", data / "format"], [20, 1, 1])[0]
+    file = chance.choices([data / name for name in FILES], [20, 1, 1, 1])[0]
     content = bytearray(file.read_bytes())
     place = chance.randrange(len(content))
     if file.name == "data.mdb" and chance.random() < 0.25:

@@ -4,7 +4,7 @@ import os
 import random
 from pathlib import Path
 
-from tests.faults.bit_flip import damaged
+from tests.faults.bit_flip import FILES, damaged
 from tests.faults.trials import Order, Verdict
 
 SAFEGUARD = "pages are checked"
@@ -17,7 +17,7 @@ def campaign(order: Order) -> Verdict:
 
 def truncate(chance: random.Random, data: Path) -> str:
     """Cut a file short: mostly the data file."""
-    file = chance.choices([data / "data.mdb", data / "lock.mdb", data / "format"], [20, 1, 1])[0]
+    file = chance.choices([data / name for name in FILES], [20, 1, 1, 1])[0]
     length = chance.randrange(file.stat().st_size)
     os.truncate(file, length)
     return f"{file.name} ends at byte {length}"
