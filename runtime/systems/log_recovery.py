@@ -36,6 +36,8 @@ _HEADERS_BYTES = (16, 24)
 """Of a page, in LMDB 0.9 and in LMDB 1.0; a meta page's own fields follow."""
 _PAGE_SIZE, _LAST_PAGE, _TRANSACTION = 24, 120, 128
 """Where a meta page has them, counted from the end of its header."""
+_FLAGS = {28: 0x08, 76: 0}
+"""Where it has the flags of the tables of free pages and of all tables, and which: integer keys, and none."""
 
 
 def check_format(path: Path) -> bool:
@@ -114,13 +116,17 @@ def structure(path: Path) -> list[str]:
         return []
     check: Callable[..., list[str]] = pages.verify
     try:
-        return check(os.fspath(data), subdir=False) or _misnumbered(data)
+        return check(os.fspath(data), subdir=False) or _metas(data)
     except Exception as error:  # The verifier may stumble over anything that a damaged file has.
         return [f"{data}: {error}"]
 
 
-def _misnumbered(data: Path) -> list[str]:
-    """Compare the numbers of the two newest transactions: LMDB writes them in turn, and goes by the higher one."""
+def _metas(data: Path) -> list[str]:
+    """Look at what LMDB believes of the first two pages without checking it.
+
+    It writes the numbers of the two newest transactions in turn, and goes by the higher one; and it ends the process
+    where the tables of free pages and of all tables have flags that it has never given them.
+    """
     with data.open("rb") as file:
         start = file.read(64)
         header_bytes = _header_bytes(start) or 0
@@ -129,6 +135,11 @@ def _misnumbered(data: Path) -> list[str]:
         for meta in (0, page_bytes):
             file.seek(meta + header_bytes + _TRANSACTION)
             numbers += struct.unpack("=Q", file.read(8))
+            for place, wanted in _FLAGS.items():
+                file.seek(meta + header_bytes + place)
+                (flags,) = struct.unpack("=H", file.read(2))
+                if flags != wanted:
+                    return [f"{data}: a table has the flags {flags:#x}, not {wanted:#x}"]
     if max(numbers) and abs(numbers[0] - numbers[1]) != 1:
         return [f"{data}: the two newest transactions have the numbers {numbers[0]} and {numbers[1]}"]
     return []

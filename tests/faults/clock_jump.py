@@ -98,7 +98,7 @@ def _run(data: Path, seed: int, events: list[Event], jumps: list[tuple[float, in
     clock = JumpingClock(chance.choice(NIGHTS_MS) - 30_000, jumps)
 
     async def main() -> Run:
-        with closing(LogEnvironment(data, now_ms=clock.now_ms)) as log:
+        with closing(LogEnvironment(data, sync=False, now_ms=clock.now_ms)) as log:
             log.create_stream("events", StreamConfig())
             log.append([Append("events", 0, Batch(list(map(msgspec.json.encode, events))))])
             log.end_stream("events")
