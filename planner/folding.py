@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from operators.base import EARLIEST_MS
 from operators.io import Input
 from planner.fuse import INDENT, Line, Writer, bound
 from planner.graph import Graph
 
-Folding = Callable[..., tuple[Any, ...]]
-"""`segment(values, kind, highest, *places)` returns the highest timestamp, the late rows per exit, and counts.
-
-It has no effect but on the groups that `places` give out, so that where anything raises, or is not as most records are,
-what it did is dropped and the batch goes the ordinary way.
-"""
-
 
 def fold(graph: Graph, entry: str) -> list[Line]:
-    """Write the loop; nothing where not all that messages from `entry` reach are windows that tile the time line."""
+    """Write the loop; nothing where not all that messages from `entry` reach are windows that tile the time line.
+
+    `segment(values, kind, highest, *places)` returns the highest timestamp, the late rows per exit, and counts. It has
+    no effect but on the groups that `places` give out, so that where anything raises, or is not as most records are,
+    what it did is dropped and the batch goes the ordinary way.
+    """
     spec = graph.specs[entry]
     if not isinstance(spec, Input) or spec.key_of is None or spec.timestamp_of is None:
         return []

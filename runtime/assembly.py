@@ -188,11 +188,11 @@ class _TaskBuilder:
         if asynchronous or any(isinstance(self.graph.specs[id], TaskSpec) for id in ids):
             columns.add("offsets")
         chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns))
-        foldings = {} if asynchronous else chain.foldings
-        readers = list(self._readers(stage, foldings))
         guard = Guard(
             chain, self.graph, [self.stores[id] for id in ids if id in self.stores], self.outputs, self.assembly.clock
         )
+        foldings = {} if asynchronous or not guard.together else chain.foldings
+        readers = list(self._readers(stage, foldings))
         lane = Lane(chain, readers, guard)
         lane.task_exits = {id: one for id, one in exits.items() if isinstance(one, TaskExit)}
         if self.assembly.discovers:

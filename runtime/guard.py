@@ -128,8 +128,7 @@ class Guard:
             failure = self.attempt(partial(work, most))
             if failure is None:
                 return fired[0]
-            if not self.lenient:
-                raise tell(self.graph.specs[id], failure.error, Whence(id))
+            self.must_be_lenient(failure, lambda _: Whence(id))
         failure = self.insist(partial(work, 1))
         if failure is not None:
             self.settle(failure, Emitted(self.chain.operators[id].drop_due()).row(0), Whence(id))
