@@ -10,7 +10,7 @@ import msgspec
 from operators.base import Batch
 from operators.partition_by import murmur2
 from runtime.errors import SamzaError
-from runtime.serdes import REFUSALS
+from runtime.serdes import REFUSALS, Natural
 from runtime.systems.base import Append, Environment
 from runtime.systems.jsonl import split_lines
 
@@ -30,7 +30,7 @@ def write_lines(environment: Environment, stream: str, file: BinaryIO, key: str 
         read = _read(lines, key, written)
         batches: dict[int, Batch] = {}
         for number, (data, value) in enumerate(read, written):
-            partition = number % partitions if data is None else murmur2(data) % partitions
+            partition = partition_for(data, number, partitions)
             batch = batches.setdefault(partition, Batch([], keys=[]))
             batch.values.append(value)
             assert batch.keys is not None
@@ -38,6 +38,15 @@ def write_lines(environment: Environment, stream: str, file: BinaryIO, key: str 
         environment.append([Append(stream, partition, batch) for partition, batch in batches.items()])
         written += len(lines)
     return written
+
+
+def partition_for(key: bytes | None, number: int, partitions: int) -> int:
+    """Return where the record of a key goes; the one of a `number` without a key goes by that, in turn.
+
+    >>> partition_for(b"AA", 0, 4) == partition_for(b"AA", 1, 4), partition_for(None, 6, 4)
+    (True, 2)
+    """
+    return number % partitions if key is None else murmur2(key) % partitions
 
 
 def _arriving(file: BinaryIO) -> Iterator[list[bytes]]:
@@ -79,4 +88,4 @@ def _key_of(value: Any, field: str) -> bytes | None:
     found = value[field]
     if found is None:
         return None
-    return found.encode() if isinstance(found, str) else msgspec.json.encode(found)
+    return Natural().encode(found)

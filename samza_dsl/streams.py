@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from operators.base import Batch, Serde
-from operators.partition_by import murmur2
 from operators.sites import here
 from planner.errors import refuse
 from runtime.control import to_ms
@@ -22,6 +21,7 @@ from runtime.systems.log import LogEnvironment
 from runtime.systems.log_recovery import DATA_FILE
 from samza_dsl.app import DATA
 from samza_dsl.checks import check_function, check_name, check_whole, serde_said
+from samza_dsl.json_lines import partition_for
 
 V = TypeVar("V")
 
@@ -146,5 +146,5 @@ def _rows_of(partitions: int, batch: Batch) -> Sequence[Sequence[int]]:
         return [range(first, len(batch), partitions) for first in range(partitions)]
     rows: list[list[int]] = [[] for _ in range(partitions)]
     for row, key in enumerate(batch.keys):
-        rows[row % partitions if key is None else murmur2(key) % partitions].append(row)
+        rows[partition_for(key, row, partitions)].append(row)
     return rows
