@@ -23,7 +23,42 @@ NETWORK = (
 )
 
 
-class VirtualLoop(asyncio.BaseEventLoop):
+class FilelessLoop(asyncio.BaseEventLoop):
+    """Waits for no files, but for time alone, which passes as `_wait` says."""
+
+    _ready: deque[asyncio.Handle]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = 0
+        self._now_s = 0.0
+        self._clock_resolution = RESOLUTION_S
+        self._selector = _NoSelector(self._wait)
+
+    def time(self) -> float:
+        """Return the virtual time, in seconds."""
+        return self._now_s
+
+    def _wait(self, seconds: float | None) -> None:
+        """Stand in for waiting so long, or for ever."""
+        raise NotImplementedError
+
+    def _shuffle(self, order: random.Random) -> None:
+        """Have what is ready run in an order that `order` draws."""
+        if len(self._ready) > 1:
+            ready = list(self._ready)
+            order.shuffle(ready)
+            self._ready.clear()
+            self._ready.extend(ready)
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """Do nothing: there are none."""
+
+    def _write_to_self(self) -> None:
+        """Do nothing: the loop never blocks, so nothing needs to wake it."""
+
+
+class VirtualLoop(FilelessLoop):
     """Runs what is ready, then jumps to the next timer, but never beyond the time that it may come to.
 
     With `order`, what is ready at the same time runs in an order that it draws. What would run in a thread runs at
@@ -37,21 +72,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
     >>> loop.close()
     """
 
-    _ready: deque[asyncio.Handle]
-
     def __init__(self, order: random.Random | None = None) -> None:
         super().__init__()
-        self.turns = 0
         self._order = order
-        self._now_s = self._until_s = 0.0
+        self._until_s = 0.0
         self._idle_turns = self._asked = 0
         self._last_turn: int | None = None
-        self._clock_resolution = RESOLUTION_S
-        self._selector = _NoSelector(self._wait)
-
-    def time(self) -> float:
-        """Return the virtual time, in seconds."""
-        return self._now_s
 
     def proceed(self, until_s: float | None = None, turns: int | None = None) -> None:
         """Run everything that happens up to a time (now, if none is said), or only so many turns of it."""
@@ -100,17 +126,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         elif seconds > 0:
             self._now_s += seconds
             self._idle_turns = self._asked = 0
-        if self._order is not None and len(self._ready) > 1:
-            ready = list(self._ready)
-            self._order.shuffle(ready)
-            self._ready.clear()
-            self._ready.extend(ready)
-
-    def _process_events(self, event_list: list[Any]) -> None:
-        """Do nothing: there are none."""
-
-    def _write_to_self(self) -> None:
-        """Do nothing: the loop never blocks, so nothing needs to wake it."""
+        if self._order is not None:
+            self._shuffle(self._order)
 
 
 class _NoSelector:

@@ -24,7 +24,9 @@ POLICIES = {
     "dead_letter": dead_letter("letters"),
     "retry": retry(2, backoff_ms=3),
 }
-crashes = st.lists(st.builds(CrashPoint, st.sampled_from(("before", "after", "turn")), st.integers(1, 25)), max_size=2)
+crashes = st.lists(
+    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 25)), max_size=2
+)
 numbers = st.lists(st.integers(0, 9), min_size=5, max_size=25)
 
 

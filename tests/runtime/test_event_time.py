@@ -16,7 +16,9 @@ from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_once, 
 from tests.simulation.loop import rest
 from tests.strategies import Event, records, stored
 
-crashes = st.lists(st.builds(CrashPoint, st.sampled_from(("before", "after", "turn")), st.integers(1, 25)), max_size=3)
+crashes = st.lists(
+    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 25)), max_size=3
+)
 
 
 def numbers_in(environment, stream="out"):
@@ -146,7 +148,7 @@ def test_what_a_timer_sees_does_not_depend_on_batches():
 
 
 @pytest.mark.parametrize("number", range(1, 5))
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before_commit", "after_commit"])
 def test_at_least_once_restarts_with_the_event_time_of_its_position(when, number):
     def app():
         app = App("again", Options(guarantee="at_least_once", commit_interval_ms=20))
@@ -187,7 +189,7 @@ def test_at_least_once_keeps_what_is_in_flight_below_a_stateful_operator(number)
     environment = memory()
     fill(environment, "a", [numbers([0])])
     fill(environment, "b", [numbers([1])])
-    run_through(app, environment, [CrashPoint("after", number)])
+    run_through(app, environment, [CrashPoint("after_commit", number)])
     assert set(numbers_in(environment)) == {0, 1}
 
 

@@ -57,9 +57,9 @@ def worlds(draw, kinds=(), guarantee="exactly_once"):
     return World(pipeline, draw(records(pipeline.partitions, nulls=pipeline.nulls)), draw(st.integers(0, 999)), options)
 
 
-crash_points = st.builds(CrashPoint, st.sampled_from(("before", "after", "turn")), st.integers(1, 12)) | st.builds(
-    CrashPoint, st.just("turn"), st.integers(10, 200)
-)
+crash_points = st.builds(
+    CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 12)
+) | st.builds(CrashPoint, st.just("turn"), st.integers(10, 200))
 
 
 @given(worlds())

@@ -111,7 +111,7 @@ def test_calls_start_in_offset_order(parts, seed, order, most):
     assert all(is_sorted(places) for places in by(diary.started, 0).values())
 
 
-@given(numbers, st.integers(0, 999), st.integers(1, 12), st.sampled_from(("before", "after", "turn")))
+@given(numbers, st.integers(0, 999), st.integers(1, 12), st.sampled_from(("before_commit", "after_commit", "turn")))
 @settings(max_examples=scale(40, 300, 5_000))
 def test_order_by_key_survives_crashes(parts, seed, number, when):
     diary = Diary(seed)

@@ -166,7 +166,7 @@ def test_a_stream_of_more_partitions_than_declared_is_refused(environment):
         run_once(copying(partitions=3), environment)
 
 
-points = st.builds(CrashPoint, st.sampled_from(("before", "after", "turn")), st.integers(1, 60))
+points = st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 60))
 
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1, max_size=5), st.lists(points, max_size=3))

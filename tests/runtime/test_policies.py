@@ -115,5 +115,5 @@ def test_after_a_mended_function_a_restart_goes_on_and_doubles_nothing(values, b
     try:
         run_once(app_of(Failing({bad: "state"}, {}), retry(1), awaits, [], batch_records=2), environment)
     except OperatorFailure:
-        run_through(lambda: app_of(Failing({}, {}), skip, awaits, []), environment, [CrashPoint("after", 1)])
+        run_through(lambda: app_of(Failing({}, {}), skip, awaits, []), environment, [CrashPoint("after_commit", 1)])
     assert numbers_in(environment, "left") == numbers_in(environment, "parted") == Counter(values)

@@ -15,7 +15,9 @@ from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_throug
 from tests.simulation.loop import rest
 
 numbers = st.lists(st.lists(st.integers(0, 9), min_size=10, max_size=30), min_size=1, max_size=2)
-crashes = st.lists(st.builds(CrashPoint, st.sampled_from(("before", "after", "turn")), st.integers(1, 20)), max_size=2)
+crashes = st.lists(
+    st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit", "turn")), st.integers(1, 20)), max_size=2
+)
 PLACES = ("enters", "chooses", "awaits", "goes on", "is keyed")
 """Where the functions below fail on a number."""
 

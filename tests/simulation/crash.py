@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from operators.base import Batch
 from runtime.clock import LoopClock
@@ -13,24 +13,13 @@ from runtime.run import Run
 from runtime.systems.base import Append, Commit, Environment, StreamConfig
 from runtime.systems.memory import MemoryEnvironment
 from samza_dsl import App
+from samza_dsl.testing.environment import Crash, CrashPoint
 from tests.simulation.loop import simulate
 
 NOW_MS = 1_700_000_000_000
 
 Row = tuple[bytes | None, bytes | None, int]
 """The key, the value and the timestamp of a stored record."""
-
-
-class Crash(BaseException):
-    """The process is gone."""
-
-
-@dataclass(frozen=True)
-class CrashPoint:
-    """Before or after the process' nth commit becomes durable, or at the nth turn of its loop."""
-
-    when: Literal["before", "after", "turn"]
-    number: int
 
 
 @dataclass
@@ -47,12 +36,12 @@ class Watched:
         return getattr(self.inner, name)
 
     def commit(self, commit: Commit) -> None:
-        self._die_if("before", len(self.commits) + 1)
+        self._die_if("before_commit", len(self.commits) + 1)
         self.inner.commit(commit)
         self.commits.append(commit)
         if self.on_commit is not None:
             self.on_commit(commit)
-        self._die_if("after", len(self.commits))
+        self._die_if("after_commit", len(self.commits))
 
     def at_turn(self, turn: int) -> None:
         self._die_if("turn", turn)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
-from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
+
+from samza_dsl.testing.virtual_loop import FilelessLoop
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ class Stuck(Exception):
     """Nothing will ever happen again, or nothing but polling."""
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class VirtualLoop(FilelessLoop):
     """Takes ready callbacks in an order of the seed's (None: as they came), and jumps to the next timer when idle.
 
     What runs in an executor runs on the loop, at a moment of the seed's choice, and is done at another. `at_turn` is
@@ -33,23 +33,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         at_turn: Callable[[int], None] | None = None,
         watch: Callable[[str], None] | None = None,
     ) -> None:
-        self._now = 0.0
+        super().__init__()
         self._watch = watch
         self._jobs: dict[Any, list[Callable[[], None]]] = {}
         self._random = random.Random(seed)
         self._shuffled = seed is not None
         self._at_turn = at_turn
-        self.turns = 0
-        super().__init__(_NoSelector(self._pass))
-        self._clock_resolution = 1e-6  # a finer one spins for ever once the time is large
-
-    def time(self) -> float:
-        """Return the virtual time, in seconds."""
-        return self._now
 
     def work(self, seconds: float) -> None:
         """Let time pass while something is done on the loop."""
-        self._now += seconds
+        self._now_s += seconds
 
     def run_in_executor(self, executor: Any, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call `function` on the loop, a moment later, and tell the result another moment later."""
@@ -84,32 +77,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         self.turns += 1
         if self.turns > MOST_TURNS:
-            raise Stuck(f"no end after {self.turns:,} turns, at {self._now:.3f} s")
+            raise Stuck(f"no end after {self.turns:,} turns, at {self._now_s:.3f} s")
         if self._at_turn is not None:
             self._at_turn(self.turns)
-        if self._shuffled and len(self._ready) > 1:
-            ready = list(self._ready)
-            self._random.shuffle(ready)
-            self._ready = deque(ready)
+        if self._shuffled:
+            self._shuffle(self._random)
         if self._watch is not None:
             self._watch(", ".join(_named(handle) for handle in self._ready))
         super()._run_once()
 
-    def _pass(self, seconds: float | None) -> None:
+    def _wait(self, seconds: float | None) -> None:
         if seconds is None:
             raise Stuck("everything waits, and nothing is scheduled")
-        self._now += seconds
-        if self._now > LONGEST_S:
-            raise Stuck(f"no end after {self._now:,.0f} s of virtual time")
-
-    def _make_self_pipe(self) -> None:
-        """Do without: no other thread ever wakes this loop."""
-
-    def _close_self_pipe(self) -> None:
-        """Do nothing: there is none."""
-
-    def _write_to_self(self) -> None:
-        """Do nothing: the loop never blocks."""
+        self._now_s += max(seconds, 0)
+        if seconds > 0 and self._now_s > LONGEST_S:
+            raise Stuck(f"no end after {self._now_s:,.0f} s of virtual time")
 
 
 def simulate(
@@ -173,27 +155,3 @@ def _named(handle: Any) -> str:
     if isinstance(owner, asyncio.Task):
         return f"{owner.get_coro().__qualname__}"
     return str(getattr(handle._callback, "__qualname__", type(handle._callback).__name__))
-
-
-class _NoSelector(selectors.BaseSelector):
-    """Waits for nothing but time."""
-
-    def __init__(self, wait: Callable[[float | None], None]) -> None:
-        self._wait = wait
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None or timeout > 0:
-            self._wait(timeout)
-        return []
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        raise AssertionError("a simulation has no files")
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        raise AssertionError("a simulation has no files")
-
-    def get_map(self) -> Any:
-        return {}
-
-    def close(self) -> None:
-        return None
