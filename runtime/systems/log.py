@@ -120,9 +120,9 @@ class LogEnvironment:
             return self._streams.stats(transaction, stream)
 
     def version(self) -> int:
-        """Return the number of the last transaction of any process."""
-        self._check_open()
-        return self._database.env.info()["last_txnid"]
+        """Return the number of the last transaction of any process that readers see."""
+        with self._reading() as transaction:
+            return transaction.id()
 
     def read(self, stream: str, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on, never more than one appended batch nor `max_records`; None at the end.

@@ -196,7 +196,9 @@ class Database:
                 if not self.sync and not self.fault:
                     self.env.sync(True)
                 if not self.fault:
-                    note_newest(self.path, self.env.info()["last_txnid"])
+                    # Not env.info(): that tells of a transaction that is not durable yet, too.
+                    with suppress(self._lmdb.Error), self.env.begin() as transaction:
+                        note_newest(self.path, transaction.id())
                 self.env.close()
                 if self.fault:
                     self._marker.leave()

@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 import tempfile
 
 import pytest
@@ -336,6 +337,22 @@ for line in sys.stdin:
         assert process.stdout.readline().split() == [str(log.version()), str(number + 1)]
     process.communicate()
     assert process.returncode == 0
+    log.close()
+
+
+def test_a_version_is_not_told_before_what_it_brings_can_be_read(written, tmp_path_factory):
+    # A commit of another process is in the file before readers may see it, for as long as the disk takes to sync.
+    ahead = tmp_path_factory.mktemp("ahead")
+    shutil.copytree(written, ahead, dirs_exist_ok=True)
+    log = LogEnvironment(written)
+    version, end = log.version(), log.offsets("s", 0).end
+    other = LogEnvironment(ahead)
+    while other.version() <= version:
+        other.append([Append("s", 0, Batch([b"x"]))])
+    other.close()
+    with (written / "data.mdb").open("r+b") as data:
+        data.write((ahead / "data.mdb").read_bytes())
+    assert (log.version(), log.offsets("s", 0).end) == (version, end)
     log.close()
 
 

@@ -55,11 +55,12 @@ class Transaction:
     def __init__(self, directory: Directory, step: Step | None = None) -> None:
         self._directory = directory
         self._step = step
+        self._version = directory.version
         self.tables = directory.tables
         self._views: list[memoryview] = []
 
     def id(self) -> int:
-        return self._directory.version + (self._step is not None)
+        return self._version + (self._step is not None)
 
     def get(self, key: bytes, default: Any = None, db: str = "") -> Any:
         value = self.tables[db].values.get(key)
@@ -182,12 +183,8 @@ class SimulatedDatabase:
 
     def __init__(self, directory: Directory, step: Step) -> None:
         self.directory = directory
-        self.env = self
         self.store_ids: dict[tuple[str, str], int] = {}
         self._step = step
-
-    def info(self) -> dict[str, int]:
-        return {"last_txnid": self.directory.version}
 
     def reading(self) -> Transaction:
         self._step("read")
