@@ -214,7 +214,8 @@ class Spec:
 
     The class variables are traits: the planner asks these, never the type. `code` is what a stateless operator
     contributes to a fused function, with `{value}` for what comes in and `{out}`, where it is something new, for what
-    goes on; a line that ends with a colon opens the block in which all that follows runs. `fold` is the line by which
+    goes on; a line that ends with a colon opens the block in which all that follows runs, and what `drops` a message
+    does so by the last such line, an `if`. `fold` is the line by which
     one that keeps tiling windows adds `{value}` to the `{group}` of its window, under `{key}`.
     """
 
@@ -233,6 +234,7 @@ class Spec:
     asynchronous: ClassVar[bool] = False
     repartitions: ClassVar[bool] = False
     one_to_one: ClassVar[bool] = False
+    drops: ClassVar[bool] = False
     order_sensitive: ClassVar[bool] = False
     wall_clock: ClassVar[bool] = False
     needs_id: ClassVar[bool] = False

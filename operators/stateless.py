@@ -26,6 +26,7 @@ class Filter(Stateless):
 
     kind: ClassVar[str] = "filter"
     code: ClassVar[tuple[str, ...]] = ("if {filter}({value}):",)
+    drops: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -47,6 +47,11 @@ class TableJoin(Spec):
         return self.left
 
     @property
+    def drops(self) -> bool:  # type: ignore[override]
+        """An inner join keeps the messages that have a row."""
+        return not self.left
+
+    @property
     def keyed(self) -> bool:  # type: ignore[override]
         """A join on the message's key needs one."""
         return self.on is None

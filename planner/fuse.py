@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import networkx
 
-from operators.base import Spec
-from operators.io import SendTo
 from operators.stateless import BranchArm
+from planner.counting import droppers, exit_of, teller
 from planner.graph import Graph
 from planner.plan import ExitPlan, SegmentPlan
 
@@ -50,12 +49,6 @@ def fuse(graph: Graph, entry: str) -> SegmentPlan:
         counted=tuple(writer.counted),
         keyed=writer.keyed,
     )
-
-
-def exit_of(spec: Spec) -> str:
-    """Return the name of the exit through which rows reach `spec`: all `send_to`s of one output share one."""
-    assert spec.op_id is not None
-    return f"send_to-{spec.output.stream}" if isinstance(spec, SendTo) else spec.op_id
 
 
 def compile_segment(
@@ -100,6 +93,7 @@ class Writer:
         self.counted: list[str] = []
         self.reached = self._reached()
         self.inner = self._inner_functions()
+        self.droppers = droppers(graph, self.reached)
         self.keyed = any("{key}" in line for id in self.reached for line in graph.specs[id].code or ())
         self.variables = 0
         self.body = [*self._below(entry, "value", 2, whole=True)]
@@ -146,18 +140,26 @@ class Writer:
             self.variables += 1
             out = f"v{self.variables}"
         names = {name: bound(id, name) for name in ("lookup", "lookup_key", *spec.functions())}
+        opened = depth
         for line in spec.code:
             text = line.format(value=value, out=out, id=word(id), parent=word(parent), key="key", **names)
             yield Line(INDENT * depth + text, id)
-            depth += line.endswith(":")
-        if self._needs_counter(id):
-            if id not in self.counted:
-                self.counted.append(id)
-            yield Line(f"{INDENT * depth}{_counter(id)} += 1", id)
+            if line.endswith(":"):
+                opened, depth = depth, depth + 1
+        if not spec.one_to_one and teller(self.graph, id) is None:
+            yield self._count(id, depth)
         below = [*self._below(id, out, depth, whole and spec.one_to_one)]
         yield from below
         if not below and spec.code and spec.code[-1].endswith(":"):
             yield Line(INDENT * depth + "pass", id)
+        if id in self.droppers:
+            yield Line(f"{INDENT * opened}else:", id)
+            yield self._count(id, opened + 1)
+
+    def _count(self, id: str, depth: int) -> Line:
+        if id not in self.counted:
+            self.counted.append(id)
+        return Line(f"{INDENT * depth}{_counter(id)} += 1", id)
 
     def _emit_exit(self, id: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
         exit = exit_of(self.graph.specs[id])
@@ -201,21 +203,6 @@ class Writer:
             if ways > 1 or (depth[id] % LONGEST_RUN == 0 and not isinstance(self.graph.specs[id], BranchArm)):
                 inner.append(id)
         return inner[::-1]
-
-    def _needs_counter(self, id: str) -> bool:
-        """Whether no exit's length, and no input's, tells how many messages `id` emits."""
-        return not self.graph.specs[id].one_to_one and not self._told_by_exit(id)
-
-    def _told_by_exit(self, id: str) -> bool:
-        for child in self._children(id):
-            spec = self.graph.specs[child]
-            if len(self.graph.streams_into(child)) > 1:
-                continue  # what comes through it comes from elsewhere as well
-            if spec.code is None and sum(exit_of(other) == exit_of(spec) for other in self.graph.specs.values()) == 1:
-                return True
-            if spec.code is not None and spec.one_to_one and self._told_by_exit(child):
-                return True
-        return False
 
     def _list(self, exit: str) -> str:
         return f"x{list(self.exits).index(exit)}"

@@ -66,8 +66,9 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     `source` is the function that also keeps track of rows, `plain` the same for batches that carry values only.
     `folding`, where all its exits are windows, reads keys and times off the values and groups these by window in the
-    same loop. `lines` and so on say which operator each line of these came from; `counted` are the operators whose
-    output the function counts, because no exit does; `keyed` when it reads the keys column.
+    same loop. `lines` and so on say which operator each line of these came from; `counted` are the operators for which
+    the function counts: what they drop where something below tells the rest, else what they emit; `keyed` when it
+    reads the keys column.
     """
 
     entry: str

@@ -18,8 +18,8 @@ from operators.table_join import TableContents, TableJoin
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import Task as TaskSpec
 from operators.window import Window
+from planner.counting import exit_of
 from planner.errors import refuse
-from planner.fuse import exit_of
 from planner.graph import Graph
 from planner.plan import Plan, StagePlan
 from runtime.bindings import Bindings, intermediate_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from operators.base import MIN_TIMESTAMP
-from planner.fuse import exit_of
+from planner.counting import exit_of, is_alone, teller
 from planner.graph import Graph
 from runtime.clock import Clock
 from runtime.inputs import Reader
@@ -58,14 +58,13 @@ class _Derived:
         self._counts = lane.chain.counts
         self._inside = set(lane.chain.stage.operators)
         self._entries = set(lane.chain.segments)
-        self._counted = {id for plan in lane.chain.stage.segments for id in plan.counted}
         self._known: dict[str, int] = {}
 
     def received(self, id: str) -> int:
         spec = self._graph.specs[id]
         if spec.source:
             return self._counts.entered.get(id, 0)
-        if spec.code is None and self._alone(id):
+        if spec.code is None and is_alone(self._graph, spec):
             return self._counts.left.get(exit_of(spec), 0)
         return sum(self.emitted(parent) for parent in self._graph.streams_into(id))
 
@@ -76,36 +75,23 @@ class _Derived:
 
     def _emitted(self, id: str) -> int:
         spec = self._graph.specs[id]
-        if id in self._counted:
-            return self._counts.counted.get(id, 0)
         if id in self._entries:
             return self._counts.entered.get(id, 0)
         if spec.code is None:
             return self.received(id) if spec.repartitions and id in self._inside else 0
-        return self.received(id) if spec.one_to_one else self._told_below(id)
+        if spec.one_to_one:
+            return self.received(id)
+        below = teller(self._graph, id)
+        return self._counts.counted.get(id, 0) if below is None else self._told(below)
 
-    def _told_below(self, id: str) -> int:
-        for child in self._graph.children(id):
-            spec = self._graph.specs[child]
-            if len(self._graph.streams_into(child)) == 1 and id in self._graph.streams_into(child):
-                if spec.code is None and self._alone(child):
-                    return self._counts.left.get(exit_of(spec), 0)
-                if spec.code is not None and spec.one_to_one and self._tells(child):
-                    return self._told_below(child)
-        return 0
-
-    def _tells(self, id: str) -> bool:
-        return any(
-            ((spec := self._graph.specs[child]).code is None and self._alone(child))
-            or (spec.one_to_one and self._tells(child))
-            for child in self._graph.children(id)
-            if len(self._graph.streams_into(child)) == 1
-        )
-
-    def _alone(self, id: str) -> bool:
-        exit = exit_of(self._graph.specs[id])
-        users = [spec for spec in self._graph.specs.values() if spec.code is None and not spec.source]
-        return sum(exit_of(spec) == exit for spec in users) == 1
+    def _told(self, id: str) -> int:
+        """How many messages reached an operator that tells what the one above it emitted."""
+        spec = self._graph.specs[id]
+        if spec.code is None:
+            return self._counts.left.get(exit_of(spec), 0)
+        below = teller(self._graph, id)
+        assert below is not None
+        return self._told(below) + self._counts.counted.get(id, 0)
 
 
 def _task(task: Task, loop: Loop) -> TaskMetrics:

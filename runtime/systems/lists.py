@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 from operators.base import Batch, Serde
@@ -104,7 +105,7 @@ class ListSink:
     @property
     def values(self) -> list[Any]:
         """The values of all rows."""
-        return [value for batch in self.batches for value in batch.values]
+        return list(chain.from_iterable(batch.values for batch in self.batches))
 
     @property
     def keys(self) -> list[bytes | None]:

@@ -2,10 +2,14 @@
 
 import asyncio
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from runtime.run import Run
 from runtime.systems.lists import ListSource
 from runtime.systems.memory import MemoryEnvironment
 from samza_dsl import App, Options, count, skip, tumbling
+from tests.shapes import app_of, interpreted, shapes
 
 
 def finished(app, partitions=1, **inputs):
@@ -190,3 +194,19 @@ def test_a_ladder_of_merges_is_counted_in_no_time():
 def _split(stream, rung):
     arms = stream.branch(lambda n: "one" if n == 1 else "other", into=("one", "other"))
     return arms["one"].map(abs).merge(arms["other"], op_id=f"rung-{rung}")
+
+
+@given(shapes(), st.lists(st.integers(0, 1_000), max_size=12))
+def test_every_operator_has_the_counts_of_the_interpreter(shape, values):
+    app = app_of(*shape)
+    found = finished(app, numbers=values)
+    _, emitted = interpreted(*shape, values)
+    graph = app.graph()
+    stateless = [id for id, spec in graph.specs.items() if spec.code is not None or spec.source]
+    places = {id: place for place, id in enumerate(graph.specs)}
+    assert {id: found.emitted(id) for id in stateless} == {id: emitted[places[id]] for id in stateless}
+    assert {id: found.received(id) for id in graph.specs if not graph.specs[id].source} == {
+        id: sum(emitted[places[parent]] for parent in graph.streams_into(id))
+        for id in graph.specs
+        if not graph.specs[id].source
+    }
