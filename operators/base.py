@@ -215,8 +215,8 @@ class Spec:
     The class variables are traits: the planner asks these, never the type. `code` is what a stateless operator
     contributes to a fused function, with `{value}` for what comes in and `{out}`, where it is something new, for what
     goes on; a line that ends with a colon opens the block in which all that follows runs, and what `drops` a message
-    does so by the last such line, an `if`. `fold` is the line by which
-    one that keeps tiling windows adds `{value}` to the `{group}` of its window, under `{key}`.
+    does so by the last such line, an `if`. `fold` is the line by which one that keeps tiling windows adds `{value}` to
+    the `{group}` of its window, under `{key}`. What `encodes` is handed encoded values by a fused function.
     """
 
     parents: tuple[Spec, ...] = ()
@@ -233,6 +233,7 @@ class Spec:
     keyed: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
     repartitions: ClassVar[bool] = False
+    encodes: ClassVar[bool] = False
     one_to_one: ClassVar[bool] = False
     drops: ClassVar[bool] = False
     order_sensitive: ClassVar[bool] = False

@@ -73,6 +73,7 @@ class SendTo(Spec):
 
     kind: ClassVar[str] = "send_to"
     terminal: ClassVar[bool] = True
+    encodes: ClassVar[bool] = True
 
     def describe(self) -> str:
         """The stream's name."""

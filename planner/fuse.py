@@ -6,7 +6,8 @@ import linecache
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from types import CodeType
+from operator import length_hint
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import networkx
@@ -19,6 +20,8 @@ from planner.plan import ExitPlan, SegmentPlan
 Segment = Callable[..., tuple[Any, ...]]
 """`segment(values, keys)` returns per exit its values and rows (None: every row), then a tuple of counts."""
 
+FUSED = "<fused "
+"""What the file names of generated source begin with."""
 INDENT = "    "
 LONGEST_RUN = 15
 """Python nests 20 loops at most; after so many operators a run goes on in an inner function of its own."""
@@ -54,9 +57,15 @@ def fuse(graph: Graph, entry: str) -> SegmentPlan:
 def compile_segment(
     segment: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], plain: bool = False
 ) -> tuple[Segment, str]:
-    """Make the generated source a function; returns it with its file name."""
+    """Make the generated source a function; returns it with its file name.
+
+    Values stay as they are where they go to an operator that `functions` has no `encode` for.
+    """
     name = f"{segment.entry}{', values only' if plain else ''}"
-    return compile_source(segment.plain if plain else segment.source, name, functions)
+    source = segment.plain if plain else segment.source
+    for id in (id for exit in segment.exits for id in exit.operators if "encode" not in functions[id]):
+        source = re.sub(re.escape(_encoded(id, "@")).replace("@", r"(\w+)"), r"\1", source)
+    return compile_source(source, name, functions)
 
 
 def compile_source(source: str, name: str, functions: Mapping[str, Mapping[str, Any]]) -> tuple[Segment, str]:
@@ -64,11 +73,24 @@ def compile_source(source: str, name: str, functions: Mapping[str, Mapping[str, 
 
     Returns it with the file name that its frames carry in tracebacks; the source is shown there.
     """
-    filename = f"<fused {name}>"
+    filename = f"{FUSED}{name}>"
     namespace = {bound(id, name): thing for id, named in functions.items() for name, thing in named.items()}
     exec(_compiled(source, filename), namespace)  # the planner's own text, which plan.source() shows
     linecache.cache[filename] = (len(source), None, [line + "\n" for line in source.splitlines()], filename)
     return namespace["segment"], filename
+
+
+def row_in(frame: FrameType) -> int | None:
+    """Return the row at which a generated function is, or the one that called it."""
+    at: FrameType | None = frame
+    while at is not None and at.f_code.co_filename == frame.f_code.co_filename:
+        known = at.f_locals
+        if "rest" in known:
+            return len(known["values"]) - length_hint(known["rest"]) - 1
+        if "row" in known:
+            return int(known["row"])
+        at = at.f_back
+    return None
 
 
 @lru_cache(maxsize=1_000)
@@ -102,7 +124,7 @@ class Writer:
     def lines(self, rows: bool) -> list[Line]:
         """Return the whole function; without `rows` it keeps no track of which row a value came from."""
         lines = [Line("def segment(values, keys=None):")]
-        if not self.reached and not self.partial:
+        if not self.reached and not self.partial and not any(self.graph.specs[id].encodes for id in self._takers()):
             whole = "".join("(values, None), " for _ in self.exits)
             return [*lines, Line(f"{INDENT}return ({whole}())")]
         for exit in self.exits:
@@ -111,16 +133,27 @@ class Writer:
         if self.counted:
             lines.append(Line(INDENT + self.counters_at_zero()))
         lines += self.inner_lines
-        taken, columns = ("(key, value)", "zip(keys, values)") if self.keyed else ("value", "values")
         tracked = rows and bool(self.partial)
-        head = f"for row, {taken} in enumerate({columns}):" if tracked else f"for {taken.strip('()')} in {columns}:"
-        lines += [Line(INDENT + head), *(self.body or [Line(INDENT * 2 + "pass")])]
+        lines += [*self._head(tracked), *(self.body or [Line(INDENT * 2 + "pass")])]
         found = [
             f"({self._list(x)}, {self._list(x) + '_rows' if rows and x in self.partial else None})" for x in self.exits
         ]
         lines.append(Line(f"{INDENT}return ({''.join(one + ', ' for one in [*found, self.counts()])})"))
         kept = [line for line in lines if not line.rows_of or (rows and line.rows_of in self.partial)]
         return kept if tracked else [line._replace(text=line.text.replace(", row)", ")")) for line in kept]
+
+    def _head(self, tracked: bool) -> Iterator[Line]:
+        """Write the head of the loop; its frame tells the row by `row`, or else by how many are left in `rest`."""
+        if not tracked:
+            yield Line(f"{INDENT}rest = iter(values)")
+            yield Line(f"{INDENT}for {'key, value in zip(keys, rest)' if self.keyed else 'value in rest'}:")
+        elif self.keyed:
+            yield Line(f"{INDENT}for row, (key, value) in enumerate(zip(keys, values)):")
+        else:
+            yield Line(f"{INDENT}for row, value in enumerate(values):")
+
+    def _takers(self) -> Iterator[str]:
+        return (id for ids in self.exits.values() for id in ids)
 
     def _below(self, id: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
         for child in self._children(id):
@@ -166,8 +199,11 @@ class Writer:
         if not whole or exit in self.exits:
             self.partial.add(exit)
         self.exits.setdefault(exit, {})[id] = None
-        yield Line(f"{INDENT * depth}{self._list(exit)}.append({value})", id)
+        yield Line(f"{INDENT * depth}{self._list(exit)}.append({self._as_taken(id, value)})", id)
         yield Line(f"{INDENT * depth}{self._list(exit)}_rows.append(row)", id, rows_of=exit)
+
+    def _as_taken(self, id: str, value: str) -> str:
+        return _encoded(id, value) if self.graph.specs[id].encodes else value
 
     def _inner(self, id: str) -> Iterator[Line]:
         """Write what several ways lead to, or what is too deep, as a function of its own."""
@@ -219,6 +255,11 @@ class Writer:
 def word(id: str) -> str:
     """Return an id as part of a Python name."""
     return re.sub(r"\W", "_", id)
+
+
+def _encoded(id: str, value: str) -> str:
+    """Return the expression that encodes a value; None, which takes a key out of a table, has no bytes."""
+    return f"None if {value} is None else {bound(id, 'encode')}({value})"
 
 
 def _counter(id: str) -> str:

@@ -180,7 +180,11 @@ class _TaskBuilder:
             if (spec := self.graph.specs[id]).stateful and not isinstance(spec, TaskSpec | AsyncFlatMap)
         }
         exits = {exit_of(self.graph.specs[id]): self._exit(id, operators) for id in ids if self._takes(id)}
-        functions = {**self.functions.by_operator, **{id: self._join(id) for id in ids if self._is_join(id)}}
+        functions = {
+            **self.functions.by_operator,
+            **{id: self._join(id) for id in ids if self._is_join(id)},
+            **{id: self._encoding(id) for id in ids if self.graph.specs[id].encodes},
+        }
         columns = {"keys", "timestamps", "stamps"}
         asynchronous = any(self.graph.specs[id].asynchronous for id in ids)
         if asynchronous:
@@ -332,6 +336,12 @@ class _TaskBuilder:
             guard = _table_guard(self.assembly, id, contents.store, self.outputs)
             self.task.tables[stream] = (reader, contents, guard)
             self.tables[id] = contents
+
+    def _encoding(self, id: str) -> dict[str, Any]:
+        spec = self.graph.specs[id]
+        assert isinstance(spec, SendTo)
+        serde = self.assembly.destination(spec.output).value
+        return {} if getattr(serde, "unchanged", False) else {"encode": serde.encode}
 
     def _join(self, id: str) -> dict[str, Any]:
         spec = self.graph.specs[id]

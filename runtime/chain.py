@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, cast
@@ -13,7 +13,7 @@ from planner.fuse import Segment, compile_segment
 from planner.graph import Graph
 from planner.plan import SegmentPlan, StagePlan
 from runtime.exits import SinkExit, StatefulExit
-from runtime.failures import Failure, locate
+from runtime.failures import Failure, locate, row_of
 from runtime.first_call import check_fused, checked_once
 from runtime.folding import Folded, FoldingSegment
 
@@ -66,8 +66,8 @@ class FusedSegment:
     def run(self, batch: Batch, counts: Counts) -> list[tuple[str, Batch]]:
         """Return the rows that reach each exit, in order, with the columns that something downstream reads."""
         plan = self.plan
-        carried = [name for name in self.columns if getattr(batch, name) is not None]
-        if carried or self._plain is None:
+        carried = {name: column for name in self.columns if (column := getattr(batch, name)) is not None}
+        if self._plain is None or not all(map(_is_constant, carried.values())):
             results = self._full(batch.values, batch.keys)
         else:
             results = self._plain(batch.values)
@@ -77,11 +77,19 @@ class FusedSegment:
             if values:
                 counts.leave(exit.id, len(values))
                 out = Batch(values)
-                for name in carried:
-                    column = getattr(batch, name)
-                    setattr(out, name, column if rows is None else list(map(column.__getitem__, rows)))
+                for name, column in carried.items():
+                    if rows is not None:
+                        column = list(map(column.__getitem__, rows))
+                    elif len(column) != len(values):
+                        column = [column[0]] * len(values)
+                    setattr(out, name, column)
                 found.append((exit.id, out))
         return found
+
+
+def _is_constant(column: Sequence[Any]) -> bool:
+    """Whether all rows have the same, as the times of records have that were appended together."""
+    return not column or (column[0] == column[-1] and column.count(column[0]) == len(column))
 
 
 class Chain:
@@ -132,7 +140,7 @@ class Chain:
         except PlanError:
             raise
         except Exception as error:
-            raise Failure(locate(error, self.lines, entry), error) from error
+            raise Failure(locate(error, self.lines, entry), error, row_of(error)) from error
 
     def run(self, entry: str, batch: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
         """Take rows through everything below `entry` that does not await; what reaches an await is handed on."""
@@ -176,8 +184,12 @@ class Chain:
         """Send what a stateful operator emits on: as messages of their own where something below awaits."""
         if hand_on is not None and self.awaits_below(id):
             hand_on(id, emitted)
-        else:
+            return
+        try:
             self.run(id, emitted, hand_on)
+        except Failure as failure:
+            failure.row = None  # it was one of what was emitted, not of what that was made of
+            raise
 
     def next_due(self) -> int:
         """Return the smallest watermark at which an operator has something to fire."""

@@ -19,7 +19,7 @@ DecodeKey = Callable[[bytes], Any]
 
 
 class SendToExit:
-    """Writes rows to an output."""
+    """Writes rows, whose values are encoded, to an output."""
 
     def __init__(self, outputs: Outputs, to: Destination, decode_key: DecodeKey) -> None:
         self._outputs = outputs
@@ -31,7 +31,7 @@ class SendToExit:
         """Write, with keys as the output has them."""
         if batch.keys is not None and self._rekey is not None:
             batch.keys = list(map(self._rekey, batch.keys))
-        self._outputs.write(self._to, batch)
+        self._outputs.place(self._to, Batch(batch.values, batch.keys, batch.timestamps, batch.stamps))
 
 
 class PartitionByExit:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from operators.base import Spec
+from planner.fuse import FUSED, row_in
 from runtime.errors import OperatorFailure
 
 
@@ -38,13 +39,15 @@ class Whence(NamedTuple):
 class Failure(Exception):
     """Carries what a user's function raised, with the id of its operator, up to where the policy is applied.
 
-    It is `given_up` when it was tried as often as its policy says.
+    `row` is the place of the record in its batch, where that is known. It is `given_up` when it was tried as often as
+    its policy says.
     """
 
-    def __init__(self, operator: str, error: Exception, given_up: bool = False) -> None:
+    def __init__(self, operator: str, error: Exception, row: int | None = None, given_up: bool = False) -> None:
         super().__init__(operator, error)
         self.operator = operator
         self.error = error
+        self.row = row
         self.given_up = given_up
 
 
@@ -57,6 +60,16 @@ def locate(error: Exception, lines: Mapping[str, tuple[str, ...]], otherwise: st
             found = owners[trace.tb_lineno - 1]  # the innermost counts: one line of fused source may call another
         trace = trace.tb_next
     return found
+
+
+def row_of(error: Exception) -> int | None:
+    """Return the row at which fused source was when it raised."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith(FUSED):
+            return row_in(trace.tb_frame)
+        trace = trace.tb_next
+    return None
 
 
 def tell(spec: Spec, error: Exception, where: Whence) -> OperatorFailure:

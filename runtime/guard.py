@@ -103,7 +103,7 @@ class Guard:
     def must_be_lenient(self, failure: Failure, where: Callable[[int | None], Whence]) -> None:
         """Raise what ends the run, unless some operator may have its records done one by one."""
         if not self.lenient:
-            raise tell(self.graph.specs[failure.operator], failure.error, where(_row_of(failure.error)))
+            raise tell(self.graph.specs[failure.operator], failure.error, where(failure.row))
 
     def each(
         self, work: Callable[[Batch], None], batch: Batch, raw: Rows, where: Callable[[int | None], Whence]
@@ -189,13 +189,3 @@ class Guard:
 
 def _fails(policy: Any) -> bool:
     return policy is None or not isinstance(policy, Skip | DeadLetter | Retry)
-
-
-def _row_of(error: Exception) -> int | None:
-    """Return the row at which fused source was when it raised, where its frame knows."""
-    trace, row = error.__traceback__, None
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename.startswith("<fused "):
-            row = trace.tb_frame.f_locals.get("row")
-        trace = trace.tb_next
-    return row

@@ -40,7 +40,10 @@ class Outputs:
 
     def write(self, to: Destination, batch: Batch) -> None:
         """Encode and route rows whose keys are those of the output."""
-        encoded = Batch(encode_all(to.value, batch.values), batch.keys, batch.timestamps, batch.stamps)
+        self.place(to, Batch(encode_all(to.value, batch.values), batch.keys, batch.timestamps, batch.stamps))
+
+    def place(self, to: Destination, encoded: Batch) -> None:
+        """Route encoded rows."""
         if to.sink is not None:
             self.sinks[to.stream] = to.sink
             self.append((to.stream, 0), encoded)

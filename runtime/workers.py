@@ -10,9 +10,8 @@ from concurrent.futures import Executor, Future
 from types import FrameType
 from typing import Any
 
+from planner.fuse import FUSED, row_in
 from runtime.errors import OperatorFailure
-
-FUSED = "<fused "
 
 
 class Workers(Executor):
@@ -80,7 +79,7 @@ def _call_of(frame: FrameType | None, lines: Mapping[str, tuple[str, ...]]) -> t
         if name.startswith(FUSED):
             owners = lines.get(name, ())
             operator = owners[frame.f_lineno - 1] if frame.f_lineno <= len(owners) else ""
-            return (below or frame, frame.f_locals.get("row")), operator
+            return (below or frame, row_in(frame)), operator
         module = frame.f_globals.get("__name__", "").partition(".")[0]
         if module in ("runtime", "operators"):
             return ((below, None), "") if below is not None else (None, "")

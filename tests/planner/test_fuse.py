@@ -205,7 +205,7 @@ SOURCE = """
             row_rows_of = lookup__rows_of(on__rows_of(value))
             if row_rows_of is not None:
                 v3 = join__rows_of(value, row_rows_of)
-                x1.append(v3)
+                x1.append(None if v3 is None else encode__send(v3))
                 x1_rows.append(row)
         for row, value in enumerate(values):
             if filter__positive(value):
@@ -243,7 +243,7 @@ COUNTING = """
             if filter__some(value):
                 v1 = map__abs(value)
                 if filter__more(v1):
-                    x0.append(v1)
+                    x0.append(None if v1 is None else encode__send_to_out(v1))
                     x0_rows.append(row)
                 else:
                     n__more += 1
@@ -291,7 +291,8 @@ FOLDING = """
     def segment(values, kind, highest, place0):
         low0 = high0 = 0
         late0 = []
-        for value in values:
+        rest = iter(values)
+        for value in rest:
             key = key__trips(value)
             timestamp = timestamp__trips(value)
             if type(key) is not kind or type(timestamp) is not int:
@@ -313,3 +314,14 @@ FOLDING = """
                 raise ValueError("too early a timestamp")
         return highest, (late0, ), ()
 """
+
+
+def test_outputs_are_encoded_where_something_encodes_them():
+    app = App("encoding")
+    app.input("numbers", value=int).filter(lambda n: n != 1).send_to(app.output("out"), op_id="send")
+    (segment,) = app.plan().stages[0].segments
+    functions = {id: spec.functions() for id, spec in app.graph().specs.items()}
+    run, _ = compile_segment(segment, {**functions, "send": {"encode": str}})
+    assert run([0, 1, None, 2])[0] == (["0", None, "2"], [0, 2, 3])
+    run, _ = compile_segment(segment, functions)
+    assert run([0, 1, None, 2])[0] == ([0, None, 2], [0, 2, 3])

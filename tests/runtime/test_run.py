@@ -25,11 +25,11 @@ class Log:
     def __init__(self, path):
         self.path = path
 
-    def write(self, stream, values, partition=0, keys=None, partitions=1, ended=False):
+    def write(self, stream, values, partition=0, keys=None, partitions=1, ended=False, timestamps=None):
         with closing(LogEnvironment(self.path)) as environment:
             if stream not in environment.streams():
                 environment.create_stream(stream, StreamConfig(partitions=partitions))
-            data = Batch([str(value).encode() for value in values], keys and [key.encode() for key in keys])
+            data = Batch([str(value).encode() for value in values], keys and [key.encode() for key in keys], timestamps)
             environment.append([Append(stream, partition, data, END if ended else None)])
 
     def records(self, stream, partition=0):
@@ -362,6 +362,31 @@ def test_an_error_in_the_block_ends_the_run_and_is_the_one_that_is_told(app, log
     with pytest.raises(KeyError, match="mine"):
         asyncio.run(main())
     summing(App("runs")).run(log.path, until_now=True)
+
+
+def inverted(n):
+    return 1 / n
+
+
+def twice(n, context):
+    return [n, n]
+
+
+@pytest.mark.parametrize(
+    ("build", "place"),
+    [
+        (lambda numbers: numbers.map(inverted), "numbers/0 at 3"),
+        (lambda numbers: numbers.filter(lambda n: n < 9).map(inverted), "numbers/0 at 3"),
+        (lambda numbers: numbers.map(abs).merge(numbers).map(inverted), "numbers/0 at 3"),
+        (lambda numbers: numbers.process(twice, op_id="twice").map(inverted), "one record of numbers/0 from 0 to 4"),
+    ],
+)
+@pytest.mark.parametrize("times", ["one", "several"])
+def test_an_exception_names_the_record(app, log, build, place, times):
+    build(app.input("numbers", value=int, key=str)).send_to(app.output("out"))
+    log.write("numbers", [9, 1, 2, 0, 1], keys="abcde", timestamps=[7] * 5 if times == "one" else [1, 2, 3, 4, 5])
+    with pytest.raises(OperatorFailure, match=f"^map .* ZeroDivisionError: .* on {place}; "):
+        app.run(log.path, until_now=True)
 
 
 def test_an_exception_names_operator_line_and_record(app, log):

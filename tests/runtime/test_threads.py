@@ -1,10 +1,14 @@
 """Tasks with blocking functions in threads: side by side, in order within a task, and none may hang unnoticed."""
 
+import sys
 import threading
+from operator import methodcaller
 
 import pytest
 
+from planner.fuse import compile_segment, row_in
 from runtime.errors import OperatorFailure
+from runtime.workers import Watch
 from samza_dsl import App, Options, retry
 from tests.real_time import run_in_real_time
 
@@ -83,3 +87,37 @@ def test_a_call_that_hangs_is_noticed(through):
             run_in_real_time(app, {"numbers": [7]})
     finally:
         forever.set()
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_each_row_is_a_call_of_its_own(plain):
+    app = App("threads")
+    app.input("locks").map(methodcaller("acquire")).filter(bool).send_to(app.output("out"))
+    (segment,) = app.plan().stages[0].segments
+    run, _ = compile_segment(segment, {id: spec.functions() for id, spec in app.graph().specs.items()}, plain)
+    locks = [threading.Lock(), threading.Lock()]
+    for lock in locks:
+        lock.acquire()
+    thread = threading.Thread(target=run, args=[locks])
+    thread.start()
+    watch = Watch(50, {})
+    try:
+        until_at(thread, 0)
+        watch.check([thread.ident], 0)
+        watch.check([thread.ident], 50)
+        locks[0].release()
+        until_at(thread, 1)
+        watch.check([thread.ident], 1_000)
+        with pytest.raises(OperatorFailure, match="has not returned"):
+            watch.check([thread.ident], 1_051)
+    finally:
+        for lock in locks:
+            if lock.locked():
+                lock.release()
+        thread.join()
+
+
+def until_at(thread, row):
+    """Wait until a thread is at a row of a fused function."""
+    while (frame := sys._current_frames().get(thread.ident)) is None or row_in(frame) != row:
+        pass
