@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -307,8 +309,13 @@ def _describe(graph: Graph, id: str, spec: Spec) -> OperatorPlan:
 
 def _short(site: Site) -> str:
     """A site that is the same wherever the project lies: relative to the working folder, or the file's name alone."""
-    path = Path(site.file)
-    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path.name}:{site.line}"
+    return f"{_short_file(site.file, os.getcwd())}:{site.line}"
+
+
+@lru_cache(maxsize=1_000)
+def _short_file(file: str, folder: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else path.name
 
 
 def _names(spec: Spec) -> str:

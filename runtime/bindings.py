@@ -31,6 +31,7 @@ class Bindings:
         self.places: dict[str, str] = {}
         """What names a bound output in checkpoints: its stream, and the file that it is bound to."""
         self._occupied: set[str] = set()
+        self._partitions: dict[str, int] = {}
         self._own = {name for spec in graph.specs.values() for name, role in streams_of(graph, spec) if role in WRITTEN}
         read = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
         written = {output.stream for spec in graph.specs.values() for output in outputs_of(spec)}
@@ -118,10 +119,12 @@ class Bindings:
                 )
 
     def partitions(self, stream: str) -> int:
-        """Return how many partitions a stream has, wherever it lives."""
+        """Return how many partitions a stream has, wherever it lives: as many as when it was first asked for."""
         if stream in self.sources:
             return self.sources[stream].partitions
-        return self.environment.streams()[stream].partitions
+        if stream not in self._partitions:
+            self._partitions = {name: config.partitions for name, config in self.environment.streams().items()}
+        return self._partitions[stream]
 
     def origin(self, stream: str, partition: int) -> Origin:
         """Return how to read one partition."""
