@@ -10,7 +10,7 @@ from planner.fuse import INDENT, Line, Writer, bound
 from planner.graph import Graph
 
 
-def fold(graph: Graph, entry: str) -> list[Line]:
+def fold(graph: Graph, entry: str, inline: bool = True) -> list[Line]:
     """Write the loop; nothing where not all that messages from `entry` reach are windows that tile the time line.
 
     `segment(values, kind, highest, *places)` returns the highest timestamp, the late rows per exit, and counts. It has
@@ -20,7 +20,7 @@ def fold(graph: Graph, entry: str) -> list[Line]:
     spec = graph.specs[entry]
     if not isinstance(spec, Input) or spec.key_of is None or spec.timestamp_of is None:
         return []
-    writer = _FoldingWriter(graph, entry, spec.max_disorder_ms)
+    writer = _FoldingWriter(graph, entry, inline, spec.max_disorder_ms)
     foldable = all(graph.specs[exit].fold for exit in writer.exits)
     return writer.lines(rows=False) if foldable and writer.exits and not writer.inner and not writer.keyed else []
 
@@ -32,9 +32,9 @@ class _FoldingWriter(Writer):
     allowed, has not reached `high`. Whatever could change that gives up the bounds.
     """
 
-    def __init__(self, graph: Graph, entry: str, disorder_ms: int) -> None:
+    def __init__(self, graph: Graph, entry: str, inline: bool, disorder_ms: int) -> None:
         self.disorder_ms = disorder_ms
-        super().__init__(graph, entry)
+        super().__init__(graph, entry, inline)
 
     def lines(self, rows: bool) -> list[Line]:
         """Return the whole function; it keeps track of no rows."""
@@ -48,8 +48,8 @@ class _FoldingWriter(Writer):
             *([INDENT + self.counters_at_zero()] if self.counted else []),
             "    rest = iter(values)",
             "    for value in rest:",
-            f"        key = {key}(value)",
-            f"        timestamp = {timestamp}(value)",
+            f"        key = {self.written(f'{key}(value)', self.entry)}",
+            f"        timestamp = {self.written(f'{timestamp}(value)', self.entry)}",
             "        if type(key) is not kind or type(timestamp) is not int:",
             '            raise TypeError("not as most keys and timestamps are")',
         ]

@@ -15,6 +15,7 @@ import networkx
 from operators.stateless import BranchArm
 from planner.counting import droppers, exit_of, teller
 from planner.graph import Graph
+from planner.inline import expression, inlined
 from planner.plan import ExitPlan, SegmentPlan
 
 Segment = Callable[..., tuple[Any, ...]]
@@ -22,6 +23,8 @@ Segment = Callable[..., tuple[Any, ...]]
 
 FUSED = "<fused "
 """What the file names of generated source begin with."""
+VALUES_ONLY = ", values only"
+"""What they end with where the function keeps no rows."""
 INDENT = "    "
 LONGEST_RUN = 15
 """Python nests 20 loops at most; after so many operators a run goes on in an inner function of its own."""
@@ -35,9 +38,9 @@ class Line(NamedTuple):
     rows_of: str = ""
 
 
-def fuse(graph: Graph, entry: str) -> SegmentPlan:
+def fuse(graph: Graph, entry: str, inline: bool = True) -> SegmentPlan:
     """Write the function for everything that messages from `entry` reach before state, awaiting, or writing."""
-    writer = Writer(graph, entry)
+    writer = Writer(graph, entry, inline)
     lines, plain = writer.lines(rows=True), writer.lines(rows=False)
     return SegmentPlan(
         entry=entry,
@@ -50,6 +53,7 @@ def fuse(graph: Graph, entry: str) -> SegmentPlan:
             for exit, operators in writer.exits.items()
         ),
         counted=tuple(writer.counted),
+        inlined=tuple(writer.inlined),
         keyed=writer.keyed,
     )
 
@@ -61,7 +65,7 @@ def compile_segment(
 
     Values stay as they are where they go to an operator that `functions` has no `encode` for.
     """
-    name = f"{segment.entry}{', values only' if plain else ''}"
+    name = f"{segment.entry}{VALUES_ONLY if plain else ''}"
     source = segment.plain if plain else segment.source
     for id in (id for exit in segment.exits for id in exit.operators if "encode" not in functions[id]):
         source = re.sub(re.escape(_encoded(id, "@")).replace("@", r"(\w+)"), r"\1", source)
@@ -107,12 +111,14 @@ def bound(id: str, name: str) -> str:
 class Writer:
     """Writes one segment: depth first, in the order in which the user wrote the operators."""
 
-    def __init__(self, graph: Graph, entry: str) -> None:
+    def __init__(self, graph: Graph, entry: str, inline: bool) -> None:
         self.graph = graph
         self.entry = entry
+        self.inline = inline
         self.exits: dict[str, dict[str, None]] = {}
         self.partial: set[str] = set()
         self.counted: list[str] = []
+        self.inlined: dict[str, None] = {}
         self.reached = self._reached()
         self.inner = self._inner_functions()
         self.droppers = droppers(graph, self.reached)
@@ -176,7 +182,7 @@ class Writer:
         opened = depth
         for line in spec.code:
             text = line.format(value=value, out=out, id=word(id), parent=word(parent), key="key", **names)
-            yield Line(INDENT * depth + text, id)
+            yield Line(INDENT * depth + self.written(text, id), id)
             if line.endswith(":"):
                 opened, depth = depth, depth + 1
         if not spec.one_to_one and teller(self.graph, id) is None:
@@ -204,6 +210,16 @@ class Writer:
 
     def _as_taken(self, id: str, value: str) -> str:
         return _encoded(id, value) if self.graph.specs[id].encodes else value
+
+    def written(self, text: str, id: str) -> str:
+        """Return a line of an operator with its functions' expressions in place of calls, where they are inlined."""
+        if not self.inline:
+            return text
+        functions = self.graph.specs[id].functions().items()
+        found = {bound(id, name): one for name, function in functions if (one := expression(function)) is not None}
+        if found:
+            self.inlined[id] = None
+        return inlined(text, found)
 
     def _inner(self, id: str) -> Iterator[Line]:
         """Write what several ways lead to, or what is too deep, as a function of its own."""

@@ -29,13 +29,20 @@ from planner.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePl
 from planner.rules import RULES, outputs_of
 
 
-def plan(graph: Graph, options: Options | None = None, partitions: Mapping[str, int] | None = None) -> Plan:
+def plan(
+    graph: Graph,
+    options: Options | None = None,
+    partitions: Mapping[str, int] | None = None,
+    *,
+    wrapped: bool = False,
+) -> Plan:
     """Plan a graph: apply every pass, in order.
 
     `partitions` has the partition counts of the streams that exist; where a stream does not, it is as large as it was
-    declared, or 1. Raises PlanError for what can't run.
+    declared, or 1. With `wrapped` functions, none is inlined. Raises PlanError for what can't run.
     """
-    drafted = Plan(app=graph.app, options=options or Options())
+    options = options or Options()
+    drafted = Plan(app=graph.app, options=replace(options, inline=options.inline and not wrapped))
     for each in PASSES:
         drafted = each(drafted, graph, partitions or {})
     return drafted
@@ -192,12 +199,12 @@ def bound_drains(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
 
 def fuse_segments(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
     """Write one function for each run of stateless operators, below whatever messages can start from."""
-    return replace(plan, stages=tuple(_with_segments(graph, stage) for stage in plan.stages))
+    return replace(plan, stages=tuple(_with_segments(graph, stage, plan.options.inline) for stage in plan.stages))
 
 
 def fold_windows(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
     """Write one loop for reading, the stateless operators and the windows, where these are all that an input feeds."""
-    return replace(plan, stages=tuple(_with_folding(graph, stage) for stage in plan.stages))
+    return replace(plan, stages=tuple(_with_folding(graph, stage, plan.options.inline) for stage in plan.stages))
 
 
 Pass = Callable[[Plan, Graph, Mapping[str, int]], Plan]
@@ -261,19 +268,19 @@ def _check_no_stage_waits_for_itself(graph: Graph, stage_of: Mapping[str, str]) 
             raise refuse(graph.specs[child], wrong, ".partition_by(...) on both, before they meet")
 
 
-def _with_segments(graph: Graph, stage: StagePlan) -> StagePlan:
+def _with_segments(graph: Graph, stage: StagePlan, inline: bool) -> StagePlan:
     feeding = [
         id for id, spec in graph.specs.items() if spec.repartitions and set(graph.children(id)) & set(stage.operators)
     ]
     entries = [id for id in stage.operators if begins_segment(graph.specs[id]) and not graph.specs[id].repartitions]
-    segments = tuple(fuse(graph, entry) for entry in [*feeding, *entries])
+    segments = tuple(fuse(graph, entry, inline) for entry in [*feeding, *entries])
     mixed = any(_is_mixed(graph, [exit.operators[0] for exit in segment.exits]) for segment in segments)
     return replace(stage, segments=segments, ordered=stage.ordered or mixed)
 
 
-def _with_folding(graph: Graph, stage: StagePlan) -> StagePlan:
+def _with_folding(graph: Graph, stage: StagePlan, inline: bool) -> StagePlan:
     def folded(segment: SegmentPlan) -> SegmentPlan:
-        lines = fold(graph, segment.entry)
+        lines = fold(graph, segment.entry, inline)
         text, operators = "\n".join(line.text for line in lines), tuple(line.operator for line in lines)
         return replace(segment, folding=text, folding_lines=operators)
 

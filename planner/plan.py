@@ -19,7 +19,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     `batch_records` is how many messages are taken in at once, `max_uncommitted` after how many written ones a commit
     is forced, `max_partitions` the cap on intermediate streams, `cache_entries` the objects that each store keeps
     decoded, `threads` how many tasks with blocking functions run at once (0: on the loop);
-    then a call that blocks longer than `blocking_timeout_ms` ends the run.
+    then a call that blocks longer than `blocking_timeout_ms` ends the run. With `inline` what a function returns is
+    written into the generated loop where that does the same as calling it.
 
     >>> Options(commit_interval_ms=100).guarantee
     'exactly_once'
@@ -35,6 +36,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cache_entries: int = 100_000
     threads: int = 0
     blocking_timeout_ms: int | None = None
+    inline: bool = True
 
 
 class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +69,8 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     `source` is the function that also keeps track of rows, `plain` the same for batches that carry values only.
     `folding`, where all its exits are windows, reads keys and times off the values and groups these by window in the
     same loop. `lines` and so on say which operator each line of these came from; `counted` are the operators for which
-    the function counts: what they drop where something below tells the rest, else what they emit; `keyed` when it
-    reads the keys column.
+    the function counts: what they drop where something below tells the rest, else what they emit; `inlined` those whose
+    functions it does not call; `keyed` when it reads the keys column.
     """
 
     entry: str
@@ -78,6 +80,7 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     plain_lines: tuple[str, ...]
     exits: tuple[ExitPlan, ...]
     counted: tuple[str, ...] = ()
+    inlined: tuple[str, ...] = ()
     keyed: bool = False
     folding: str = ""
     folding_lines: tuple[str, ...] = ()

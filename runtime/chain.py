@@ -9,11 +9,11 @@ from typing import Any, Protocol, cast
 
 from operators.base import Batch, Operator
 from planner.errors import PlanError
-from planner.fuse import Segment, compile_segment
+from planner.fuse import Segment, compile_segment, fuse
 from planner.graph import Graph
 from planner.plan import SegmentPlan, StagePlan
 from runtime.exits import SinkExit, StatefulExit
-from runtime.failures import Failure, locate, row_of
+from runtime.failures import Failure, locate, row_of, trace_into
 from runtime.first_call import check_fused, checked_once
 from runtime.folding import Folded, FoldingSegment
 
@@ -53,15 +53,23 @@ class Counts:
 class FusedSegment:
     """A generated function at work: batches in, and per exit the rows that reach it."""
 
-    def __init__(self, plan: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], columns: frozenset[str]) -> None:
+    def __init__(
+        self,
+        plan: SegmentPlan,
+        graph: Graph,
+        functions: Mapping[str, Mapping[str, Any]],
+        columns: frozenset[str],
+    ) -> None:
         self.plan = plan
         self.columns = columns
-        self._full, self.filename = compile_segment(plan, functions)
+        self._full, filename = compile_segment(plan, functions)
         self._plain: Segment | None = None
-        self.compiled = [self._full]
+        self.lines = {filename: plan.lines}
+        check_fused(self._full, graph)
         if not plan.keyed:
-            self._plain, self.plain_filename = compile_segment(plan, functions, plain=True)
-            self.compiled.append(self._plain)
+            self._plain, filename = compile_segment(plan, functions, plain=True)
+            self.lines[filename] = plan.plain_lines
+            check_fused(self._plain, graph)
 
     def run(self, batch: Batch, counts: Counts) -> list[tuple[str, Batch]]:
         """Return the rows that reach each exit, in order, with the columns that something downstream reads."""
@@ -113,15 +121,10 @@ class Chain:
         self.operators = operators
         self.sinks = {id: exit for id, exit in exits.items() if isinstance(exit, SinkExit)}
         self.counts = Counts()
-        self.segments = {plan.entry: FusedSegment(plan, functions, columns) for plan in stage.segments}
-        self.lines = {segment.filename: segment.plan.lines for segment in self.segments.values()}
         for id, sink in self.sinks.items():
             sink.function = checked_once(graph.specs[id], sink.function, partial(setattr, sink, "function"))
-        for segment in self.segments.values():
-            for compiled in segment.compiled:
-                check_fused(compiled, graph)
-            if not segment.plan.keyed:
-                self.lines[segment.plain_filename] = segment.plan.plain_lines
+        self.segments = {plan.entry: FusedSegment(plan, graph, functions, columns) for plan in stage.segments}
+        self.lines = {file: lines for segment in self.segments.values() for file, lines in segment.lines.items()}
         self.foldings = {
             plan.entry: FoldingSegment(plan, functions, graph.specs) for plan in stage.segments if plan.folding
         }
@@ -140,7 +143,10 @@ class Chain:
         except PlanError:
             raise
         except Exception as error:
-            raise Failure(locate(error, self.lines, entry), error, row_of(error)) from error
+            operator = locate(error, self.lines, entry)
+            if operator in self.segments[entry].plan.inlined:
+                trace_into(error, self.graph.specs[operator], fuse(self.graph, entry, inline=False))
+            raise Failure(operator, error, row_of(error)) from error
 
     def run(self, entry: str, batch: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
         """Take rows through everything below `entry` that does not await; what reaches an await is handed on."""

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from operators.base import Spec
-from planner.fuse import FUSED, row_in
+from planner.fuse import FUSED, VALUES_ONLY, bound, row_in
+from planner.inline import called, expression
+from planner.plan import SegmentPlan
 from runtime.errors import OperatorFailure
 
 
@@ -70,6 +72,29 @@ def row_of(error: Exception) -> int | None:
             return row_in(trace.tb_frame)
         trace = trace.tb_next
     return None
+
+
+def trace_into(error: Exception, spec: Spec, calling: SegmentPlan) -> None:
+    """Let the traceback of what an inlined expression raised go on to the user's own line, by calling the function.
+
+    `calling` is the same run of operators with nothing inlined: line by line it says what would have been called.
+    """
+    assert spec.op_id is not None
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or not (file := last.tb_frame.f_code.co_filename).startswith(FUSED):
+        return
+    known = last.tb_frame.f_locals
+    source = calling.plain if file.endswith(f"{VALUES_ONLY}>") else calling.source
+    line = source.splitlines()[last.tb_lineno - 1]
+    for name, function in spec.functions().items():
+        call = called(line, bound(spec.op_id, name))
+        if call is not None and expression(function) is not None:
+            try:
+                function(*map(known.__getitem__, call))
+            except Exception as same:
+                last.tb_next = same.__traceback__ and same.__traceback__.tb_next
 
 
 def tell(spec: Spec, error: Exception, where: Whence) -> OperatorFailure:

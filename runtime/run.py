@@ -68,7 +68,8 @@ class Run:
         try:
             generation = self._environment.own(graph.app)
             self._bindings = Bindings(self._environment, graph, bind or {})
-            self.plan: Plan = make_plan(graph, options, self._bindings.partition_counts(graph))
+            counts = self._bindings.partition_counts(graph)
+            self.plan: Plan = make_plan(graph, options, counts, wrapped=bool(around))
             if state != "reset":
                 check_state(self._environment, self.plan, graph)
             self._bindings.create_streams(self.plan)

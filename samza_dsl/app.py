@@ -345,7 +345,7 @@ class App:
 
         Raises PlanError for every mistake that can be seen without running it.
         """
-        return make_plan(self.graph(), self.options, partitions)
+        return make_plan(self.graph(), self.options, partitions, wrapped=bool(self.around))
 
     def graph(self) -> graphs.Graph:
         """Return what has been said so far, as a graph of specs by id."""

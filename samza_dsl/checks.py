@@ -80,7 +80,7 @@ def check_options(site: Site, options: Any) -> None:
         wrong = f"{name}={getattr(options, name)!r} in Options(...): {error}"
         raise refuse(site, wrong, f"{name}={getattr(Options(), name)!r}") from None
     for name, number in msgspec.structs.asdict(options).items():
-        if name != "guarantee":
+        if name not in ("guarantee", "inline"):
             least = 0 if name in ("threads", "cache_entries") else 1
             check_whole(site, name, number, least=least, optional=name == "blocking_timeout_ms")
 

@@ -204,13 +204,13 @@ SOURCE = """
             nonlocal n__positive, n__branch_arm_numbers, n__branch_arm_numbers_2
             row_rows_of = lookup__rows_of(on__rows_of(value))
             if row_rows_of is not None:
-                v3 = join__rows_of(value, row_rows_of)
+                v3 = (value, row_rows_of)
                 x1.append(None if v3 is None else encode__send(v3))
                 x1_rows.append(row)
         for row, value in enumerate(values):
-            if filter__positive(value):
+            if value > 0:
                 n__positive += 1
-                choice_parity = branch__parity(value)
+                choice_parity = 'odd' if value % 2 else 'even'
                 choice_parity = (choice_parity,) if type(choice_parity) is str else tuple(choice_parity)
                 if not names__parity.issuperset(choice_parity): raise ValueError(refusal__parity.format(choice_parity))
                 if name__branch_arm_numbers in choice_parity:
@@ -293,11 +293,11 @@ FOLDING = """
         late0 = []
         rest = iter(values)
         for value in rest:
-            key = key__trips(value)
-            timestamp = timestamp__trips(value)
+            key = value['id']
+            timestamp = value['at']
             if type(key) is not kind or type(timestamp) is not int:
                 raise TypeError("not as most keys and timestamps are")
-            if filter__far(value):
+            if value['km'] > 9:
                 if low0 <= timestamp < high0:
                     group0[key].append(value)
                 else:

@@ -1,61 +1,16 @@
 """Runs on the embedded log: where they begin, where they end, and what they leave behind."""
 
 import asyncio
-import traceback
-from contextlib import closing
 from itertools import chain
 
 import pytest
 
-from operators.base import Batch
 from planner.errors import PlanError
 from runtime.errors import OperatorFailure, Owned, SamzaError
 from runtime.serdes import Tagged
-from runtime.systems.base import END, Append, StreamConfig
 from runtime.systems.lists import ListSink
-from runtime.systems.log import LogEnvironment
 from runtime.systems.memory import MemoryEnvironment
 from samza_dsl import App, Options, Pane, count, dead_letter, fold, ranges, skip, testing, tumbling
-from samza_dsl.records import records_from
-
-
-class Log:
-    """The data directory of a test, written and read between runs."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def write(self, stream, values, partition=0, keys=None, partitions=1, ended=False, timestamps=None):
-        with closing(LogEnvironment(self.path)) as environment:
-            if stream not in environment.streams():
-                environment.create_stream(stream, StreamConfig(partitions=partitions))
-            data = Batch([str(value).encode() for value in values], keys and [key.encode() for key in keys], timestamps)
-            environment.append([Append(stream, partition, data, END if ended else None)])
-
-    def records(self, stream, partition=0):
-        with closing(LogEnvironment(self.path)) as environment:
-            return list(records_from(environment, stream, partition, 0))
-
-    def values(self, stream, partition=0):
-        return [int(record.value) for record in self.records(stream, partition)]
-
-    def partitions(self, stream):
-        with closing(LogEnvironment(self.path)) as environment:
-            return environment.streams()[stream].partitions
-
-    def read(self, stream):
-        """Return the values of each partition."""
-        return [self.values(stream, partition) for partition in range(self.partitions(stream))]
-
-
-@pytest.fixture
-def log(tmp_path):
-    return Log(tmp_path / "data")
-
-
-@pytest.fixture
-def app():
-    return App("runs")
 
 
 def summing(app, op_id="sum", store="lmdb", **said):
@@ -104,7 +59,7 @@ def test_until_now_stops_at_what_was_there_at_the_start(app, log):
     log.write("numbers", [1, 2, 3])
 
     def write_more(n):
-        Log(log.path).write("numbers", [n * 10])
+        log.write("numbers", [n * 10])
         return n
 
     app.input("numbers", value=int).map(write_more).send_to(app.output("seen", value=int))
@@ -362,60 +317,6 @@ def test_an_error_in_the_block_ends_the_run_and_is_the_one_that_is_told(app, log
     with pytest.raises(KeyError, match="mine"):
         asyncio.run(main())
     summing(App("runs")).run(log.path, until_now=True)
-
-
-def inverted(n):
-    return 1 / n
-
-
-def twice(n, context):
-    return [n, n]
-
-
-@pytest.mark.parametrize(
-    ("build", "place"),
-    [
-        (lambda numbers: numbers.map(inverted), "numbers/0 at 3"),
-        (lambda numbers: numbers.filter(lambda n: n < 9).map(inverted), "numbers/0 at 3"),
-        (lambda numbers: numbers.map(abs).merge(numbers).map(inverted), "numbers/0 at 3"),
-        (lambda numbers: numbers.process(twice, op_id="twice").map(inverted), "one record of numbers/0 from 0 to 4"),
-    ],
-)
-@pytest.mark.parametrize("times", ["one", "several"])
-def test_an_exception_names_the_record(app, log, build, place, times):
-    build(app.input("numbers", value=int, key=str)).send_to(app.output("out"))
-    log.write("numbers", [9, 1, 2, 0, 1], keys="abcde", timestamps=[7] * 5 if times == "one" else [1, 2, 3, 4, 5])
-    with pytest.raises(OperatorFailure, match=f"^map .* ZeroDivisionError: .* on {place}; "):
-        app.run(log.path, until_now=True)
-
-
-def test_an_exception_names_operator_line_and_record(app, log):
-    def invert(n):
-        return 1 / n
-
-    site = f"{__file__}:{invert.__code__.co_firstlineno + 4}"
-    app.input("numbers", value=int).filter(lambda n: n < 9).map(invert, op_id="invert").send_to(app.output("out"))
-    log.write("numbers", [9, 1, 0, 2])
-    with pytest.raises(OperatorFailure) as caught:
-        app.run(log.path, until_now=True)
-    told = str(caught.value)
-    assert told.startswith(f"map 'invert' at {site}: ZeroDivisionError: division by zero, on numbers/0 at 2; ")
-    assert "on_error=skip, dead_letter('name') or retry(3)" in told
-    assert log.values("numbers") == [9, 1, 0, 2]
-
-
-def test_a_traceback_shows_the_generated_line_and_the_users_function(app, log):
-    def invert(n):
-        return 1 / n
-
-    app.input("numbers", value=int).map(invert, op_id="invert").send_to(app.output("out"))
-    log.write("numbers", [0])
-    with pytest.raises(OperatorFailure) as caught:
-        app.run(log.path, until_now=True)
-    shown = "".join(traceback.format_exception(caught.value.__cause__))
-    assert 'File "<fused numbers' in shown
-    assert "= map__invert(value)" in shown
-    assert "return 1 / n" in shown
 
 
 def test_a_timer_that_fails_names_its_operator(app):

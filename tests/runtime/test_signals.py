@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from tests.runtime.test_run import Log
+from tests.runtime.written_log import Log
 from tests.source import ROOT
 
 PROGRAM = """
