@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -69,16 +68,8 @@ class Assembly:
 
     def tasks(self, broadcast: Mapping[str, TableContents]) -> list[Task]:
         """Make every task."""
-        made: list[Task] = []
-        try:
-            for number in range(max(stage.partitions for stage in self.plan.stages)):
-                made.append(_TaskBuilder(self, number, broadcast).build())
-        except BaseException:
-            for task in made:
-                with suppress(Exception):  # what was wrong first is what is told
-                    task.close()
-            raise
-        return made
+        numbers = range(max(stage.partitions for stage in self.plan.stages))
+        return [_TaskBuilder(self, number, broadcast).build() for number in numbers]
 
     def shared_functions(self) -> Functions:
         """Make ready the functions that belong to no task: those of broadcast tables."""
@@ -158,19 +149,15 @@ class _TaskBuilder:
         self.stores: dict[str, Any] = {}
 
     def build(self) -> Task:
-        """Make the task; the users' objects are closed again when that fails."""
-        try:
-            plan = self.assembly.plan
-            task = Task(self.number, plan.options, self.assembly.clock, self.functions, self.outputs, self.stores)
-            self.task = task
-            for id, spec in self.graph.specs.items():
-                if isinstance(spec, Table) and not spec.broadcast:
-                    self._add_table(id, spec)
-            task.lanes = [self._lane(stage) for stage in self.stages]
-            return task
-        except BaseException:
-            self.functions.close()
-            raise
+        """Make the task."""
+        options = self.assembly.plan.options
+        task = Task(self.number, options, self.assembly.clock, self.functions, self.outputs, self.stores)
+        self.task = task
+        for id, spec in self.graph.specs.items():
+            if isinstance(spec, Table) and not spec.broadcast:
+                self._add_table(id, spec)
+        task.lanes = [self._lane(stage) for stage in self.stages]
+        return task
 
     def _lane(self, stage: StagePlan) -> Lane:
         ids = stage.operators

@@ -1,10 +1,11 @@
-"""The users' functions of one task: objects are copied, opened and closed with it, and all are wrapped."""
+"""The users' functions of one task: objects are copied, opened and closed for it, and all are wrapped."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import inspect
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +24,31 @@ class Functions:
     ) -> None:
         self.contexts: dict[str, Context] = {}
         self.by_operator: dict[str, dict[str, Any]] = {}
+        self._made: list[tuple[Any, Context]] = []
         self._opened: list[Any] = []
-        try:
-            for spec in specs:
-                assert spec.op_id is not None
-                context = self.contexts[spec.op_id] = Context(app, spec.op_id, task, data=data)
-                self.by_operator[spec.op_id] = {
-                    name: self._ready(thing, context, around) for name, thing in spec.functions().items()
-                }
-        except BaseException:
-            with suppress(Exception):  # what was wrong first is what is told
-                self.close()
-            raise
+        for spec in specs:
+            assert spec.op_id is not None
+            context = self.contexts[spec.op_id] = Context(app, spec.op_id, task, data=data)
+            self.by_operator[spec.op_id] = {
+                name: self._ready(thing, context, around) for name, thing in spec.functions().items()
+            }
 
-    def close(self) -> None:
+    async def open(self) -> None:
+        """Open the users' objects, in the event loop that will call them."""
+        for thing, context in self._made:
+            if hasattr(thing, "open"):
+                await _done(thing.open(context))
+            self._opened.append(thing)
+
+    async def close(self) -> None:
         """Close what was opened, the last first, all of it even when some fail; raises the first failure."""
-        failures = []
+        failures: list[BaseException] = []
         while self._opened:
+            thing = self._opened.pop()
             try:
-                close = getattr(self._opened.pop(), "close", None)
-                if close is not None:
-                    close()
-            except Exception as error:
+                if hasattr(thing, "close"):
+                    await _done(thing.close())
+            except (Exception, asyncio.CancelledError) as error:
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -56,9 +60,7 @@ class Functions:
             return thing
         if not isinstance(thing, type) and (hasattr(thing, "open") or hasattr(thing, "close")):
             thing = _copy(thing, context)
-            if hasattr(thing, "open"):
-                thing.open(context)
-            self._opened.append(thing)
+            self._made.append((thing, context))
         for wrap in around:
             wrapped = wrap(thing, context.operator)
             if not callable(wrapped):
@@ -67,6 +69,11 @@ class Functions:
                 )
             thing = wrapped
         return thing
+
+
+async def _done(result: Any) -> None:
+    if inspect.isawaitable(result):
+        await result
 
 
 def _copy(thing: Any, context: Context) -> Any:

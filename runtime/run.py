@@ -20,16 +20,17 @@ from planner.plan import Options, Plan
 from runtime.assembly import Assembly
 from runtime.bindings import Bindings, outputs_of
 from runtime.checkpoint import Checkpoint
-from runtime.clock import Clock, SystemClock, sleep_ms
+from runtime.clock import Clock, SystemClock
 from runtime.commit import SHARED, STATE, Committer
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
-from runtime.functions import Around
+from runtime.functions import Around, Functions
 from runtime.loop import POLL_MS, Loop
 from runtime.measure import measure
 from runtime.metrics import RunMetrics
 from runtime.rewind import check_rewind, check_state, meanings_of, rewind
 from runtime.serdes import Tagged
 from runtime.systems.base import Append, Commit, Environment, is_fenced
+from runtime.task import Task
 from runtime.workers import Workers
 
 State = Literal["reset", "keep"] | None
@@ -61,8 +62,11 @@ class Run:
         self._data = data
         self._owned = isinstance(data, str | Path)
         self._environment = open_environment(data)
-        self._tasks: list[Any] = []
+        self._functions: list[Functions] = []
+        self._tasks: list[Task] = []
         self._final: RunMetrics | None = None
+        self._is_open = False
+        self._opened = asyncio.Event()
         self._ended = asyncio.Event()
         self._error: Exception | None = None
         try:
@@ -77,7 +81,7 @@ class Run:
                 generation = rewind(self._environment, self.plan, self._bindings, state)
             self._assemble(around, generation, until_now)
         except BaseException:
-            self._close(quietly=True)
+            self._release()
             raise
 
     def metrics(self, stores: bool = True) -> RunMetrics:
@@ -110,6 +114,12 @@ class Run:
         Raises what ended the run, if it has ended before its time.
         """
         await (self.ended() if self._ended.is_set() else self._loop.idle())
+
+    async def opened(self) -> None:
+        """Wait until the users' objects are open; raises what has kept them from that."""
+        await self._opened.wait()
+        if not self._is_open:
+            await self.ended()
 
     async def ended(self) -> None:
         """Wait for the end; raises what ended the run before its time."""
@@ -145,15 +155,16 @@ class Run:
         """Run to the end, and close everything whatever happens."""
         try:
             try:
+                await self._open()
                 await self._loop.run()
                 self._final = self.metrics()
             except BaseException as error:
                 fenced = self._fenced() if isinstance(error, Damaged) else None
-                self._close(quietly=True)
+                await self._close(quietly=True)
                 if fenced is not None:
                     raise fenced from error
                 raise
-            self._close()
+            await self._close()
         except BaseException as error:
             self._error = error if isinstance(error, Exception) else SamzaError("the run was cancelled")
             raise
@@ -193,9 +204,10 @@ class Run:
             Path(self._data) if isinstance(self._data, str | Path) else None,
             discovers=not until_now,
         )
-        self._shared = assembly.shared_functions()
-        broadcast = assembly.broadcast_tables(self._shared)
+        shared = assembly.shared_functions()
+        broadcast = assembly.broadcast_tables(shared)
         self._tasks = assembly.tasks({id: contents for id, (_, contents, _) in broadcast.items()})
+        self._functions = [shared, *(task.functions for task in self._tasks)]
         committer = Committer(self.plan.app, generation, self._graph, self._bindings, self._clock, positions)
         self._writer = ThreadPoolExecutor(1, "samza-dsl-writer")
         self._threads = Workers(options.threads) if options.threads else None
@@ -218,16 +230,35 @@ class Run:
         if effects.commit:
             self._loop.want_commit()
 
-    def _close(self, quietly: bool = False) -> None:
-        """Close users' objects, threads, bindings and the environment: each, even when another fails.
+    async def _open(self) -> None:
+        try:
+            for functions in self._functions:
+                await functions.open()
+            self._is_open = True
+        finally:
+            self._opened.set()
+
+    async def _close(self, quietly: bool = False) -> None:
+        """Close users' objects, and all that the run holds: each, even when another fails.
 
         Raises the first failure, unless something else was wrong before.
         """
+        failures: list[BaseException] = []
+        for functions in reversed(self._functions):
+            try:
+                await functions.close()
+            except (Exception, asyncio.CancelledError) as error:
+                failures.append(error)
+        failures += self._release()
+        if failures and not quietly:
+            raise failures[0]
+
+    def _release(self) -> list[Exception]:
+        """Close threads, bindings and the environment; return what failed."""
         failures: list[Exception] = []
-        closers: list[Callable[[], object]] = [task.close for task in self._tasks]
-        if hasattr(self, "_shared"):
-            closers.append(self._shared.close)
-        closers += [_shut(pool) for name in ("_writer", "_threads") if (pool := getattr(self, name, None))]
+        closers: list[Callable[[], object]] = [
+            _shut(pool) for name in ("_writer", "_threads") if (pool := getattr(self, name, None))
+        ]
         if hasattr(self, "_bindings"):
             closers.append(self._bindings.close)
         if self._owned:
@@ -238,8 +269,7 @@ class Run:
                 close()
             except Exception as error:
                 failures.append(error)
-        if failures and not quietly:
-            raise failures[0]
+        return failures
 
 
 def open_environment(data: str | Path | Environment) -> Environment:
@@ -280,7 +310,7 @@ def running(
         run = Run(graph, options, around, data, **how)
         driving = asyncio.create_task(run.drive())
         try:
-            await sleep_ms(0)
+            await run.opened()
             yield run
             run.stop()
             await driving
@@ -289,7 +319,7 @@ def running(
                 driving.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await driving
-            run._close(quietly=True)  # what was cancelled before it began has closed nothing
+            run._release()  # what was cancelled before it began has closed nothing
 
     return context()
 

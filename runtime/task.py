@@ -239,10 +239,6 @@ class Task:
         work = _attributed(timer.operator, lambda nothing: timer.exit.call_window(now_ms))
         timer.guard.one(partial(work, Batch([])), Batch([None], timestamps=[now_ms]), Whence(timer.operator))
 
-    def close(self) -> None:
-        """Close the users' objects."""
-        self.functions.close()
-
     def _is_due(self) -> bool:
         if any(timer.due_ms <= self._clock.elapsed_ms() for timer in self.timers):
             return True

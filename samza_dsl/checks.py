@@ -175,7 +175,13 @@ def _check_life(site: Site, said: str, function: Any) -> None:
             wrong = f"{said} got a partial, and nobody would call the {name}() of the object within"
             raise refuse(site, wrong, "an object that holds the arguments itself")
         if hasattr(within, name):
-            check_function(site, f"{said}, its {name}(...),", getattr(within, name), arguments)
+            called = _called(getattr(within, name))
+            if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+                wrong = f"{said} got an object whose {name}() yields, and nobody would go on behind the yield"
+                raise refuse(
+                    site, wrong, "open(context) with what comes before the yield, close() with what comes after"
+                )
+            check_function(site, f"{said}, its {name}(...),", getattr(within, name), arguments, awaits=None)
 
 
 def _has_own_call(kind: type) -> bool:

@@ -76,8 +76,8 @@ class MessageStream(Generic[K, V]):
     """A stream of messages with keys of type K and values of type V; its methods make further streams of it.
 
     The functions that are passed in receive the value. They may be plain functions, or objects with `__call__` that
-    may also have `open(context)` and `close()`: then every task has its own copy, opened before its first message and
-    closed at the end, also after a failure.
+    may also have `open(context)` and `close()`, plain or async: then every task has its own copy, opened in the run's
+    event loop before its first message, and closed there at the end, also after a failure.
 
     >>> app, numbers = _numbers()
     >>> _run(app, numbers.filter(lambda n: n > 0).map(lambda n: n * n))
@@ -574,13 +574,11 @@ class _Forgetting:
         await self.function(value)
         return (value,)
 
-    def open(self, context: Any) -> None:
-        if hasattr(self.function, "open"):
-            self.function.open(context)
+    def open(self, context: Any) -> Any:
+        return self.function.open(context) if hasattr(self.function, "open") else None
 
-    def close(self) -> None:
-        if hasattr(self.function, "close"):
-            self.function.close()
+    def close(self) -> Any:
+        return self.function.close() if hasattr(self.function, "close") else None
 
 
 def _numbers(key: Any = None) -> tuple[Any, MessageStream[Any, int]]:

@@ -156,8 +156,8 @@ BUGS = (
     Bug(
         "close users' objects twice",
         "runtime/functions.py",
-        "                if close is not None:\n                    close()\n",
-        "                if close is not None:\n                    close()\n                    close()\n",
+        "                    await _done(thing.close())\n",
+        "                    await _done(thing.close())\n                    await _done(thing.close())\n",
     ),
     Bug(
         "leave checksums unchecked",

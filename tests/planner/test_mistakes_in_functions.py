@@ -40,9 +40,9 @@ class ClosesOne(Enrich):
         pass
 
 
-class OpensLater(Enrich):
-    async def open(self, context):
-        pass
+class OpensAndCloses(Enrich):
+    def open(self, context):
+        yield
 
 
 class Opens(Enrich):
@@ -157,9 +157,9 @@ def test_close_with_an_argument(numbers):
         numbers.map(ClosesOne())
 
 
-def test_an_async_open(numbers):
-    with refused("its open(...), got the async function OpensLater.open", "a plain function"):
-        numbers.map(OpensLater())
+def test_an_open_that_yields(numbers):
+    with refused("got an object whose open() yields", "before the yield, close() with what comes after"):
+        numbers.map(OpensAndCloses())
 
 
 def test_open_hidden_in_a_partial(numbers):
