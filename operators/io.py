@@ -56,13 +56,16 @@ class Table(Input):
 
 @dataclass(frozen=True)
 class Output:
-    """A stream that the pipeline writes."""
+    """A stream that the pipeline writes, and what it is made with where it is absent."""
 
     stream: str
     value: Serde
     key: Serde | None = None
     partitions: int | None = None
     site: Site = NOWHERE
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    compression: str | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -107,6 +107,7 @@ def list_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
         if spec.source and isinstance(spec, Input):
             reading[spec.stream].append(id)
     broadcast = {s.stream for s in graph.specs.values() if isinstance(s, Table) and s.broadcast}
+    outputs = {output.stream: output for spec in graph.specs.values() for output in outputs_of(spec)}
     streams = tuple(
         StreamPlan(
             name=name,
@@ -114,6 +115,9 @@ def list_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
             written_by=tuple(written[name]),
             read_by=_readers(graph, name, reading),
             broadcast=name in broadcast,
+            retention_ms=outputs[name].retention_ms if name in outputs else None,
+            retention_bytes=outputs[name].retention_bytes if name in outputs else None,
+            compression=outputs[name].compression if name in outputs else None,
         )
         for name, role in roles.items()
     )

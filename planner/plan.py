@@ -101,7 +101,7 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream that the application reads or writes, and by which operators."""
+    """A stream that the application reads or writes, by which operators, and what it is made with."""
 
     name: str
     role: Role
@@ -109,6 +109,9 @@ class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
     written_by: tuple[str, ...] = ()
     read_by: tuple[str, ...] = ()
     broadcast: bool = False
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    compression: str | None = None
 
 
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from operators.base import Site, Spec
-from operators.io import Input, SendTo
+from operators.io import Input, Output, SendTo
 from operators.partition_by import PartitionBy
 from planner.errors import refuse
 from planner.graph import Graph
@@ -16,9 +16,11 @@ from planner.passes import intermediate, streams_of
 from planner.plan import Plan
 from runtime.errors import SamzaError
 from runtime.inputs import Origin
-from runtime.systems.base import Environment, Sink, Source, StreamConfig
+from runtime.systems.base import Environment, Sink, Source, StreamConfig, contradicted
 
 WRITTEN = ("intermediate", "output", "dead_letter")
+SAID = ("partitions", "retention_ms", "retention_bytes", "compression")
+"""What may be said of a stream that is yet to be made."""
 
 
 class Bindings:
@@ -90,8 +92,8 @@ class Bindings:
                     each = (existing[name] for name in self.streams_of(spec))
                     existing[spec.stream] = max([spec.partitions or 1, *each])
             for output in outputs_of(spec):
-                if output.stream not in self.sinks:
-                    _check_partitions(output.site, output.partitions, output.stream, existing.get(output.stream))
+                if output.stream not in self.sinks and output.stream in streams:
+                    _check_config(output, streams[output.stream])
         return existing | {name: source.partitions for name, source in self.sources.items()}
 
     def create_streams(self, plan: Plan) -> None:
@@ -103,7 +105,12 @@ class Bindings:
                 continue
             between = stream.role == "intermediate"
             wanted = StreamConfig(
-                partitions=stream.partitions or 1, compacted=stream.name in compacted, intermediate=between
+                partitions=stream.partitions or 1,
+                compacted=stream.name in compacted,
+                intermediate=between,
+                retention_ms=stream.retention_ms,
+                retention_bytes=stream.retention_bytes,
+                compression=stream.compression,
             )
             found = self.environment.create_stream(stream.name, wanted)
             if between and not found.intermediate:
@@ -174,6 +181,16 @@ def intermediate_of(graph: Graph, spec: Spec) -> str:
     """Return the stream that a repartitioning writes."""
     assert spec.op_id is not None and (isinstance(spec, PartitionBy) or spec.repartitions)
     return intermediate(graph.app, spec.op_id)
+
+
+def _check_config(output: Output, config: StreamConfig) -> None:
+    said = {name: getattr(output, name) for name in SAID}
+    name = contradicted(config, said)
+    if name is not None:
+        has = getattr(config, name)
+        wrong = f"{name}={said[name]!r}, and the stream {output.stream!r} exists and has {has or 'none'}"
+        change = f"{name}={has!r}, or leave it out" if has is not None else f"leave {name}= out"
+        raise refuse(output.site, wrong, f"{change}; or use another stream")
 
 
 def _check_partitions(where: Spec | Site, said: int | None, stream: str, count: int | None) -> None:

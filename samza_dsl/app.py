@@ -20,6 +20,7 @@ from planner.passes import plan as make_plan
 from planner.plan import Options, Plan
 from samza_dsl.checks import (
     check_function,
+    check_kept,
     check_name,
     check_options,
     check_policy,
@@ -38,6 +39,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 Around = Callable[[Callable[..., Any], str], Callable[..., Any]]
+Compression = Literal["zlib", "zstd"]
 DATA = ".samza-dsl"
 
 
@@ -226,7 +228,15 @@ class App:
 
     @overload
     def output(
-        self, stream: str, *, value: type[V], key: type | Serde | None = None, partitions: int | None = None
+        self,
+        stream: str,
+        *,
+        value: type[V],
+        key: type | Serde | None = None,
+        partitions: int | None = None,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+        compression: Compression | None = None,
     ) -> OutputStream[V]: ...
 
     @overload
@@ -237,23 +247,48 @@ class App:
         value: Serde | UnionType | None = None,
         key: type | Serde | None = None,
         partitions: int | None = None,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+        compression: Compression | None = None,
     ) -> OutputStream[Any]: ...
 
     def output(
-        self, stream: str, *, value: Any = None, key: Any = None, partitions: int | None = None
+        self,
+        stream: str,
+        *,
+        value: Any = None,
+        key: Any = None,
+        partitions: int | None = None,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+        compression: Compression | None = None,
     ) -> OutputStream[Any]:
         """Declare a stream to write: with `value` and `key` as types or serdes; keys are as they came without `key`.
 
-        Raises PlanError for a malformed argument.
+        Where the stream is absent it is made with so many `partitions`. Each of them drops its oldest records, some at
+        every write: those written longer than `retention_ms` ago, and what is above `retention_bytes` as stored.
+        Without these it keeps all. `compression` is "zstd" or "zlib". Raises PlanError for a malformed argument.
 
-        >>> App("a").output("totals", value=int, key=str).spec.stream
-        'totals'
+        >>> App("a").output("totals", value=int, key=str, retention_ms=7 * 86_400_000).spec.retention_ms
+        604800000
         """
         site = here()
         check_name(site, "a stream", stream)
         check_whole(site, "partitions", partitions, optional=True)
-        keys = serde_said(site, "key", key) if key is not None else None
-        return OutputStream(self, Output(stream, serde_said(site, "value", value), keys, partitions, site))
+        check_kept(site, retention_ms, retention_bytes, compression)
+        return OutputStream(
+            self,
+            Output(
+                stream,
+                value=serde_said(site, "value", value),
+                key=serde_said(site, "key", key) if key is not None else None,
+                partitions=partitions,
+                site=site,
+                retention_ms=retention_ms,
+                retention_bytes=retention_bytes,
+                compression=compression,
+            ),
+        )
 
     def task(
         self,

@@ -92,6 +92,15 @@ def check_store(site: Site, store: Any) -> str:
     return str(store)
 
 
+def check_kept(site: Site, retention_ms: Any, retention_bytes: Any, compression: Any) -> None:
+    """Refuse what a stream can't be made with."""
+    check_whole(site, "retention_ms", retention_ms, optional=True)
+    check_whole(site, "retention_bytes", retention_bytes, optional=True)
+    if compression not in (None, "zlib", "zstd"):
+        wrong = f"compression={compression!r} is not a kind of compression"
+        raise refuse(site, wrong, 'compression="zstd", "zlib", or leave it out')
+
+
 def serde_said(site: Site, said: str, declared: Any) -> Serde:
     """Return the serde for a type or serde that was declared; refuses what is neither."""
     instead = f"{said}=str, {said}=list[int], a Struct or dataclass, or a serde such as Json(MyStruct)"

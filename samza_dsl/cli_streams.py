@@ -1,19 +1,22 @@
-"""The commands on the streams of a data directory: list, show, tail, produce, describe, end."""
+"""The commands on the streams of a data directory: list, show, tail, produce, delete, describe, end."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
+from planner.flow import counted
 from runtime.clock import sleep_ms
-from runtime.systems.base import Environment, StreamConfig
+from runtime.systems.base import Environment, StreamConfig, contradicted
 from runtime.systems.log import LogEnvironment
+from samza_dsl.app import Compression
 from samza_dsl.cli_data import DEFAULT, DataOption, config_of, opened
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.cli_output import Column, print_rows, say
@@ -24,7 +27,9 @@ from samza_dsl.streams import StreamSummary, list_streams
 
 POLL_MS = 200
 
-streams = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at streams, write to them, end them.")
+streams = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Look at streams, write to them, end and delete them."
+)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The stream.")]
 PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="Only this partition.")]
@@ -91,6 +96,9 @@ def produce_lines(
     ] = None,
     key: Annotated[str | None, typer.Option(metavar="FIELD", help="The field of each value that is its key.")] = None,
     partitions: Annotated[int | None, typer.Option(min=1, help="How many, where the stream is made.")] = None,
+    retention_ms: Annotated[int | None, typer.Option(min=1, help="How long a stream made here keeps records.")] = None,
+    retention_bytes: Annotated[int | None, typer.Option(min=1, help="How much a partition made here keeps.")] = None,
+    compression: Annotated[Compression | None, typer.Option(help="How a stream made here is compressed.")] = None,
     data: DataOption = DEFAULT,
 ) -> None:
     """Write JSON lines to a stream, which is made where it is absent.
@@ -100,12 +108,14 @@ def produce_lines(
     with told():
         environment = LogEnvironment(data)
         try:
-            config = environment.create_stream(name, StreamConfig(partitions=partitions or 1))
-            if partitions is not None and config.partitions != partitions:
-                raise Mistake(
-                    f"the stream {name!r} exists and has {config.partitions} partitions: leave --partitions out, or "
-                    "write to another stream"
-                )
+            wanted = StreamConfig(
+                partitions=partitions or 1,
+                retention_ms=retention_ms,
+                retention_bytes=retention_bytes,
+                compression=compression,
+            )
+            config = environment.create_stream(name, wanted)
+            _check_config(name, config, {**msgspec.structs.asdict(wanted), "partitions": partitions})
             if file is None:
                 written = write_lines(environment, name, sys.stdin.buffer, key)
             else:
@@ -114,6 +124,21 @@ def produce_lines(
         finally:
             environment.close()
         say(f"wrote {written:,} records to {name}")
+
+
+@streams.command()
+def delete(name: NameArgument, data: DataOption = DEFAULT) -> None:
+    """Delete a stream with all that is in it.
+
+    What has read it goes on at its old offset, also in a new stream of that name: see samza-dsl checkpoint set.
+    """
+    with told(), opened(data) as environment:
+        config = config_of(environment, name)
+        if config.intermediate:
+            raise Mistake(f"{name!r} lies between the stages of an application: samza-dsl reset APP.py drops it")
+        records, _ = environment.stream_stats(name)
+        environment.delete_stream(name)
+        say(f"deleted {name}: {counted(config.partitions, 'partition')}, {counted(records, 'record')}")
 
 
 @streams.command()
@@ -144,6 +169,15 @@ def end(name: NameArgument, data: DataOption = DEFAULT) -> None:
         config_of(environment, name)
         environment.end_stream(name)
         say(f"{name} has ended")
+
+
+def _check_config(name: str, config: StreamConfig, said: Mapping[str, object]) -> None:
+    """Refuse what the stream was made without."""
+    option = contradicted(config, said)
+    if option is not None:
+        has = f"{getattr(config, option) or 'no'} {option.replace('_', ' ')}"
+        flag = f"--{option.replace('_', '-')}"
+        raise Mistake(f"the stream {name!r} exists and has {has}: leave {flag} out, or write to another stream")
 
 
 async def _follow(environment: Environment, name: str, reached: dict[int, int]) -> None:

@@ -16,11 +16,11 @@ from planner.errors import refuse
 from runtime.control import to_ms
 from runtime.errors import SamzaError
 from runtime.serdes import KeyColumn, Natural, encode_all
-from runtime.systems.base import END, Append, StreamConfig
+from runtime.systems.base import END, Append, StreamConfig, contradicted
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_recovery import DATA_FILE
-from samza_dsl.app import DATA
-from samza_dsl.checks import check_function, check_name, check_whole, serde_said
+from samza_dsl.app import DATA, Compression
+from samza_dsl.checks import check_function, check_kept, check_name, check_whole, serde_said
 from samza_dsl.json_lines import partition_for
 
 V = TypeVar("V")
@@ -56,11 +56,15 @@ def produce(
     key: Callable[[V], Any] | None = None,
     timestamp: Callable[[V], int | datetime] | None = None,
     partitions: int | None = None,
+    retention_ms: int | None = None,
+    retention_bytes: int | None = None,
+    compression: Compression | None = None,
     end: bool = False,
 ) -> int:
     """Write records to a stream of the embedded log in `data`, all or none, and return how many there were.
 
-    The stream is made where it is absent, with `partitions` (1). `value` is the type or serde by which an input reads
+    The stream is made where it is absent, with `partitions` (1), and the retention and compression that `app.output`
+    describes. `value` is the type or serde by which an input reads
     it; without it values are written as JSON. `key` gives a value's key: text and bytes are stored as they are, other
     keys as JSON; one key's records are in one partition, and those without go to the partitions in turn. `timestamp`
     gives the record's time, as ms since the epoch or an aware datetime; without it, it is now. `end` ends the stream:
@@ -80,6 +84,7 @@ def produce(
     site = here()
     check_name(site, "a stream", stream)
     check_whole(site, "partitions", partitions, optional=True)
+    check_kept(site, retention_ms, retention_bytes, compression)
     for said, function in (("produce(key=...)", key), ("produce(timestamp=...)", timestamp)):
         if function is not None:
             check_function(site, said, function, 1)
@@ -95,10 +100,18 @@ def produce(
         None if timestamp is None else to_ms(list(map(timestamp, found))),
     )
     with closing(LogEnvironment(data)) as log:
-        config = log.create_stream(stream, StreamConfig(partitions=partitions or 1))
-        if partitions not in (None, config.partitions):
-            wrong = f"partitions={partitions}, and the stream {stream!r} exists and has {config.partitions}"
-            raise refuse(site, wrong, "partitions= left out, or another stream")
+        wanted = StreamConfig(
+            partitions=partitions or 1,
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+            compression=compression,
+        )
+        config = log.create_stream(stream, wanted)
+        name = contradicted(config, {**msgspec.structs.asdict(wanted), "partitions": partitions})
+        if name is not None:
+            has = getattr(config, name) or "none"
+            wrong = f"{name}={getattr(wanted, name)!r}, and the stream {stream!r} exists and has {has}"
+            raise refuse(site, wrong, f"{name}= left out, or another stream")
         if config.intermediate:
             raise refuse(site, f"{stream!r} lies between the stages of an app", "another stream")
         log.append(_appends(stream, config.partitions, batch, end))

@@ -64,6 +64,15 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     intermediate: bool = False
 
 
+def contradicted(config: StreamConfig, said: Mapping[str, object]) -> str | None:
+    """Return the first option of what was said, which may be nothing, that a stream was made with otherwise.
+
+    >>> contradicted(StreamConfig(partitions=4), {"partitions": None, "compression": "zlib"})
+    'compression'
+    """
+    return next((name for name, wanted in said.items() if wanted and wanted != getattr(config, name)), None)
+
+
 class Control(msgspec.Struct, frozen=True, array_like=True):
     """What a producer says after the records beside it: its watermark (ms); MAX_TIMESTAMP when it has ended."""
 

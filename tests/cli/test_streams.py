@@ -214,3 +214,38 @@ def test_without_a_data_directory_nothing_is_made(call, folder, arguments):
 def test_a_name_that_can_name_no_stream_is_refused(call):
     result = call("streams", "produce", "../escape", stdin="1\n")
     assert (result.exit_code, "is no stream name" in result.stderr) == (1, True)
+
+
+def test_a_stream_is_made_as_it_was_said(call):
+    kept = ["--retention-ms", "60000", "--retention-bytes", "1000000", "--compression", "zlib"]
+    assert call("streams", "produce", "numbers", *kept, stdin="1\n").exit_code == 0
+    described = call("streams", "describe", "numbers").stdout
+    assert "compression  zlib" in described
+    assert "retention    60,000 ms, 1,000,000 bytes" in described
+    assert call("streams", "produce", "numbers", *kept, stdin="2\n").exit_code == 0
+
+
+def test_a_stream_that_is_kept_otherwise_is_refused(call):
+    call("streams", "produce", "numbers", stdin="1\n")
+    result = call("streams", "produce", "numbers", "--retention-ms", "5", stdin="2\n")
+    assert result.exit_code == 2
+    assert "'numbers' exists and has no retention ms: leave --retention-ms out, or write to another" in result.stderr
+
+
+def test_a_deleted_stream_is_gone(call):
+    call("streams", "produce", "numbers", "--partitions", "2", stdin="1\n2\n3\n")
+    call("streams", "produce", "others", stdin="1\n")
+    call("streams", "end", "numbers")
+    assert call("streams", "delete", "numbers").stdout == "deleted numbers: 2 partitions, 3 records\n"
+    assert [row[0] for row in rows(call("streams", "list"))] == ["others"]
+    assert call("streams", "produce", "numbers", stdin="4\n").exit_code == 0
+
+
+def test_what_can_not_be_deleted_is_refused(call, log):
+    log.create_stream("between", StreamConfig(intermediate=True))
+    result = call("streams", "delete", "nothing")
+    assert (result.exit_code, "there is no stream 'nothing'" in result.stderr) == (2, True)
+    assert "its streams: between" in result.stderr
+    result = call("streams", "delete", "between")
+    assert (result.exit_code, "samza-dsl reset APP.py drops it" in result.stderr) == (2, True)
+    assert "between" in log.streams()

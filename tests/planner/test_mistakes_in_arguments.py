@@ -116,6 +116,18 @@ def test_partitions_of_an_input(app, partitions):
         app.input("numbers", value=int, partitions=partitions)
 
 
+@pytest.mark.parametrize("option", ["retention_ms", "retention_bytes"])
+@pytest.mark.parametrize("limit", NO_COUNTS)
+def test_retention_of_an_output(app, option, limit):
+    with refused(f"{option}={limit!r} is not a whole number of at least 1", f"{option}=1"):
+        app.output("out", **{option: limit})
+
+
+def test_compression_of_an_output(app):
+    with refused("compression='gzip' is not a kind of compression", 'compression="zstd"'):
+        app.output("out", compression="gzip")
+
+
 @pytest.mark.parametrize("partitions", NO_COUNTS)
 def test_partitions_elsewhere(app, numbers, partitions):
     with refused(f"partitions={partitions!r} is not a whole number", "partitions=1"):

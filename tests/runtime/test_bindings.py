@@ -136,3 +136,36 @@ def test_a_stream_that_has_its_partitions_is_used(numbers):
     numbers_in.send_to(app.output("there", value=int, partitions=4))
     app.run(environment, bind={"numbers": numbers})
     assert sum(environment.offsets("there", partition).end for partition in range(4)) == 3
+
+
+def test_an_output_is_made_as_it_was_said():
+    environment = MemoryEnvironment()
+    app = App("keeping")
+    kept = app.output("kept", value=int, partitions=2, retention_ms=60_000, retention_bytes=1_000, compression="zlib")
+    app.input("numbers", value=int).send_to(kept)
+    planned = app.plan().stream("kept")
+    assert (planned.retention_ms, planned.retention_bytes, planned.compression) == (60_000, 1_000, "zlib")
+    app.run(environment, bind={"numbers": [1]})
+    wanted = StreamConfig(partitions=2, retention_ms=60_000, retention_bytes=1_000, compression="zlib")
+    assert environment.streams()["kept"] == wanted
+    app.run(environment, bind={"numbers": [2]})
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        (
+            {"retention_ms": 5},
+            "retention_ms=5, and the stream 'there' exists and has 60000; write .* retention_ms=60000",
+        ),
+        ({"retention_bytes": 5}, "retention_bytes=5, and the stream 'there' exists and has none; write .*: leave ret"),
+        ({"compression": "zlib"}, "compression='zlib', and .* exists and has zstd; write .* compression='zstd', or"),
+    ],
+)
+def test_a_stream_that_is_kept_otherwise_is_refused(said, wrong):
+    environment = MemoryEnvironment()
+    environment.create_stream("there", StreamConfig(retention_ms=60_000, compression="zstd"))
+    app = App("contradicting")
+    app.input("numbers", value=int).send_to(app.output("there", value=int, **said))
+    with pytest.raises(PlanError, match=rf"test_bindings.py:\d+: {wrong}"):
+        app.run(environment)

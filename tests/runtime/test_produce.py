@@ -99,6 +99,9 @@ def test_an_aware_datetime_is_a_time(tmp_path):
         ({"stream": "a/b"}, "'a/b' can't name a stream"),
         ({"partitions": 0}, "partitions=0 is not a whole number of at least 1"),
         ({"partitions": 2}, "partitions=2, and the stream 's' exists and has 1; write instead: partitions= left out"),
+        ({"retention_ms": 0}, "retention_ms=0 is not a whole number of at least 1"),
+        ({"retention_ms": 5}, "retention_ms=5, and the stream 's' exists and has none; write instead: retention_ms= l"),
+        ({"compression": "lz4"}, "compression='lz4' is not a kind of compression; write instead: compression=.zstd"),
         ({"key": lambda: 1}, "produce.key=.... calls the lambda with 1 argument"),
         ({"timestamp": 5}, "produce.timestamp=.... got 5, which is not a function"),
         ({"value": 7}, "value got 7"),
@@ -111,6 +114,12 @@ def test_mistakes_are_told_at_their_line(tmp_path, how, wrong):
         log.create_stream("between", StreamConfig(intermediate=True))
     with pytest.raises(PlanError, match=rf"test_produce.py:\d+: {wrong}"):
         produce(**{"stream": "s", "values": [1], "data": tmp_path, **how})
+
+
+def test_a_stream_is_made_as_it_was_said(tmp_path):
+    produce("s", [1], data=tmp_path, retention_ms=60_000, retention_bytes=1_000, compression="zlib")
+    with closing(LogEnvironment(tmp_path)) as log:
+        assert log.streams()["s"] == StreamConfig(retention_ms=60_000, retention_bytes=1_000, compression="zlib")
 
 
 def test_all_or_nothing_is_written(tmp_path):
