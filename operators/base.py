@@ -35,8 +35,8 @@ class Batch:
 
     `keys` are *encoded* keys: two keys are equal when their bytes are. `timestamps` (event time) and `stamps` (the
     record's source watermark just before it) are ms since the epoch. `offsets` are the records' places in their source
-    partition; `signs` are +1, or -1 for a retraction. `owners` are the numbers, in rising order, of the messages
-    that rows came from.
+    partition, and `headers` what else a dead letter says of them; `signs` are +1, or -1 for a retraction. `owners` are
+    the numbers, in rising order, of the messages that rows came from.
     """
 
     values: list[Any]

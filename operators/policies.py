@@ -51,7 +51,8 @@ def dead_letter(stream: str) -> DeadLetter:
     """Send records that fail to a stream of dead letters.
 
     A dead letter has the original key and value bytes; its headers say `stream`, `partition`, `offset`, `operator`
-    and `error`.
+    and `error`. Below a `partition_by` these are of the stream between the stages; of what an operator emitted, such as
+    a pane, `stream` is its id, and no offset is known. What is late at a window is kept as it came there.
 
     >>> dead_letter("bad-flights")
     DeadLetter(stream='bad-flights')

@@ -13,9 +13,9 @@ from planner.graph import Graph
 def fold(graph: Graph, entry: str, inline: bool = True) -> list[Line]:
     """Write the loop; nothing where not all that messages from `entry` reach are windows that tile the time line.
 
-    `segment(values, kind, highest, *places)` returns the highest timestamp, the late rows per exit, and counts. It has
-    no effect but on the groups that `places` give out, so that where anything raises, or is not as most records are,
-    what it did is dropped and the batch goes the ordinary way.
+    `segment(values, kind, highest, *places)` returns the highest timestamp, the late rows per exit, each with its place
+    counted from the end, and counts. It has no effect but on the groups that `places` give out, so that where anything
+    raises, or is not as most records are, what it did is dropped and the batch goes the ordinary way.
     """
     spec = graph.specs[entry]
     if not isinstance(spec, Input) or spec.key_of is None or spec.timestamp_of is None:
@@ -75,7 +75,7 @@ class _FoldingWriter(Writer):
             "else:",
             f"    low{n}, high{n}, group{n} = place{n}(timestamp, {stamp})",
             f"    if group{n} is None:",
-            f"        late{n}.append(({value}, key, timestamp, {stamp}))",
+            f"        late{n}.append(({value}, key, timestamp, {stamp}, ~rest.__length_hint__()))",
             "    else:",
             f"        {add}",
         ):

@@ -112,6 +112,7 @@ class Assembly:
                 timestamp_of=named.get("timestamp"),
                 stamped=self._needs_event_time(spec),
                 tombstones=isinstance(spec, Table),
+                located=self.locates(self.graph.below(spec.op_id or "")),
             ),
             entry=spec.op_id or "",
             position=_position(checkpoint, stream, partition),
@@ -127,6 +128,11 @@ class Assembly:
         value = sink.serde(output.value) if sink is not None else output.value
         partitions = 1 if sink is not None else self.bindings.partitions(output.stream)
         return Destination(output.stream, partitions, value, output.key, sink=sink)
+
+    def locates(self, ids: Iterable[str]) -> bool:
+        """Whether records must carry where they are from, for the dead letters of those that are late at a window."""
+        specs = map(self.graph.specs.__getitem__, ids)
+        return any(isinstance(spec, Window) and isinstance(spec.late, DeadLetter) for spec in specs)
 
     def _needs_event_time(self, spec: Spec) -> bool:
         return any(self.graph.specs[id].stateful for id in self.graph.below(spec.op_id or ""))
@@ -178,6 +184,8 @@ class _TaskBuilder:
             columns.add("owners")
         if asynchronous or any(isinstance(self.graph.specs[id], TaskSpec) for id in ids):
             columns.add("offsets")
+        if self.assembly.locates(ids):
+            columns |= {"offsets", "headers"}
         chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns))
         guard = Guard(
             chain, self.graph, [self.stores[id] for id in ids if id in self.stores], self.outputs, self.assembly.clock
@@ -247,7 +255,13 @@ class _TaskBuilder:
         writing = next(stage for stage in self.assembly.plan.stages if id in stage.operators)
         return Reader(
             self.assembly.bindings.origin(stream, self.number),
-            Decoding(value=spec.value or Tagged(), key=None, trusted=True, tombstones=True),
+            Decoding(
+                value=spec.value or Tagged(),
+                key=None,
+                trusted=True,
+                tombstones=True,
+                located=self.assembly.locates(self.graph.below(id)),
+            ),
             entry=id,
             position=_position(self.checkpoint, stream, self.number),
             producers=[str(task) for task in range(writing.partitions)],
@@ -354,10 +368,10 @@ class _TaskBuilder:
             lane = next(lane for lane in self.task.lanes if id in lane.chain.stage.operators)
             lane.chain.counts.late[id] = lane.chain.counts.late.get(id, 0) + len(late)
             if isinstance(letter, DeadLetter):
-                raw = [Tagged().encode(value) for value in late.values]
-                headers = {"operator": id.encode(), "error": b"late"}
-                for row, data in enumerate(raw):
-                    self.outputs.dead_letter(letter.stream, Batch([data], late.keys and [late.keys[row]]), headers)
+                for row, value in enumerate(late.values):
+                    headers = {**_whence(late, row), "operator": id.encode(), "error": b"late"}
+                    one = Batch([Tagged().encode(value)], late.keys and [late.keys[row]])
+                    self.outputs.dead_letter(letter.stream, one, headers)
 
         return on_late
 
@@ -395,6 +409,13 @@ def _position(checkpoint: Checkpoint, stream: str, partition: int) -> Position |
         if position.stream == stream and position.partition == partition:
             return position
     return None
+
+
+def _whence(batch: Batch, row: int) -> dict[str, bytes]:
+    """Return what a dead letter says of where a row came from."""
+    place = (batch.headers and batch.headers[row]) or {}
+    offset = batch.offsets[row] if batch.offsets is not None else None
+    return {**place} if offset is None else {**place, "offset": b"%d" % offset}
 
 
 def _table_guard(assembly: Assembly, id: str, store: Any, outputs: Outputs) -> Guard:

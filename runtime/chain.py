@@ -13,7 +13,7 @@ from planner.fuse import Segment, compile_segment, fuse
 from planner.graph import Graph
 from planner.plan import SegmentPlan, StagePlan
 from runtime.exits import SinkExit, StatefulExit
-from runtime.failures import Failure, locate, row_of, trace_into
+from runtime.failures import Failure, Whence, locate, row_of, trace_into
 from runtime.first_call import check_fused, checked_once
 from runtime.folding import Folded, FoldingSegment
 
@@ -74,6 +74,8 @@ class FusedSegment:
     def run(self, batch: Batch, counts: Counts) -> list[tuple[str, Batch]]:
         """Return the rows that reach each exit, in order, with the columns that something downstream reads."""
         plan = self.plan
+        if "headers" in self.columns and batch.headers is None:
+            batch.headers = [Whence(plan.entry).headers()] * len(batch)
         carried = {name: column for name in self.columns if (column := getattr(batch, name)) is not None}
         if self._plain is None or not all(map(_is_constant, carried.values())):
             results = self._full(batch.values, batch.keys)

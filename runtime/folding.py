@@ -34,7 +34,7 @@ class FoldingSegment:
         self._disorder_ms = source.max_disorder_ms
         self._windows = {exit.id: spec for exit in plan.exits if isinstance(spec := specs[exit.id], Window)}
 
-    def run(self, values: list[Any], keys: KeyColumn, watermark: int) -> Folded | None:
+    def run(self, batch: Batch, keys: KeyColumn, watermark: int) -> Folded | None:
         """Read keys and times off the values and group them; None where anything is not as in most batches."""
         kind, disorder_ms = keys.kind, self._disorder_ms
         if kind is None:
@@ -44,18 +44,27 @@ class FoldingSegment:
         }
         places = [one.place for one in groups.values()]
         try:
-            highest, lates, counted = self.function(values, kind, watermark + disorder_ms, *places)
+            highest, lates, counted = self.function(batch.values, kind, watermark + disorder_ms, *places)
             if highest > LATEST_MS:
                 return None
             for each in groups.values():
                 each.encode_keys(keys.encode_one)
-            late_rows = [_late_rows(rows, keys) for rows in lates]
+            late_rows = [_late_rows(rows, keys, batch) for rows in lates]
         except Exception:  # the ordinary way tells what it is, and of which row
             return None
         exits = list(zip(groups, groups.values(), late_rows, strict=True))
-        return Folded(len(values), exits, highest - disorder_ms, counted)
+        return Folded(len(batch), exits, highest - disorder_ms, counted)
 
 
-def _late_rows(rows: Sequence[tuple[Any, Any, int, int]], keys: KeyColumn) -> Batch:
-    values, raw_keys, timestamps, stamps = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
-    return Batch(values, keys=list(map(keys.encode_one, raw_keys)), timestamps=timestamps, stamps=stamps)
+def _late_rows(rows: Sequence[tuple[Any, Any, int, int, int]], keys: KeyColumn, batch: Batch) -> Batch:
+    if not rows:
+        return Batch([])
+    values, raw_keys, timestamps, stamps, places = map(list, zip(*rows, strict=True))
+    return Batch(
+        values,
+        keys=list(map(keys.encode_one, raw_keys)),
+        timestamps=timestamps,
+        stamps=stamps,
+        offsets=batch.offsets and [batch.offsets[place] for place in places],
+        headers=batch.headers and [batch.headers[place] for place in places],
+    )

@@ -10,6 +10,7 @@ from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde
 from runtime.checkpoint import Position
 from runtime.control import ProducerWatermarks, SourceWatermark, to_ms
 from runtime.errors import SerdeError
+from runtime.failures import Whence
 from runtime.folding import Folded, FoldingSegment
 from runtime.in_flight import Entry, InFlight
 from runtime.serdes import Bytes, KeyColumn, String
@@ -42,6 +43,7 @@ class Decoding:
     stamped: bool = True
     trusted: bool = False
     tombstones: bool = False
+    located: bool = False
 
 
 @dataclass(frozen=True)
@@ -213,9 +215,11 @@ class Reader:
 
     def _decode(self, raw: Batch, following: int, control: Control | None) -> Taken:
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=raw.stamps, offsets=raw.offsets)
+        if self._decoding.located:
+            batch.headers = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
         taken = _after(Taken(batch, raw, [], following, self._source.value, control), self._decode_values)
         if self._folding is not None and self._keys is not None and not taken.malformed:
-            folded = self._folding.run(taken.batch.values, self._keys, self._source.value)
+            folded = self._folding.run(taken.batch, self._keys, self._source.value)
             if folded is not None:
                 return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, control))
         return self.unfold(taken)

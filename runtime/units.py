@@ -16,7 +16,7 @@ from runtime.failures import Failure
 from runtime.guard import Rows
 from runtime.in_flight import Entry
 
-CARRIED = ("keys", "timestamps", "stamps", "offsets")
+CARRIED = ("keys", "timestamps", "stamps", "offsets", "headers")
 """What the result of a call takes over from the message that it was made for."""
 
 Place = tuple[Batch, int]

@@ -303,7 +303,7 @@ FOLDING = """
                 else:
                     low0, high0, group0 = place0(timestamp, highest - 7)
                     if group0 is None:
-                        late0.append((value, key, timestamp, highest - 7))
+                        late0.append((value, key, timestamp, highest - 7, ~rest.__length_hint__()))
                     else:
                         group0[key].append(value)
             if timestamp > highest:

@@ -69,10 +69,18 @@ def outcome(app, records):
         asyncio.run(run.drive())
     except SamzaError as failure:
         return str(failure)
-    letters = {one.name: run.received(one.name) for one in run.plan.streams if one.role == "dead_letter"}
+    names = [one.name for one in run.plan.streams if one.role == "dead_letter"]
+    letters = {name: (run.received(name), headers(environment, name)) for name in names}
     counted = run.metrics().operators
     positions = [checkpoint.positions for checkpoint in environment.checkpoints("folding").values()]
     return {name: sink.values for name, sink in used.items()}, letters, counted, positions
+
+
+def headers(environment, stream):
+    found, offset = [], 0
+    while (read := environment.read(stream, 0, offset)) is not None:
+        found, offset = found + read.batch.headers, read.next_offset
+    return found
 
 
 def ordinarily(*arguments):

@@ -223,7 +223,8 @@ def test_late_records_go_to_their_stream(app, log):
     assert log.values("counts") == [1, 2]
     letters = log.records("late")
     assert [Tagged().decode(letter.value) for letter in letters] == [2, 3]
-    assert {letter.headers["operator"] for letter in letters} == {b"tens"}
+    where = {"stream": b"numbers", "partition": b"0", "operator": b"tens", "error": b"late"}
+    assert [letter.headers for letter in letters] == [{**where, "offset": b"2"}, {**where, "offset": b"4"}]
     assert run.metrics().total("late") == 2
 
 

@@ -1,0 +1,62 @@
+"""A dead letter of what is late at a window says where the record came from, whatever lies before the window."""
+
+import pytest
+
+from samza_dsl import App, count, dead_letter, testing, tumbling
+
+
+@pytest.fixture
+def app():
+    return App("late")
+
+
+def ending_in_a_window(stream):
+    panes = stream.window(tumbling(milliseconds=10), count(), op_id="tens", late=dead_letter("late"))
+    panes.map(lambda pane: pane.value).send_to(stream.app.output("counts", value=int))
+
+
+def read(app, partitions=1):
+    return app.input("numbers", value=int, key=lambda n: "all", timestamp=lambda n: n, partitions=partitions)
+
+
+def places(app, *given):
+    """Return where the late letters say that they are from."""
+    with testing.running(app) as run:
+        for partition, values in enumerate(given):
+            run.send("numbers", *values, partition=partition)
+        run.end()
+        letters = run.dead_letters("late")
+    assert {(letter.operator, letter.error) for letter in letters} == {("tens", "late")}
+    return sorted((letter.stream, letter.partition, letter.offset) for letter in letters)
+
+
+async def same(value):
+    return [value]
+
+
+SHAPES = {
+    "nothing": lambda stream: stream,
+    "filter": lambda stream: stream.filter(lambda n: n != 99),
+    "flat_map": lambda stream: stream.flat_map(lambda n: [n]),
+    "await": lambda stream: stream.async_flat_map(same),
+    "await for some": lambda stream: stream.filter(lambda n: n < 90).merge(
+        stream.filter(lambda n: n >= 90).async_flat_map(same)
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_says_stream_partition_and_offset(app, shape):
+    ending_in_a_window(SHAPES[shape](read(app, partitions=2)))
+    found = places(app, [1, 98, 2, 97, 3], [50, 4])
+    assert found == [("numbers", 0, 2), ("numbers", 0, 4), ("numbers", 1, 1)]
+
+
+def test_behind_a_repartitioning_it_says_the_stream_between(app):
+    ending_in_a_window(read(app).partition_by(lambda n: "all", partitions=1, op_id="again"))
+    assert places(app, [1, 98, 2, 3]) == [("late-again", 0, 2), ("late-again", 0, 3)]
+
+
+def test_of_what_was_emitted_it_says_by_which_operator(app):
+    ending_in_a_window(read(app).process(lambda n, context: [n], op_id="passing"))
+    assert places(app, [1, 98, 2]) == [("passing", None, None)]
