@@ -105,8 +105,10 @@ class Loop:
             while not await self._turn():
                 pass
         finally:
-            self._tell_idle()
-            await self._abandon()
+            try:
+                await self._abandon()
+            finally:
+                self._tell_idle()
 
     async def _turn(self) -> bool:
         """Work for a while; return whether all is done."""

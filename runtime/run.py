@@ -65,7 +65,7 @@ class Run:
         self._functions: list[Functions] = []
         self._tasks: list[Task] = []
         self._final: RunMetrics | None = None
-        self._is_open = False
+        self._is_open = self._over = False
         self._opened = asyncio.Event()
         self._ended = asyncio.Event()
         self._error: Exception | None = None
@@ -85,11 +85,20 @@ class Run:
             raise
 
     def metrics(self, stores: bool = True) -> RunMetrics:
-        """Return the numbers of this moment; after the end, the last ones. To size up `stores` is to read them."""
+        """Return the numbers of this moment; after the end, the last ones. To size up `stores` is to read them.
+
+        Raises what ended the run, where not even the last numbers are known.
+        """
         if self._final is not None:
             return self._final
+        self._check()
         stats = self._environment.state_stats(self._graph.app) if stores else {}
         return measure(stats, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run has ended before its time."""
+        return self._error is not None
 
     @property
     def stopping(self) -> bool:
@@ -113,7 +122,10 @@ class Run:
 
         Raises what ended the run, if it has ended before its time.
         """
-        await (self.ended() if self._ended.is_set() else self._loop.idle())
+        if not self._over:
+            await self._loop.idle()
+        if self._over:
+            await self.ended()
 
     async def opened(self) -> None:
         """Wait until the users' objects are open; raises what has kept them from that."""
@@ -124,11 +136,18 @@ class Run:
     async def ended(self) -> None:
         """Wait for the end; raises what ended the run before its time."""
         await self._ended.wait()
-        if self._error is not None:
-            raise self._error
+        self._check()
 
     async def send(self, stream: str, value: Any, key: Any = None, timestamp: int | None = None) -> None:
-        """Append a message to an input of the environment, encoded as the pipeline reads it; `timestamp` in ms."""
+        """Append a message to an input of the environment, encoded as the pipeline reads it; `timestamp` in ms.
+
+        Raises what ended the run before its time, and SamzaError where it has ended.
+        """
+        self._check()
+        if self._over:
+            raise SamzaError(
+                f"run.send({stream!r}): the run has ended; write to the stream with samza_dsl.produce(...)"
+            )
         spec = next((s for s in self._graph.specs.values() if isinstance(s, Input) and s.stream == stream), None)
         if spec is None or stream in self._bindings.sources:
             raise SamzaError(f"run.send({stream!r}): the app reads no such stream from its data directory")
@@ -141,9 +160,13 @@ class Run:
         self._loop.wake()
 
     def received(self, stream: str) -> list[Any]:
-        """Return the values of an output that are committed so far, partition by partition; dead letters are bytes."""
+        """Return the values of an output that are committed so far, partition by partition; dead letters are bytes.
+
+        Raises what ended the run before its time.
+        """
+        self._check()
         written = {output.stream: output for spec in self._graph.specs.values() for output in outputs_of(spec)}
-        reopened = open_environment(self._data) if self._owned and self._final is not None else None
+        reopened = open_environment(self._data) if self._owned and self._ended.is_set() else None
         try:
             values = _values_of(reopened or self._environment, stream)
         finally:
@@ -155,11 +178,12 @@ class Run:
         """Run to the end, and close everything whatever happens."""
         try:
             try:
-                await self._open()
-                await self._loop.run()
+                await self._work()
                 self._final = self.metrics()
             except BaseException as error:
                 fenced = self._fenced() if isinstance(error, Damaged) else None
+                with suppress(BaseException):  # an environment that has failed may tell nothing
+                    self._final = self.metrics(stores=False)
                 await self._close(quietly=True)
                 if fenced is not None:
                     raise fenced from error
@@ -170,6 +194,18 @@ class Run:
             raise
         finally:
             self._ended.set()
+
+    async def _work(self) -> None:
+        try:
+            await self._open()
+            await self._loop.run()
+        finally:
+            self._over = True
+
+    def _check(self) -> None:
+        """Raise what ended the run before its time."""
+        if self._error is not None:
+            raise self._error
 
     def _fenced(self) -> Fenced | None:
         """Return what is wrong where another run has taken over: what that one has consumed since is no damage."""

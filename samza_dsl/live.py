@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Literal, Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -14,7 +15,6 @@ from rich.text import Text
 from planner.flow import counted, family, plain, shorten
 from planner.plan import OperatorPlan
 from runtime.clock import sleep_ms
-from runtime.errors import SamzaError
 from runtime.run import Run
 from samza_dsl.progress import TROUBLES, Passed, Progress, Read
 from samza_dsl.readable import duration_of, rate_of, watermark_of
@@ -98,10 +98,10 @@ class Picture:
 
 
 def finish(progress: Progress, run: Run) -> State:
-    """Take in a run's last numbers and return how it ended; one that failed has none."""
-    try:
+    """Take in a run's last numbers, where it has any, and return how it ended."""
+    with suppress(Exception):
         progress.take(run.metrics(), ended=True)
-    except SamzaError:
+    if run.failed:
         return "failed"
     return "stopped" if run.stopping else "done"
 
