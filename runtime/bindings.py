@@ -17,6 +17,7 @@ from planner.plan import Plan
 from runtime.errors import SamzaError
 from runtime.inputs import Origin
 from runtime.systems.base import Environment, Sink, Source, StreamConfig, contradicted
+from runtime.systems.lists import ListSink
 
 WRITTEN = ("intermediate", "output", "dead_letter")
 SAID = ("partitions", "retention_ms", "retention_bytes", "compression")
@@ -124,6 +125,14 @@ class Bindings:
                     f"{wanted.partitions}: keys would move away from their state. Say partitions={found.partitions} "
                     f"in its partition_by, or begin anew: samza-dsl reset {plan.app}"
                 )
+
+    def values_of(self, stream: str) -> list[Any]:
+        """Return the values of a bound output; raises SamzaError where it keeps none at hand."""
+        sink = self.sinks[stream]
+        if isinstance(sink, ListSink):
+            return sink.values
+        _, _, path = self.places[stream].partition("=")
+        raise SamzaError(f"received({stream!r}): the output is bound to {path or sink}; read it there")
 
     def partitions(self, stream: str) -> int:
         """Return how many partitions a stream has, wherever it lives: as many as when it was first asked for."""

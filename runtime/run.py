@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from runtime.functions import Around, Functions
 from runtime.loop import POLL_MS, Loop
 from runtime.measure import measure
 from runtime.metrics import RunMetrics
+from runtime.received import values_of
 from runtime.rewind import check_rewind, check_state, meanings_of, rewind
 from runtime.serdes import Tagged
 from runtime.systems.base import Append, Commit, Environment, is_fenced
@@ -162,17 +163,18 @@ class Run:
     def received(self, stream: str) -> list[Any]:
         """Return the values of an output that are committed so far, partition by partition; dead letters are bytes.
 
-        Raises what ended the run before its time.
+        Where a record has no value, it is None. Raises what ended the run before its time; SamzaError for an output
+        that is bound to a file, and for a record that is not of the output's type.
         """
         self._check()
+        if stream in self._bindings.sinks:
+            return self._bindings.values_of(stream)
         written = {output.stream: output for spec in self._graph.specs.values() for output in outputs_of(spec)}
-        reopened = open_environment(self._data) if self._owned and self._ended.is_set() else None
-        try:
-            values = _values_of(reopened or self._environment, stream)
-        finally:
-            if reopened is not None:
-                reopened.close()
-        return list(map(written[stream].value.decode, values)) if stream in written else values
+        serde = written[stream].value if stream in written else None
+        if not self._owned or not self._ended.is_set():
+            return values_of(self._environment, stream, serde)
+        with closing(open_environment(self._data)) as reopened:
+            return values_of(reopened, stream, serde)
 
     async def drive(self) -> None:
         """Run to the end, and close everything whatever happens."""
@@ -390,16 +392,6 @@ async def _run_with_signals(run: Run, watch: Watch | None) -> Run:
 
 async def _beside(watch: Watch, run: Run) -> None:
     await watch(run)
-
-
-def _values_of(environment: Environment, stream: str) -> list[Any]:
-    values: list[Any] = []
-    for partition in range(environment.streams()[stream].partitions):
-        offset = environment.offsets(stream, partition).start
-        while (read := environment.read(stream, partition, offset)) is not None:
-            values += read.batch.values
-            offset = read.next_offset
-    return values
 
 
 def _shut(pool: Executor) -> Callable[[], object]:
