@@ -14,7 +14,7 @@ import typer
 
 from planner.flow import counted
 from runtime.clock import sleep_ms
-from runtime.systems.base import Environment, StreamConfig, contradicted
+from runtime.systems.base import Environment, StreamConfig, check_config, contradicted
 from runtime.systems.log import LogEnvironment
 from samza_dsl.app import Compression
 from samza_dsl.cli_data import DEFAULT, DataOption, config_of, opened
@@ -114,13 +114,14 @@ def produce_lines(
                 retention_bytes=retention_bytes,
                 compression=compression,
             )
-            config = environment.create_stream(name, wanted)
-            _check_config(name, config, {**msgspec.structs.asdict(wanted), "partitions": partitions})
+            check_config(name, wanted)
+            if (config := environment.streams().get(name)) is not None:
+                _refuse_otherwise(name, config, {**msgspec.structs.asdict(wanted), "partitions": partitions})
             if file is None:
-                written = write_lines(environment, name, sys.stdin.buffer, key)
+                written = write_lines(environment, name, sys.stdin.buffer, key, wanted)
             else:
                 with file.open("rb") as lines:
-                    written = write_lines(environment, name, lines, key)
+                    written = write_lines(environment, name, lines, key, wanted)
         finally:
             environment.close()
         say(f"wrote {written:,} records to {name}")
@@ -171,7 +172,7 @@ def end(name: NameArgument, data: DataOption = DEFAULT) -> None:
         say(f"{name} has ended")
 
 
-def _check_config(name: str, config: StreamConfig, said: Mapping[str, object]) -> None:
+def _refuse_otherwise(name: str, config: StreamConfig, said: Mapping[str, object]) -> None:
     """Refuse what the stream was made without."""
     option = contradicted(config, said)
     if option is not None:

@@ -11,32 +11,40 @@ from operators.base import Batch
 from operators.partition_by import murmur2
 from runtime.errors import SamzaError
 from runtime.serdes import REFUSALS, Natural
-from runtime.systems.base import Append, Environment
+from runtime.systems.base import Append, Environment, StreamConfig
 from runtime.systems.jsonl import split_lines
 
 CHUNK_BYTES = 1 << 20
+ONE_PARTITION = StreamConfig()
 
 
-def write_lines(environment: Environment, stream: str, file: BinaryIO, key: str | None = None) -> int:
+def write_lines(
+    environment: Environment, stream: str, file: BinaryIO, key: str | None = None, config: StreamConfig = ONE_PARTITION
+) -> int:
     """Append every JSON line of `file` to `stream` and return how many there were.
+
+    Where it is absent it is made with `config`, but not for a file that begins with what can't be read.
 
     `key` is a field of each value: text is encoded as it is, anything else as JSON, as an input's `key=` type reads
     it. Records without a key go to the partitions in turn. What has arrived is written at once, in one transaction.
     Raises SamzaError, with the number of the record, for what can't be read; what came before is written.
     """
-    partitions = environment.streams()[stream].partitions
+    made: StreamConfig | None = None
     written = 0
     for lines in _arriving(file):
         read = _read(lines, key, written)
+        made = made or environment.create_stream(stream, config)
         batches: dict[int, Batch] = {}
         for number, (data, value) in enumerate(read, written):
-            partition = partition_for(data, number, partitions)
+            partition = partition_for(data, number, made.partitions)
             batch = batches.setdefault(partition, Batch([], keys=[]))
             batch.values.append(value)
             assert batch.keys is not None
             batch.keys.append(data)
         environment.append([Append(stream, partition, batch) for partition, batch in batches.items()])
         written += len(lines)
+    if made is None:
+        environment.create_stream(stream, config)
     return written
 
 

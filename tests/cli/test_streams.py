@@ -99,7 +99,7 @@ def test_a_line_that_can_not_be_written_is_named_and_nothing_of_its_batch_is_wri
     arguments = ["--key", key] if key else []
     result = call("streams", "produce", "numbers", *arguments, stdin=b'{"a": 1}\n' + line + b"\n")
     assert (result.exit_code, wrong in result.stderr) == (1, True), result.stderr
-    assert rows(call("streams", "list")) == [["numbers", "1", "0", "0"]]
+    assert rows(call("streams", "list")) == []
 
 
 def test_another_number_of_partitions_is_a_mistake(call):
@@ -230,6 +230,17 @@ def test_a_stream_that_is_kept_otherwise_is_refused(call):
     result = call("streams", "produce", "numbers", "--retention-ms", "5", stdin="2\n")
     assert result.exit_code == 2
     assert "'numbers' exists and has no retention ms: leave --retention-ms out, or write to another" in result.stderr
+
+
+def test_no_stream_is_made_of_what_can_not_be_read(call):
+    assert call("streams", "produce", "numbers", stdin="{\n").exit_code == 1
+    result = call("streams", "produce", "numbers", "--partitions", "2", stdin="1\n2\n")
+    assert (result.exit_code, result.stdout) == (0, "wrote 2 records to numbers\n")
+
+
+def test_a_stream_is_made_of_nothing(call):
+    assert call("streams", "produce", "numbers", "--partitions", "2", stdin="").exit_code == 0
+    assert [row[:3] for row in rows(call("streams", "list"))] == [["numbers", "2", "0"]]
 
 
 def test_a_deleted_stream_is_gone(call):
