@@ -257,7 +257,9 @@ class Spec:
 class Context:
     """What an object with `open(context)` learns: its application, its task, and where it may count.
 
-    `data` is the directory of the run's embedded log, None where it runs in memory.
+    `data` is the directory of the run's embedded log, None where it runs in memory. `open` runs in the thread of the
+    event loop; with `Options(threads=N)` the calls of a plain function come from other threads, one at a time. So what
+    minds its thread is opened for any: `sqlite3.connect(path, check_same_thread=False)`.
 
     >>> context = Context("flights", "lookup", task=0)
     >>> context.count("misses")

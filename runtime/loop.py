@@ -210,6 +210,7 @@ class Loop:
         def done(future: asyncio.Future[None]) -> None:
             task.busy = False
             self.wake()
+            _ = future.cancelled() or future.exception()  # asked for: of two that fail at once only one is raised
 
         future.add_done_callback(done)
 

@@ -1,5 +1,7 @@
 """Tasks with blocking functions in threads: side by side, in order within a task, and none may hang unnoticed."""
 
+import gc
+import sqlite3
 import sys
 import threading
 from operator import methodcaller
@@ -57,6 +59,33 @@ def test_what_a_thread_raises_ends_the_run_with_the_operator_named():
     app.input("numbers", value=int).map(lambda n: 1 // n).send_to(app.output("out", value=int))
     with pytest.raises(OperatorFailure, match=r"map 'map-numbers' at .*test_threads\.py.*ZeroDivisionError"):
         run_in_real_time(app, {"numbers": [1, 0]})
+
+
+def test_of_two_threads_that_fail_one_is_told_and_nothing_is_left(caplog):
+    both = threading.Barrier(2, timeout=ALONE_S)
+    app = App("threads", Options(threads=2))
+    numbers = app.input("numbers", value=int, partitions=2)
+    numbers.map(lambda n: (both.wait(), n // 0)).send_to(app.output("out"))
+    with pytest.raises(OperatorFailure, match="ZeroDivisionError"):
+        run_in_real_time(app, {"numbers": [[1], [2]]})
+    gc.collect()
+    assert caplog.records == []
+
+
+def test_a_connection_for_any_thread_is_made_in_open():
+    class Lookup:
+        def open(self, context):
+            self.connection = sqlite3.connect(":memory:", check_same_thread=False)
+
+        def close(self):
+            self.connection.close()
+
+        def __call__(self, number):
+            return self.connection.execute("select ? + 1", [number]).fetchone()[0]
+
+    app = App("threads", Options(threads=2))
+    app.input("numbers", value=int, partitions=2).map(Lookup()).send_to(app.output("out", value=int))
+    assert sorted(run_in_real_time(app, {"numbers": [[1], [2]]})["out"]) == [2, 3]
 
 
 def test_retries_may_wait_in_a_thread():
