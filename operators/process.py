@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -12,6 +13,8 @@ from operators.keyed_state import STATE, K, KeyContext, S, keep, meaning_of
 from operators.window import SHIFT
 
 TIMER = b"t"
+MOST_SET_AT_END = 1_000
+"""How many timers the timers of one key may set when nothing more will come: without a bound they never end."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -57,7 +60,11 @@ class ProcessContext(KeyContext[K, S]):
     _states: ProcessOperator
 
     def set_timer(self, at_ms: int) -> None:
-        """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once."""
+        """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once.
+
+        At the end of the inputs all timers are due. Those that `on_timer` sets from then on are, too: it raises
+        ValueError for a key whose timers go on and on.
+        """
         self._states.set_timer(self._place, at_ms)
 
     def delete_timer(self, at_ms: int) -> None:
@@ -78,6 +85,8 @@ class ProcessOperator:
         self.store = store
         self.decode_key = decode_key
         self._due = self._first_due()
+        self._ending = False
+        self._set_at_end: Counter[bytes] = Counter()
 
     def process(self, batch: Batch) -> Batch | None:
         """Hand each message to the user's function; what it returns carries the message's key, time and stamp."""
@@ -100,6 +109,7 @@ class ProcessOperator:
         if watermark < self._due:
             return None
         out = Batch([], keys=[], timestamps=[], stamps=[])
+        self._ending = watermark == MAX_TIMESTAMP
         for at_ms, key in islice(self._pop_due(watermark), most):
             context: ProcessContext[Any, Any] = ProcessContext(self, self.decode_key(key), key, at_ms)
             emitted = self.on_timer(at_ms, context)
@@ -133,6 +143,13 @@ class ProcessOperator:
 
     def set_timer(self, key: bytes, at_ms: int) -> None:
         """Remember a timer of `key`."""
+        if self._ending:
+            self._set_at_end[key] += 1
+            if self._set_at_end[key] > MOST_SET_AT_END:
+                raise ValueError(
+                    f"the timers of one key have set {MOST_SET_AT_END:,} more since the inputs ended, and would go on "
+                    "for ever; let on_timer stop, or set timers only where a message comes"
+                )
         self.store.put(self.timer_place(key, at_ms), True)
         self._due = min(self._due, at_ms)
 

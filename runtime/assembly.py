@@ -42,6 +42,7 @@ from runtime.functions import Around, Functions
 from runtime.guard import Guard
 from runtime.inputs import Decoding, Reader
 from runtime.outputs import Destination, Outputs
+from runtime.pace import Pace
 from runtime.serdes import Natural, Tagged, remembering
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
@@ -192,7 +193,7 @@ class _TaskBuilder:
         )
         foldings = {} if asynchronous or not guard.together else chain.foldings
         readers = list(self._readers(stage, foldings))
-        lane = Lane(chain, readers, guard)
+        lane = Lane(chain, readers, guard, Pace(self.assembly.plan.options.batch_records))
         lane.task_exits = {id: one for id, one in exits.items() if isinstance(one, TaskExit)}
         if self.assembly.discovers:
             lane.patterns = frozenset(filter(self._may_match_more, ids))

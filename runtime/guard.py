@@ -36,8 +36,6 @@ class Emitted:
         return Batch([Tagged().encode(self.batch.values[index])], keys=self.batch.keys and [self.batch.keys[index]])
 
 
-MOST_FIRED = 10_000
-"""Panes and timers that fire at once."""
 FEWER = 200
 """Rows that are tried together where more of them failed."""
 
@@ -117,15 +115,15 @@ class Guard:
                 for row in range(start, start + len(part)):
                     self.one(partial(work, batch.row(row)), raw.row(row), where(row))
 
-    def fire(self, id: str, watermark: int) -> Batch | None:
-        """Return what an operator fires: much at once; where that fails less, and at last one, under its policy."""
+    def fire(self, id: str, watermark: int, most: int) -> Batch | None:
+        """Return what an operator fires: so much at once; where that fails less, and at last one, under its policy."""
         fired: list[Batch | None] = []
 
-        def work(most: int) -> None:
-            fired.append(self.chain.fire(id, watermark, most))
+        def work(number: int) -> None:
+            fired.append(self.chain.fire(id, watermark, number))
 
-        for most in (MOST_FIRED, FEWER):
-            failure = self.attempt(partial(work, most))
+        for number in (most, min(most, FEWER)):
+            failure = self.attempt(partial(work, number))
             if failure is None:
                 return fired[0]
             self.must_be_lenient(failure, lambda _: Whence(id))

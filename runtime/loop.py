@@ -138,13 +138,19 @@ class Loop:
         """Do one thing, if there is one to do."""
         moved = False
         for task in self.tasks:
-            if not task.busy and (task.in_flight or task.firing):
-                moved = task.advance() or moved
-            if task.timers and not task.busy:
+            if not task.busy and (task.in_flight or (task.firing and not (self.stopping and task.at_cut))):
+                moved = self._advance(task) or moved
+            if task.timers and not task.busy and not self.stopping:
                 moved = task.call_timers() or moved
         if self._is_commit_due() or self.stopping:
             return moved
         return self._feed_tables() or self._feed() or moved
+
+    def _advance(self, task: Task) -> bool:
+        if self._threads is not None and not task.in_flight and all(lane.units is None for lane in task.lanes):
+            self._work_in_thread(task, task.advance)
+            return True
+        return task.advance()
 
     def _feed_tables(self) -> bool:
         """Read tables on; at first they are read to what was their end when the run began."""
@@ -202,7 +208,7 @@ class Loop:
                 self._working.clear()  # there is no waiting for a thread that hangs
                 raise
 
-    def _work_in_thread(self, task: Task, work: Callable[[], None]) -> None:
+    def _work_in_thread(self, task: Task, work: Callable[[], object]) -> None:
         task.busy = True
         future = asyncio.get_running_loop().run_in_executor(self._threads, lambda: _as(task, work))
         self._working[future] = task
@@ -260,10 +266,12 @@ class Loop:
 
     def _finished(self) -> bool:
         """Whether nothing is left to do: asked to stop, or all inputs read, and everything committed."""
-        if any(task.touched for task in self.tasks) or not self._drained():
+        if any(task.touched for task in self.tasks):
             return False
         if self.stopping:
-            return True
+            return all(task.at_cut for task in self.tasks)  # what has still to fire fires first in the next run
+        if not self._drained():
+            return False
         sources = [reader for task in self.tasks for lane in task.lanes for reader in lane.readers if not reader.later]
         return all(reader.exhausted for reader in sources) and not self._bootstraps and not self._awaits_streams()
 
@@ -307,7 +315,7 @@ class Loop:
             await asyncio.wait(self._working, timeout=PATIENCE_S)
 
 
-def _as(task: Task, work: Callable[[], None]) -> None:
+def _as(task: Task, work: Callable[[], object]) -> None:
     task.thread = threading.get_ident()
     try:
         work()

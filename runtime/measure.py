@@ -42,7 +42,8 @@ def _operators(graph: Graph, task: Task, lane: Lane) -> list[OperatorMetrics]:
             emitted=derive.emitted(id),
             skipped=guard.skipped[id],
             dead_lettered=guard.dead_lettered[id],
-            retried=guard.retried[id] + (lane.units.pools[id].retried if lane.units and id in lane.units.pools else 0),
+            retried=guard.retried[id]
+            + (lane.units.pools[id].retried if lane.units is not None and id in lane.units.pools else 0),
             late=lane.chain.counts.late.get(id, 0),
             counters=dict(contexts[id].counters) if id in contexts else {},
         )

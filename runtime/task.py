@@ -22,7 +22,11 @@ from runtime.guard import Emitted, Guard, Rows
 from runtime.in_flight import Entry
 from runtime.inputs import Malformed, Reader, Taken
 from runtime.outputs import Outputs
+from runtime.pace import LONGEST_MS, Pace
 from runtime.units import Unit, Units, results_of, shares, stops_of
+
+MOST_FIRED = 10_000
+"""Panes and timers that fire at once."""
 
 Explored = tuple[list[tuple[str, Batch]], dict[int, Failure]]
 """What reaches which exit, and the messages that fail, by number."""
@@ -38,6 +42,8 @@ class Lane:
     chain: Chain
     readers: list[Reader]
     guard: Guard
+    pace: Pace
+    firing_pace: Pace = field(default_factory=lambda: Pace(MOST_FIRED))
     units: Units | None = None
     limit: int = 1
     width: int = 1
@@ -136,7 +142,7 @@ class Task:
         if self.busy or lane.held_back or self._firing is not None or self._is_due():
             return 0
         if lane.units is None:
-            return self._options.batch_records
+            return lane.pace.rows
         room = min(lane.limit - len(lane.units), self._options.max_in_flight - self.in_flight)
         return max(min(room, 1) if lane.one_at_a_time else room, 0)
 
@@ -162,7 +168,9 @@ class Task:
             entry.release()
         else:
             self._admit(lane, reader, taken.batch, taken.raw)
-        self.process_ms += self._clock.elapsed_ms() - started
+        elapsed_ms = self._clock.elapsed_ms() - started
+        self.process_ms += elapsed_ms
+        lane.pace.took(len(taken.batch), elapsed_ms)
         self.fire()
 
     def feed_table(self, stream: str, limit: int) -> None:
@@ -209,18 +217,23 @@ class Task:
                     moved = True
                 self.process_ms += self._clock.elapsed_ms() - started
         if self._firing is not None or moved:
-            self.fire()
+            moved = self.fire() or moved
         return moved
 
-    def fire(self) -> None:
-        """Fire what the watermarks have made due, once nothing is in flight; the firing ends when all is complete."""
+    def fire(self) -> bool:
+        """Fire what the watermarks have made due, once nothing is in flight; return whether there is more right away.
+
+        The firing ends when all of it is complete.
+        """
         if self._firing is None and self._is_due() and not self.in_flight:
             self._firing = self._fire()
-        if self._firing is not None and not self.in_flight:
-            started = self._clock.elapsed_ms()
-            if next(self._firing, self) is self:
-                self._firing = None
-            self.window_ms += self._clock.elapsed_ms() - started
+        if self._firing is None or self.in_flight:
+            return False
+        started = self._clock.elapsed_ms()
+        if next(self._firing, self) is self:
+            self._firing = None
+        self.window_ms += self._clock.elapsed_ms() - started
+        return self._firing is not None and self._paused and not self._is_full()
 
     def call_timers(self) -> bool:
         """Call the tasks' own timer functions that are due, if nothing is in flight; return whether one was called."""
@@ -230,8 +243,9 @@ class Task:
             return False
         self.touched = True
         for timer in due:
-            timer.due_ms = now + timer.interval_ms
             self._call_timer(timer)
+            timer.due_ms = self._clock.elapsed_ms() + timer.interval_ms  # from its end: a slow one starves nothing
+        self.window_ms += self._clock.elapsed_ms() - now
         return True
 
     def _call_timer(self, timer: Timer) -> None:
@@ -244,10 +258,16 @@ class Task:
             return True
         return any(lane.chain.next_due() <= lane.watermark for lane in self.lanes if lane.chain.operators)
 
+    def _is_full(self) -> bool:
+        return self.outputs.count + self.dirty_count >= self._options.max_uncommitted
+
     def _fire(self) -> Generator[None, None, None]:
+        started = self._clock.elapsed_ms()
         for lane in self.lanes:
             for id, fired in self._fired(lane):
-                if lane.units is not None and lane.chain.awaits_below(id):
+                if fired is None:
+                    pass
+                elif lane.units is not None and lane.chain.awaits_below(id):
                     self._admit_emitted(lane, id, fired, ())
                     while self.in_flight:
                         yield
@@ -255,19 +275,24 @@ class Task:
                     where = _emitted_by(id)
                     work = _running(lane.chain, id)
                     lane.guard.each(work, fired, Emitted(fired), where)
-                while self.outputs.count + self.dirty_count >= self._options.max_uncommitted:
-                    self._paused = True
+                self._paused = True
+                while self._is_full():
                     yield
+                if self._clock.elapsed_ms() - started > LONGEST_MS:
+                    yield
+                    started = self._clock.elapsed_ms()
                 self._paused = False
 
-    def _fired(self, lane: Lane) -> Iterator[tuple[str, Batch]]:
+    def _fired(self, lane: Lane) -> Iterator[tuple[str, Batch | None]]:
         """Yield what each operator fires, parents first and never much at once; run each before asking for the next."""
         for id, operator in lane.chain.operators.items():
             while operator.next_due() <= lane.watermark:
                 self.touched = True
-                fired = lane.guard.fire(id, lane.watermark)
-                if fired is not None:
-                    yield id, fired
+                started, most = self._clock.elapsed_ms(), lane.firing_pace.rows
+                fired = lane.guard.fire(id, lane.watermark, most)
+                if operator.next_due() <= lane.watermark:  # else it was fewer
+                    lane.firing_pace.took(most, self._clock.elapsed_ms() - started)
+                yield id, fired
 
     def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:
         for record in malformed:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from runtime.run import Run
 from runtime.systems.lists import ListSource
 from runtime.systems.memory import MemoryEnvironment
-from samza_dsl import App, Options, count, skip, tumbling
+from samza_dsl import App, Options, count, retry, skip, tumbling
 from tests.shapes import app_of, interpreted, shapes
 
 
@@ -100,6 +100,20 @@ def test_async_operators():
     looked.map(abs, op_id="abs").sink(print_nothing, op_id="sink")
     found = passed(finished(app, numbers=[1, 2, 3]), "numbers", "odd", "thrice", "abs", "sink")
     assert found == {"numbers": (3, 3), "odd": (3, 2), "thrice": (2, 6), "abs": (6, 6), "sink": (6, 0)}
+
+
+def test_the_retries_of_calls_are_counted():
+    calls = []
+
+    async def flaky(n):
+        calls.append(n)
+        return [1 / (len(calls) > 2)]
+
+    app = App("metrics")
+    looked = app.input("numbers", value=int).async_flat_map(flaky, on_error=retry(3, backoff_ms=0), op_id="flaky")
+    looked.sink(print_nothing, op_id="sink")
+    found = finished(app, numbers=[1])
+    assert [one.retried for one in found.operators if one.operator == "flaky"] == [2]
 
 
 def test_stages_and_windows_over_several_tasks():
