@@ -5,10 +5,11 @@ from __future__ import annotations
 import heapq
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Generic, TypeVar
+from functools import update_wrapper
+from typing import Any, Generic, TypeVar, get_origin
 
 from operators.sites import check_plain, mistake, takes
 
@@ -221,16 +222,13 @@ def aggregate(into: Callable[..., R], **parts: Aggregation[V, Any]) -> Aggregati
             raise mistake(f"aggregate({name}=...) got {part!r}, which is no aggregation", f"{name}=count()")
     if not takes(into, 0, parts):
         raise mistake(f"aggregate(...) can't make a {into!r} of {', '.join(parts)}", "the names that it takes")
-    names, each = tuple(parts), tuple(parts.values())
-    return Aggregation(
-        ", ".join(f"{name}={part}" for name, part in parts.items()),
-        lambda: tuple(part.init() for part in each),
-        lambda state, values: tuple(part.add(one, values) for part, one in zip(each, state, strict=True)),
-        lambda a, b: tuple(part.merge(one, other) for part, one, other in zip(each, a, b, strict=True)),
-        lambda state: into(**{n: part.finish(one) for n, part, one in zip(names, each, state, strict=True)}),
-        order_sensitive=any(part.order_sensitive for part in each),
-        remake=lambda ready: aggregate(ready(into), **{name: part.made_of(ready) for name, part in parts.items()}),
-    )
+    gather = _ByName(into, tuple(parts))
+
+    def remake(ready: Ready) -> Aggregation[V, R]:
+        made = {name: part.made_of(ready) for name, part in parts.items()}
+        return _side_by_side(made, gather if _is_class(into) else ready(gather))
+
+    return replace(_side_by_side(parts, gather), remake=remake)
 
 
 def over(aggregation: Aggregation[V, R], values: list[V]) -> R:
@@ -291,6 +289,43 @@ def _extreme(
         return b if a is None else a if b is None else best([a, b])
 
     return Aggregation(name, lambda: None, add, merge, _itself, remake=remake)
+
+
+class _ByName:
+    """Hands results to a function by name, and is itself called with them in order, as any wrapper can."""
+
+    def __init__(self, function: Callable[..., Any], names: tuple[str, ...]) -> None:
+        update_wrapper(self, function, updated=())
+        self.function = function
+        self.names = names
+
+    def __call__(self, *results: Any) -> Any:
+        return self.function(**dict(zip(self.names, results, strict=True)))
+
+    def open(self, context: Any) -> None:
+        if hasattr(self.function, "open"):
+            self.function.open(context)
+
+    def close(self) -> None:
+        if hasattr(self.function, "close"):
+            self.function.close()
+
+
+def _is_class(function: Any) -> bool:
+    """Whether it is a class, also one such as `dict[str, int]`, and no function of the user's to open and to wrap."""
+    return isinstance(get_origin(function) or function, type)
+
+
+def _side_by_side(parts: Mapping[str, Aggregation[V, Any]], gather: Callable[..., R]) -> Aggregation[V, R]:
+    each = tuple(parts.values())
+    return Aggregation(
+        ", ".join(f"{name}={part}" for name, part in parts.items()),
+        lambda: tuple(part.init() for part in each),
+        lambda state, values: tuple(part.add(one, values) for part, one in zip(each, state, strict=True)),
+        lambda a, b: tuple(part.merge(one, other) for part, one, other in zip(each, a, b, strict=True)),
+        lambda state: gather(*(part.finish(one) for part, one in zip(each, state, strict=True))),
+        order_sensitive=any(part.order_sensitive for part in each),
+    )
 
 
 def _no_merge(a: Any, b: Any) -> Any:

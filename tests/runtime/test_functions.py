@@ -3,6 +3,7 @@
 import inspect
 import threading
 from collections import Counter
+from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -192,14 +193,68 @@ def test_wrap_runs_around_every_function(app):
 
     @app.wrap
     def counted(function, operator):
-        def call(*arguments, **names):
-            called[named.get(function)] += 1
-            return function(*arguments, **names)
+        def call(*arguments):
+            called[named.get(inspect.unwrap(function))] += 1
+            return function(*arguments)
 
         return call
 
     run_everywhere(app, function)
     assert set(PLACES) - set(called) == set()
+
+
+class Numbers(msgspec.Struct):
+    n: int
+    largest: int | None
+
+
+@dataclass
+class Counted:
+    n: int
+    largest: int | None
+
+
+@pytest.mark.parametrize("into", [Numbers, Counted, dict, dict[str, int]])
+def test_a_class_that_gathers_results_is_no_function_to_wrap(app, into):
+    wrapped = []
+
+    @app.wrap
+    def around(function, operator):
+        def call(*arguments):
+            return function(*arguments)
+
+        wrapped.append(function)
+        return call
+
+    numbers = app.input("numbers", value=int, key=abs, timestamp=abs)
+    numbers.window(tumbling(seconds=1), aggregate(into, n=count(), largest=maximum(abs))).map(
+        lambda pane: pane.value
+    ).send_to(app.output("out"))
+    assert testing.run(app, {"numbers": [1, 1]})["out"] == [into(n=2, largest=1)]
+    assert into not in map(inspect.unwrap, wrapped)
+
+
+@pytest.mark.parametrize(
+    "into", [lambda largest, n: (n, largest), lambda **results: (results["n"], results["largest"])]
+)
+def test_a_function_that_gathers_results_is_wrapped_as_one_of_positions(app, into):
+    calls = []
+
+    @app.wrap
+    def around(function, operator):
+        def call(*arguments):
+            if inspect.unwrap(function) is into:
+                calls.append(arguments)
+            return function(*arguments)
+
+        return call
+
+    numbers = app.input("numbers", value=int, key=abs, timestamp=abs)
+    numbers.window(tumbling(seconds=1), aggregate(into, n=count(), largest=maximum(abs))).map(
+        lambda pane: pane.value
+    ).send_to(app.output("out"))
+    assert testing.run(app, {"numbers": [1, 1]})["out"] == [(2, 1)]
+    assert calls == [(2, 1)]
 
 
 @pytest.mark.parametrize("place", PLACES)
