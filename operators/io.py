@@ -11,12 +11,16 @@ from operators.base import NOWHERE, Serde, Site, Spec
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Input(Spec):
-    """A stream that the pipeline reads; several streams where `stream` is a pattern such as "orders-*"."""
+    """A stream that the pipeline reads; several streams where `stream` is a pattern such as "orders-*".
+
+    It is `partitioned_by_key` where its writer puts all records of which `key_of` makes one key into one partition.
+    """
 
     stream: str
     value: Serde
     key: Serde | None = None
     key_of: Callable[[Any], Any] | None = None
+    partitioned_by_key: bool = False
     timestamp_of: Callable[[Any], Any] | None = None
     max_disorder_ms: int = 0
     partitions: int | None = None

@@ -104,6 +104,11 @@ def build(app: str, specs: Mapping[str, Spec]) -> Graph:
     return Graph(app, dict(specs), edges)
 
 
+def intermediate(app: str, id: str) -> str:
+    """Return the name of the stream that a repartitioning writes."""
+    return f"{app}-{id}"
+
+
 def _derive(spec: Spec, known: Mapping[str, Spec]) -> str:
     if isinstance(spec, Input):
         return re.sub(r"[^A-Za-z0-9._-]", "_", spec.stream)

@@ -15,15 +15,16 @@ from msgspec.structs import replace
 from operators.async_flat_map import AsyncFlatMap
 from operators.base import NOWHERE, Site, Spec
 from operators.io import Input, SendTo, Table
-from operators.partition_by import ByHash, ByRanges, PartitionBy, hash_
+from operators.partition_by import ByRanges, PartitionBy
 from operators.policies import DeadLetter, Retry, final, worst_case_ms
 from operators.table_join import TableJoin
 from operators.task import Task
 from operators.window import Window
+from planner.copartitioning import check_keys_meet, check_table_meets
 from planner.errors import refuse
 from planner.folding import fold
 from planner.fuse import fuse, word
-from planner.graph import NAME, Graph
+from planner.graph import NAME, Graph, intermediate
 from planner.names import label_of
 from planner.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePlan, StorePlan, StreamPlan
 from planner.rules import RULES, outputs_of
@@ -142,9 +143,9 @@ def size_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
                 name = output.stream
                 sizes[name] = partitions.get(name) or output.partitions or max(size, sizes.get(name, 1))
             if spec.keyed:
-                _check_keys_meet(graph, spec, sizes)
+                check_keys_meet(graph, spec, sizes)
             if isinstance(spec, TableJoin):
-                _check_copartitioned(graph, spec, sizes, size)
+                check_table_meets(graph, spec, sizes, size)
     sized = tuple(replace(s, partitions=sizes.get(s.name, partitions.get(s.name, 1))) for s in plan.streams)
     return replace(plan, stages=tuple(stages), streams=sized)
 
@@ -225,11 +226,6 @@ PASSES: tuple[Pass, ...] = (
     fuse_segments,
     fold_windows,
 )
-
-
-def intermediate(app: str, id: str) -> str:
-    """Return the name of the stream that a repartitioning writes."""
-    return f"{app}-{id}"
 
 
 def begins_segment(spec: Spec) -> bool:
@@ -380,44 +376,3 @@ def _intermediate_size(plan: Plan, graph: Graph, spec: Spec, sizes: Mapping[str,
     if len(joined) > 1:
         raise refuse(spec, f"it is joined with tables of {sorted(joined)} partitions", "tables of one partition count")
     return joined.pop() if joined else min(largest, cap)
-
-
-def _check_keys_meet(graph: Graph, spec: Spec, sizes: Mapping[str, int]) -> None:
-    """Refuse keyed operators over merged streams of which equal keys lie in different partitions."""
-    ways = set()
-    for id in _origins(graph, spec.op_id or ""):
-        origin = graph.specs[id]
-        stream = origin.stream if isinstance(origin, Input) else intermediate(graph.app, id)
-        ways.add((sizes[stream], origin.by if isinstance(origin, PartitionBy) else hash_))
-    if len(ways) > 1:
-        told = " and ".join(sorted(f"{size} partitions by {by}" for size, by in ways))
-        raise refuse(
-            spec, f"streams of {told} are merged above, so equal keys do not meet", ".partition_by(...) before it"
-        )
-
-
-def _origins(graph: Graph, id: str) -> set[str]:
-    """Where the messages that come to an operator entered its stage."""
-    found, above = set(), {id}
-    while above:
-        parents = {parent for one in above for parent in graph.streams_into(one)}
-        entries = {parent for parent in parents if graph.specs[parent].source or graph.specs[parent].repartitions}
-        found |= entries
-        above = parents - entries
-    return found
-
-
-def _check_copartitioned(graph: Graph, spec: TableJoin, sizes: Mapping[str, int], size: int) -> None:
-    if spec.on is not None or spec.table.broadcast:
-        return
-    table = spec.table
-    way_out = f".partition_by(..., key_type=..., partitions={sizes[table.stream]}) before it, or broadcast=True"
-    if sizes[table.stream] != size:
-        wrong = f"the stream has {size} partitions and the table {table.stream!r} {sizes[table.stream]}"
-        raise refuse(spec, f"{wrong}, so equal keys do not meet", way_out)
-    origin = graph.keyed_by(graph.streams_into(spec.op_id or "")[0])
-    keyed = graph.specs[origin] if origin else None
-    if graph.key_serde(origin or "") != table.key:
-        raise refuse(spec, f"the stream's keys and those of the table {table.stream!r} have different serdes", way_out)
-    if isinstance(keyed, PartitionBy) and not isinstance(keyed.by, ByHash):
-        raise refuse(spec, f"the stream is partitioned by {keyed.by}, the table by hash", "by=hash_ in partition_by")

@@ -11,8 +11,8 @@ from operators.base import Site, Spec
 from operators.io import Input, Output, SendTo
 from operators.partition_by import PartitionBy
 from planner.errors import refuse
-from planner.graph import Graph
-from planner.passes import intermediate, streams_of
+from planner.graph import Graph, intermediate
+from planner.passes import streams_of
 from planner.plan import Plan
 from runtime.errors import SamzaError
 from runtime.inputs import Origin

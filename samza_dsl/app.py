@@ -88,6 +88,7 @@ class App:
         max_disorder_ms: int = 0,
         partitions: int | None = None,
         priority: int = 0,
+        partitioned_by_key: bool = False,
         on_error: Policy = fail,
     ) -> MessageStream[K, V]: ...
 
@@ -116,6 +117,7 @@ class App:
         max_disorder_ms: int = 0,
         partitions: int | None = None,
         priority: int = 0,
+        partitioned_by_key: bool = False,
         on_error: Policy = fail,
     ) -> MessageStream[Any, Any]: ...
 
@@ -129,6 +131,7 @@ class App:
         max_disorder_ms: int = 0,
         partitions: int | None = None,
         priority: int = 0,
+        partitioned_by_key: bool = False,
         on_error: Policy = fail,
     ) -> MessageStream[Any, Any]:
         """Read a stream, or all streams whose names match a pattern such as "orders-*".
@@ -140,6 +143,10 @@ class App:
         the epoch or an aware datetime; without it, it is the record's. Records may be out of order by up to
         `max_disorder_ms`. Streams of a higher `priority` are read first. `on_error` is for records that can't be
         decoded. Raises PlanError for a malformed argument.
+
+        Where `key` is a function and the stream has several partitions, one key may lie in any of them. With
+        `partitioned_by_key` you say that its writer puts all records of a key into one partition; without it, operators
+        that keep state by key need a `partition_by` before them.
 
         >>> App("a").input("numbers", value=int).spec.describe()
         'numbers'
@@ -158,7 +165,7 @@ class App:
                     max_disorder_ms=max_disorder_ms,
                     partitions=partitions,
                     priority=priority,
-                    **_read_as(site, "input", value, key, on_error),
+                    **_read_as(site, "input", value, key, partitioned_by_key, on_error),
                 )
             ),
         )
@@ -184,6 +191,7 @@ class App:
         key: Callable[[V], K],
         broadcast: bool = False,
         partitions: int | None = None,
+        partitioned_by_key: bool = False,
         on_error: Policy = fail,
     ) -> Table[K, V]: ...
 
@@ -196,6 +204,7 @@ class App:
         key: Any,
         broadcast: bool = False,
         partitions: int | None = None,
+        partitioned_by_key: bool = False,
         on_error: Policy = fail,
     ) -> Table[Any, Any]: ...
 
@@ -207,12 +216,14 @@ class App:
         key: Any,
         broadcast: bool = False,
         partitions: int | None = None,
+        partitioned_by_key: bool = False,
         on_error: Policy = fail,
     ) -> Table[Any, Any]:
         """Read a stream as a table: the newest value of each key, complete before what joins it is read.
 
-        With `broadcast` every task has all of it; else a task has the keys of its own partition. Raises PlanError for
-        a malformed argument.
+        With `broadcast` every task has all of it; else a task has the keys of its own partition, and the table is
+        joined with a stream that is partitioned alike. Where `key` is a function, its writer has to put all rows of a
+        key into one partition, which you say by `partitioned_by_key`. Raises PlanError for a malformed argument.
 
         >>> App("a").table("planes", key=str, value=dict, broadcast=True).spec.broadcast
         True
@@ -221,9 +232,8 @@ class App:
         check_name(site, "a stream", stream)
         check_whole(site, "partitions", partitions, optional=True)
         check_type(site, "table(broadcast=...)", broadcast, bool, "broadcast=True")
-        spec = TableSpec(
-            stream=stream, partitions=partitions, broadcast=broadcast, **_read_as(site, "table", value, key, on_error)
-        )
+        read_as = _read_as(site, "table", value, key, partitioned_by_key, on_error)
+        spec = TableSpec(stream=stream, partitions=partitions, broadcast=broadcast, **read_as)
         return Table(self, self.add(spec))
 
     @overload
@@ -420,16 +430,22 @@ class App:
         return named
 
 
-def _read_as(site: Site, said: str, value: Any, key: Any, on_error: Policy) -> dict[str, Any]:
+def _read_as(site: Site, said: str, value: Any, key: Any, partitioned_by_key: bool, on_error: Policy) -> dict[str, Any]:
     check_policy(site, on_error)
+    check_type(site, f"{said}(partitioned_by_key=...)", partitioned_by_key, bool, "partitioned_by_key=True")
     declared = isinstance(key, type) or get_origin(key) is not None or hasattr(key, "decode")
     computed = callable(key) and not declared
+    if partitioned_by_key and not computed:
+        wrong = f"{said}(partitioned_by_key=True) is about a key that is a function"
+        instead = "key=lambda value: value.id, or leave partitioned_by_key out: records lie where their stored key says"
+        raise refuse(site, wrong, instead)
     return {
         "site": site,
         "on_error": on_error,
         "value": serde_said(site, "value", value),
         "key": serde_said(site, "key", key) if key is not None and not computed else None,
         "key_of": _checked(site, f"{said}(key=...)", key) if computed else None,
+        "partitioned_by_key": partitioned_by_key,
     }
 
 

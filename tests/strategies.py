@@ -127,6 +127,11 @@ def partition_of(key: str | None, partitions: int) -> int:
     return murmur2(Tagged().encode(key)) % partitions
 
 
+def keys_of(partition: int, partitions: int) -> list[str]:
+    """Return the keys of the records of one of up to four partitions: one at least, and six in all."""
+    return [key for key in (f"k{n}" for n in range(6)) if partition_of(key, partitions) == partition]
+
+
 def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = ()) -> Pipeline:
     """Return a pipeline of up to three stages."""
     nodes = [Node("input")]
@@ -175,15 +180,16 @@ def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = 
 
 
 def any_records(chance: random.Random, partitions: int, most: int = 25, nulls: bool = False) -> list[list[Event]]:
-    """Return events per partition: time goes on, with disorder and late ones."""
+    """Return events per partition, each with keys of its own: time goes on, with disorder and late ones."""
     parts = []
-    for _ in range(partitions):
+    for partition in range(partitions):
+        keys = keys_of(partition, partitions)
         now, events = 0, []
         for _ in range(chance.randint(0, most)):
             number = chance.randint(0, 999)
             now += number % 40
             at = max(now - chance.choice((0, 0, 0, 30, 200)), 0)
-            key = None if nulls and number % 5 == 0 else f"k{number % 4}"
+            key = None if nulls and number % 5 == 0 else keys[number % len(keys)]
             events.append(Event(number, key, at))
         parts.append(events)
     return parts
@@ -260,6 +266,7 @@ class _Builder:
                 SOURCE,
                 value=Event,
                 key=lambda event: event.key,
+                partitioned_by_key=True,
                 timestamp=self._at,
                 max_disorder_ms=self.pipeline.disorder_ms,
                 on_error=self.how["on_error"],
@@ -351,8 +358,15 @@ class _Builder:
 
     def _with_table(self, above: MessageStream[Any, Any], broadcast: bool, on: Any) -> Any:
         count = 1 if broadcast else self.pipeline.partitions_of(self.place)
+        # what was repartitioned meets the rows of a table by their stored keys only
+        stored = not broadcast and self.pipeline.stage_of(self.place) != 0
         table = self.app.table(
-            f"table-{self.place}", value=Event, key=lambda row: row.key, broadcast=broadcast, partitions=count
+            f"table-{self.place}",
+            value=Event,
+            key=Tagged() if stored else lambda row: row.key,
+            partitioned_by_key=not stored,
+            broadcast=broadcast,
+            partitions=count,
         )
         check = self._checked(lambda node, event: None)
 

@@ -34,7 +34,8 @@ def numbers(values):
 def test_what_is_late_depends_on_its_source_partition_alone(parts, crashes, disorder, batch_records, repartition):
     def app():
         app = App("late", Options(batch_records=batch_records, max_uncommitted=4))
-        stream = app.input("in", value=Event, key=lambda e: e.key, timestamp=lambda e: e.at, max_disorder_ms=disorder)
+        how = {"timestamp": lambda e: e.at, "max_disorder_ms": disorder, "partitioned_by_key": True}
+        stream = app.input("in", value=Event, key=lambda e: e.key, **how)
         if repartition:
             stream = stream.partition_by(lambda event: event.key, partitions=3)
         panes = stream.window(tumbling(milliseconds=50), collect(), late=dead_letter("late"))

@@ -48,7 +48,9 @@ def test_state_can_be_used_there():
         return [context.state]
 
     app = App("threads", Options(threads=2, batch_records=3))
-    numbers = app.input("numbers", value=int, partitions=2, key=lambda n: n % 2, timestamp=lambda n: n)
+    numbers = app.input(
+        "numbers", value=int, partitions=2, key=lambda n: n % 2, partitioned_by_key=True, timestamp=lambda n: n
+    )
     numbers.process(count).send_to(app.output("out", value=int))
     out = run_in_real_time(app, {"numbers": [list(range(0, 40, 2)), list(range(1, 41, 2))]})["out"]
     assert sorted(out) == sorted([*range(1, 21), *range(1, 21)])

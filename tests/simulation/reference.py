@@ -131,7 +131,7 @@ class Reference:
 
     def _take(self, effects: Effects, place: int, task: int, record: Record) -> None:
         node, event = self.pipeline.nodes[place], record.event
-        row = self._row(place, node, task, record)
+        row = self._row(node, record)
         called = node.kind not in ("join", "lookup") or row is not None
         if (node.kind in KEYED and record.key is None) or (node.poison == "always" and called and node.fails_on(event)):
             raise Dropped
@@ -164,13 +164,11 @@ class Reference:
             effects.timers.add((place, task, record.key, event.at + TIMER_MS))
             return [mapped(node, event)]
         if node.kind in ("join", "lookup"):
-            row = self._row(place, node, task, record)
+            row = self._row(node, record)
             return [] if row is None else [joined(event, row)]
         return [event]  # a branch and a merge hand on what they get
 
-    def _row(self, place: int, node: Node, task: int, record: Record) -> Event | None:
-        """Return what the table has for a record; a task has its own partition of a table that is not broadcast."""
+    def _row(self, node: Node, record: Record) -> Event | None:
+        """Return what the table has for a record."""
         key = record.key if node.kind == "join" else record.event.key
-        if node.kind == "join" and partition_of(key, self.pipeline.partitions_of(place)) != task:
-            return None
         return next((row for row in TABLE if row.key == key), None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from samza_dsl import Options
 from tests.simulation.scenario import Scenario
-from tests.strategies import Pipeline
+from tests.strategies import Pipeline, partition_of
 
 MOST_TRIES = 400
 
@@ -52,9 +53,11 @@ def candidates(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, jumps=scenario.jumps[1:])
     yield from _smaller_pipelines(scenario)
     if scenario.pipeline.partitions > 1 and scenario.flood is None:
-        fewer_partitions = replace(scenario.pipeline, partitions=scenario.pipeline.partitions - 1)
+        count = scenario.pipeline.partitions - 1
+        fewer_partitions = replace(scenario.pipeline, partitions=count)
         for number in range(scenario.pipeline.partitions):
-            parts = (*scenario.parts[:number], *scenario.parts[number + 1 :])
+            events = [*chain(*scenario.parts[:number], *scenario.parts[number + 1 :])]
+            parts = tuple(tuple(one for one in events if partition_of(one.key, count) == n) for n in range(count))
             yield replace(scenario, pipeline=fewer_partitions, parts=parts)
     for number, part in enumerate(scenario.parts):
         half = len(part) // 2

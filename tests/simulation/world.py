@@ -20,7 +20,7 @@ from tests.simulation.file import File
 from tests.simulation.life import Life
 from tests.simulation.loop import Stuck, VirtualLoop, rest, simulate
 from tests.simulation.scenario import Scenario
-from tests.strategies import SOURCE, Event, Pipeline, Resource, build, stored, tables
+from tests.strategies import SOURCE, Event, Pipeline, Resource, build, keys_of, stored, tables
 
 PATIENCE_S = 120.0
 """For so long a commit may have to wait for calls, and more; what commits nothing for longer never will."""
@@ -161,7 +161,8 @@ class World:
                 if more > MOST_FLOODED:
                     raise Starved(f"partitions {waiting} wait while {more} records of partition {number} were read")
                 at = max((event.at for event in self.parts[number]), default=0)
-                events = [Event(self.chance.randint(0, 999), "k1", at) for _ in range(FLOOD)]
+                key = keys_of(number, len(self.parts))[0]
+                events = [Event(self.chance.randint(0, 999), key, at) for _ in range(FLOOD)]
                 self.parts[number] += events
                 more += len(events)
                 self._append(number, events)

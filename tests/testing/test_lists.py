@@ -19,7 +19,8 @@ def tables(pipeline):
     for place, node in enumerate(pipeline.nodes):
         if node.kind in ("join", "lookup"):
             number = pipeline.partitions_of(place) if node.kind == "join" else 1
-            parts = [[row for row in TABLE if partition_of(row.key, number) == part] for part in range(number)]
+            rows = [testing.Record(row, row.key) for row in TABLE]
+            parts = [[row for row in rows if partition_of(row.key, number) == part] for part in range(number)]
             found[f"table-{place}"] = parts if number > 1 else parts[0]
     return found
 

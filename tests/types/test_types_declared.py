@@ -60,6 +60,8 @@ def test_declared_types() -> None:
     assert_type(app.input("mappings", value=dict[str, float], key=str), MessageStream[str, dict[str, float]])
     assert_type(app.input("pairs", value=Order, key=tuple[str, int]), MessageStream[tuple[str, int], Order])
     assert_type(app.input("computed", value=Order, key=lambda order: order.number), MessageStream[int, Order])
+    by_key = app.input("by-key", value=Order, key=lambda order: order.number, partitioned_by_key=True)
+    assert_type(by_key, MessageStream[int, Order])
     assert_type(app.input("anything"), MessageStream[Any, Any])
     assert_type(app.input("by-serde", value=Json(Order), key=String()), MessageStream[Any, Any])
     unions: MessageStream[Any, Any] = app.input("unions", value=int | None)

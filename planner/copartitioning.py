@@ -1,0 +1,93 @@
+"""Whether equal keys meet: at an operator with state by key, and in a table that is looked into by key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from operators.base import Spec
+from operators.io import Input
+from operators.partition_by import PartitionBy, hash_
+from operators.table_join import TableJoin
+from planner.errors import refuse
+from planner.graph import Graph, intermediate
+
+WRITERS = "the writer"
+"""The partitioner of a stream of which only we compute the keys: that of whoever writes it."""
+
+
+class _Way(NamedTuple):
+    """How the keys of a stream are spread over partitions."""
+
+    partitions: int
+    by: object
+
+    def __str__(self) -> str:
+        return f"{self.partitions} partitions by {self.by}"
+
+
+def check_keys_meet(graph: Graph, spec: Spec, sizes: Mapping[str, int]) -> None:
+    """Refuse an operator with state by key where equal keys may lie in different partitions."""
+    origins = [graph.specs[id] for id in sorted(_origins(graph, spec.op_id or ""))]
+    for origin in origins:
+        if isinstance(origin, Input) and not _is_partitioned(origin, sizes):
+            size = sizes[origin.stream]
+            before = f".partition_by(lambda value: ..., partitions={size}) before it"
+            raise refuse(spec, _unsaid(origin, size), f"{before}, or partitioned_by_key=True in app.input(...)")
+    ways = {_way(graph, origin, sizes) for origin in origins}
+    if len(ways) > 1:
+        told = " and ".join(sorted(map(str, ways)))
+        raise refuse(
+            spec, f"streams of {told} are merged above, so equal keys do not meet", ".partition_by(...) before it"
+        )
+
+
+def check_table_meets(graph: Graph, join: TableJoin, sizes: Mapping[str, int], size: int) -> None:
+    """Refuse a join by key with a partitioned table whose keys lie in other partitions than the stream's."""
+    if join.on is not None or join.table.broadcast:
+        return
+    table, partitions = join.table, sizes[join.table.stream]
+    way_out = f".partition_by(..., key_type=..., partitions={partitions}) before it, or broadcast=True"
+    if partitions != size:
+        wrong = f"the stream has {size} partitions and the table {table.stream!r} {partitions}"
+        raise refuse(join, f"{wrong}, so equal keys do not meet", way_out)
+    stored = "key= the type of the stored key"
+    if not _is_partitioned(table, sizes):
+        instead = f"broadcast=True and on=, {stored}, or partitioned_by_key=True in app.table(...)"
+        raise refuse(join, _unsaid(table, partitions), instead)
+    origin = graph.keyed_by(graph.streams_into(join.op_id or "")[0]) or ""
+    if graph.key_serde(origin) != table.key:
+        raise refuse(join, f"the stream's keys and those of the table {table.stream!r} have different serdes", way_out)
+    stream_by, table_by = _way(graph, graph.specs[origin], sizes).by, _way(graph, table, sizes).by
+    if stream_by != table_by:
+        by_hash = "by=hash_ in partition_by"
+        instead = f"broadcast=True and on=, or {stored} in app.table(...)" if table.key_of else by_hash
+        raise refuse(join, f"the stream is partitioned by {stream_by}, the table by {table_by}", instead)
+
+
+def _origins(graph: Graph, id: str) -> set[str]:
+    """Where the messages that come to an operator entered its stage."""
+    found, above = set(), {id}
+    while above:
+        parents = {parent for one in above for parent in graph.streams_into(one)}
+        entries = {parent for parent in parents if graph.specs[parent].source or graph.specs[parent].repartitions}
+        found |= entries
+        above = parents - entries
+    return found
+
+
+def _way(graph: Graph, origin: Spec, sizes: Mapping[str, int]) -> _Way:
+    stream = origin.stream if isinstance(origin, Input) else intermediate(graph.app, origin.op_id or "")
+    if sizes[stream] == 1:
+        return _Way(1, hash_)  # in one partition all keys meet
+    if isinstance(origin, Input) and origin.key_of is not None:
+        return _Way(sizes[stream], WRITERS)
+    return _Way(sizes[stream], origin.by if isinstance(origin, PartitionBy) else hash_)
+
+
+def _is_partitioned(source: Input, sizes: Mapping[str, int]) -> bool:
+    return source.key_of is None or source.partitioned_by_key or sizes[source.stream] == 1
+
+
+def _unsaid(source: Input, size: int) -> str:
+    return f"the key of {source.stream!r} is a function, and nothing says that its {size} partitions are made by it"

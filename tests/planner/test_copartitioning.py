@@ -1,0 +1,159 @@
+"""Where state is found by key, all records of a key come to one task, or the pipeline is refused."""
+
+import re
+
+import pytest
+
+from planner.errors import PlanError
+from runtime.systems.base import StreamConfig
+from runtime.systems.memory import MemoryEnvironment
+from samza_dsl import App, count, hash_, ranges, tumbling
+from tests.planner.refusal import numbers_of, refused
+
+HOURLY = tumbling(hours=1)
+UNSAID = "the key of 'numbers' is a function, and nothing says that its 2 partitions are made by it"
+WAY_OUT = ".partition_by(lambda value: ..., partitions=2) before it, or partitioned_by_key=True in app.input(...)"
+UNSAID_OF_ROWS = "the key of 'rows' is a function, and nothing says that its 2 partitions are made by it"
+TABLES_WAY_OUT = "broadcast=True and on=, key= the type of the stored key, or partitioned_by_key=True in app.table(...)"
+
+
+@pytest.fixture
+def app():
+    return App("mistaken")
+
+
+async def remember(value, context):
+    return [value]
+
+
+KEYED = {
+    "window": lambda numbers, **said: numbers.window(HOURLY, count()),
+    "process": lambda numbers, **said: numbers.process(lambda value, context: [value]),
+    "async_flat_map": lambda numbers, **said: numbers.async_flat_map(remember),
+    "table_join": lambda numbers, **said: numbers.join(numbers.app.table("rows", value=int, key=abs, **said), max),
+}
+SAID = {"partitions": 2, "partitioned_by_key": True}
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_state_by_a_key_of_which_nothing_says_where_it_lies(app, kind):
+    KEYED[kind](numbers_of(app, key=abs, partitions=2).map(abs), **SAID).sink(print)
+    with pytest.raises(PlanError) as refusal:
+        app.plan()
+    blamed = rf"{kind} '{kind}-numbers' at .*test_copartitioning.py:\d+: "
+    assert re.match(blamed + re.escape(UNSAID), str(refusal.value))
+    assert str(refusal.value).endswith(f"write instead: {WAY_OUT}")
+
+
+def test_the_operator_that_needs_the_key_is_to_blame(app):
+    with refused(UNSAID, WAY_OUT, app):
+        mapped = numbers_of(app, key=abs, partitions=2).map(abs)
+        mapped.window(HOURLY, count()).sink(print)  # here
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_state_by_a_key_that_is_said_to_make_the_partitions(app, kind):
+    KEYED[kind](numbers_of(app, key=abs, **SAID), **SAID).sink(print)
+    app.plan()
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_state_by_a_key_in_one_partition(app, kind):
+    KEYED[kind](numbers_of(app, key=abs)).sink(print)
+    app.plan()
+
+
+@pytest.mark.parametrize("kind", KEYED)
+def test_state_by_a_key_that_records_carry(app, kind):
+    numbers = numbers_of(app, key=int, partitions=2)
+    if kind == "table_join":
+        numbers.join(app.table("rows", value=int, key=int, partitions=2), max).sink(print)
+    else:
+        KEYED[kind](numbers).sink(print)
+    app.plan()
+
+
+def test_state_behind_a_repartitioning(app):
+    numbers_of(app, key=abs, partitions=2).partition_by(abs).window(HOURLY, count()).sink(print)
+    app.plan()
+
+
+def test_a_key_function_that_nothing_is_kept_by(app):
+    numbers = numbers_of(app, key=abs, partitions=2)
+    numbers.join(app.table("rows", value=int, key=abs, broadcast=True), max, on=abs).sink(print)
+    app.plan()
+
+
+def test_partitions_are_those_of_the_stream_that_exists(app):
+    numbers_of(app, key=abs).window(HOURLY, count()).sink(print)
+    app.plan({"numbers": 1})
+    environment = MemoryEnvironment()
+    environment.create_stream("numbers", StreamConfig(partitions=2))
+    for at_planning in (lambda: app.plan({"numbers": 2}), lambda: app.run(environment)):
+        with pytest.raises(PlanError, match="nothing says that its 2 partitions are made by it"):
+            at_planning()
+
+
+def test_one_of_two_merged_inputs_does_not_say_where_its_keys_lie(app):
+    others = app.input("others", value=int, key=abs, partitions=2, partitioned_by_key=True)
+    with refused(UNSAID, WAY_OUT, app):
+        others.merge(numbers_of(app, key=abs, partitions=2)).process(max).sink(print)
+
+
+def test_inputs_that_their_writers_partition_alike(app):
+    others = app.input("others", value=int, key=abs, **SAID)
+    others.merge(numbers_of(app, key=abs, **SAID)).process(max).sink(print)
+    app.plan()
+
+
+def test_inputs_of_which_the_writers_made_other_numbers_of_partitions(app):
+    others = app.input("others", value=int, key=abs, partitions=3, partitioned_by_key=True)
+    wrong = "streams of 2 partitions by the writer and 3 partitions by the writer are merged above"
+    with refused(wrong, ".partition_by(...) before it", app):
+        others.merge(numbers_of(app, key=abs, **SAID)).process(max).sink(print)
+
+
+@pytest.mark.parametrize("by", [hash_, ranges([10])])
+def test_what_a_writer_has_partitioned_does_not_meet_what_is_repartitioned_here(app, by):
+    others = app.input("others", value=int).partition_by(abs, by=by, partitions=2)
+    wrong = f"streams of 2 partitions by {by} and 2 partitions by the writer are merged above, so equal keys"
+    with refused(wrong, ".partition_by(...) before it", app):
+        others.merge(numbers_of(app, key=abs, **SAID)).process(max).sink(print)
+
+
+def test_a_table_of_which_nothing_says_where_its_keys_lie(app):
+    rows = app.table("rows", value=int, key=abs, partitions=2)
+    with refused(UNSAID_OF_ROWS, TABLES_WAY_OUT, app):
+        numbers_of(app, key=abs, **SAID).join(rows, max).sink(print)
+
+
+def test_a_table_that_its_writer_has_partitioned_joined_with_what_is_repartitioned_here(app):
+    rows = app.table("rows", value=int, key=abs, **SAID)
+    wrong = "the stream is partitioned by hash, the table by the writer"
+    with refused(wrong, "broadcast=True and on=, or key= the type of the stored key in app.table(...)", app):
+        numbers_of(app).partition_by(abs).join(rows, max).sink(print)
+
+
+def test_a_table_in_one_partition_joined_with_what_is_repartitioned_here(app):
+    rows = app.table("rows", value=int, key=abs)
+    numbers_of(app).partition_by(abs).join(rows, max).sink(print)
+    app.plan()
+
+
+@pytest.mark.parametrize("said", [{}, {"key": int}])
+def test_a_promise_about_a_key_that_is_no_function(app, said):
+    wrong = "input(partitioned_by_key=True) is about a key that is a function"
+    with refused(wrong, "key=lambda value: value.id, or leave partitioned_by_key out"):
+        app.input("numbers", value=int, partitioned_by_key=True, **said)
+
+
+def test_a_promise_about_the_stored_key_of_a_table(app):
+    wrong = "table(partitioned_by_key=True) is about a key that is a function"
+    with refused(wrong, "key=lambda value: value.id, or leave partitioned_by_key out"):
+        app.table("rows", value=int, key=int, partitioned_by_key=True)
+
+
+@pytest.mark.parametrize("kind", ["input", "table"])
+def test_a_promise_that_is_neither_yes_nor_no(app, kind):
+    with refused(f"{kind}(partitioned_by_key=...) got 'yes', which is no bool", "partitioned_by_key=True"):
+        getattr(app, kind)("numbers", value=int, key=abs, partitioned_by_key="yes")
