@@ -62,8 +62,9 @@ class ProcessContext(KeyContext[K, S]):
     def set_timer(self, at_ms: int) -> None:
         """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once.
 
-        At the end of the inputs all timers are due. Those that `on_timer` sets from then on are, too: it raises
-        ValueError for a key whose timers go on and on.
+        At the end of the inputs all timers are due. Those that `on_timer` sets from then on are, too.
+
+        Raises ValueError where `process` was given no `on_timer`, and for a key whose timers go on and on at the end.
         """
         self._states.set_timer(self._place, at_ms)
 
@@ -78,9 +79,9 @@ class ProcessOperator:
     def __init__(
         self, spec: Process, functions: dict[str, Callable[..., Any]], store: Store, decode_key: Callable[[bytes], Any]
     ) -> None:
-        if spec.on_timer is None:
-            functions = {**functions, "on_timer": _no_timer}
-        self.on_message, self.on_timer = functions["on_message"], functions["on_timer"]
+        self.on_message: Callable[..., Any] = functions["on_message"]
+        self.on_timer: Callable[..., Any] = functions.get("on_timer", _no_timer)
+        self._has_timers = "on_timer" in functions
         self.init = functions.get("init")
         self.store = store
         self.decode_key = decode_key
@@ -142,7 +143,9 @@ class ProcessOperator:
         return self.init() if state is None and self.init is not None else state
 
     def set_timer(self, key: bytes, at_ms: int) -> None:
-        """Remember a timer of `key`."""
+        """Remember a timer of `key`; raises ValueError where there is nothing to call then, or no end of it."""
+        if not self._has_timers:
+            _no_timer(at_ms, None)
         if self._ending:
             self._set_at_end[key] += 1
             if self._set_at_end[key] > MOST_SET_AT_END:
@@ -181,4 +184,6 @@ def _emit(out: Batch, emitted: Iterable[Any], key: bytes, timestamp: int, stamp:
 
 
 def _no_timer(at_ms: int, context: Any) -> None:
-    raise ValueError("a timer is due, but process(...) was given no on_timer=")
+    raise ValueError(
+        "process(...) has no function for a timer; write instead: process(..., on_timer=lambda at_ms, context: ...)"
+    )

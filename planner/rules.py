@@ -10,7 +10,7 @@ from operators.base import Spec
 from operators.io import Input, Output, SendTo, Table
 from operators.partition_by import ByRanges, PartitionBy
 from operators.policies import DeadLetter, final
-from operators.stateless import BranchArm
+from operators.stateless import Branch, BranchArm
 from operators.table_join import TableJoin
 from planner.errors import refuse
 from planner.graph import Graph
@@ -22,7 +22,10 @@ Rule = Callable[[Spec, Graph, Options], None]
 def _needs_terminal(spec: Spec, graph: Graph, options: Options) -> None:
     if (spec.terminal and not spec.repartitions) or isinstance(spec, BranchArm):
         return
-    if not graph.children(spec.op_id or ""):
+    children = graph.children(spec.op_id or "")
+    if isinstance(spec, Branch) and not any(map(graph.children, children)):
+        raise refuse(spec, "nobody reads any of its branches", '.branch(...)["late"].send_to(...), or leave it out')
+    if not children:
         what = "nobody joins this table" if isinstance(spec, Table) else "its messages go nowhere"
         raise refuse(spec, what, ".send_to(app.output(...)), .sink(...), or leave it out")
 

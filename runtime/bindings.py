@@ -38,9 +38,11 @@ class Bindings:
         self._own = {name for spec in graph.specs.values() for name, role in streams_of(graph, spec) if role in WRITTEN}
         read = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
         written = {output.stream for spec in graph.specs.values() for output in outputs_of(spec)}
+        if not isinstance(bind, Mapping):
+            raise SamzaError(f'bind={bind!r} names no streams; write instead: bind={{"flights": "flights.jsonl"}}')
         for name, what in bind.items():
             if name in read:
-                self.sources[name] = _source(what)
+                self.sources[name] = _source(name, what)
             elif name in written:
                 self._bind_output(name, what)
             else:
@@ -166,7 +168,7 @@ class Bindings:
         )
 
     def _bind_output(self, stream: str, what: Any) -> None:
-        self.sinks[stream], self.places[stream] = _sink(what), stream
+        self.sinks[stream], self.places[stream] = _sink(stream, what), stream
         if isinstance(what, str | Path):
             path = Path(what)
             self.places[stream] = f"{stream}={path.absolute()}"
@@ -208,7 +210,7 @@ def _check_partitions(where: Spec | Site, said: int | None, stream: str, count: 
         raise refuse(where, wrong, f"partitions={count}, or leave it out; or use another stream")
 
 
-def _source(what: Any) -> Source:
+def _source(stream: str, what: Any) -> Source:
     if isinstance(what, str | Path):
         from runtime.systems.files import open_source
 
@@ -217,12 +219,25 @@ def _source(what: Any) -> Source:
         from runtime.systems.lists import ListSource
 
         return ListSource(what)
+    if not _has_methods(what, Source):
+        raise _not_to_bind(stream, what, "an input", f'a path such as "{stream}.jsonl", a list of values, or a source')
     return what  # type: ignore[no-any-return]
 
 
-def _sink(what: Any) -> Sink:
+def _sink(stream: str, what: Any) -> Sink:
     if isinstance(what, str | Path):
         from runtime.systems.files import open_sink
 
         return open_sink(Path(what))
+    if not _has_methods(what, Sink):
+        raise _not_to_bind(stream, what, "an output", f'a path such as "{stream}.jsonl", or a sink')
     return what  # type: ignore[no-any-return]
+
+
+def _has_methods(what: Any, protocol: type) -> bool:
+    methods = (name for name in vars(protocol) if not name.startswith("_"))
+    return not isinstance(what, type) and all(hasattr(what, name) for name in methods)
+
+
+def _not_to_bind(stream: str, what: Any, kind: str, instead: str) -> SamzaError:
+    return SamzaError(f"bind={{{stream!r}: {what!r}}}: {kind} can't be bound to that; write instead: {instead}")

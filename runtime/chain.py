@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol, cast
 
 from operators.base import Batch, Operator
+from operators.process import ProcessOperator
 from planner.errors import PlanError
 from planner.fuse import Segment, compile_segment, fuse
 from planner.graph import Graph
 from planner.plan import SegmentPlan, StagePlan
-from runtime.exits import SinkExit, StatefulExit
+from runtime.exits import SinkExit, StatefulExit, TaskExit
 from runtime.failures import Failure, Whence, locate, row_of, trace_into
-from runtime.first_call import check_fused, checked_once
+from runtime.first_call import check_fused, check_kept
 from runtime.folding import Folded, FoldingSegment
 
 
@@ -124,7 +124,13 @@ class Chain:
         self.sinks = {id: exit for id, exit in exits.items() if isinstance(exit, SinkExit)}
         self.counts = Counts()
         for id, sink in self.sinks.items():
-            sink.function = checked_once(graph.specs[id], sink.function, partial(setattr, sink, "function"))
+            check_kept(graph.specs[id], sink, "function")
+        for id, operator in operators.items():
+            if isinstance(operator, ProcessOperator):
+                check_kept(graph.specs[id], operator, "on_message", "on_timer")
+        for id, exit in exits.items():
+            if isinstance(exit, TaskExit):
+                check_kept(graph.specs[id], exit, *exit.plain)
         self.segments = {plan.entry: FusedSegment(plan, graph, functions, columns) for plan in stage.segments}
         self.lines = {file: lines for segment in self.segments.values() for file, lines in segment.lines.items()}
         self.foldings = {
@@ -162,7 +168,7 @@ class Chain:
         """Let rows take effect at an exit, and what that emits further down."""
         try:
             emitted = self.exits[exit].take(rows)
-        except Failure:
+        except (Failure, PlanError):
             raise
         except Exception as error:
             raise Failure(self.first_operator[exit], error) from error
@@ -207,6 +213,8 @@ class Chain:
         """Return what an operator fires at `watermark`, the first `most` of it; raises Failure."""
         try:
             return self.operators[id].on_watermark(watermark, most)
+        except PlanError:
+            raise
         except Exception as error:
             raise Failure(id, error) from error
 

@@ -170,12 +170,19 @@ class TaskExit:
         self._operator = operator
         self._outputs = outputs
         self._destinations = destinations
-        self._functions = functions
+        self.process = functions["process"]
+        self.window = functions.get("window")
         self._form = form
         self._context = context
         self._decode_key = decode_key
         self._request = request
         self._source = source
+
+    @property
+    def plain(self) -> list[str]:
+        """The names of the functions that nobody awaits."""
+        named = {"process": self._form != "async", "window": self.window is not None}
+        return [name for name, is_called in named.items() if is_called]
 
     def take(self, batch: Batch) -> None:
         """Call the function per row, or apply the effects that async calls came to."""
@@ -187,7 +194,7 @@ class TaskExit:
             return
         for envelope, stamp in zip(self.envelopes(batch, *self._source()), stamps, strict=True):
             context = self._context()
-            self._functions["process"](envelope, context)
+            self.process(envelope, context)
             self.apply(context.effects, envelope.timestamp, stamp)
 
     def envelopes(self, batch: Batch, stream: str, partition: int) -> list[Envelope]:
@@ -203,19 +210,19 @@ class TaskExit:
     async def call(self, envelope: Envelope) -> list[Effects]:
         """Call an async or callback process, and return the effects of the complete call."""
         context = self._context()
-        process = self._functions["process"]
         if self._form == "async":
-            await process(envelope, context)
+            await self.process(envelope, context)
         else:
             callback = Callback()
-            process(envelope, context, callback)
+            self.process(envelope, context, callback)
             await callback.done
         return [context.effects]
 
     def call_window(self, now_ms: int) -> None:
         """Call the user's timer function and apply its effects."""
+        assert self.window is not None
         context = self._context()
-        self._functions["window"](context)
+        self.window(context)
         self.apply(context.effects, now_ms, now_ms)
 
     def apply(self, effects: Effects, timestamp: int | None, stamp: int | None) -> None:

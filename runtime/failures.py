@@ -16,21 +16,26 @@ from runtime.errors import OperatorFailure
 class Whence(NamedTuple):
     """Where a record came from: a stream, partition and offset, or the operator that emitted it.
 
+    It may be about a `part` of the record: its value, key or timestamp.
+
     >>> str(Whence("flights", 0, 7)), str(Whence("flights", 0, 7, last=9)), str(Whence("daily"))
     ('flights/0 at 7', 'one record of flights/0 from 7 to 9', 'what daily emitted')
+    >>> str(Whence("flights", 0, 7, part="key"))
+    'the key of flights/0 at 7'
     """
 
     source: str
     partition: int | None = None
     offset: int | None = None
     last: int | None = None
+    part: str = ""
 
     def __str__(self) -> str:
         if self.partition is None:
             return f"what {self.source} emitted"
         if self.last is not None and self.last != self.offset:
             return f"one record of {self.source}/{self.partition} from {self.offset} to {self.last}"
-        return f"{self.source}/{self.partition} at {self.offset}"
+        return f"the {self.part} of " * bool(self.part) + f"{self.source}/{self.partition} at {self.offset}"
 
     def headers(self) -> dict[str, bytes]:
         """Return what a dead letter says of it."""
@@ -95,6 +100,15 @@ def trace_into(error: Exception, spec: Spec, calling: SegmentPlan) -> None:
                 function(*map(known.__getitem__, call))
             except Exception as same:
                 last.tb_next = same.__traceback__ and same.__traceback__.tb_next
+
+
+def not_opened(spec: Spec, thing: object, error: Exception) -> OperatorFailure:
+    """Return the error for a user's object that raised as it was opened."""
+    raised = "".join(traceback.format_exception_only(error)).strip()
+    name = type(thing).__qualname__.rpartition("<locals>.")[2]
+    failure = OperatorFailure(f"{spec.kind} {spec.op_id!r} at {spec.site}: {raised}, in open(context) of its {name}")
+    failure.__cause__ = error
+    return failure
 
 
 def tell(spec: Spec, error: Exception, where: Whence) -> OperatorFailure:

@@ -24,12 +24,18 @@ def checked_once(spec: Spec, function: Callable[..., Any], settle: Callable[[Cal
         if inspect.iscoroutine(result):
             result.close()
             wrong = f"{spec.kind}(...) got a function that returns a coroutine, which nobody would await"
-            instead = "an async function" if spec.kind == "sink" else ".async_flat_map(...)"
+            instead = "an async function" if spec.kind in ("sink", "task") else ".async_flat_map(...)"
             raise refuse(spec, wrong, f"a plain function, or {instead}")
         settle(function)
         return result
 
     return call
+
+
+def check_kept(spec: Spec, holder: object, *names: str) -> None:
+    """Have the first result of each function that `holder` keeps under a name checked; it is then called directly."""
+    for name in names:
+        setattr(holder, name, checked_once(spec, getattr(holder, name), partial(setattr, holder, name)))
 
 
 def check_fused(segment: Segment, graph: Graph) -> None:

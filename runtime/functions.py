@@ -12,6 +12,7 @@ from typing import Any
 from operators.aggregations import Aggregation
 from operators.base import Context, Spec
 from runtime.errors import SamzaError
+from runtime.failures import not_opened
 
 Around = Callable[[Callable[..., Any], str], Callable[..., Any]]
 
@@ -24,20 +25,23 @@ class Functions:
     ) -> None:
         self.contexts: dict[str, Context] = {}
         self.by_operator: dict[str, dict[str, Any]] = {}
-        self._made: list[tuple[Any, Context]] = []
+        self._made: list[tuple[Any, Spec, Context]] = []
         self._opened: list[Any] = []
         for spec in specs:
             assert spec.op_id is not None
             context = self.contexts[spec.op_id] = Context(app, spec.op_id, task, data=data)
             self.by_operator[spec.op_id] = {
-                name: self._ready(thing, context, around) for name, thing in spec.functions().items()
+                name: self._ready(thing, spec, context, around) for name, thing in spec.functions().items()
             }
 
     async def open(self) -> None:
         """Open the users' objects, in the event loop that will call them."""
-        for thing, context in self._made:
+        for thing, spec, context in self._made:
             if hasattr(thing, "open"):
-                await _done(thing.open(context))
+                try:
+                    await _done(thing.open(context))
+                except Exception as error:
+                    raise not_opened(spec, inspect.unwrap(thing), error) from error
             self._opened.append(thing)
 
     async def close(self) -> None:
@@ -53,14 +57,14 @@ class Functions:
         if failures:
             raise failures[0]
 
-    def _ready(self, thing: Any, context: Context, around: Iterable[Around]) -> Any:
+    def _ready(self, thing: Any, spec: Spec, context: Context, around: Iterable[Around]) -> Any:
         if isinstance(thing, Aggregation):
-            return thing.made_of(lambda function: self._ready(function, context, around))
+            return thing.made_of(lambda function: self._ready(function, spec, context, around))
         if not callable(thing):
             return thing
         if not isinstance(thing, type) and (hasattr(thing, "open") or hasattr(thing, "close")):
             thing = _copy(thing, context)
-            self._made.append((thing, context))
+            self._made.append((thing, spec, context))
         for wrap in around:
             wrapped = wrap(thing, context.operator)
             if not callable(wrapped):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from operators.base import Batch
 from operators.policies import DeadLetter, Retry, Skip, final
+from planner.errors import PlanError
 from planner.graph import Graph
 from runtime.chain import Chain
 from runtime.clock import Clock
@@ -172,6 +173,8 @@ class Guard:
 
     def settle(self, failure: Failure, raw: Batch, where: Whence) -> None:
         """Apply the policy of the operator that failed to a record with no effects left; raises when it is to fail."""
+        if isinstance(failure.error, PlanError):
+            raise failure.error  # a mistake in the program, not in a record
         spec = self.graph.specs[failure.operator]
         policy = final(spec.on_error) if spec.on_error is not None else None
         if isinstance(policy, Skip):

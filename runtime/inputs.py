@@ -48,10 +48,11 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Malformed:
-    """A record that could not be read: its raw row, and why."""
+    """A record that could not be read: its raw row, why, and which part of it: its value, key or timestamp."""
 
     row: Batch
     error: Exception
+    part: str
 
     @property
     def offset(self) -> int:
@@ -217,7 +218,7 @@ class Reader:
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=raw.stamps, offsets=raw.offsets)
         if self._decoding.located:
             batch.headers = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
-        taken = _after(Taken(batch, raw, [], following, self._source.value, control), self._decode_values)
+        taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
         if self._folding is not None and self._keys is not None and not taken.malformed:
             folded = self._folding.run(taken.batch, self._keys, self._source.value)
             if folded is not None:
@@ -226,8 +227,8 @@ class Reader:
 
     def unfold(self, taken: Taken) -> Taken:
         """Read keys and times into columns, and return what was taken with these."""
-        for step in () if self._decoding.trusted else (self._read_keys, self._read_times):
-            taken = _after(taken, step)
+        if not self._decoding.trusted:
+            taken = _after(_after(taken, "key", self._read_keys), "timestamp", self._read_times)
         batch, watermark = taken.batch, self._source.value
         if batch.timestamps is not None and self._producers is None and self._decoding.stamped:
             batch.stamps = self._source.stamp(batch.timestamps)
@@ -279,12 +280,12 @@ class Reader:
         return {}
 
 
-def _after(taken: Taken, step: Callable[[Batch], dict[int, Exception]]) -> Taken:
-    """Return what is left after a step of reading, and with the malformed what it could not read."""
+def _after(taken: Taken, part: str, step: Callable[[Batch], dict[int, Exception]]) -> Taken:
+    """Return what is left after reading a part of each record, and with the malformed what could not be read."""
     errors = step(taken.batch)
     if not errors:
         return taken
-    malformed = [*taken.malformed, *(Malformed(taken.raw.row(row), error) for row, error in errors.items())]
+    malformed = [*taken.malformed, *(Malformed(taken.raw.row(row), error, part) for row, error in errors.items())]
     readable = [row for row in range(len(taken.batch)) if row not in errors]
     return replace(taken, batch=taken.batch.take(readable), raw=taken.raw.take(readable), malformed=malformed)
 

@@ -12,6 +12,7 @@ from typing import Any
 from operators.async_flat_map import StatefulCalls, keyed_messages
 from operators.base import MAX_TIMESTAMP, Batch, Slice
 from operators.table_join import TableContents
+from planner.errors import PlanError
 from planner.plan import Options
 from runtime.chain import Chain
 from runtime.clock import Clock
@@ -296,7 +297,7 @@ class Task:
 
     def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:
         for record in malformed:
-            where = _places(reader, record.row)(0)
+            where = _places(reader, record.row)(0)._replace(part=record.part)
             guard.settle(Failure(reader.entry, record.error), record.row, where)
 
     def _admit(self, lane: Lane, reader: Reader, batch: Batch, raw: Batch) -> None:
@@ -464,6 +465,8 @@ def _attributed(operator: str, process: Callable[[Batch], object]) -> Callable[[
     def work(batch: Batch) -> None:
         try:
             process(batch)
+        except PlanError:
+            raise
         except Exception as error:
             raise Failure(operator, error) from error
 

@@ -33,7 +33,7 @@ from samza_dsl.checks import (
 from samza_dsl.stream import MessageStream, OutputStream, Table, check_ours
 
 if TYPE_CHECKING:
-    from runtime.run import Run
+    from runtime.run import Run, State, Watch
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -396,30 +396,64 @@ class App:
         """Return what has been said so far, as a graph of specs by id."""
         return graphs.build(self.name, self._specs)
 
-    def run(self, data: str | Path = DATA, *, live: bool = False, **how: Any) -> Run:
-        """Run until the inputs end, or until SIGINT or SIGTERM; takes what `runtime.run.Run` takes.
+    def run(
+        self,
+        data: str | Path = DATA,
+        *,
+        bind: Mapping[str, Any] | None = None,
+        from_start: bool = False,
+        state: State = None,
+        until_now: bool = False,
+        live: bool = False,
+        watch: Watch | None = None,
+    ) -> Run:
+        """Run on the embedded log in the directory `data` until the inputs end, or until SIGINT or SIGTERM.
 
-        With `live` it shows how it goes: a picture that stays in place on a terminal, a line now and then elsewhere.
-        Returns the finished run, for its metrics. Inside a running event loop use `await app.run_async()`.
+        `bind` puts a file (a path), a list of values, or a source or sink of your own in the place of a stream. Where
+        the app has run before it goes on from there; with `from_start` it reads its inputs again, and `state` says what
+        becomes of what it remembers, "reset" or "keep". With `until_now` it ends when it has read what is there now.
+
+        With `live` it shows how it goes: a picture that stays in place on a terminal, a line now and then elsewhere;
+        `watch(run)` is awaited beside the run instead. Returns the finished run, for its metrics. Inside a running
+        event loop use `await app.run_async()`.
         """
         from runtime.run import run_blocking
 
         if live:
             from samza_dsl.live import view
 
-            how["watch"] = view().watch
-        return run_blocking(self.graph(), self.options, self.around, data, **how)
+            watch = view().watch
+        how = {"bind": bind, "from_start": from_start, "state": state, "until_now": until_now}
+        return run_blocking(self.graph(), self.options, self.around, data, watch=watch, **how)
 
-    async def run_async(self, data: str | Path = DATA, **how: Any) -> Run:
+    async def run_async(
+        self,
+        data: str | Path = DATA,
+        *,
+        bind: Mapping[str, Any] | None = None,
+        from_start: bool = False,
+        state: State = None,
+        until_now: bool = False,
+    ) -> Run:
         """Run as `run` does, inside the running event loop."""
-        async with self.running(data, **how) as run:
+        running = self.running(data, bind=bind, from_start=from_start, state=state, until_now=until_now)
+        async with running as run:
             await run.ended()
         return run
 
-    def running(self, data: str | Path = DATA, **how: Any) -> AbstractAsyncContextManager[Run]:
-        """Run in the background of an `async with`, and drain, commit and stop at its end."""
+    def running(
+        self,
+        data: str | Path = DATA,
+        *,
+        bind: Mapping[str, Any] | None = None,
+        from_start: bool = False,
+        state: State = None,
+        until_now: bool = False,
+    ) -> AbstractAsyncContextManager[Run]:
+        """Run as `run` does in the background of an `async with`, and drain, commit and stop at its end."""
         from runtime.run import running
 
+        how = {"bind": bind, "from_start": from_start, "state": state, "until_now": until_now}
         return running(self.graph(), self.options, self.around, data, **how)
 
     def add(self, spec: Any) -> Any:

@@ -135,7 +135,7 @@ def check_failure(environment, rows, serde, error):
     assert passed == (0 if bad else len(rows)), f"{passed} of {len(rows)} passed, and {len(bad)} are bad"
     told = str(error)
     if bad:
-        assert any(f"on in/0 at {offset};" in told for offset in bad), f"{told!r} is at none of {bad}"
+        assert any(f" in/0 at {offset};" in told for offset in bad), f"{told!r} is at none of {bad}"
         assert "input 'in' at " in told and "on_error=skip" in told, f"{told!r} does not say what to do"
     else:
         assert error is None, f"all records are good, and it says {told!r}"

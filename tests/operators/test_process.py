@@ -1,10 +1,12 @@
 """A process operator against a reference that keeps state and timers in a dict and a list."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.base import MAX_TIMESTAMP, Batch
 from operators.process import Process, ProcessOperator
+from runtime.errors import OperatorFailure
 from runtime.stores.memory import MemoryStore
 from samza_dsl import App, testing
 
@@ -86,3 +88,14 @@ def test_state_that_is_changed_in_place_is_kept(words):
     words_in.process(gather, init=list).send_to(app.output("out", value=int))
     out = testing.run(app, {"words": words})["out"]
     assert out == [words[: row + 1].count(word) for row, word in enumerate(words)]
+
+
+def test_a_timer_without_a_function_for_it_is_refused_where_it_is_set():
+    app = App("timers")
+    numbers = app.input("numbers", value=int, key=abs, timestamp=abs)
+    numbers.process(lambda n, context: context.set_timer(10**9), op_id="it").sink(print)
+    told = (
+        r"process 'it' at .*: ValueError: process\(...\) has no function for a timer; write instead: process\(..., on_t"
+    )
+    with pytest.raises(OperatorFailure, match=told + "imer=lambda at_ms, context: .*, on numbers/0 at 0"):
+        testing.run(app, {"numbers": [1]})

@@ -55,6 +55,12 @@ def test_a_branch_that_nobody_reads_is_dropped(app, numbers):
     app.plan()
 
 
+def test_a_branch_of_which_nobody_reads_any(app, numbers):
+    with refused("nobody reads any of its branches", '.branch(...)["late"].send_to(...), or leave it out', app):
+        numbers.sink(print)
+        numbers.branch(str, into=("1", "2"))  # here
+
+
 def test_two_inputs_of_one_stream(app, numbers):
     with refused("'numbers' is already read at", "use that stream twice; streams can be shared", app):
         numbers.sink(print)

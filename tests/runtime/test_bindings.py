@@ -7,6 +7,7 @@ import pytest
 from planner.errors import PlanError
 from runtime.errors import SamzaError
 from runtime.systems.base import StreamConfig
+from runtime.systems.lists import ListSource
 from runtime.systems.memory import MemoryEnvironment
 from samza_dsl import App, count, daily, dead_letter, testing
 
@@ -79,6 +80,33 @@ def test_another_file_has_a_position_of_its_own(app, numbers, tmp_path):
 def test_what_the_app_does_not_have_can_not_be_bound(app, tmp_path):
     with pytest.raises(SamzaError, match=r"neither reads nor writes; it has doubles, numbers"):
         app.run(tmp_path / "data", bind={"nubmers": tmp_path / "numbers.jsonl"})
+
+
+@pytest.mark.parametrize("what", [5, None, {}, MemoryEnvironment, object()])
+def test_what_is_no_input_can_not_be_bound_to_one(app, what):
+    told = r"bind={'numbers': .*}: an input can't be bound to that; write instead: a path such as \"numbers.jsonl\", a "
+    with pytest.raises(SamzaError, match=told + "list of values, or a source"):
+        app.run(MemoryEnvironment(), bind={"numbers": what})
+
+
+@pytest.mark.parametrize("what", [5, None, [1, 2], ListSource([1])])
+def test_what_is_no_output_can_not_be_bound_to_one(app, what):
+    told = (
+        r"bind={'doubles': .*}: an output can't be bound to that; write instead: a path such as \"doubles.jsonl\", or"
+    )
+    with pytest.raises(SamzaError, match=told + " a sink"):
+        app.run(MemoryEnvironment(), bind={"doubles": what})
+
+
+def test_a_bind_that_names_no_streams(app):
+    with pytest.raises(SamzaError, match=r"bind=\['numbers.jsonl'\] names no streams; write instead: bind={"):
+        app.run(MemoryEnvironment(), bind=["numbers.jsonl"])
+
+
+@pytest.mark.parametrize("method", ["run", "running"])
+def test_an_argument_that_a_run_does_not_take(app, method):
+    with pytest.raises(TypeError, match=rf"App.{method}\(\) got an unexpected keyword argument 'foo'"):
+        getattr(app, method)(MemoryEnvironment(), foo=1)
 
 
 @pytest.mark.parametrize("hostile", [10**30, 2**63 - 1, -(2**63), 2**62 + 1, 253_402_300_800_000])

@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from planner.errors import PlanError
-from samza_dsl import App, skip, testing
+from samza_dsl import App, every, skip, testing
 
 
 async def later(value):
@@ -36,6 +36,49 @@ def test_a_lambda_that_returns_a_coroutine_is_told_on_the_first_value(kind, how,
         with pytest.raises(PlanError, match=wrong + r" would await; write instead: a plain function, or "):
             testing.run(app, {"numbers": [1, 2, 3]})
         gc.collect()
+
+
+def later_at(at_ms, context):
+    return later(at_ms)
+
+
+def set_a_timer(value, context):
+    context.set_timer(context.timestamp)
+
+
+def tasks(app, numbers, **said):
+    app.task(numbers, said.pop("process", lambda message, context: None), op_id="it", **said)
+
+
+STATEFUL = {
+    "process": lambda app, numbers: numbers.process(lambda n, context: later([n]), op_id="it").sink(print),
+    "on_timer": lambda app, numbers: numbers.process(set_a_timer, on_timer=later_at, op_id="it").sink(print),
+    "task": lambda app, numbers: tasks(app, numbers, process=lambda message, context: later(message)),
+    "callback": lambda app, numbers: tasks(app, numbers, process=lambda message, context, done: later(message)),
+}
+
+
+@pytest.mark.parametrize("kind", STATEFUL)
+@pytest.mark.parametrize("how", [{}, {"on_error": skip}], ids=["fail", "skip"])
+def test_a_function_with_state_that_returns_a_coroutine_is_told_on_the_first_value(kind, how):
+    app = App("awaiting")
+    STATEFUL[kind](app, app.input("numbers", value=int, key=abs, timestamp=abs, **how))
+    wrong = r" 'it' at .*test_first_call.py:\d+: \w+\(...\) got a function that returns a coroutine, which nobody would"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PlanError, match=wrong + " await; write instead: a plain function, or "):
+            testing.run(app, {"numbers": [1, 2, 3]})
+        gc.collect()
+
+
+def test_a_timer_of_a_task_that_returns_a_coroutine_is_told():
+    app = App("awaiting")
+    tasks(app, app.input("numbers", value=int), window=every(lambda context: later(context), seconds=1))
+    with (
+        pytest.raises(PlanError, match=r"'it' at .* got a function that returns a coroutine"),
+        testing.running(app) as run,
+    ):
+        run.advance_time(seconds=2)
 
 
 def test_functions_of_a_join_are_checked_as_well():

@@ -347,8 +347,12 @@ def test_an_object_is_closed_when_a_function_fails(app, diary):
 def test_an_object_is_closed_when_another_fails_to_open(app, diary):
     numbers = app.input("numbers", value=int, partitions=2).map(Recorder())
     numbers.map(Recorder("bad", fails="open")).send_to(app.output("out"))
-    with pytest.raises(RuntimeError, match="bad fails to open"):
+    told = (
+        r"^map '[\w-]+' at .*test_functions.py:\d+: RuntimeError: bad fails to open, in open\(context\) of its Recorder"
+    )
+    with pytest.raises(OperatorFailure, match=told) as failure:
         testing.run(app, {"numbers": [[1], [2]]})
+    assert isinstance(failure.value.__cause__, RuntimeError)
     assert diary == ["open it in 0", "open bad in 0", "close it in 0"]
 
 
@@ -360,7 +364,7 @@ class OpensOnlyIn0(Recorder):
 
 def test_an_object_is_closed_when_another_task_fails_to_open_its_own(app, diary):
     app.input("numbers", value=int, partitions=3).map(OpensOnlyIn0()).send_to(app.output("out"))
-    with pytest.raises(RuntimeError, match="no place in 1"):
+    with pytest.raises(OperatorFailure, match="no place in 1"):
         testing.run(app, {"numbers": [[1], [2], [3]]})
     assert [line for line in diary if line.startswith("close")] == ["close it in 0"]
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samza_dsl import App, count, tumbling
+from runtime.errors import OperatorFailure
+from samza_dsl import App, count, testing, tumbling
 from tests.faults.hostile import (
     DEEP,
     LENIENT,
@@ -61,6 +62,27 @@ def test_crashes_neither_lose_nor_double_a_dead_letter(batches, stage, turns):
 @settings(max_examples=scale(12, 150, 10_000))
 def test_fail_tells_stream_partition_and_offset_and_commits_nothing_of_the_record(serde, batches, stage):
     send(batches, serde, "fail", stage)
+
+
+def no_number(value):
+    return value / 0
+
+
+@pytest.mark.parametrize(
+    ("part", "data", "key", "said"),
+    [
+        ("value", b'"one"', b"1", {"key": int}),
+        ("key", b"1", b"one", {"key": int}),
+        ("key", b"1", None, {"key": no_number}),
+        ("timestamp", b"1", None, {"timestamp": no_number}),
+    ],
+)
+def test_fail_tells_which_part_of_a_record_could_not_be_read(part, data, key, said):
+    app = App("hostile")
+    app.input("in", value=int, **said).sink(print)
+    wrong = rf"Error: .*, on the {part} of in/0 at 0; nothing of that"
+    with pytest.raises(OperatorFailure, match=wrong), testing.running(app) as run:
+        run.send_bytes("in", data, key=key)
 
 
 @pytest.mark.parametrize("policy", LENIENT)
