@@ -16,7 +16,14 @@ def ending_in_a_window(stream):
 
 
 def read(app, partitions=1):
-    return app.input("numbers", value=int, key=lambda n: "all", timestamp=lambda n: n, partitions=partitions)
+    return app.input(
+        "numbers",
+        value=int,
+        key=lambda n: n in (50, 4),
+        timestamp=lambda n: n,
+        partitions=partitions,
+        partitioned_by_key=True,
+    )
 
 
 def places(app, *given):

@@ -113,7 +113,7 @@ def test_what_was_opened_is_closed_when_another_fails_to_open(app, tmp_path, dia
     bad = AsyncClient()
     bad.fails = "open"
     reading(app, tmp_path, AsyncClient(), bad)
-    with pytest.raises(RuntimeError, match="fails to open"):
+    with pytest.raises(OperatorFailure, match="RuntimeError: fails to open, in open"):
         app.run(tmp_path)
     assert diary == ["open done", "close done"]
 
@@ -127,7 +127,7 @@ def test_a_block_is_not_entered_when_an_object_fails_to_open(app, tmp_path, diar
         async with app.running(tmp_path):
             diary.append("entered")
 
-    with pytest.raises(RuntimeError, match="fails to open"):
+    with pytest.raises(OperatorFailure, match="RuntimeError: fails to open, in open"):
         asyncio.run(enter())
     assert diary == ["open done", "close done"]
 
