@@ -83,6 +83,9 @@ def check_options(site: Site, options: Any) -> None:
         if name not in ("guarantee", "inline"):
             least = 0 if name in ("threads", "cache_entries") else 1
             check_whole(site, name, number, least=least, optional=name == "blocking_timeout_ms")
+    if options.blocking_timeout_ms is not None and not options.threads:
+        wrong = "blocking_timeout_ms= has no effect without threads=: nobody watches the event loop's own calls"
+        raise refuse(site, wrong, f"threads=1, blocking_timeout_ms={options.blocking_timeout_ms}")
 
 
 def check_store(site: Site, store: Any) -> str:

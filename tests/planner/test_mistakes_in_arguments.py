@@ -368,6 +368,11 @@ def test_an_option_of_another_kind(name, value):
         App("mistaken", Options(**{name: value}))
 
 
+def test_a_watch_without_threads():
+    with refused("blocking_timeout_ms= has no effect without threads=", "threads=1, blocking_timeout_ms=500"):
+        App("mistaken", Options(blocking_timeout_ms=500))
+
+
 @pytest.mark.parametrize("options", [{"threads": 4}, "fast", 0])
 def test_options_that_are_none(options):
     with refused(f"App(options=...) got {options!r}, which is no Options", "Options(commit_interval_ms=500)"):
