@@ -268,6 +268,7 @@ class Writer:
         return f"({''.join(_counter(id) + ', ' for id in self.counted)})"
 
 
+@lru_cache(maxsize=10_000)
 def word(id: str) -> str:
     """Return an id as part of a Python name."""
     return re.sub(r"\W", "_", id)
