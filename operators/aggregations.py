@@ -302,13 +302,11 @@ class _ByName:
     def __call__(self, *results: Any) -> Any:
         return self.function(**dict(zip(self.names, results, strict=True)))
 
-    def open(self, context: Any) -> None:
-        if hasattr(self.function, "open"):
-            self.function.open(context)
+    def open(self, context: Any) -> Any:
+        return self.function.open(context) if hasattr(self.function, "open") else None
 
-    def close(self) -> None:
-        if hasattr(self.function, "close"):
-            self.function.close()
+    def close(self) -> Any:
+        return self.function.close() if hasattr(self.function, "close") else None
 
 
 def _is_class(function: Any) -> bool:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from runtime.errors import OperatorFailure
-from samza_dsl import App, produce, testing
+from samza_dsl import App, aggregate, count, produce, testing, tumbling
 
 
 @pytest.fixture
@@ -95,6 +95,18 @@ def test_a_plain_function_may_have_both(app, diary):
             return value
 
     app.input("numbers", value=int).map(Plain()).send_to(app.output("out", value=int))
+    assert testing.run(app, {"numbers": [1]})["out"] == [1]
+    assert diary == ["open done", "close done"]
+
+
+def test_what_gathers_an_aggregate_may_have_both(app, diary):
+    class Gathering(AsyncClient):
+        def __call__(self, *, n):
+            return n
+
+    numbers = app.input("numbers", value=int, key=lambda n: "all", timestamp=lambda n: 0)
+    panes = numbers.window(tumbling(hours=1), aggregate(Gathering(), n=count()))
+    panes.map(lambda pane: pane.value).send_to(app.output("out", value=int))
     assert testing.run(app, {"numbers": [1]})["out"] == [1]
     assert diary == ["open done", "close done"]
 
