@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import linecache
 import re
 from collections.abc import Mapping
@@ -45,7 +46,7 @@ class Expression(NamedTuple):
     def of(self, arguments: list[str]) -> str:
         """Return the source of the expression with variables in the parameters' places."""
         names = dict(zip(self.parameters, arguments, strict=True))
-        return ast.unparse(_Renamed(names).visit(ast.parse(ast.unparse(self.body), mode="eval").body))
+        return ast.unparse(_Renamed(names).visit(copy.deepcopy(self.body)))
 
 
 class _Renamed(ast.NodeTransformer):

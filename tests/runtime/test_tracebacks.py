@@ -47,15 +47,20 @@ def test_an_exception_names_operator_line_and_record(app, log):
     assert log.values("numbers") == [9, 1, 0, 2]
 
 
+def traceback_of(app, log):
+    """Run an app that fails, and return the traceback of what its function raised."""
+    with pytest.raises(OperatorFailure) as caught:
+        app.run(log.path, until_now=True)
+    return "".join(traceback.format_exception(caught.value.__cause__))
+
+
 def test_a_traceback_shows_the_generated_line_and_the_users_function(app, log):
     def invert(n):
         return 1 / n
 
     app.input("numbers", value=int).map(invert, op_id="invert").send_to(app.output("out"))
     log.write("numbers", [0])
-    with pytest.raises(OperatorFailure) as caught:
-        app.run(log.path, until_now=True)
-    shown = "".join(traceback.format_exception(caught.value.__cause__))
+    shown = traceback_of(app, log)
     assert 'File "<fused numbers' in shown
     assert "= 1 / value" in shown
     assert "return 1 / n" in shown
@@ -64,9 +69,7 @@ def test_a_traceback_shows_the_generated_line_and_the_users_function(app, log):
 def test_a_traceback_shows_the_generated_call_of_what_is_not_inlined(app, log):
     app.input("numbers", value=int).map(lambda n: round(1 / n), op_id="invert").send_to(app.output("out"))
     log.write("numbers", [0])
-    with pytest.raises(OperatorFailure) as caught:
-        app.run(log.path, until_now=True)
-    shown = "".join(traceback.format_exception(caught.value.__cause__))
+    shown = traceback_of(app, log)
     assert "= map__invert(value)" in shown
     assert "round(1 / n)" in shown
 
