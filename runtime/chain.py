@@ -151,10 +151,14 @@ class Chain:
         except PlanError:
             raise
         except Exception as error:
-            operator = locate(error, self.lines, entry)
-            if operator in self.segments[entry].plan.inlined:
-                trace_into(error, self.graph.specs[operator], fuse(self.graph, entry, inline=False))
-            raise Failure(operator, error, row_of(error)) from error
+            raise Failure(locate(error, self.lines, entry), error, row_of(error)) from error
+
+    def trace(self, failure: Failure) -> None:
+        """Let the traceback of what an inlined expression raised go on to the user's own line."""
+        for entry, segment in self.segments.items():
+            if failure.operator in segment.plan.inlined:
+                calling = fuse(self.graph, entry, inline=False)
+                trace_into(failure.error, self.graph.specs[failure.operator], segment.lines, calling)
 
     def run(self, entry: str, batch: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
         """Take rows through everything below `entry` that does not await; what reaches an await is handed on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from operators.base import Spec
@@ -79,16 +79,17 @@ def row_of(error: Exception) -> int | None:
     return None
 
 
-def trace_into(error: Exception, spec: Spec, calling: SegmentPlan) -> None:
+def trace_into(error: Exception, spec: Spec, files: Collection[str], calling: SegmentPlan) -> None:
     """Let the traceback of what an inlined expression raised go on to the user's own line, by calling the function.
 
-    `calling` is the same run of operators with nothing inlined: line by line it says what would have been called.
+    `files` are those of the run of operators that raised, and `calling` is the same run with nothing inlined: line by
+    line it says what would have been called.
     """
     assert spec.op_id is not None
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
-    if last is None or not (file := last.tb_frame.f_code.co_filename).startswith(FUSED):
+    if last is None or (file := last.tb_frame.f_code.co_filename) not in files:
         return
     known = last.tb_frame.f_locals
     source = calling.plain if file.endswith(f"{VALUES_ONLY}>") else calling.source

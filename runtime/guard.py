@@ -14,6 +14,7 @@ from planner.errors import PlanError
 from planner.graph import Graph
 from runtime.chain import Chain
 from runtime.clock import Clock
+from runtime.errors import OperatorFailure
 from runtime.failures import Failure, Whence, tell
 from runtime.outputs import Outputs
 from runtime.serdes import Tagged
@@ -102,7 +103,7 @@ class Guard:
     def must_be_lenient(self, failure: Failure, where: Callable[[int | None], Whence]) -> None:
         """Raise what ends the run, unless some operator may have its records done one by one."""
         if not self.lenient:
-            raise tell(self.graph.specs[failure.operator], failure.error, where(failure.row))
+            raise self._told(failure, where(failure.row))
 
     def each(
         self, work: Callable[[Batch], None], batch: Batch, raw: Rows, where: Callable[[int | None], Whence]
@@ -185,7 +186,11 @@ class Guard:
             headers = {**where.headers(), "operator": failure.operator.encode(), "error": told}
             self._outputs.dead_letter(policy.stream, raw, headers)
         else:
-            raise tell(spec, failure.error, where)
+            raise self._told(failure, where)
+
+    def _told(self, failure: Failure, where: Whence) -> OperatorFailure:
+        self.chain.trace(failure)
+        return tell(self.graph.specs[failure.operator], failure.error, where)
 
 
 def _fails(policy: Any) -> bool:
