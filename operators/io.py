@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from operators.base import NOWHERE, Serde, Site, Spec
@@ -33,6 +34,10 @@ class Input(Spec):
     def is_pattern(self) -> bool:
         """Whether `stream` stands for all streams whose names match it."""
         return "*" in self.stream or "?" in self.stream
+
+    def matches(self, name: str) -> bool:
+        """Whether a stream of this name is one that it stands for."""
+        return fnmatchcase(name, self.stream) if self.is_pattern else name == self.stream
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The functions that read key and timestamp off a value."""

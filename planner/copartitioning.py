@@ -42,11 +42,31 @@ def check_keys_meet(graph: Graph, spec: Spec, sizes: Mapping[str, int]) -> None:
         )
 
 
-def check_table_meets(graph: Graph, join: TableJoin, sizes: Mapping[str, int], size: int) -> None:
+def check_streams_alike(graph: Graph, source: Input, counts: Mapping[str, int], size: int) -> None:
+    """Refuse a pattern of whose streams one has not `size` partitions, where equal keys of them have to meet."""
+    odd = [stream for stream, count in counts.items() if count != size]
+    keyed = (id for id, spec in graph.specs.items() if spec.keyed and source.op_id in _origins(graph, id))
+    needing = next(keyed, None) if odd else None
+    if needing is None:
+        return
+    least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    before = f".partition_by(lambda value: ..., partitions={max(size, counts[most])}) before it"
+    if counts[least] == counts[most]:
+        wrong = f"{size} partitions of {source.stream!r} are read, and {least!r} has {counts[least]}"
+        instead = f"partitions={counts[least]} in app.input({source.stream!r}), or {before}"
+    else:
+        unequal = f"{least!r} of {counts[least]} and {most!r} of {counts[most]} partitions"
+        wrong, instead = f"{source.stream!r} reads {unequal}", f"{before}, or streams of equal sizes"
+    raise refuse(graph.specs[needing], f"{wrong}, so equal keys do not meet", instead)
+
+
+def check_table_meets(graph: Graph, join: TableJoin, sizes: Mapping[str, int]) -> None:
     """Refuse a join by key with a partitioned table whose keys lie in other partitions than the stream's."""
     if join.on is not None or join.table.broadcast:
         return
     table, partitions = join.table, sizes[join.table.stream]
+    origin = graph.keyed_by(graph.streams_into(join.op_id or "")[0]) or ""
+    size, stream_by = _way(graph, graph.specs[origin], sizes)
     way_out = f".partition_by(..., key_type=..., partitions={partitions}) before it, or broadcast=True"
     if partitions != size:
         wrong = f"the stream has {size} partitions and the table {table.stream!r} {partitions}"
@@ -55,10 +75,9 @@ def check_table_meets(graph: Graph, join: TableJoin, sizes: Mapping[str, int], s
     if not _is_partitioned(table, sizes):
         instead = f"broadcast=True and on=, {stored}, or partitioned_by_key=True in app.table(...)"
         raise refuse(join, _unsaid(table, partitions), instead)
-    origin = graph.keyed_by(graph.streams_into(join.op_id or "")[0]) or ""
     if graph.key_serde(origin) != table.key:
         raise refuse(join, f"the stream's keys and those of the table {table.stream!r} have different serdes", way_out)
-    stream_by, table_by = _way(graph, graph.specs[origin], sizes).by, _way(graph, table, sizes).by
+    table_by = _way(graph, table, sizes).by
     if stream_by != table_by:
         by_hash = "by=hash_ in partition_by"
         instead = f"broadcast=True and on=, or {stored} in app.table(...)" if table.key_of else by_hash

@@ -20,7 +20,7 @@ from operators.policies import DeadLetter, Retry, final, worst_case_ms
 from operators.table_join import TableJoin
 from operators.task import Task
 from operators.window import Window
-from planner.copartitioning import check_keys_meet, check_table_meets
+from planner.copartitioning import check_keys_meet, check_streams_alike, check_table_meets
 from planner.errors import refuse
 from planner.folding import fold
 from planner.fuse import fuse, word
@@ -126,11 +126,16 @@ def list_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
 
 
 def size_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
-    """Count partitions: explicit, else as the table on the other side of a join has, else the largest input's."""
+    """Count partitions: explicit, else as the table on the other side of a join has, else the largest input's.
+
+    A pattern is as large as the largest stream that it stands for.
+    """
     sizes: dict[str, int] = {}
     for spec in graph.specs.values():
         if isinstance(spec, Input):
-            sizes[spec.stream] = partitions.get(spec.stream) or spec.partitions or 1
+            known = _known(plan, spec, partitions)
+            sizes[spec.stream] = partitions.get(spec.stream) or max([spec.partitions or 1, *known.values()])
+            check_streams_alike(graph, spec, known, sizes[spec.stream])
     stages = []
     for stage in plan.stages:
         size = max((sizes[name] for name in stage.inputs), default=1)
@@ -145,7 +150,7 @@ def size_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
             if spec.keyed:
                 check_keys_meet(graph, spec, sizes)
             if isinstance(spec, TableJoin):
-                check_table_meets(graph, spec, sizes, size)
+                check_table_meets(graph, spec, sizes)
     sized = tuple(replace(s, partitions=sizes.get(s.name, partitions.get(s.name, 1))) for s in plan.streams)
     return replace(plan, stages=tuple(stages), streams=sized)
 
@@ -361,6 +366,14 @@ def _readers(graph: Graph, stream: str, sources: Mapping[str, list[str]]) -> tup
         return tuple(child for id in sources[stream] for child in graph.children(id))
     repartitioning = stream.removeprefix(f"{graph.app}-")
     return tuple(graph.children(repartitioning)) if repartitioning in graph.specs and stream != repartitioning else ()
+
+
+def _known(plan: Plan, spec: Input, partitions: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes of the streams that a pattern stands for; none where its own is said, which is that of all."""
+    if not spec.is_pattern or spec.stream in partitions:
+        return {}
+    own = {stream.name for stream in plan.streams if stream.role not in ("input", "table")}
+    return {name: partitions[name] for name in sorted(partitions) if spec.matches(name) and name not in own}
 
 
 def _intermediate_size(plan: Plan, graph: Graph, spec: Spec, sizes: Mapping[str, int], largest: int) -> int:

@@ -17,6 +17,7 @@ from operators.table_join import TableContents, TableJoin
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import Task as TaskSpec
 from operators.window import Window
+from planner.copartitioning import check_streams_alike
 from planner.counting import exit_of
 from planner.errors import refuse
 from planner.graph import Graph
@@ -233,8 +234,11 @@ class _TaskBuilder:
         for id in stage.operators:
             spec = self.graph.specs[id]
             if isinstance(spec, Input):
-                for stream in bindings.streams_of(spec):
-                    partitions = bindings.partitions(stream)
+                counts = {stream: bindings.partitions(stream) for stream in bindings.streams_of(spec)}
+                if spec.is_pattern:
+                    read = self.assembly.plan.stream(spec.stream).partitions or 1
+                    check_streams_alike(self.graph, spec, counts, read)
+                for stream, partitions in counts.items():
                     if partitions > stage.partitions:
                         wrong = f"{partitions} partitions, and {stage.partitions} are read"
                         instead = f"partitions={partitions}, or start the app again"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +75,13 @@ class Bindings:
         if not spec.is_pattern or spec.stream in self.sources:
             return [spec.stream]
         found = self.environment.streams()
-        matching = (name for name in found if fnmatchcase(name, spec.stream) and not found[name].intermediate)
+        matching = (name for name in found if spec.matches(name) and not found[name].intermediate)
         return sorted(name for name in matching if name not in self._own)
 
     def partition_counts(self, graph: Graph) -> dict[str, int]:
-        """Return the partitions of every stream that exists already; raises PlanError where they contradict the app."""
+        """Return the partitions of every stream that can be read; raises PlanError where they contradict the app."""
         streams = self.environment.streams()
-        existing = {name: config.partitions for name, config in streams.items()}
+        existing = {name: config.partitions for name, config in streams.items() if not config.intermediate}
         for spec in graph.specs.values():
             if isinstance(spec, Input) and spec.stream not in self.sources:
                 for name in self.streams_of(spec):
@@ -91,9 +90,6 @@ class Bindings:
                 if spec.stream in streams and streams[spec.stream].intermediate:
                     wrong = f"{spec.stream!r} lies between the stages of an app, which removes what it has consumed"
                     raise refuse(spec, wrong, ".send_to(app.output(...)) there, and that output's name here")
-                if spec.is_pattern:
-                    each = (existing[name] for name in self.streams_of(spec))
-                    existing[spec.stream] = max([spec.partitions or 1, *each])
             for output in outputs_of(spec):
                 if output.stream not in self.sinks and output.stream in streams:
                     _check_config(output, streams[output.stream])

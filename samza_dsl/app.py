@@ -137,7 +137,8 @@ class App:
         """Read a stream, or all streams whose names match a pattern such as "orders-*".
 
         A stream that comes to match while the app runs is read within a second, from its start. There are as many tasks
-        as the largest stream has partitions at the start, or as `partitions` says, if some may come to have more.
+        as the largest stream has partitions at the start, or as `partitions` says, if some may come to have more; all
+        streams must have as many where an operator keeps state by key and no `partition_by` lies between.
         `value` is a type (read as JSON; str and bytes as such) or a serde. `key` is a type or serde, if records carry
         it, or a function of the value; without it messages have no key. `timestamp` gives the event time, as ms since
         the epoch or an aware datetime; without it, it is the record's. Records may be out of order by up to

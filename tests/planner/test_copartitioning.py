@@ -140,6 +140,80 @@ def test_a_table_in_one_partition_joined_with_what_is_repartitioned_here(app):
     app.plan()
 
 
+KEYS = ({"key": int}, {"key": abs, "partitioned_by_key": True})
+
+
+def keep_by_key(app, kind, key):
+    """Read a pattern, of which `kind` keeps state by `key`; what it is joined with has 8 partitions."""
+    orders = app.input("orders-*", value=int, **key).map(abs)
+    kept = orders.join(app.table("rows", value=int, partitions=8, **key), max) if kind == "table_join" else None
+    (kept or KEYED[kind](orders)).sink(print)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("kind", KEYED)
+def test_streams_of_unequal_sizes_under_one_pattern_where_equal_keys_must_meet(app, kind, key):
+    keep_by_key(app, kind, key)
+    blamed = rf"{kind} '{kind}-orders-_' at .*test_copartitioning.py:\d+: "
+    wrong = "'orders-*' reads 'orders-a' of 4 and 'orders-b' of 8 partitions, so equal keys do not meet"
+    with pytest.raises(PlanError) as refusal:
+        app.plan({"orders-a": 4, "orders-b": 8, "orders-c": 8, "returns": 3})
+    assert re.match(blamed + re.escape(wrong), str(refusal.value))
+    instead = "write instead: .partition_by(lambda value: ..., partitions=8) before it, or streams of equal sizes"
+    assert str(refusal.value).endswith(instead)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("counts", [{"orders-*": 8}, {"orders-a": 8, "orders-b": 8, "returns": 3}, {"orders-a": 8}])
+@pytest.mark.parametrize("kind", KEYED)
+def test_streams_of_equal_sizes_under_one_pattern(app, kind, counts, key):
+    keep_by_key(app, kind, key)
+    assert app.plan(counts).stream("orders-*").partitions == 8
+
+
+def test_streams_of_unequal_sizes_under_one_pattern_where_nothing_is_kept_by_key(app):
+    app.input("orders-*", value=int, key=int).send_to(app.output("copies", value=int))
+    assert app.plan({"orders-a": 4, "orders-b": 8}).stream("orders-*").partitions == 8
+
+
+def test_streams_of_unequal_sizes_under_one_pattern_that_are_repartitioned(app):
+    orders = app.input("orders-*", value=int, key=int, partitions=9)
+    orders.partition_by(abs).window(HOURLY, count()).sink(print)
+    assert app.plan({"orders-a": 4, "orders-b": 8}).stream("orders-*").partitions == 9
+
+
+def test_what_the_app_writes_is_not_read_by_its_pattern(app):
+    orders = app.input("orders-*", value=int, key=int)
+    orders.window(HOURLY, count()).send_to(app.output("orders-counted"))
+    assert app.plan({"orders-a": 4, "orders-counted": 8}).stream("orders-*").partitions == 4
+
+
+def test_more_partitions_said_of_a_pattern_than_its_streams_have_where_equal_keys_must_meet(app):
+    app.input("orders-*", value=int, key=int, partitions=9).window(HOURLY, count()).sink(print)
+    wrong = "9 partitions of 'orders-*' are read, and 'orders-a' has 4, so equal keys do not meet"
+    instead = "partitions=4 in app.input('orders-*'), or .partition_by(lambda value: ..., partitions=9) before it"
+    with pytest.raises(PlanError, match=re.escape(f"{wrong}; write instead: {instead}")):
+        app.plan({"orders-a": 4, "orders-b": 4})
+
+
+def test_unequal_streams_that_exist_at_the_start(app):
+    app.input("orders-*", value=int, key=int).window(HOURLY, count()).sink(print)
+    environment = MemoryEnvironment()
+    environment.create_stream("orders-between", StreamConfig(partitions=8, intermediate=True))
+    for number, stream in enumerate(("orders-a", "orders-b"), 1):
+        environment.create_stream(stream, StreamConfig(partitions=number))
+    with pytest.raises(PlanError, match="reads 'orders-a' of 1 and 'orders-b' of 2 partitions"):
+        app.run(environment)
+
+
+def test_a_table_of_as_many_partitions_as_another_stream_of_the_stage_has(app):
+    rows = app.table("rows", value=int, key=int, partitions=4)
+    wrong = "the stream has 2 partitions and the table 'rows' 4, so equal keys do not meet"
+    with refused(wrong, ".partition_by(..., key_type=..., partitions=4) before it, or broadcast=True", app):
+        joined = numbers_of(app, key=int, partitions=2).join(rows, max)  # here
+        joined.merge(app.input("others", value=int, key=int, partitions=4)).sink(print)
+
+
 @pytest.mark.parametrize("said", [{}, {"key": int}])
 def test_a_promise_about_a_key_that_is_no_function(app, said):
     wrong = "input(partitioned_by_key=True) is about a key that is a function"

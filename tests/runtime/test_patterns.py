@@ -137,6 +137,48 @@ def test_more_partitions_than_there_are_tasks_end_the_run_with_what_to_write(env
     assert sorted(seen(environment)) == ["1", "2"]
 
 
+def keeping(**how):
+    app = App("keeping")
+    orders = app.input("orders-*", value=int, key=int, **how)
+    orders.process(lambda value, context: [value]).send_to(app.output("seen", value=int, partitions=1))
+    return app
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_new_stream_of_another_size_ends_the_run_where_equal_keys_must_meet(environment, partitions):
+    write(environment, "orders-a", partitions=2)
+
+    async def story(run):
+        write(environment, "orders-b", partitions=2)
+        await rest(1_100)
+        await run.settled()
+        write(environment, "orders-c", partitions=partitions)
+        await rest(1_100)
+        await run.settled()
+
+    told = sorted([("orders-a", 2), ("orders-c", partitions)], key=lambda one: one[1])
+    first, second = (f"'{stream}' of {count}" for stream, count in told)
+    wrong = rf"process 'process-orders-_' at .*test_patterns.py:\d+: 'orders-\*' reads {first} and {second} partitions"
+    for run in (lambda: living(keeping(), environment, story), lambda: run_once(keeping(), environment)):
+        with pytest.raises(PlanError, match=wrong + r", so .*; write instead: .partition_by\("):
+            run()
+
+
+def test_the_first_stream_says_how_many_partitions_to_declare_where_equal_keys_must_meet(environment):
+    async def story(run):
+        write(environment, "orders-a", partitions=2)
+        await rest(1_100)
+        await run.settled()
+
+    wrong = (
+        r"1 partitions of 'orders-\*' are read, and 'orders-a' has 2, so .*; write instead: partitions=2 in app.input"
+    )
+    with pytest.raises(PlanError, match=wrong):
+        living(keeping(), environment, story)
+    environment.delete_stream("orders-a")
+    living(keeping(partitions=2), environment, story)
+
+
 def test_partitions_that_are_declared_are_kept_ready(environment):
     write(environment, "orders-a", 1, 25)
 
