@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
-from operators.base import Batch, Operator, Serde, Spec
+from operators.base import Batch, Operator, Serde, Spec, Store
 from operators.io import Input, Output, SendTo, Sink, Table
 from operators.partition_by import ByFunction, PartitionBy, hash_
 from operators.policies import DeadLetter
@@ -42,12 +44,14 @@ from runtime.folding import FoldingSegment
 from runtime.functions import Around, Functions
 from runtime.guard import Guard
 from runtime.inputs import Decoding, Reader
+from runtime.lane import Lane
 from runtime.outputs import Destination, Outputs
 from runtime.pace import Pace
 from runtime.serdes import Natural, Tagged, remembering
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
-from runtime.task import Lane, Task, Timer
+from runtime.stores.shared import SharedStore
+from runtime.task import Task, Timer
 from runtime.units import Units
 
 
@@ -155,6 +159,7 @@ class _TaskBuilder:
         self.functions = Functions(assembly.plan.app, number, specs, assembly.around, assembly.data)
         self.outputs = Outputs(number)
         self.stores: dict[str, Any] = {}
+        self.alone: AbstractContextManager[object] = RLock() if assembly.plan.options.threads else nullcontext()
 
     def build(self) -> Task:
         """Make the task."""
@@ -189,9 +194,8 @@ class _TaskBuilder:
         if self.assembly.locates(ids):
             columns |= {"offsets", "headers"}
         chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns))
-        guard = Guard(
-            chain, self.graph, [self.stores[id] for id in ids if id in self.stores], self.outputs, self.assembly.clock
-        )
+        stores = [self.stores[id] for id in ids if id in self.stores]
+        guard = Guard(chain, self.graph, stores, self.outputs, self.assembly.clock, self.alone)
         foldings = {} if asynchronous or not guard.together else chain.foldings
         readers = list(self._readers(stage, foldings))
         lane = Lane(chain, readers, guard, Pace(self.assembly.plan.options.batch_records))
@@ -299,7 +303,7 @@ class _TaskBuilder:
     def _awaited(self, id: str, spec: AsyncFlatMap) -> Exit:
         named = self.functions.by_operator[id]
         if spec.stateful:
-            return StatefulCalls(named, self._store(id, spec), self._decode_key(id), Tagged())
+            return StatefulCalls(named, self._shared_store(id, spec), self._decode_key(id), Tagged())
         return AwaitedExit(named["async_flat_map"])
 
     def _intermediate(self, id: str, spec: Any) -> Destination:
@@ -312,7 +316,7 @@ class _TaskBuilder:
         return Destination(stream, partitions, spec.value or Tagged(), key, by)
 
     def _task_exit(self, id: str, spec: TaskSpec) -> TaskExit:
-        store = self._store(id, spec)
+        store = self._shared_store(id, spec)
         return TaskExit(
             TaskOperator(store),
             self.outputs,
@@ -391,6 +395,11 @@ class _TaskBuilder:
                     environment, plan.app, id, self.number, kept.encode, kept.decode, plan.options.cache_entries
                 )
         return self.stores[id]
+
+    def _shared_store(self, id: str, spec: Spec) -> Store:
+        """Return a store as async functions use it, which stay on the event loop when their task is in a thread."""
+        store: Store = self._store(id, spec)
+        return SharedStore(store, self.alone) if self.assembly.plan.options.threads else store
 
     def _decode_key(self, id: str) -> Callable[[bytes], Any]:
         parent = self.graph.streams_into(id)

@@ -10,8 +10,9 @@ from planner.graph import Graph
 from runtime.bindings import Bindings, intermediate_of
 from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock
+from runtime.lane import Lane
 from runtime.systems.base import Append, Commit, Control
-from runtime.task import Lane, Task
+from runtime.task import Task
 
 SHARED = "outputs"
 """The checkpoint of what belongs to no task: the positions of bound outputs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -46,9 +47,18 @@ class Guard:
     """Runs work on a chain so that a record leaves all of its effects or none.
 
     Where every operator's policy is to fail, nothing needs taking back: the run ends, and its commit never comes.
+    `alone` is held meanwhile, so that who else reads a store never sees what may yet be taken back.
     """
 
-    def __init__(self, chain: Chain, graph: Graph, stores: Sequence[Any], outputs: Outputs, clock: Clock) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        graph: Graph,
+        stores: Sequence[Any],
+        outputs: Outputs,
+        clock: Clock,
+        alone: AbstractContextManager[object] | None = None,
+    ) -> None:
         self.chain = chain
         self.graph = graph
         self.skipped: Counter[str] = Counter()
@@ -57,6 +67,7 @@ class Guard:
         self._stores = stores
         self._outputs = outputs
         self._clock = clock
+        self._alone = alone or nullcontext()
         specs = [graph.specs[id] for id in chain.stage.operators]
         self.lenient = any(not _fails(spec.on_error) for spec in specs if not spec.source)
         self.together = not (self.lenient and chain.sinks)
@@ -64,6 +75,10 @@ class Guard:
 
     def attempt(self, work: Callable[[], None]) -> Failure | None:
         """Do work; where it fails take all of it back and return the failure."""
+        with self._alone:
+            return self._attempt(work)
+
+    def _attempt(self, work: Callable[[], None]) -> Failure | None:
         if not self.lenient:
             try:
                 work()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
+from functools import partial
 
 from operators.table_join import TableContents
 from planner.plan import Options
@@ -17,7 +18,8 @@ from runtime.errors import OperatorFailure
 from runtime.failures import Failure
 from runtime.guard import Guard
 from runtime.inputs import Reader, Taken
-from runtime.task import Lane, Task, place_of
+from runtime.lane import Lane
+from runtime.task import Task, place_of
 from runtime.workers import Watch
 
 POLL_MS = 50.0
@@ -138,19 +140,14 @@ class Loop:
         """Do one thing, if there is one to do."""
         moved = False
         for task in self.tasks:
-            if not task.busy and (task.in_flight or (task.firing and not (self.stopping and task.at_cut))):
-                moved = self._advance(task) or moved
-            if task.timers and not task.busy and not self.stopping:
-                moved = task.call_timers() or moved
+            if not task.busy and task.can_go_on and not (self.stopping and task.at_cut):
+                moved = self._work(task, task.advance) or moved
+            if task.timers and task.drained and task.timers_due and not self.stopping:
+                self._work(task, task.call_timers)
+                moved = True
         if self._is_commit_due() or self.stopping:
             return moved
         return self._feed_tables() or self._feed() or moved
-
-    def _advance(self, task: Task) -> bool:
-        if self._threads is not None and not task.in_flight and all(lane.units is None for lane in task.lanes):
-            self._work_in_thread(task, task.advance)
-            return True
-        return task.advance()
 
     def _feed_tables(self) -> bool:
         """Read tables on; at first they are read to what was their end when the run began."""
@@ -163,8 +160,8 @@ class Loop:
                     return True
         for task in self.tasks:
             for stream, (reader, _, _) in task.tables.items():
-                if not task.busy and task.drained and reader.ready():
-                    task.feed_table(stream, self._options.batch_records)
+                if task.drained and reader.ready():
+                    self._work(task, partial(task.feed_table, stream, self._options.batch_records))
                     return True
         return False
 
@@ -174,16 +171,12 @@ class Loop:
         if not self._begun:
             self._begun = True
             for task in self.tasks:
-                task.fire()  # what a commit has left due
+                self._work(task, task.fire)  # what a commit has left due
         choice = self._chooser.choose(_has_room)
         if choice is None:
             return False
         task, lane, reader = choice
-        limit = min(task.room(lane), self._options.batch_records)
-        if self._threads is not None and lane.units is None:
-            self._work_in_thread(task, lambda: task.feed(lane, reader, limit))
-        else:
-            task.feed(lane, reader, limit)
+        self._work(task, partial(task.feed, lane, reader, min(task.room(lane), self._options.batch_records)))
         return True
 
     def _discover(self) -> bool:
@@ -198,8 +191,10 @@ class Loop:
     def _look_after_threads(self) -> None:
         """Raise what a thread raised, or that one hangs."""
         for future in [done for done in self._working if done.done()]:
-            del self._working[future]
+            task = self._working.pop(future)
             future.result()
+            task.busy = False
+            task.start_calls()
         if self._watch is not None and self._working:
             threads = [task.thread for task in self._working.values() if task.thread]
             try:
@@ -208,17 +203,21 @@ class Loop:
                 self._working.clear()  # there is no waiting for a thread that hangs
                 raise
 
-    def _work_in_thread(self, task: Task, work: Callable[[], object]) -> None:
+    def _work(self, task: Task, work: Callable[[], object]) -> bool:
+        """Have work done in a task, in a thread where there are any; return whether there was something to do."""
+        if self._threads is None:
+            moved = bool(work())
+            task.start_calls()
+            return moved
         task.busy = True
         future = asyncio.get_running_loop().run_in_executor(self._threads, lambda: _as(task, work))
         self._working[future] = task
+        future.add_done_callback(self._worked)
+        return True
 
-        def done(future: asyncio.Future[None]) -> None:
-            task.busy = False
-            self.wake()
-            _ = future.cancelled() or future.exception()  # asked for: of two that fail at once only one is raised
-
-        future.add_done_callback(done)
+    def _worked(self, future: asyncio.Future[None]) -> None:
+        self.wake()
+        _ = future.cancelled() or future.exception()  # asked for: of two that fail at once only one is raised
 
     def _bootstrapped(self) -> bool:
         for reader, end in [*self._bootstraps.items()]:

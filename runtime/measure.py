@@ -9,9 +9,10 @@ from planner.counting import exit_of, is_alone, teller
 from planner.graph import Graph
 from runtime.clock import Clock
 from runtime.inputs import Reader
+from runtime.lane import Lane
 from runtime.loop import Loop
 from runtime.metrics import InputMetrics, OperatorMetrics, RunMetrics, StoreMetrics, TaskMetrics
-from runtime.task import Lane, Task
+from runtime.task import Task
 
 
 def measure(

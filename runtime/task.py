@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from typing import Any
 
 from operators.async_flat_map import StatefulCalls, keyed_messages
-from operators.base import MAX_TIMESTAMP, Batch, Slice
+from operators.base import Batch, Slice
 from operators.table_join import TableContents
 from planner.errors import PlanError
 from planner.plan import Options
@@ -22,51 +22,13 @@ from runtime.functions import Functions
 from runtime.guard import Emitted, Guard, Rows
 from runtime.in_flight import Entry
 from runtime.inputs import Malformed, Reader, Taken
+from runtime.lane import Explored, Lane
 from runtime.outputs import Outputs
-from runtime.pace import LONGEST_MS, Pace
+from runtime.pace import LONGEST_MS
 from runtime.units import Unit, Units, results_of, shares, stops_of
-
-MOST_FIRED = 10_000
-"""Panes and timers that fire at once."""
-
-Explored = tuple[list[tuple[str, Batch]], dict[int, Failure]]
-"""What reaches which exit, and the messages that fail, by number."""
 
 Track = Callable[[Sequence[int]], Iterable[tuple[Entry, ...]]]
 """Starts tracking messages, given where the units end that they go on in."""
-
-
-@dataclass
-class Lane:
-    """One stage's chain in a task, with its readers, its messages in flight, and the guard of their effects."""
-
-    chain: Chain
-    readers: list[Reader]
-    guard: Guard
-    pace: Pace
-    firing_pace: Pace = field(default_factory=lambda: Pace(MOST_FIRED))
-    units: Units | None = None
-    limit: int = 1
-    width: int = 1
-    most_rounds: int | None = None
-    one_at_a_time: bool = False
-    held_back: bool = False
-    explored: dict[Reader, Explored] = field(default_factory=dict)
-    task_exits: dict[str, TaskExit] = field(default_factory=dict)
-    patterns: frozenset[str] = frozenset()
-    """The inputs that may come to read more streams while they run, by id."""
-    find_readers: Callable[[], Iterable[Reader]] = tuple
-    """Returns readers of streams that match a pattern and are not read yet."""
-
-    @property
-    def repartitions(self) -> bool:
-        """Whether another stage hears of this one's watermark."""
-        return any(self.chain.graph.specs[id].repartitions for id in self.chain.stage.operators)
-
-    @property
-    def watermark(self) -> int:
-        """The minimum over the chain's inputs."""
-        return min((reader.watermark for reader in self.readers), default=MAX_TIMESTAMP)
 
 
 @dataclass
@@ -133,6 +95,25 @@ class Task:
     def drained(self) -> bool:
         """Whether nothing is in flight, fired or being worked on."""
         return not self.busy and self._firing is None and not self.in_flight
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether a call has returned, a message may take effect, or what is firing may fire on."""
+        if self._firing is not None and not self.in_flight:
+            return True
+        return any(lane.units.can_go_on for lane in self.lanes if lane.units is not None)
+
+    @property
+    def timers_due(self) -> list[Timer]:
+        """The functions of its own that are due."""
+        now = self._clock.elapsed_ms()
+        return [timer for timer in self.timers if timer.due_ms <= now]
+
+    def start_calls(self) -> None:
+        """Start the async calls that the last piece of work has asked for, on the event loop."""
+        for lane in self.lanes:
+            if lane.units is not None:
+                lane.units.start_calls()
 
     def begin(self) -> None:
         """Have the end of inputs told that ended before anything came."""
@@ -236,18 +217,14 @@ class Task:
         self.window_ms += self._clock.elapsed_ms() - started
         return self._firing is not None and self._paused and not self._is_full()
 
-    def call_timers(self) -> bool:
-        """Call the tasks' own timer functions that are due, if nothing is in flight; return whether one was called."""
-        now = self._clock.elapsed_ms()
-        due = [timer for timer in self.timers if timer.due_ms <= now]
-        if not due or not self.drained:
-            return False
+    def call_timers(self) -> None:
+        """Call the task's own functions that are due; nothing may be in flight."""
+        started = self._clock.elapsed_ms()
         self.touched = True
-        for timer in due:
+        for timer in self.timers_due:
             self._call_timer(timer)
             timer.due_ms = self._clock.elapsed_ms() + timer.interval_ms  # from its end: a slow one starves nothing
-        self.window_ms += self._clock.elapsed_ms() - now
-        return True
+        self.window_ms += self._clock.elapsed_ms() - started
 
     def _call_timer(self, timer: Timer) -> None:
         now_ms = self._clock.now_ms()
@@ -255,7 +232,7 @@ class Task:
         timer.guard.one(partial(work, Batch([])), Batch([None], timestamps=[now_ms]), Whence(timer.operator))
 
     def _is_due(self) -> bool:
-        if any(timer.due_ms <= self._clock.elapsed_ms() for timer in self.timers):
+        if self.timers and self.timers_due:
             return True
         return any(lane.chain.next_due() <= lane.watermark for lane in self.lanes if lane.chain.operators)
 

@@ -103,7 +103,8 @@ class Units:
         self._unapplied: dict[Unit, None] = {}
         self._by_key: dict[bytes, deque[Unit]] = {}
         self._ready: dict[Unit, None] = {}
-        self._returned: list[Unit] = []
+        self._returned: deque[tuple[str, Call]] = deque()
+        self._to_start: deque[tuple[str, Call]] = deque()
         self._messages = 0
         self._calls = 0
 
@@ -153,8 +154,34 @@ class Units:
                     continue
             self._start(unit)
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether a call has returned, or a message may take effect."""
+        ready = self._ready and (not self.chain.stage.ordered or self._sequence[0] in self._ready)
+        return bool(self._returned or ready)
+
+    def start_calls(self) -> None:
+        """Start the calls that were asked for since the last time; only this and `returned` are for the event loop."""
+        while self._to_start:
+            operator, call = self._to_start.popleft()
+            self.pools[operator].submit(call)
+
     def returned(self, operator: str, call: Call) -> None:
-        """Take note that a call is done; the next one of the same message and operator may start."""
+        """Be told that a call is done; a thread may be at work here."""
+        self._returned.append((operator, call))
+        self._wake()
+
+    def take_returned(self) -> list[Unit]:
+        """Return the messages whose calls are all done; what they came to is to be explored."""
+        done = []
+        while self._returned:
+            operator, call = self._returned.popleft()
+            if self._settled(operator, call):
+                done.append(call.unit)
+        return done
+
+    def _settled(self, operator: str, call: Call) -> bool:
+        """Take note that a call is done, and ask for the next one of its message; return whether none is left."""
         unit: Unit = call.unit
         unit.pending -= 1
         self._calls -= 1
@@ -168,15 +195,8 @@ class Units:
                 unit.calls.rotate(-place)
                 self._submit(unit)
                 unit.calls.rotate(place)
-                return
-        if not unit.pending:
-            self._returned.append(unit)
-            self._wake()
-
-    def take_returned(self) -> list[Unit]:
-        """Return the messages whose calls are all done; what they came to is to be explored."""
-        units, self._returned = self._returned, []
-        return units
+                break
+        return not unit.pending
 
     def settle(self, unit: Unit) -> None:
         """After exploring what its calls came to: make further calls, or be ready to be applied."""
@@ -218,7 +238,6 @@ class Units:
         """Start a message's calls; those that one operator makes for one key start one after the other."""
         if not unit.calls:
             self._ready[unit] = None
-            self._wake()
             return
         one_by_one = self.chain.stage.by_key and unit.key is not None
         begun: set[str] = set()
@@ -236,7 +255,7 @@ class Units:
         call = Call(unit, argument)
         unit.unsettled.append((operator, call, place))
         unit.pending += 1
-        self.pools[operator].submit(call)
+        self._to_start.append((operator, call))
 
 
 def _ends_within(calls: int, longest: int, width: int, rounds: int) -> bool:

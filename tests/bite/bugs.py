@@ -103,8 +103,11 @@ BUGS = (
     Bug(
         "a message is complete when its first call is",
         "runtime/units.py",
-        "        if not unit.pending:\n            self._returned.append(unit)\n",
-        "        if unit not in self._returned and unit in self._unapplied:\n            self._returned.append(unit)\n",
+        """            if self._settled(operator, call):
+""",
+        """            self._settled(operator, call)
+            if call.unit in self._unapplied and call.unit not in done:
+""",
     ),
     Bug(
         "what a process emits into an await does not hold its parent back",
@@ -193,10 +196,8 @@ BUGS = (
     Bug(
         "call timers by the wall clock",
         "runtime/task.py",
-        """        now = self._clock.elapsed_ms()
-        due = [timer""",
-        """        now = self._clock.now_ms() - 1_700_000_000_000
-        due = [timer""",
+        "        now = self._clock.elapsed_ms()\n        return [timer",
+        "        now = self._clock.now_ms() - 1_700_000_000_000\n        return [timer",
         Simulated("clock", 200),
     ),
     Bug(

@@ -1,5 +1,6 @@
 """Tasks with blocking functions in threads: side by side, in order within a task, and none may hang unnoticed."""
 
+import asyncio
 import gc
 import sqlite3
 import sys
@@ -7,12 +8,20 @@ import threading
 from operator import methodcaller
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planner.fuse import compile_segment, row_in
 from runtime.errors import OperatorFailure
+from runtime.run import Run
+from runtime.stores.memory import MemoryStore
+from runtime.stores.shared import SharedStore
+from runtime.systems.base import StreamConfig
+from runtime.systems.memory import MemoryEnvironment
 from runtime.workers import Watch
-from samza_dsl import App, Options, retry
+from samza_dsl import App, Options, count, dead_letter, every, retry, skip, tumbling
 from tests.real_time import run_in_real_time
+from tests.scale import scale
 
 ALONE_S = 20
 
@@ -152,3 +161,126 @@ def until_at(thread, row):
     """Wait until a thread is at a row of a fused function."""
     while (frame := sys._current_frames().get(thread.ident)) is None or row_in(frame) != row:
         pass
+
+
+def in_main_thread():
+    return threading.current_thread() is threading.main_thread()
+
+
+def test_what_blocks_beside_what_awaits_is_in_threads_too():
+    both = threading.Barrier(2, timeout=ALONE_S)
+    where = {}
+
+    def note(name, value):
+        where.setdefault(name, set()).add(in_main_thread())
+        return value
+
+    async def fetch(number, context):
+        note("async", number)
+        context.state = (context.state or 0) + 1
+        await asyncio.sleep(0)
+        return [number]
+
+    app = App("threads", Options(threads=2))
+    numbers = app.input("numbers", key=lambda n: n % 2, value=int, partitions=2, partitioned_by_key=True)
+    before = numbers.map(lambda n: (both.wait(), note("before", n))[1])
+    fetched = before.async_flat_map(fetch)
+    after = fetched.filter(lambda n: note("after", True))
+    after.sink(lambda n: note("sink", None))
+    after.send_to(app.output("out", value=int))
+    out = run_in_real_time(app, {"numbers": [[0, 2, 4], [1, 3, 5]]})["out"]
+    assert sorted(out) == [0, 1, 2, 3, 4, 5]
+    assert where == {"before": {False}, "async": {True}, "after": {False}, "sink": {False}}
+
+
+def test_a_timer_of_a_task_is_called_in_a_thread():
+    where = []
+
+    def at_end(context):
+        where.append(in_main_thread())
+        context.shutdown()
+
+    app = App("threads", Options(threads=1))
+    numbers = app.input("numbers", value=int)
+    app.task(numbers, lambda message, context: None, window=every(at_end, seconds=0.001), op_id="task")
+    environment = MemoryEnvironment()
+    environment.create_stream("numbers", StreamConfig(partitions=1))
+    asyncio.run(Run(app.graph(), app.options, app.around, environment).drive())
+    assert where == [False]
+
+
+@given(data=st.data())
+@settings(max_examples=scale(15, 60, 1_000))
+def test_threads_change_nothing_of_what_a_pipeline_comes_to(data):
+    numbers = data.draw(st.lists(st.integers(0, 40), max_size=60))
+    policy = data.draw(st.sampled_from([skip, dead_letter("bad"), retry(1, then=skip)]))
+    order = data.draw(st.sampled_from(["key", "partition"]))
+    parts = [[n for n in numbers if n % 4 % 3 == part] for part in range(3)]
+
+    def run(threads):
+        app = App("threads", Options(threads=threads, batch_records=7, commit_interval_ms=1))
+        source = app.input(
+            "numbers", key=lambda n: n % 4, value=int, timestamp=lambda n: n, partitions=3, partitioned_by_key=True
+        )
+        fetched = source.map(lambda n: (60 // (n - 3), n)[1], on_error=policy).async_flat_map(
+            counted if order == "key" else doubled, order=order, on_error=policy
+        )
+        fetched.process(summed, on_error=policy).send_to(app.output("sums"))
+        fetched.window(tumbling(milliseconds=10), count()).send_to(app.output("counts"))
+        return {name: sorted(map(repr, values)) for name, values in run_in_real_time(app, {"numbers": parts}).items()}
+
+    assert run(3) == run(0)
+
+
+async def counted(number, context):
+    context.state = (context.state or 0) + 1
+    for _ in range(number % 2):
+        await asyncio.sleep(0)
+    return [(number, context.state)][: 60 // (number - 5) and 2]
+
+
+async def doubled(number):
+    for _ in range(number % 3):
+        await asyncio.sleep(0)
+    return [(number, 0), (number, 1)]
+
+
+def summed(pair, context):
+    number, _ = pair
+    context.state = (context.state or 0) + number
+    return [(context.key, context.state, 60 // (number - 7))]
+
+
+def test_what_a_thread_may_yet_take_back_is_not_seen():
+    asked, written = threading.Event(), threading.Event()
+
+    class Alone:
+        lock = threading.RLock()
+
+        def __enter__(self):
+            asked.set()
+            return self.lock.acquire()
+
+        def __exit__(self, *error):
+            self.lock.release()
+
+    def write_and_take_back():
+        with Alone.lock:
+            store.savepoint()
+            store.put(b"key", "not to be seen")
+            written.set()
+            asked.wait(ALONE_S)
+            store.rollback()
+
+    store = MemoryStore("states")
+    shared = SharedStore(store, Alone())
+    thread = threading.Thread(target=write_and_take_back)
+    thread.start()
+    written.wait(ALONE_S)
+    assert shared.get(b"key") is None
+    assert list(shared.range()) == []
+    thread.join()
+    shared.put(b"key", "seen")
+    assert list(shared.range()) == [(b"key", "seen")]
+    shared.delete(b"key")
+    assert shared.get(b"key") is None
