@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.keyed_count import KeyedCount
+from benchmarks.read_write import ReadWrite4, ReadWrite5, ReadWrite6
+from benchmarks.running_count import DurableCount, RunningCount
 from benchmarks.stateless_chain import StatelessChain
+from benchmarks.word_count import WordCount
 from benchmarks.workload import Workload
 
-WORKLOADS: dict[str, type[Workload]] = {
-    kind.description.name: kind for kind in (StatelessChain, KeyedCount, EmbeddedLog)
-}
-"""All workloads by the name that issues and reports give them."""
+KINDS: tuple[type[Workload], ...] = (
+    StatelessChain,
+    KeyedCount,
+    RunningCount,
+    DurableCount,
+    WordCount,
+    EmbeddedLog,
+    ReadWrite4,
+    ReadWrite5,
+    ReadWrite6,
+)
+
+WORKLOADS: dict[str, type[Workload]] = {kind.description.name: kind for kind in KINDS}
+"""All workloads by the name that the tables give them."""

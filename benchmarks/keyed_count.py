@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from benchmarks.messages import DISORDER_MS, key_of, time_of, timed_messages
-from benchmarks.workload import Description
+from benchmarks.workload import Description, Workload
 from runtime.run import run_blocking
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
@@ -18,7 +17,7 @@ Counts = tuple[int, int, int, int]
 """Key, start and end of the window, and the count."""
 
 
-class KeyedCount:
+class KeyedCount(Workload):
     """1,000 keys, windows of 10 s, messages up to 1 s out of order; one in a thousand is late and dropped."""
 
     description = Description(
@@ -26,14 +25,11 @@ class KeyedCount:
         title="keyed tumbling event-time count, 1,000 keys, in memory",
         messages=1_000_000,
         quick_messages=60_000,
-        bar=1.5,
+        bar=1.0,
     )
 
-    def __init__(self, messages: int, scratch: Path) -> None:
+    def prepare(self, messages: int) -> None:
         self.messages = timed_messages(messages)
-
-    def ready(self) -> None:
-        pass
 
     def baseline(self) -> list[Counts]:
         panes: list[Counts] = []

@@ -19,7 +19,7 @@ import msgspec
 
 from benchmarks import WORKLOADS
 from benchmarks.memory import growth_mib
-from benchmarks.workload import Workload
+from benchmarks.workload import COMMIT_EVERY, Workload
 
 SIDES = ("baseline", "ours")
 
@@ -28,16 +28,19 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """Medians over all pairs; `low` and `high` are the smallest and the largest of their ratios.
 
     `cpu_ratio` is of the processor's time, all threads together: on a busy machine it tells more than the clock.
+    `ratio_inlined` is to the loop with everything inlined by hand, where there is one.
     """
 
     workload: str
     title: str
     messages: int
+    commit_every: int | None
     pairs: int
     ratio: float
     low: float
     high: float
     cpu_ratio: float
+    ratio_inlined: float | None = None
     bar: float
     passed: bool
     baseline_s: float
@@ -61,29 +64,35 @@ class Ran(NamedTuple):
 
 def measure(workload: Workload, messages: int, pairs: int) -> Measurement:
     """Time `pairs` pairs; raises Differs when a run came to something else than the first baseline."""
+    sides = {side: run for side in ("baseline", "baseline_inlined", "ours") if (run := getattr(workload, side))}
     expected = _run(workload, workload.baseline)
     _checked(workload, _run(workload, workload.ours), expected)  # one that does not count: what is lazy is done now
-    ran: dict[str, list[Ran]] = {side: [] for side in SIDES}
+    ran: dict[str, list[Ran]] = {side: [] for side in sides}
     for _ in range(pairs):
-        for side in SIDES:
-            ran[side].append(_checked(workload, _run(workload, getattr(workload, side)), expected))
-    both = list(zip(ran["baseline"], ran["ours"], strict=True))
-    ratios = sorted(ours.seconds / baseline.seconds for baseline, ours in both)
+        for side, run in sides.items():
+            ran[side].append(_checked(workload, _run(workload, run), expected))
+    ratios = _ratios(ran, "baseline")
     ratio, bar = median(ratios), workload.description.bar
     return Measurement(
         workload=workload.description.name,
         title=workload.description.title,
         messages=messages,
+        commit_every=workload.commit_every if workload.description.durable else None,
         pairs=pairs,
         ratio=round(ratio, 3),
-        low=round(ratios[0], 3),
-        high=round(ratios[-1], 3),
-        cpu_ratio=round(median(ours.cpu_seconds / baseline.cpu_seconds for baseline, ours in both), 3),
+        low=round(min(ratios), 3),
+        high=round(max(ratios), 3),
+        cpu_ratio=round(median(_ratios(ran, "baseline", "cpu_seconds")), 3),
+        ratio_inlined=round(median(_ratios(ran, "baseline_inlined")), 3) if "baseline_inlined" in ran else None,
         bar=bar,
         passed=ratio <= bar,
         baseline_s=round(median(one.seconds for one in ran["baseline"]), 4),
         ours_s=round(median(one.seconds for one in ran["ours"]), 4),
     )
+
+
+def _ratios(ran: dict[str, list[Ran]], side: str, of: str = "seconds") -> list[float]:
+    return [getattr(ours, of) / getattr(theirs, of) for theirs, ours in zip(ran[side], ran["ours"], strict=True)]
 
 
 def _run(workload: Workload, side: Callable[[], Any]) -> Ran:
@@ -120,13 +129,14 @@ def main() -> None:
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--messages", type=int)
+    parser.add_argument("--commit-every", type=int, default=COMMIT_EVERY)
     parser.add_argument("--memory", choices=SIDES)
     parser.add_argument("--profile", action="store_true")
     said = parser.parse_args()
     kind = WORKLOADS[said.workload]
     messages = said.messages or kind.description.messages
     with TemporaryDirectory(prefix="samza-dsl-benchmark-") as scratch:
-        workload = kind(messages, Path(scratch))
+        workload = kind(messages, Path(scratch), said.commit_every)
         if said.memory:
             workload.ready()
             print(msgspec.json.encode(growth_mib(getattr(workload, said.memory))).decode())

@@ -5,12 +5,25 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from msgspec import Struct
+
+from samza_dsl import ProcessContext
+
 Message = dict[str, Any]
 
 KEYS = 1_000
+SPREAD_KEYS = 100_000
+WORDS = 5_000
 LATE_MS = 30_000
 DISORDER_MS = 1_000
 """How far a message is behind at most, unless it is late."""
+
+
+class Padded(Struct):
+    """The message of the paper's ReadWrite and ReadOnly jobs."""
+
+    id: int
+    padding: str
 
 
 def plain_messages(count: int) -> list[Message]:
@@ -25,6 +38,23 @@ def timed_messages(count: int) -> list[Message]:
         {"id": number, "at": number - (LATE_MS if number % 1_000 == 999 else number * 7_919 % DISORDER_MS)}
         for number in range(count)
     ]
+
+
+def padded_messages(count: int, most: int, padding: int) -> list[Padded]:
+    """Make messages with random ids from 1 to `most`."""
+    draw = Random(42)
+    letters = draw.choices("abcdefghijklmnop", k=2 * padding)
+    return [
+        Padded(draw.randint(1, most), "".join(letters[number % padding : number % padding + padding]))
+        for number in range(count)
+    ]
+
+
+def lines(count: int) -> list[str]:
+    """Make lines of ten words each, out of 5,000."""
+    draw = Random(7)
+    words = [f"word{number}" for number in range(WORDS)]
+    return [" ".join(draw.choices(words, k=10)) for _ in range(count)]
 
 
 def is_large(message: Message) -> bool:
@@ -49,3 +79,33 @@ def key_of(message: Message) -> int:
 
 def time_of(message: Message) -> int:
     return message["at"]
+
+
+def spread_key_of(message: Message) -> int:
+    return message["id"] * 7_919 % SPREAD_KEYS
+
+
+def id_of(message: Padded) -> int:
+    return message.id
+
+
+def words_of(line: str) -> list[str]:
+    return line.split()
+
+
+def itself(word: str) -> str:
+    return word
+
+
+def increased(count: int | None) -> int:
+    return (count or 0) + 1
+
+
+def to_count(key: Any, count: int) -> tuple[Any, int]:
+    return key, count
+
+
+def count_up(message: Any, context: ProcessContext[Any, int]) -> tuple[tuple[Any, int]]:
+    """Do in a pipeline what the hand loops do with `increased` and `to_count`."""
+    context.state = count = increased(context.state)
+    return (to_count(context.key, count),)

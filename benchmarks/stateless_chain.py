@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from benchmarks.messages import is_large, is_wanted, plain_messages, to_pair, weigh
-from benchmarks.workload import Description
+from benchmarks.workload import Description, Workload
 from runtime.run import run_blocking
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
@@ -14,7 +12,7 @@ from samza_dsl import App
 Pairs = list[tuple[int, float]]
 
 
-class StatelessChain:
+class StatelessChain(Workload):
     """filter → map → filter → map, from a list of dicts to a list of tuples."""
 
     description = Description(
@@ -22,14 +20,11 @@ class StatelessChain:
         title="stateless filter→map→filter→map, dicts in memory",
         messages=1_000_000,
         quick_messages=3_000,
-        bar=1.3,
+        bar=1.0,
     )
 
-    def __init__(self, messages: int, scratch: Path) -> None:
+    def prepare(self, messages: int) -> None:
         self.messages = plain_messages(messages)
-
-    def ready(self) -> None:
-        pass
 
     def baseline(self) -> Pairs:
         pairs: Pairs = []

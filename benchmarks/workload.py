@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
+
+COMMIT_EVERY = 10_000
+"""After how many messages both sides of a durable workload commit."""
 
 
 @dataclass(frozen=True)
@@ -16,27 +21,42 @@ class Description:
     messages: int
     quick_messages: int
     bar: float
+    pairs: int = 7
+    durable: bool = False
 
 
-class Workload(Protocol):
-    """One workload with its input made; `messages` says how much of it, `scratch` where it may write files.
+class Workload(ABC):
+    """One workload with its input made: how much of it, where it may write files, and how often both sides commit.
 
-    Only `baseline` and `ours` are timed. Each begins with the input in place and all modules imported, and returns
-    when everything is written: ours builds, plans, starts, drives and closes the application in that time.
+    Only `baseline`, `baseline_inlined` and `ours` are timed. Each begins with the input in place and all modules
+    imported, and returns when everything is written: ours builds, plans, starts, drives and closes the application in
+    that time.
     """
 
     description: ClassVar[Description]
+    baseline_inlined: Callable[[], Any] | None = None
+    """The hand loop with everything inlined, and state in a dict until the commit, where there is such a loop."""
 
-    def __init__(self, messages: int, scratch: Path) -> None: ...
+    def __init__(self, messages: int, scratch: Path, commit_every: int = COMMIT_EVERY) -> None:
+        self.scratch = scratch
+        self.commit_every = commit_every
+        self.prepare(messages)
 
-    def ready(self) -> None:
+    @abstractmethod
+    def prepare(self, messages: int) -> None:
+        """Make the input."""
+
+    def ready(self) -> None:  # noqa: B027  (most have nothing to do here)
         """Put things in place for one run."""
 
+    @abstractmethod
     def baseline(self) -> Any:
         """Run the loop that a good engineer writes by hand in 15 minutes; it calls the pipeline's functions."""
 
+    @abstractmethod
     def ours(self) -> Any:
         """Run the pipeline."""
 
+    @abstractmethod
     def outcome(self, result: Any) -> list[Any]:
         """Return what a run came to, in a form that is equal where the runs did the same."""

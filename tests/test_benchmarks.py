@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import WORKLOADS
 from benchmarks.measure import Differs, measure
+from runtime.commit import Committer
 
 FIGURES = {"ratio", "low", "high", "cpu_ratio", "bar", "baseline_s", "ours_s"}
 
@@ -22,6 +23,7 @@ def test_a_quick_run_of_all_workloads_writes_its_figures(tmp_path):
     assert [one["workload"] for one in figures] == list(WORKLOADS)
     for one in figures:
         assert all(type(one[name]) is float and one[name] > 0 for name in FIGURES)
+        assert one["ratio_inlined"] is None or one["ratio_inlined"] > 0
         assert one["low"] <= one["ratio"] <= one["high"]
         assert one["passed"] is (one["ratio"] <= one["bar"])
         assert (one["messages"], one["pairs"]) == (WORKLOADS[one["workload"]].description.quick_messages, 1)
@@ -45,6 +47,34 @@ def test_no_time_counts_where_results_differ(tmp_path):
 
     with pytest.raises(Differs, match=r"B1: 6[0-9] results"):
         measure(Wrong(100, tmp_path), 100, 1)
+
+
+DURABLE = [name for name, kind in WORKLOADS.items() if kind.description.durable]
+
+
+@pytest.mark.parametrize("name", DURABLE)
+@pytest.mark.parametrize("commit_every", [1_000, 10_000])
+def test_ours_commits_as_often_as_was_said(name, commit_every, tmp_path, monkeypatch):
+    positions = []
+    done = Committer.done
+
+    def noted(self, commit, tasks):
+        done(self, commit, tasks)
+        offsets = [place.offset for checkpoint in commit.checkpoints.values() for place in checkpoint.positions]
+        positions.append(max(offsets, default=0))
+
+    monkeypatch.setattr(Committer, "done", noted)
+    workload = WORKLOADS[name](4 * commit_every, tmp_path, commit_every)
+    workload.ready()
+    workload.ours()
+    assert len(positions) in (4, 5)  # the end of a stream may be committed by itself
+    assert all(abs(at - commit_every * number) <= commit_every / 10 for number, at in enumerate(positions[:4], 1))
+
+
+def test_the_memory_of_a_side_is_measured():
+    command = [sys.executable, "-m", "benchmarks.measure", "B1", "--messages", "3000", "--memory", "ours"]
+    shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
+    assert json.loads(shown.stdout) is None or json.loads(shown.stdout) >= 0
 
 
 def test_an_unknown_workload_is_refused():

@@ -1,0 +1,52 @@
+"""B5: the word count, through a repartitioning by word."""
+
+from __future__ import annotations
+
+from benchmarks.messages import count_up, increased, itself, lines, to_count, words_of
+from benchmarks.workload import Description, Workload
+from runtime.run import run_blocking
+from runtime.systems.lists import ListSink, ListSource
+from runtime.systems.memory import MemoryEnvironment
+from samza_dsl import App
+
+Counts = list[tuple[str, int]]
+
+
+class WordCount(Workload):
+    """Lines of ten words, and a running count for every word of them."""
+
+    description = Description(
+        name="B5",
+        title="word count through a partition_by, 10 words a line, in memory",
+        messages=200_000,
+        quick_messages=2_000,
+        bar=1.3,
+        pairs=5,
+    )
+
+    def prepare(self, messages: int) -> None:
+        self.lines = lines(messages)
+        self.times = [0] * messages  # records carry a time, as all that are stored do
+
+    def baseline(self) -> Counts:
+        results: Counts = []
+        append = results.append
+        counts: dict[str, int] = {}
+        for line in self.lines:
+            for word in words_of(line):
+                key = itself(word)
+                counts[key] = count = increased(counts.get(key))
+                append(to_count(key, count))
+        return results
+
+    def ours(self) -> Counts:
+        app = App("word-count")
+        words = app.input("lines").flat_map(words_of).partition_by(itself, op_id="by-word")
+        words.process(count_up, store="memory", op_id="counting").send_to(app.output("counts"))
+        sink = ListSink()
+        bind = {"lines": ListSource(self.lines, self.times), "counts": sink}
+        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind)
+        return sink.values
+
+    def outcome(self, result: Counts) -> Counts:
+        return result
