@@ -122,6 +122,6 @@ def test_at_least_once_loses_nothing_that_is_in_flight_below_a_stateful_operator
 @settings(max_examples=scale(20, 200, 5_000))
 def test_a_firing_that_commits_and_crashes_cut_comes_to_what_an_undisturbed_one_does(kinds, data, most, crashes):
     world = data.draw(worlds(kinds))
-    with patch("runtime.task.MOST_FIRED", most):
+    with patch("runtime.lane.MOST_FIRED", most):
         world.run(crashes)
     world.outcome.check_end()
