@@ -222,13 +222,7 @@ def aggregate(into: Callable[..., R], **parts: Aggregation[V, Any]) -> Aggregati
             raise mistake(f"aggregate({name}=...) got {part!r}, which is no aggregation", f"{name}=count()")
     if not takes(into, 0, parts):
         raise mistake(f"aggregate(...) can't make a {into!r} of {', '.join(parts)}", "the names that it takes")
-    gather = _ByName(into, tuple(parts))
-
-    def remake(ready: Ready) -> Aggregation[V, R]:
-        made = {name: part.made_of(ready) for name, part in parts.items()}
-        return _side_by_side(made, gather if _is_class(into) else ready(gather))
-
-    return replace(_side_by_side(parts, gather), remake=remake)
+    return _side_by_side(parts, _ByName(into, tuple(parts)))
 
 
 def over(aggregation: Aggregation[V, R], values: list[V]) -> R:
@@ -316,6 +310,11 @@ def _is_class(function: Any) -> bool:
 
 def _side_by_side(parts: Mapping[str, Aggregation[V, Any]], gather: Callable[..., R]) -> Aggregation[V, R]:
     each = tuple(parts.values())
+
+    def remake(ready: Ready) -> Aggregation[V, R]:
+        made = {name: part.made_of(ready) for name, part in parts.items()}
+        return _side_by_side(made, gather if _is_class(getattr(gather, "function", None)) else ready(gather))
+
     return Aggregation(
         ", ".join(f"{name}={part}" for name, part in parts.items()),
         lambda: tuple(part.init() for part in each),
@@ -323,6 +322,7 @@ def _side_by_side(parts: Mapping[str, Aggregation[V, Any]], gather: Callable[...
         lambda a, b: tuple(part.merge(one, other) for part, one, other in zip(each, a, b, strict=True)),
         lambda state: gather(*(part.finish(one) for part, one in zip(each, state, strict=True))),
         order_sensitive=any(part.order_sensitive for part in each),
+        remake=remake,
     )
 
 

@@ -87,6 +87,7 @@ class StatefulCalls:
     ) -> None:
         self.function = functions["async_flat_map"]
         self.init = functions.get("init")
+        self.calls = ["init"] if self.init is not None else []
         self.store = store
         self.decode_key = decode_key
         self.serde = serde

@@ -153,6 +153,8 @@ def callable_unopened(function: Callable[..., Any]) -> Callable[..., Any]:
 def _shape(value: Any) -> str:
     if type(value) is tuple:
         return f"({', '.join(map(_shape, value))})"
+    if inspect.iscoroutine(value):
+        value.close()  # the run tells of it, at the first call there
     return "None" if value is None else type(value).__qualname__
 
 

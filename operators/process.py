@@ -83,6 +83,7 @@ class ProcessOperator:
         self.on_timer: Callable[..., Any] = functions.get("on_timer", _no_timer)
         self._has_timers = "on_timer" in functions
         self.init = functions.get("init")
+        self.calls = ["on_message", "on_timer", *(["init"] if self.init is not None else [])]
         self.store = store
         self.decode_key = decode_key
         self._due = self._first_due()

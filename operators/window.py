@@ -121,6 +121,8 @@ class WindowOperator:
     fires between two commits never touches the store.
     """
 
+    calls = ("aggregation",)
+
     def __init__(
         self,
         spec: Window,

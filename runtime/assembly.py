@@ -40,6 +40,7 @@ from runtime.exits import (
     TaskExit,
     operator_of,
 )
+from runtime.first_call import check_kept
 from runtime.folding import FoldingSegment
 from runtime.functions import Around, Functions
 from runtime.guard import Guard
@@ -109,17 +110,19 @@ class Assembly:
         named = functions.by_operator[spec.op_id or ""]
         source = self.bindings.sources.get(stream)
         key = spec.key if spec.key is not None else Tagged() if spec.key_of else None
+        decoding = Decoding(
+            value=source.serde(spec.value) if source is not None else spec.value,
+            key=key,
+            key_of=named.get("key"),
+            timestamp_of=named.get("timestamp"),
+            stamped=self._needs_event_time(spec),
+            tombstones=isinstance(spec, Table),
+            located=self.locates(self.graph.below(spec.op_id or "")),
+        )
+        check_kept(spec, decoding)
         return Reader(
             self.bindings.origin(stream, partition),
-            Decoding(
-                value=source.serde(spec.value) if source is not None else spec.value,
-                key=key,
-                key_of=named.get("key"),
-                timestamp_of=named.get("timestamp"),
-                stamped=self._needs_event_time(spec),
-                tombstones=isinstance(spec, Table),
-                located=self.locates(self.graph.below(spec.op_id or "")),
-            ),
+            decoding,
             entry=spec.op_id or "",
             position=_position(checkpoint, stream, partition),
             disorder_ms=spec.max_disorder_ms,

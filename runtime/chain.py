@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from operators.base import Batch, Operator
-from operators.process import ProcessOperator
 from planner.errors import PlanError
 from planner.fuse import Segment, compile_segment, fuse
 from planner.graph import Graph
 from planner.plan import SegmentPlan, StagePlan
-from runtime.exits import SinkExit, StatefulExit, TaskExit
+from runtime.exits import SinkExit, StatefulExit
 from runtime.failures import Failure, Whence, locate, row_of, trace_into
 from runtime.first_call import check_fused, check_kept
 from runtime.folding import Folded, FoldingSegment
@@ -123,14 +122,9 @@ class Chain:
         self.operators = operators
         self.sinks = {id: exit for id, exit in exits.items() if isinstance(exit, SinkExit)}
         self.counts = Counts()
-        for id, sink in self.sinks.items():
-            check_kept(graph.specs[id], sink, "function")
-        for id, operator in operators.items():
-            if isinstance(operator, ProcessOperator):
-                check_kept(graph.specs[id], operator, "on_message", "on_timer")
-        for id, exit in exits.items():
-            if isinstance(exit, TaskExit):
-                check_kept(graph.specs[id], exit, *exit.plain)
+        for id, holder in (*exits.items(), *operators.items()):
+            if hasattr(holder, "calls"):
+                check_kept(graph.specs[id], holder)
         self.segments = {plan.entry: FusedSegment(plan, graph, functions, columns) for plan in stage.segments}
         self.lines = {file: lines for segment in self.segments.values() for file, lines in segment.lines.items()}
         self.foldings = {
@@ -195,6 +189,8 @@ class Chain:
             self.counts.leave(exit, len(groups) + len(late))
             try:
                 cast(StatefulExit, self.exits[exit]).fold(groups, late)
+            except PlanError:
+                raise
             except Exception as error:
                 raise Failure(self.first_operator[exit], error) from error
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from operators.base import Batch, Operator
 from operators.io import Output
+from operators.partition_by import ByFunction
 from operators.process import ProcessOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.window import Groups, WindowOperator
@@ -40,14 +42,25 @@ class PartitionByExit:
     def __init__(self, outputs: Outputs, to: Destination, key_of: Callable[[Any], Any]) -> None:
         self._outputs = outputs
         self._to = to
-        self._key_of = key_of
+        self.key_of = key_of
+        self.calls = ["key_of", "by"] if isinstance(to.by, ByFunction) else ["key_of"]
         assert to.key is not None
         self._encode_keys = KeyColumn(to.key).encode
+
+    @property
+    def by(self) -> Callable[[Any, int], int]:
+        """The user's own choice of partition."""
+        assert isinstance(self._to.by, ByFunction)
+        return self._to.by.function
+
+    @by.setter
+    def by(self, function: Callable[[Any, int], int]) -> None:
+        self._to = replace(self._to, by=ByFunction(function))
 
     def take(self, batch: Batch) -> None:
         """Write."""
         to = self._to
-        keys = list(map(self._key_of, batch.values))
+        keys = list(map(self.key_of, batch.values))
         encoded = Batch(encode_all(to.value, batch.values), self._encode_keys(keys), batch.timestamps, batch.stamps)
         self._outputs.route(to, encoded, keys)
 
@@ -68,6 +81,8 @@ class BroadcastExit:
 
 class SinkExit:
     """Calls the user's function, once all other effects of the same records have succeeded."""
+
+    calls = ("function",)
 
     def __init__(self, function: Callable[[Any], object]) -> None:
         self.function = function
@@ -179,7 +194,7 @@ class TaskExit:
         self._source = source
 
     @property
-    def plain(self) -> list[str]:
+    def calls(self) -> list[str]:
         """The names of the functions that nobody awaits."""
         named = {"process": self._form != "async", "window": self.window is not None}
         return [name for name, is_called in named.items() if is_called]

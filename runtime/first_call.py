@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from operators.aggregations import Aggregation
 from operators.base import Spec
 from planner.errors import refuse
 from planner.fuse import Segment, bound
@@ -32,10 +33,31 @@ def checked_once(spec: Spec, function: Callable[..., Any], settle: Callable[[Cal
     return call
 
 
-def check_kept(spec: Spec, holder: object, *names: str) -> None:
-    """Have the first result of each function that `holder` keeps under a name checked; it is then called directly."""
-    for name in names:
-        setattr(holder, name, checked_once(spec, getattr(holder, name), partial(setattr, holder, name)))
+def check_kept(spec: Spec, holder: Any) -> None:
+    """Have the first result of each function that `holder` keeps, under the names in its `calls`, checked.
+
+    It is then called directly.
+    """
+    for name in holder.calls:
+        kept = getattr(holder, name)
+        if isinstance(kept, Aggregation):
+            _check_aggregation(spec, holder, name, kept)
+        else:
+            setattr(holder, name, checked_once(spec, kept, partial(setattr, holder, name)))
+
+
+def _check_aggregation(spec: Spec, holder: Any, name: str, aggregation: Aggregation[Any, Any]) -> None:
+    """Have `holder` keep an aggregation of checked functions, and another one whenever one of these is settled."""
+    settled: list[Callable[..., Any]] = []
+
+    def ready(function: Callable[..., Any]) -> Any:
+        return function if any(one is function for one in settled) else checked_once(spec, function, settle)
+
+    def settle(function: Callable[..., Any]) -> None:
+        settled.append(function)
+        setattr(holder, name, aggregation.made_of(ready))
+
+    setattr(holder, name, aggregation.made_of(ready))
 
 
 def check_fused(segment: Segment, graph: Graph) -> None:

@@ -29,7 +29,7 @@ class Origin:
     version: Callable[[], int]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Decoding:
     """How raw records become columns; `trusted` bytes are our own, of an intermediate stream.
 
@@ -44,6 +44,11 @@ class Decoding:
     trusted: bool = False
     tombstones: bool = False
     located: bool = False
+
+    @property
+    def calls(self) -> list[str]:
+        """The names of the user's functions."""
+        return [name for name in ("key_of", "timestamp_of") if getattr(self, name) is not None]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,30 @@
 """A function that turns out to return coroutines: the run ends, with what its author is told while building."""
 
 import gc
+import inspect
 import warnings
 
 import pytest
 
+from operators.aggregations import Aggregation
+from operators.base import Spec
 from planner.errors import PlanError
-from samza_dsl import App, every, skip, testing
+from samza_dsl import (
+    App,
+    Options,
+    aggregate,
+    count,
+    every,
+    fold,
+    maximum,
+    mean,
+    minimum,
+    skip,
+    testing,
+    top_k,
+    total,
+    tumbling,
+)
 
 
 async def later(value):
@@ -81,13 +99,140 @@ def test_a_timer_of_a_task_that_returns_a_coroutine_is_told():
         run.advance_time(seconds=2)
 
 
-def test_functions_of_a_join_are_checked_as_well():
+def rows_of(app, key=lambda n: n, **said):
+    return app.table("rows", value=int, key=key, **said)
+
+
+def numbers_of(app, key=lambda n: n, timestamp=lambda n: n, **said):
+    return app.input("numbers", value=int, key=key, timestamp=timestamp, **said)
+
+
+def partitioned(numbers, key, **said):
+    return numbers.partition_by(key, partitions=2, op_id="it", **said).process(lambda n, context: [n]).sink(print)
+
+
+async def remember(value, context):
+    return [value, context.state]
+
+
+def process(app, *functions, **said):
+    return numbers_of(app).process(*functions, op_id="it", **said).sink(print)
+
+
+def windowed(numbers, aggregation):
+    return numbers.window(tumbling(seconds=1), aggregation, op_id="it").sink(print)
+
+
+PLACES = {
+    ("input", "key"): lambda app, how: windowed(numbers_of(app, lambda n: later(n), **how), count()),
+    ("input", "timestamp"): lambda app, how: windowed(numbers_of(app, timestamp=lambda n: later(n), **how), count()),
+    ("table", "key"): lambda app, how: numbers_of(app).join(rows_of(app, lambda n: later(n), **how), max).sink(print),
+    ("table", "broadcast key"): lambda app, how: (
+        numbers_of(app).join(rows_of(app, lambda n: later(n), broadcast=True, **how), max, on=lambda n: n).sink(print)
+    ),
+    ("filter", "filter"): lambda app, how: OPERATORS["filter"](numbers_of(app), **how),
+    ("map", "map"): lambda app, how: OPERATORS["map"](numbers_of(app), **how),
+    ("flat_map", "flat_map"): lambda app, how: OPERATORS["flat_map"](numbers_of(app), **how),
+    ("branch", "branch"): lambda app, how: OPERATORS["branch"](numbers_of(app), **how),
+    ("sink", "sink"): lambda app, how: OPERATORS["sink"](numbers_of(app), **how),
+    ("table_join", "join"): lambda app, how: (
+        numbers_of(app).join(rows_of(app), lambda n, row: later(n), op_id="it", **how).sink(print)
+    ),
+    ("table_join", "on"): lambda app, how: (
+        numbers_of(app).join(rows_of(app, broadcast=True), max, on=lambda n: later(n), op_id="it", **how).sink(print)
+    ),
+    ("partition_by", "key"): lambda app, how: partitioned(numbers_of(app), lambda n: later(n), **how),
+    ("partition_by", "by"): lambda app, how: partitioned(numbers_of(app), abs, by=lambda n, of: later(n), **how),
+    ("window", "aggregation"): lambda app, how: windowed(numbers_of(app), mean(lambda n: later(n))),
+    ("process", "on_message"): lambda app, how: process(app, lambda n, context: later(n), **how),
+    ("process", "on_timer"): lambda app, how: process(app, set_a_timer, on_timer=later_at, **how),
+    ("process", "init"): lambda app, how: process(
+        app, lambda n, context: [context.state], init=lambda: later(0), **how
+    ),
+    ("async_flat_map", "init"): lambda app, how: (
+        numbers_of(app).async_flat_map(remember, init=lambda: later(0), op_id="it", **how).sink(print)
+    ),
+    ("task", "process"): lambda app, how: tasks(app, numbers_of(app), process=lambda n, context: later(n), **how),
+    ("task", "window"): lambda app, how: tasks(
+        app, numbers_of(app), window=every(lambda context: later(context), seconds=0.001), **how
+    ),
+}
+AWAITED = {("async_flat_map", "async_flat_map")}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=" ".join)
+@pytest.mark.parametrize("how", [{}, {"on_error": skip}], ids=["fail", "skip"])
+def test_wherever_a_function_is_given_its_first_coroutine_ends_the_run(place, how):
     app = App("awaiting")
-    rows = app.table("rows", value=int, key=lambda n: n, broadcast=True)
-    numbers = app.input("numbers", value=int)
-    numbers.join(rows, lambda n, row: later(n), on=lambda n: n, op_id="it").sink(print)
-    with pytest.raises(PlanError, match=r"'it' at .* got a function that returns a coroutine"):
-        testing.run(app, {"numbers": [1], "rows": [1]})
+    PLACES[place](app, how)
+    wrong = rf"{place[0]} '\w+' at .*test_first_call.py:\d+: {place[0]}\(...\) got a function that returns a coroutine"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PlanError, match=wrong), testing.running(app) as run:
+            _run_one_second(app, run)
+        gc.collect()
+
+
+def _run_one_second(app, run):
+    for stream in ("rows", "numbers"):
+        if stream in app.graph().specs:
+            run.send(stream, 1)
+    run.advance_time(seconds=1)
+    run.end()
+
+
+def test_every_place_where_a_function_is_given_is_one_of_these():
+    found = set()
+    for place in PLACES.values():
+        app = App("awaiting")
+        place(app, {})
+        for spec in app.graph().specs.values():
+            found |= {
+                (spec.kind, name)
+                for name, given in spec.functions().items()
+                if callable(given) or name == "aggregation"
+            }
+    assert found - AWAITED == {place for place in PLACES if place != ("table", "broadcast key")}
+    assert {kind.kind for kind in _kinds(Spec) if kind.functions is not Spec.functions} <= {
+        kind for kind, _ in PLACES
+    } | {"branch_arm"}
+
+
+def _kinds(spec):
+    return {one for kind in spec.__subclasses__() for one in ({kind} if "kind" in vars(kind) else set()) | _kinds(kind)}
+
+
+AGGREGATIONS = {
+    "mean": mean(lambda n: later(n)),
+    "total": total(lambda n: later(n)),
+    "maximum": maximum(lambda n: later(n)),
+    "minimum": minimum(lambda n: later(n)),
+    "top_k by": top_k(2, by=lambda n: later(n)),
+    "top_k then": top_k(2, by=lambda n: n, then=lambda n: later(n)),
+    "fold init": fold(lambda: later(0), lambda sum, n: sum + n),
+    "fold add": fold(int, lambda sum, n: later(n)),
+    "fold finish": fold(int, lambda sum, n: sum + n, finish=lambda n: later(n)),
+    "a part": aggregate(dict, number=count(), mean=mean(lambda n: later(n))),
+    "a part of a part": aggregate(dict, within=aggregate(dict, mean=mean(lambda n: later(n)))),
+    "aggregate into": aggregate(lambda number: later(number), number=count()),
+    "one's own": Aggregation("own", lambda: later(0), lambda state, values: 1, max, lambda state: state),
+}
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_first_coroutine_in_an_aggregation_ends_the_run(aggregation, wrapped):
+    app = App("awaiting")
+    if wrapped:
+        app.wrap(lambda function, operator: lambda *arguments: function(*arguments))
+    windowed(numbers_of(app), AGGREGATIONS[aggregation])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(
+            PlanError, match=r"window 'it' at .*: window\(...\) got a function that returns a coroutine"
+        ):
+            testing.run(app, {"numbers": [1, 2, 3]})
+        gc.collect()
 
 
 def test_a_function_is_called_directly_from_its_second_value_on():
@@ -106,6 +251,32 @@ def test_a_function_is_called_directly_from_its_second_value_on():
     mapped, sunk = depths[:4], depths[4:]
     assert [depth - mapped[-1] for depth in mapped] == [1, 0, 0, 0]
     assert [depth - sunk[-1] for depth in sunk] == [1, 0, 0]
+
+
+def test_functions_beside_the_stateless_ones_are_called_directly_from_their_second_batch_on():
+    depths = {}
+
+    def deep(name):
+        def function(*arguments):
+            depths.setdefault(name, []).append(len(inspect.stack()))
+            return arguments[0] if arguments else 0
+
+        return function
+
+    app = App("direct", Options(batch_records=1))
+    numbers = numbers_of(app, deep("key"), deep("timestamp"))
+    numbers.window(tumbling(milliseconds=1), fold(deep("init"), deep("add"), finish=deep("finish"))).sink(deep("sink"))
+    parted = numbers.partition_by(deep("partition"), by=lambda n, of: deep("by")(0), partitions=1)
+    parted.process(lambda n, context: [context.state], init=deep("process init")).sink(print)
+    with testing.running(app) as run:
+        depths.clear()  # what begins a state was called to see its type
+        for number in range(5):
+            run.send("numbers", number)
+    assert sorted(depths) == sorted(
+        ["key", "timestamp", "init", "add", "finish", "sink", "partition", "by", "process init"]
+    )
+    for name, found in depths.items():
+        assert found[0] > found[1] == found[-1], name
 
 
 def test_a_function_that_raises_at_first_is_checked_at_the_next_value():
