@@ -64,6 +64,7 @@ class Flight(Struct, frozen=True):
 class Delays(Struct, frozen=True):
     """How the flights of one carrier and hour left; weather counts for those that left late."""
 
+    airline: str | None
     flights: int
     mean_delay: float
     max_delay: int
@@ -151,11 +152,12 @@ def pipeline() -> App:
         by_punctuality["late"]
         .async_flat_map(WeatherAtOrigin(), max_in_flight=500, timeout_ms=5_000, op_id="weather")
         .merge(by_punctuality["on_time"])
-        .partition_by(lambda flight: flight.airline or flight.carrier, value=Flight, op_id="by-carrier")
+        .partition_by(lambda flight: flight.carrier, value=Flight, op_id="by-carrier")
         .window(
             tumbling(hours=1),
             aggregate(
                 Delays,
+                airline=maximum(lambda flight: flight.airline),  # the same of all flights of a carrier
                 flights=count(),
                 mean_delay=mean(lambda flight: flight.delay),
                 max_delay=maximum(lambda flight: flight.delay),
