@@ -23,7 +23,7 @@ from samza_dsl.cli_output import Column, print_rows, say
 from samza_dsl.json_lines import write_lines
 from samza_dsl.readable import text_of, time_of
 from samza_dsl.records import Record, last_records, read_on, records_from, rows_of
-from samza_dsl.streams import StreamSummary, list_streams
+from samza_dsl.streams import StreamSummary, check_writable, list_streams
 
 POLL_MS = 200
 
@@ -116,6 +116,7 @@ def produce_lines(
             )
             check_config(name, wanted)
             if (config := environment.streams().get(name)) is not None:
+                check_writable(None, name, config)
                 _refuse_otherwise(name, config, {**msgspec.structs.asdict(wanted), "partitions": partitions})
             if file is None:
                 written = write_lines(environment, name, sys.stdin.buffer, key, wanted)
@@ -167,7 +168,7 @@ def describe(name: NameArgument, data: DataOption = DEFAULT) -> None:
 def end(name: NameArgument, data: DataOption = DEFAULT) -> None:
     """End a stream: nothing can be written to it any more, and runs that read it come to their end."""
     with told(), opened(data) as environment:
-        config_of(environment, name)
+        check_writable(None, name, config_of(environment, name))
         environment.end_stream(name)
         say(f"{name} has ended")
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from operators.base import Batch, Serde
+from operators.base import Batch, Serde, Site
 from operators.sites import here
 from planner.errors import refuse
 from runtime.control import to_ms
@@ -112,8 +112,7 @@ def produce(
             has = getattr(config, name) or "none"
             wrong = f"{name}={getattr(wanted, name)!r}, and the stream {stream!r} exists and has {has}"
             raise refuse(site, wrong, f"{name}= left out, or another stream")
-        if config.intermediate:
-            raise refuse(site, f"{stream!r} lies between the stages of an app", "another stream")
+        check_writable(site, stream, config)
         log.append(_appends(stream, config.partitions, batch, end))
     return len(found)
 
@@ -128,6 +127,12 @@ def list_streams(data: str | Path = DATA) -> list[StreamSummary]:
         return []
     with closing(LogEnvironment(data)) as log:
         return [_summary(log, name, config) for name, config in sorted(log.streams().items())]
+
+
+def check_writable(where: Site | None, stream: str, config: StreamConfig) -> None:
+    """Refuse to write to a stream that only an app writes and reads; raises PlanError."""
+    if config.intermediate:
+        raise refuse(where, f"{stream!r} lies between the stages of an app", "another stream")
 
 
 def _summary(log: LogEnvironment, name: str, config: StreamConfig) -> StreamSummary:

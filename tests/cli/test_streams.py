@@ -252,6 +252,15 @@ def test_a_deleted_stream_is_gone(call):
     assert call("streams", "produce", "numbers", stdin="4\n").exit_code == 0
 
 
+@pytest.mark.parametrize("command", [["produce", "between"], ["end", "between"]], ids=lambda command: command[0])
+def test_nothing_is_written_between_the_stages_of_an_app(call, log, command):
+    log.create_stream("between", StreamConfig(intermediate=True))
+    result = call("streams", *command, stdin="1\n")
+    told = "error: 'between' lies between the stages of an app; write instead: another stream\n"
+    assert (result.exit_code, result.stderr) == (2, told)
+    assert log.offsets("between", 0) == (0, 0, False)
+
+
 def test_what_can_not_be_deleted_is_refused(call, log):
     log.create_stream("between", StreamConfig(intermediate=True))
     result = call("streams", "delete", "nothing")
