@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 try:
@@ -13,6 +14,7 @@ except ImportError as error:
 from operators.io import Input
 from samza_dsl.app import App
 from samza_dsl.testing import CrashPoint, Record, Schedule
+from samza_dsl.testing.streams import key_hash
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -72,8 +74,15 @@ def records(values: st.SearchStrategy[V], **how: Any) -> st.SearchStrategy[list[
 
 
 @st.composite
-def partitioned(draw: st.DrawFn, values: st.SearchStrategy[list[V]], partitions: int) -> list[list[V]]:
+def partitioned(
+    draw: st.DrawFn,
+    values: st.SearchStrategy[list[V]],
+    partitions: int,
+    hash_of: Callable[[V], int | None] = lambda value: None,
+) -> list[list[V]]:
     """Divide what `values` draws among partitions, each of which keeps its order.
+
+    A value lies anywhere, or where `hash_of(value)` is a number, in the partition that it gives.
 
     >>> from hypothesis import find
     >>> find(partitioned(st.just([1, 2, 3]), 2), lambda parts: parts[1] == [2])
@@ -81,12 +90,16 @@ def partitioned(draw: st.DrawFn, values: st.SearchStrategy[list[V]], partitions:
     """
     parts: list[list[V]] = [[] for _ in range(partitions)]
     for value in draw(values):
-        parts[draw(st.integers(0, partitions - 1))].append(value)
+        given = hash_of(value)
+        parts[draw(st.integers(0, partitions - 1)) if given is None else given % partitions].append(value)
     return parts
 
 
 def inputs(app: App, streams: Mapping[str, st.SearchStrategy[list[Any]]]) -> st.SearchStrategy[dict[str, Any]]:
     """Draw what `testing.run` takes: the values of each stream, in as many partitions as the app says.
+
+    Records lie in the partition of their key, where they carry one or the app says `partitioned_by_key`; others lie
+    anywhere.
 
     Raises ValueError where the app does not read one of the streams.
 
@@ -96,16 +109,16 @@ def inputs(app: App, streams: Mapping[str, st.SearchStrategy[list[Any]]]) -> st.
     >>> find(inputs(app, {"numbers": st.lists(st.integers())}), lambda given: given["numbers"][1])
     {'numbers': [[], [0]]}
     """
-    declared = {spec.stream: spec.partitions or 1 for spec in app.graph().specs.values() if isinstance(spec, Input)}
+    declared = {spec.stream: spec for spec in app.graph().specs.values() if isinstance(spec, Input)}
     unknown = set(streams) - set(declared)
     if unknown:
         raise ValueError(f"the app reads no {', '.join(sorted(unknown))}; it reads {', '.join(sorted(declared))}")
-    return st.fixed_dictionaries(
-        {
-            stream: values if declared[stream] == 1 else partitioned(values, declared[stream])
-            for stream, values in streams.items()
-        }
-    )
+
+    def divided(spec: Input, values: st.SearchStrategy[list[Any]]) -> st.SearchStrategy[Any]:
+        count = spec.partitions or 1
+        return values if count == 1 else partitioned(values, count, partial(key_hash, spec))
+
+    return st.fixed_dictionaries({stream: divided(declared[stream], values) for stream, values in streams.items()})
 
 
 def crash_points() -> st.SearchStrategy[CrashPoint]:

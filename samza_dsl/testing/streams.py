@@ -192,6 +192,15 @@ class Streams:
         return above.decode if above is not None else _text
 
 
+def key_hash(spec: Input, given: Any) -> int | None:
+    """Return the hash by which a record of an input lies in a partition; None where nothing says that it does."""
+    carried = spec.key is not None
+    record = _record(given, paired=carried)
+    computed = spec.key_of(record.value) if spec.key_of is not None and spec.partitioned_by_key else None
+    key = record.key if carried else computed
+    return None if key is None else murmur2((spec.key or Tagged()).encode(key))
+
+
 def _record(given: Any, paired: bool) -> Record:
     if isinstance(given, Record):
         return given

@@ -63,6 +63,49 @@ def test_partitions_keep_their_order(data, values, number):
     assert Counter(one for part in parts for one in part) == Counter(enumerate(values))
 
 
+def tallies(**said):
+    """Count the records of each key, one after the other."""
+
+    def add_one(value, context):
+        context.state += 1
+        return [(context.key, context.state)]
+
+    app = App("tallying")
+    app.input("letters", value=str, **said).process(add_one, init=int, op_id="it").send_to(app.output("tallies"))
+    return app
+
+
+@pytest.mark.parametrize(
+    ("said", "made"),
+    [
+        ({"key": lambda letter: letter, "partitioned_by_key": True}, lambda letter: letter),
+        ({"key": lambda letter: letter, "partitioned_by_key": True}, Record),
+        ({"key": str}, lambda letter: (letter, letter)),
+        ({"key": str}, lambda letter: Record(letter, letter)),
+    ],
+    ids=["said of values", "said of records", "stored in pairs", "stored in records"],
+)
+@given(st.data(), st.integers(2, 4), st.text("abcd"))
+def test_records_lie_where_the_app_says_that_their_keys_do(said, made, data, partitions, letters):
+    app = tallies(partitions=partitions, **said)
+    inputs = data.draw(laws.inputs(app, {"letters": st.just([made(letter) for letter in letters])}))
+    assert dict(testing.run(app, inputs)["tallies"]) == Counter(letters)
+
+
+@pytest.mark.parametrize("said", [{}, {"key": lambda letter: letter}], ids=["no key", "nothing said"])
+def test_records_lie_anywhere_where_nothing_is_said_of_their_keys(said):
+    app = App("copying")
+    app.input("letters", value=str, partitions=2, **said).send_to(app.output("copy", value=str))
+    inputs = laws.inputs(app, {"letters": st.just(["a", "a"])})
+    for expected in (["a", "a"], []), (["a"], ["a"]), ([], ["a", "a"]):
+        find(inputs, lambda given, expected=expected: given["letters"] == [*expected], settings=quick, random=Random(0))
+
+
+def test_records_without_a_key_lie_anywhere():
+    inputs = laws.inputs(tallies(key=str, partitions=2), {"letters": st.just([Record("a"), Record("a")])})
+    find(inputs, lambda given: all(given["letters"]), settings=quick, random=Random(0))
+
+
 @given(st.data(), laws.schedules())
 def test_no_schedule_changes_what_depends_on_none(data, schedule):
     app = counting(50, partitions=2)
