@@ -11,7 +11,8 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     """How far one source partition is processed: `offset` is the next to read.
 
     `bucket` is the key bucket, "all" until a task is split. `watermark` is the source's as of `offset`; for an
-    intermediate stream `producers` has the watermark that each of its producers has sent.
+    intermediate stream `producers` has the watermark that each of its producers has sent. `stream_id` tells the stream
+    that was read from others of its name, 0 where that is not known.
     """
 
     system: str
@@ -21,6 +22,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     bucket: str = "all"
     watermark: int = MIN_TIMESTAMP
     producers: dict[str, int] = {}
+    stream_id: int = 0
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):

@@ -14,7 +14,7 @@ from runtime.failures import Whence
 from runtime.folding import Folded, FoldingSegment
 from runtime.in_flight import Entry, InFlight
 from runtime.serdes import Bytes, KeyColumn, String
-from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends
+from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends, is_another
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,7 @@ class Reader:
         self._offered: Taken | None = None
         self._ended = False
         self._seen_version = -1
+        self._stream_id = position.stream_id if position else 0
         self.refresh()
 
     @property
@@ -156,7 +157,8 @@ class Reader:
         """Return the position to checkpoint: the low watermark, and event time as of there."""
         origin, done = self.origin, self.in_flight
         as_of_there = {"producers": done.watermark} if self._producers else {"watermark": done.watermark}
-        return Position(origin.system, origin.stream, origin.partition, done.low_watermark, **as_of_there)
+        place = origin.system, origin.stream, origin.partition
+        return Position(*place, done.low_watermark, stream_id=self._stream_id, **as_of_there)
 
     def refresh(self) -> None:
         """Look whether the partition has ended here."""
@@ -178,6 +180,8 @@ class Reader:
             self._seen_version = version
             self.refresh()
             return False
+        if self._held.stream_id != self._stream_id:
+            self._know(self._held.stream_id)
         return True
 
     def take(self, limit: int) -> Taken:
@@ -206,6 +210,12 @@ class Reader:
             self._producers.hear(taken.control.producer, taken.control.watermark)
         self.refresh()
         return taken
+
+    def _know(self, stream_id: int) -> None:
+        """Remember which stream is read; raises `Damaged` where it is another one than before."""
+        if stream_id and self._stream_id:
+            raise is_another(self.origin.stream, self.origin.partition, self.next_offset)
+        self._stream_id = stream_id
 
     def _part(self, taken: Taken, rows: int) -> Taken:
         """Return the first rows of what was taken, with the malformed ones among them; keep the rest."""

@@ -111,7 +111,9 @@ def _keep(environment: Environment, plan: Plan, bindings: Bindings) -> int:
         task: replace(
             checkpoint,
             positions=tuple(
-                position if position.stream in left else replace(position, offset=_start(bindings, position))
+                position
+                if position.stream in left
+                else replace(position, offset=_start(bindings, position), stream_id=0)
                 for position in checkpoint.positions
             ),
         )

@@ -132,7 +132,7 @@ def produce_lines(
 def delete(name: NameArgument, data: DataOption = DEFAULT) -> None:
     """Delete a stream with all that is in it.
 
-    What has read it goes on at its old offset, also in a new stream of that name: see samza-dsl checkpoint set.
+    What has read it reads no new stream of that name before it is told where: see samza-dsl checkpoint set.
     """
     with told(), opened(data) as environment:
         config = config_of(environment, name)

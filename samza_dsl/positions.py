@@ -84,6 +84,6 @@ def _with(positions: Iterable[Position], stream: str, partition: int, offset: in
     for position in positions:
         mine = (position.stream, position.partition) == (stream, partition)
         found = found or mine
-        yield replace(position, offset=offset) if mine else position
+        yield replace(position, offset=offset, stream_id=0) if mine else position
     if not found:
         yield Position("log", stream, partition, offset)

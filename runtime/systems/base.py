@@ -128,11 +128,15 @@ class Offsets(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a read found: rows whose `offsets` column is set, what a producer said after them, and where to go on."""
+    """What a read found: rows whose `offsets` column is set, what a producer said after them, and where to go on.
+
+    A stream that was made anew, under the name of one that was deleted, has another `stream_id`; a bound source has 0.
+    """
 
     batch: Batch
     control: Control | None
     next_offset: int
+    stream_id: int = 0
 
 
 def ends(control: Control | None) -> bool:
@@ -170,6 +174,14 @@ def is_gone(stream: str, partition: int, offset: int, start: int, end: int) -> D
         f"Stream {stream!r}, partition {partition}, has no offset {offset}: there is {start} to {end}. Retention has "
         "removed it, or the stream was made anew: set where the application that reads it goes on (samza-dsl "
         "checkpoint set), or let it begin anew (samza-dsl reset)."
+    )
+
+
+def is_another(stream: str, partition: int, offset: int) -> Damaged:
+    """What is wrong when a position is in a stream that was deleted, and there is another one of its name."""
+    return Damaged(
+        f"Stream {stream!r}, partition {partition}, was made anew since it was read up to offset {offset}: set where "
+        "the application that reads it goes on (samza-dsl checkpoint set), or let it begin anew (samza-dsl reset)."
     )
 
 

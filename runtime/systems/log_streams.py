@@ -207,7 +207,7 @@ class Streams:
         place = PARTITION.pack(stream.id, partition)
         partly_read = self._partly_read.get(place)
         if partly_read and partly_read.base <= offset <= partly_read.last:
-            return self._cut(place, partly_read, offset, max_records)
+            return self._cut(stream, place, partly_read, offset, max_records)
         cursor = transaction.cursor(self._log)
         found = cursor.set_range(BATCH.pack(stream.id, partition, max(offset, 0)))
         first = True
@@ -219,20 +219,20 @@ class Streams:
             if first and offset < stored.base:
                 self._check_range(transaction, stream, partition, offset)
             first = False
-            read = self._cut(place, stored, offset, max_records)
+            read = self._cut(stream, place, stored, offset, max_records)
             if read:
                 return read
             found = cursor.next()
         self._check_range(transaction, stream, partition, offset)
         return None
 
-    def _cut(self, place: bytes, stored: Stored, offset: int, max_records: int) -> Read | None:
+    def _cut(self, stream: Stream, place: bytes, stored: Stored, offset: int, max_records: int) -> Read | None:
         rows = stored.cut(offset, max_records)
         if rows is None or rows[2] > stored.last:
             self._partly_read.pop(place, None)
         else:
             self._partly_read[place] = stored
-        return rows and Read(*rows)
+        return rows and Read(*rows, stream.id)
 
     def unpack(self, stream: Stream, key: bytes, data: memoryview) -> Stored:
         """Return the batch that was found at `key`; raises `Damaged` when a bit of it has changed."""

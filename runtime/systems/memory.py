@@ -87,6 +87,7 @@ class _Partition:
 
 
 class _Stream(NamedTuple):
+    id: int
     config: StreamConfig
     partitions: list[_Partition]
 
@@ -140,7 +141,7 @@ class MemoryEnvironment:
         with self._lock:
             if name not in self._streams:
                 self._version += 1
-                self._streams[name] = _Stream(config, [_Partition() for _ in range(config.partitions)])
+                self._streams[name] = _Stream(self._version, config, [_Partition() for _ in range(config.partitions)])
             return self._streams[name].config
 
     def delete_stream(self, name: str) -> None:
@@ -184,7 +185,7 @@ class MemoryEnvironment:
                 rows = stored.cut(offset, max_records)
                 if rows:
                     batch, control, next_offset = rows
-                    return Read(batch.copy(), control, next_offset)
+                    return Read(batch.copy(), control, next_offset, self._stream(stream).id)
             return None
 
     def append(self, appends: Iterable[Append]) -> None:
@@ -293,7 +294,7 @@ class MemoryEnvironment:
         return self._streams[name]
 
     def _partition(self, stream: str, partition: int) -> _Partition:
-        config, partitions = self._stream(stream)
+        _, config, partitions = self._stream(stream)
         if not 0 <= partition < len(partitions):
             raise has_no_partition(stream, config, partition)
         return partitions[partition]

@@ -215,6 +215,23 @@ def test_a_stream_made_anew_has_nothing_of_the_old_one(environment):
     assert len(values(environment, "other")[0]) == 2
 
 
+def test_what_is_read_tells_a_stream_from_others_and_from_those_that_had_its_name(environment):
+    def write_and_read(name):
+        environment.create_stream(name, StreamConfig(partitions=2))
+        environment.append(Append(name, partition, batch(b"a", b"b")) for partition in range(2))
+        return {environment.read(name, partition, offset, 1).stream_id for partition in range(2) for offset in range(2)}
+
+    found = []
+    for name in ("s", "other", "s", "s"):
+        if name in environment.streams():
+            environment.delete_stream(name)
+        found.append(write_and_read(name))
+    assert [len(ids) for ids in found] == [1] * 4
+    assert len(set.union(*found)) == 4
+    assert 0 not in set.union(*found)
+    assert write_and_read("s") == found[-1]
+
+
 def test_the_version_grows_with_every_change(environment):
     versions = [environment.version()]
     for change in (

@@ -54,8 +54,7 @@ def contents(path):
     """All that can be read from a directory as `written` makes it."""
     log = LogEnvironment(path)
     try:
-        reads = [log.read("s", 1, offset) for offset in range(10)]
-        reads = [(batch, control, next_offset) for batch, control, next_offset in reads]
+        reads = [tuple(log.read("s", 1, offset)) for offset in range(10)]
         return reads, log.offsets("s", 1), list(log.state_range("app", "st", 0)), log.checkpoints("app"), log.streams()
     finally:
         log.close()

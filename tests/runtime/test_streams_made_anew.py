@@ -1,0 +1,112 @@
+"""A stream that was deleted and made anew: what had read the old one says so, and goes on where it is told to."""
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from operators.base import Batch
+from runtime.clock import LoopClock
+from runtime.errors import Damaged
+from runtime.run import Run
+from runtime.systems.base import Append, Commit, StreamConfig
+from runtime.systems.log import LogEnvironment
+from runtime.systems.memory import MemoryEnvironment
+from samza_dsl import App
+from samza_dsl.positions import begin_anew, move_keeping
+from tests.simulation.crash import NOW_MS, rows_of, run_once
+from tests.simulation.loop import simulate
+
+MADE_ANEW = r"'numbers', partition 0, was made anew since it was read up to offset 2: .*checkpoint set.*samza-dsl reset"
+
+
+@pytest.fixture(params=["log", "memory"])
+def environment(request, tmp_path):
+    environment = LogEnvironment(tmp_path) if request.param == "log" else MemoryEnvironment()
+    yield environment
+    environment.close()
+
+
+def copying():
+    app = App("copying")
+    app.input("numbers", value=int).send_to(app.output("copy", value=int))
+    return app
+
+
+def write(environment, *values):
+    environment.create_stream("numbers", StreamConfig())
+    environment.append([Append("numbers", 0, Batch([b"%d" % value for value in values]))])
+
+
+def made_anew(environment, *values):
+    environment.delete_stream("numbers")
+    write(environment, *values)
+
+
+def copied(environment):
+    return [int(value) for _, value, _ in rows_of(environment, "copy")[0]]
+
+
+@pytest.fixture
+def ran(environment):
+    """The application has read two records, and a run of it that had nothing to read came after that."""
+    write(environment, 1, 2)
+    run_once(copying(), environment, until_now=True)
+    run_once(copying(), environment, until_now=True)
+
+
+def test_a_stream_that_has_grown_past_the_position_in_another_one_is_noticed(environment, ran):
+    made_anew(environment, 3, 4, 5)
+    for _ in range(2):
+        with pytest.raises(Damaged, match=MADE_ANEW):
+            run_once(copying(), environment, until_now=True)
+    assert copied(environment) == [1, 2]
+
+
+def test_it_is_noticed_by_a_run_that_goes_on(environment, ran):
+    async def main():
+        run = Run(copying().graph(), copying().options, (), environment, clock=LoopClock(NOW_MS))
+        driving = asyncio.create_task(run.drive())
+        await run.settled()
+        made_anew(environment, 3, 4, 5)
+        await driving
+
+    with pytest.raises(Damaged, match=MADE_ANEW):
+        simulate(main)
+    assert copied(environment) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("go_on", "read"),
+    [
+        (lambda environment: begin_anew(environment, "copying"), [3, 4, 5]),
+        (lambda environment: move_keeping(environment, "copying", {("numbers", 0): 1}), [4, 5]),
+    ],
+    ids=["reset", "checkpoint set"],
+)
+def test_it_is_read_from_where_it_is_said(environment, ran, go_on, read):
+    made_anew(environment, 3, 4, 5)
+    go_on(environment)
+    for _ in range(2):
+        run_once(copying(), environment, until_now=True)
+    assert copied(environment) == [1, 2, *read]
+    made_anew(environment, 6, 7, 8, 9)
+    with pytest.raises(Damaged, match="was made anew"):
+        run_once(copying(), environment, until_now=True)
+
+
+def test_it_is_read_from_its_start_where_that_is_said(environment, ran):
+    made_anew(environment, 3, 4, 5)
+    run_once(copying(), environment, until_now=True, from_start=True, state="keep")
+    assert copied(environment) == [1, 2, 3, 4, 5]
+
+
+def test_a_position_that_does_not_say_of_which_stream_it_is_is_of_any(environment, ran):
+    before = environment.checkpoints("copying")["0"]
+    positions = tuple(replace(position, stream_id=0) for position in before.positions)
+    generation = environment.own("copying")
+    older = {"0": replace(before, generation=generation, positions=positions)}
+    environment.commit(Commit("copying", generation, [], [], older))
+    made_anew(environment, 3, 4, 5)
+    run_once(copying(), environment, until_now=True)
+    assert copied(environment) == [1, 2, 5]
