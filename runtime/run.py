@@ -118,6 +118,11 @@ class Run:
         """Return the live stores of an operator, task by task; none after the end."""
         return [task.stores[operator] for task in self._tasks if operator in task.stores]
 
+    def abandon(self) -> list[Functions]:
+        """Have the end leave the users' objects open, as it does in a process that is killed; return what has them."""
+        left, self._functions = self._functions, []
+        return left
+
     async def settled(self) -> None:
         """Wait until everything that was sent so far is processed and committed, through all stages.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from operators.sites import mistake
 from runtime.systems.base import Commit
 from runtime.systems.memory import MemoryEnvironment
 
-Moment = Literal["now", "before_commit", "after_commit"]
+Moment = Literal["before_commit", "after_commit", "turn"]
+MOMENTS = ("before_commit", "after_commit", "turn")
 
 
 class Crash(BaseException):
@@ -19,19 +21,56 @@ class Crash(BaseException):
 class CrashPoint:
     """Where a run dies: right before or after its nth commit is durable, or at the nth turn of its event loop.
 
+    Raises ValueError for a moment that there is not.
+
     >>> CrashPoint("before_commit", 2)
     CrashPoint(when='before_commit', number=2)
     """
 
-    when: Literal["before_commit", "after_commit", "turn"]
+    when: Moment
     number: int = 1
+
+    def __post_init__(self) -> None:
+        if self.when not in MOMENTS or type(self.number) is not int or self.number < 1:
+            raise mistake(
+                f"a run can't die at {self}",
+                'CrashPoint("before_commit"), CrashPoint("after_commit", 2), or CrashPoint("turn", 10): when, and the '
+                "how manieth, from 1; or crash() for now",
+            )
+
+
+class Doom:
+    """Sees what a process comes to, and has it die at its crash point, if it has one.
+
+    >>> doom = Doom(CrashPoint("after_commit"))
+    >>> doom.meet("before_commit")
+    >>> doom.meet("after_commit")
+    Traceback (most recent call last):
+        ...
+    samza_dsl.testing.environment.Crash
+    """
+
+    def __init__(self, point: CrashPoint | None = None, dead: bool = False) -> None:
+        self.point = point
+        """Where it is still to die."""
+        self.dead = dead
+        self.met = 0
+
+    def meet(self, moment: Moment) -> None:
+        """Come to a moment; raises Crash at the crash point, and ever after."""
+        if not self.dead and self.point is not None and self.point.when == moment:
+            self.met += 1
+            if self.met == self.point.number:
+                self.point, self.dead = None, True
+        if self.dead:
+            raise Crash
 
 
 class MortalEnvironment(MemoryEnvironment):
-    """Keeps what is committed; at a crash point the process that commits dies, and commits no more.
+    """Keeps what is committed; the process that commits may die of it, and then commits no more.
 
     >>> environment = MortalEnvironment()
-    >>> environment.doom(CrashPoint("after_commit"))
+    >>> environment.doom = Doom(CrashPoint("after_commit"))
     >>> environment.commit(Commit("app", 0, [], [], {}))
     Traceback (most recent call last):
         ...
@@ -43,32 +82,11 @@ class MortalEnvironment(MemoryEnvironment):
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)
         self.commits = 0
-        self.dead = False
-        self._doom: CrashPoint | None = None
-        self._so_far = 0
-
-    def doom(self, point: CrashPoint | None) -> None:
-        """Have the process die at a crash point, counted from now; None lets it live."""
-        self._doom, self._so_far = point, 0
-
-    def die(self) -> None:
-        """Commit nothing more."""
-        self.dead, self._doom = True, None
-
-    def revive(self) -> None:
-        """Let a new process commit."""
-        self.dead = False
+        self.doom = Doom()
 
     def commit(self, commit: Commit) -> None:
         """Make everything visible, or nothing where the process dies before."""
-        self._so_far += 1
-        self._die_if("before_commit")
+        self.doom.meet("before_commit")
         super().commit(commit)
         self.commits += 1
-        self._die_if("after_commit")
-
-    def _die_if(self, moment: str) -> None:
-        if self._doom is not None and (self._doom.when, self._doom.number) == (moment, self._so_far):
-            self.die()
-        if self.dead:
-            raise Crash
+        self.doom.meet("after_commit")

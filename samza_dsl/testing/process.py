@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from operators.io import Output, SendTo
@@ -14,12 +15,13 @@ from planner.graph import Graph
 from runtime.bindings import outputs_of
 from runtime.checkpoint import Checkpoint
 from runtime.commit import SHARED
+from runtime.functions import Functions
 from runtime.metrics import RunMetrics
 from runtime.run import Run
 from runtime.systems.lists import Unchanged
 from samza_dsl.app import App
 from samza_dsl.testing.committed import OutputSink
-from samza_dsl.testing.environment import Crash, CrashPoint, MortalEnvironment
+from samza_dsl.testing.environment import Crash, CrashPoint, Doom, MortalEnvironment
 from samza_dsl.testing.held_calls import Answer, Call, HeldCalls
 from samza_dsl.testing.streams import Record, Streams
 from samza_dsl.testing.virtual_loop import VirtualLoop
@@ -59,8 +61,8 @@ class VirtualProcess:
         self._elsewhere: ThreadPoolExecutor | None = None
         self._run: Run | None = None
         self._driving: asyncio.Task[None] | None = None
-        self._dies_at_turn: int | None = None
-        self._loop = VirtualLoop(order)
+        self._left_open: list[Functions] = []
+        self._loop = VirtualLoop(order, self._turn)
         self._loop.set_exception_handler(self._hear)
         try:
             self._understand(app)
@@ -103,8 +105,7 @@ class VirtualProcess:
             self._plan = self._run.plan
             return asyncio.create_task(self._run.drive())
 
-        self.environment.revive()
-        self.dead = self.ended = False
+        self.dead = self.ended = self.environment.doom.dead = False
         try:
             self._driving = self._call(lambda: self._loop.run_until_complete(begin()))
         except Crash:
@@ -119,16 +120,14 @@ class VirtualProcess:
         if self._run is not None:
             self._run.wake()
         commits, until_s = self.environment.commits, self._loop.time() + length_s
-        if self._dies_at_turn is not None:
-            left = max(self._dies_at_turn - self._loop.turns, 1)
-            turns = left if turns is None else min(turns, left)
-        self._call(lambda: self._loop.proceed(until_s, turns))
+        with suppress(Crash):
+            self._call(lambda: self._loop.proceed(until_s, turns))
         if self.environment.commits > commits:
             number = self.environment.commits - commits
             self.tell("committed" if number == 1 else f"committed {number} times")
         if self._driving is not None and self._driving.done():
             self._see_end(self._driving)
-        if self._dies_at_turn is not None and self._loop.turns >= self._dies_at_turn:
+        if self.environment.doom.dead and not self.dead:
             self.die()
 
     def finish(self) -> None:
@@ -150,14 +149,22 @@ class VirtualProcess:
 
     def doom(self, point: CrashPoint | None) -> None:
         """Have the process die at a point from now on; None lets it live."""
-        self._dies_at_turn = None
-        if point is not None and point.when == "turn":
-            self._dies_at_turn = self._loop.turns + point.number
-        else:
-            self.environment.doom(point)
+        self.environment.doom = Doom(point, self.dead)
+
+    def check_doom(self) -> None:
+        """Raise AssertionError where the process was to die at a point, and has not come to it."""
+        doom = self.environment.doom
+        if doom.point is None:
+            return
+        made = "turns of its event loop" if doom.point.when == "turn" else "commits"
+        fate = "has come to its end" if self.ended else "is dead" if self.dead else "lives on"
+        raise AssertionError(
+            f"{doom.point} was not reached: {made} since run.crash(...): {doom.met}, and the process {fate}; let more "
+            "happen before the test goes on, or call run.crash(), which is at once"
+        )
 
     def die(self) -> None:
-        """End at once, with all that is under way; what is not committed never was."""
+        """End at once, with all that is under way; what is not committed never was, and what is open stays open."""
 
         def cancel() -> None:
             for patience_s in (0.0, PATIENCE_S):
@@ -167,17 +174,32 @@ class VirtualProcess:
                 if left:
                     self._loop.proceed(self._loop.time() + patience_s)
 
-        self.environment.die()
-        self._driving = self._run = self._dies_at_turn = None
+        self.environment.doom.dead = True
+        if self._run is not None:
+            self._left_open += self._run.abandon()
+        self._driving = self._run = None
         if not self.dead:
             self.tell("the process died")
         self.dead = True
         self._call(cancel)
 
     def close(self) -> None:
-        """Release everything."""
+        """Release everything, what the dead have left open included."""
+
+        async def release() -> None:
+            for functions in reversed(self._left_open):
+                with suppress(Exception):
+                    await functions.close()
+
+        def end() -> None:
+            releasing = self._loop.create_task(release())
+            self._loop.proceed(self._loop.time() + PATIENCE_S)
+            releasing.cancel()
+            self._loop.proceed()
+
         if not self._loop.is_closed():
             self.die()
+            self._call(end)
             self._loop.close()
         if self._elsewhere is not None:
             self._elsewhere.shutdown()
@@ -231,6 +253,11 @@ class VirtualProcess:
         self.die()
         if not isinstance(error, Crash):
             raise error
+
+    def _turn(self) -> None:
+        """Let the process die at a turn of its loop; the dead are only cleaned up."""
+        if not self.dead:
+            self.environment.doom.meet("turn")
 
     def _hear(self, loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
         """Take note of an error that nobody awaits; a crash is none, since its process awaits nothing any more."""

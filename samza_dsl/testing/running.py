@@ -33,7 +33,8 @@ def running(
 
     `inputs` is what its streams hold already, in the shape that `run` takes. `partitions` gives the count of input
     streams where the app does not say it. The operators whose ids are in `watch` can be read like outputs. Raises
-    PlanError where the app can't be planned.
+    PlanError where the app can't be planned, and at the end AssertionError where the process was to die at a point that
+    it has not come to.
 
     >>> app = App("doubling")
     >>> app.input("numbers", value=int).map(lambda n: n * 2).send_to(app.output("doubles", value=int))
@@ -49,6 +50,7 @@ def running(
     try:
         process.start()
         yield TestRun(process)
+        process.check_doom()
     finally:
         process.close()
 
@@ -163,14 +165,30 @@ class TestRun:
         return self._process.calls.waiting(operator)
 
     def crash(self, at: Literal["before_commit", "after_commit"] | CrashPoint | None = None) -> None:
-        """Let the process die: now, or at its next commit, just before or just after that is durable, or as said."""
+        """Let the process die: now, or at its next commit, just before or just after that is durable, or as said.
+
+        It dies as if it were killed: nothing more is committed, and the `close()` of no object is called. Coroutines
+        that are under way are cancelled, so their `finally` blocks run. A point that is not reached is an
+        AssertionError at the end of `running`, at `restart`, and at the next point. Raises ValueError where there is
+        no such point.
+        """
         if at is None:
+            self._process.doom(None)
             self._process.die()
         else:
-            self._process.doom(CrashPoint(at) if isinstance(at, str) else at)
+            point = at if isinstance(at, CrashPoint) else CrashPoint(at)
+            if not self.crashed:
+                self._process.check_doom()
+            self._process.doom(point)
 
     def restart(self, app: App | None = None) -> None:
-        """Begin again with what is committed, as after a crash; with another version of the app, if one is given."""
+        """Begin again with what is committed, as after a crash; with another version of the app, if one is given.
+
+        A process that lives is killed first.
+        """
+        if not self.crashed:
+            self._process.check_doom()
+            self._process.die()
         self._process.tell("restarted")
         self._process.start(app)
 

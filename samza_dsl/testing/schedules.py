@@ -15,7 +15,8 @@ TURNS = 60
 class Schedule:
     """In which pieces records come and in which order what is ready runs, by a seed; and where the process dies.
 
-    Each crash point counts from the start, or from the restart after the one before it.
+    Each crash point counts from the start, or from the restart after the one before it. One that a run does not come
+    to is passed over.
 
     >>> Schedule(seed=3, crashes=(CrashPoint("before_commit", 2), CrashPoint("turn", 10))).seed
     3

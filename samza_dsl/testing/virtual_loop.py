@@ -62,7 +62,7 @@ class VirtualLoop(FilelessLoop):
     """Runs what is ready, then jumps to the next timer, but never beyond the time that it may come to.
 
     With `order`, what is ready at the same time runs in an order that it draws. What would run in a thread runs at
-    once, on the loop.
+    once, on the loop. `at_turn` is called at every turn, and may raise.
 
     >>> loop = VirtualLoop()
     >>> _ = loop.call_later(3_600, print, "an hour has passed")
@@ -72,9 +72,10 @@ class VirtualLoop(FilelessLoop):
     >>> loop.close()
     """
 
-    def __init__(self, order: random.Random | None = None) -> None:
+    def __init__(self, order: random.Random | None = None, at_turn: Callable[[], None] | None = None) -> None:
         super().__init__()
         self._order = order
+        self._at_turn = at_turn
         self._until_s = 0.0
         self._idle_turns = self._asked = 0
         self._last_turn: int | None = None
@@ -116,6 +117,8 @@ class VirtualLoop(FilelessLoop):
         """Stand in for waiting on files: let time pass up to the next timer, or stop."""
         self.turns += 1
         self._idle_turns += 1
+        if self._at_turn is not None:
+            self._at_turn()
         if self._idle_turns > MOST_TURNS:
             raise RuntimeError(f"something runs on and on: {MOST_TURNS:,} turns of the event loop at the same time")
         if self._last_turn is not None and self.turns >= self._last_turn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from operators.base import Batch
@@ -13,7 +12,7 @@ from runtime.run import Run
 from runtime.systems.base import Append, Commit, Environment, StreamConfig
 from runtime.systems.memory import MemoryEnvironment
 from samza_dsl import App
-from samza_dsl.testing.environment import Crash, CrashPoint
+from samza_dsl.testing.environment import Crash, CrashPoint, Doom
 from tests.simulation.loop import simulate
 
 NOW_MS = 1_700_000_000_000
@@ -22,35 +21,33 @@ Row = tuple[bytes | None, bytes | None, int]
 """The key, the value and the timestamp of a stored record."""
 
 
-@dataclass
 class Watched:
     """An environment that counts commits, shows each to `on_commit` when it is durable, and dies at a crash point."""
 
-    inner: Environment
-    crash: CrashPoint | None = None
-    on_commit: Callable[[Commit], None] | None = None
-    commits: list[Commit] = field(default_factory=list)
-    dead: bool = False
+    def __init__(
+        self,
+        inner: Environment,
+        crash: CrashPoint | None = None,
+        on_commit: Callable[[Commit], None] | None = None,
+    ) -> None:
+        self.commits: list[Commit] = []
+        self._inner = inner
+        self._doom = Doom(crash)
+        self._on_commit = on_commit
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        return getattr(self._inner, name)
 
     def commit(self, commit: Commit) -> None:
-        self._die_if("before_commit", len(self.commits) + 1)
-        self.inner.commit(commit)
+        self._doom.meet("before_commit")
+        self._inner.commit(commit)
         self.commits.append(commit)
-        if self.on_commit is not None:
-            self.on_commit(commit)
-        self._die_if("after_commit", len(self.commits))
+        if self._on_commit is not None:
+            self._on_commit(commit)
+        self._doom.meet("after_commit")
 
     def at_turn(self, turn: int) -> None:
-        self._die_if("turn", turn)
-
-    def _die_if(self, when: str, number: int) -> None:
-        if self.crash == CrashPoint(when, number):  # type: ignore[arg-type]
-            self.dead = True
-        if self.dead:
-            raise Crash(f"{when} {number}")
+        self._doom.meet("turn")
 
 
 def memory() -> MemoryEnvironment:

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import SamzaError
-from samza_dsl import App, testing
+from samza_dsl import App, Options, testing
 from samza_dsl.testing import CrashPoint
+from tests.simulation.loop import rest
 from tests.testing.apps import add_up, looking_up, summing
 
 AMOUNTS = [("a", 1), ("b", 2), ("a", 3), ("a", 4), ("b", 5)]
@@ -110,3 +111,155 @@ def test_memory_does_not_outlive_a_crash():
         assert run.state("sum") == {"a": 1}
         run.restart()
         assert run.state("sum") == {}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda run: run.crash("before-commit"),
+        lambda run: run.crash("now"),
+        lambda run: run.crash(3),
+        lambda run: CrashPoint("beforecommit", 1),
+        lambda run: CrashPoint("before_commit", 0),
+        lambda run: CrashPoint("turn", 1.5),
+    ],
+)
+def test_a_crash_point_that_there_is_not_is_refused_with_those_that_there_are(make):
+    told = r"a run can't die at .*before_commit.*after_commit.*turn.*crash\(\) for now"
+    with testing.running(summing()) as run, pytest.raises(ValueError, match=told):
+        make(run)
+
+
+MISSED = {
+    "the end": lambda run: None,
+    "a restart": lambda run: run.restart(),
+    "the next point": lambda run: run.crash("before_commit"),
+}
+
+
+@pytest.mark.parametrize("then", MISSED.values(), ids=MISSED)
+@pytest.mark.parametrize(
+    ("point", "told"),
+    [
+        (CrashPoint("before_commit", 3), "CrashPoint.when='before_commit', number=3. was not reached: commits since .*: 1, "),
+        (CrashPoint("after_commit", 3), "'after_commit', number=3. was not reached: commits since .*: 1, and the process lives on"),
+        (CrashPoint("turn", 1_000), r"'turn', number=1000. was not reached: turns of its event loop since .*: \d"),
+    ],
+)
+def test_a_crash_point_that_is_not_reached_is_told(then, point, told):
+    with pytest.raises(AssertionError, match=told), testing.running(summing()) as run:
+        run.crash(point)
+        run.send("numbers", 1, key="a")
+        then(run)
+
+
+def test_a_crash_point_that_an_end_or_a_failure_forestalls_is_told():
+    with pytest.raises(AssertionError, match="commits since .*: 0, and the process has come to its end"):
+        with testing.running(summing()) as run:
+            run.end()
+            run.crash("before_commit")
+    with pytest.raises(AssertionError, match="commits since .*: 0, and the process is dead"):
+        with testing.running(summing()) as run:
+            run.crash("before_commit")
+            with pytest.raises(SamzaError):
+                run.send_bytes("numbers", b"malformed", key=b"a")
+
+
+def test_a_crash_now_does_where_a_point_was_not_reached():
+    with testing.running(summing()) as run:
+        run.crash(CrashPoint("before_commit", 9))
+        run.send("numbers", 1, key="a")
+        run.crash()
+        run.restart()
+        assert run.received("sums") == [1]
+
+
+def test_a_point_may_lie_in_the_next_life():
+    with testing.running(summing()) as run:
+        run.crash()
+        run.send("numbers", 1, key="a")
+        run.crash("before_commit")
+        run.restart()
+        assert run.crashed
+        assert run.received("sums") == []
+        run.restart()
+        assert run.received("sums") == [1]
+
+
+def test_the_error_of_a_story_comes_before_a_point_that_was_not_reached():
+    with pytest.raises(KeyError, match="its own"), testing.running(summing()) as run:
+        run.crash("before_commit")
+        raise KeyError("its own")
+
+
+class Connected:
+    """Counts how many are open, closed, and being called."""
+
+    def __init__(self, diary):
+        self.diary = diary
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def open(self, context):
+        self.diary.append("open")
+
+    async def close(self):
+        await rest(10)
+        self.diary.append("close")
+
+    async def __call__(self, n):
+        try:
+            await rest(20_000)
+        finally:
+            self.diary.append("finally")
+        self.diary.append("effect")
+        return [n]
+
+
+def connecting(diary):
+    app = App("connecting")
+    numbers = app.input("numbers", value=int)
+    numbers.async_flat_map(Connected(diary), op_id="call", timeout_ms=30_000, max_in_flight=1).send_to(
+        app.output("out", value=int)
+    )
+    return app
+
+
+CRASHES = {"now": None, "at a turn": CrashPoint("turn", 30), "before a commit": "before_commit"}
+
+
+@pytest.mark.parametrize("at", CRASHES.values(), ids=CRASHES)
+def test_a_crash_closes_nothing_before_the_story_is_over(at):
+    diary = []
+    with testing.running(connecting(diary)) as run:
+        run.send("numbers", 1)
+        run.crash(at)
+        for _ in range(100):
+            run.advance_time(seconds=1)
+        assert run.crashed
+        assert diary.count("close") == 0
+        assert diary[:2] == ["open", "finally"]
+        run.restart()
+        assert diary.count("open") == 2
+        run.stop()
+        assert diary.count("close") == 1, "a stop closes what is its own"
+    assert diary.count("close") == diary.count("open") == 2
+
+
+def test_what_is_in_flight_beside_a_commit_that_crashes_goes_no_further():
+    effects, app = [], App("beside", Options(guarantee="at_least_once", commit_interval_ms=1_000))
+
+    async def call(n):
+        await rest(n * 1_000)
+        effects.append(n)
+        return [n]
+
+    numbers = app.input("numbers", value=int)
+    numbers.async_flat_map(call, order="none", timeout_ms=30_000).send_to(app.output("out", value=int))
+    with testing.running(app) as run:
+        run.crash("before_commit")
+        run.send("numbers", 1, 20)
+        run.advance_time(minutes=1)
+        assert run.crashed
+        assert effects == [1]
