@@ -1,35 +1,19 @@
-"""Runs an application, or one operator, on lists: what goes in, what comes out."""
+"""Runs an application on lists: what goes in, what comes out."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from operators.io import Table
 from runtime.serdes import Tagged
 from samza_dsl.app import App
-from samza_dsl.stream import MessageStream
 from samza_dsl.testing.process import VirtualProcess
 from samza_dsl.testing.schedules import Schedule
-from samza_dsl.testing.streams import Record
-
-R = TypeVar("R")
 
 MOST_AT_ONCE = 5
 """Records that a schedule lets come together."""
-
-
-@dataclass(frozen=True)
-class Watermark:
-    """An event that says: the event time has come to `ms`.
-
-    >>> Watermark(60_000).ms
-    60000
-    """
-
-    ms: int
 
 
 def run(
@@ -77,48 +61,6 @@ def run(
             process.finish()
             begin_again()
         return {name: [one.value for one in process.records(name)] for name in process.written()}
-    finally:
-        process.close()
-
-
-def drive(
-    operator: Callable[[MessageStream[Any, Any]], MessageStream[Any, R]],
-    events: Iterable[Any],
-    *,
-    key: Callable[[Any], Any] | None = None,
-    timestamp: Callable[[Any], Any] | None = None,
-    max_disorder_ms: int = 0,
-) -> list[R]:
-    """Return what a piece of a pipeline emits when it sees some events, one after the other.
-
-    `operator` makes the piece of a stream. An event is a value, a `Record` or a `Watermark`; `key`, `timestamp` (ms)
-    and `max_disorder_ms` are as those of `app.input`. What still waits for a watermark in the end is not emitted.
-
-    >>> from samza_dsl import count, tumbling
-    >>> words = [Record("a", key="x", timestamp=1), Record("b", key="x", timestamp=2), Watermark(1_000)]
-    >>> drive(lambda stream: stream.window(tumbling(seconds=1), count()), words)
-    [Pane(key='x', start=0, end=1000, value=2)]
-    """
-    app = App("drive")
-    stream = app.input(
-        "events",
-        value=Tagged(),
-        key=Tagged() if key is None else key,
-        timestamp=timestamp,
-        max_disorder_ms=max_disorder_ms,
-    )
-    operator(stream).send_to(app.output("emitted", value=Tagged()))
-    process = VirtualProcess(app)
-    try:
-        process.start()
-        for event in events:
-            if isinstance(event, Watermark):
-                process.streams.append_watermark("events", event.ms)
-            else:
-                process.streams.append("events", [event if isinstance(event, Record) else Record(event)])
-            process.proceed()
-        process.stop()
-        return [one.value for one in process.records("emitted")]
     finally:
         process.close()
 

@@ -132,14 +132,18 @@ class VirtualProcess:
 
     def finish(self) -> None:
         """Let time pass until the run has ended or died; raises RuntimeError where it would not."""
-        commits, since_s = self.environment.commits, self._loop.time()
-        while not (self.ended or self.dead):
-            self.proceed(1)
-            if self.environment.commits > commits:
-                commits, since_s = self.environment.commits, self._loop.time()
-            elif self._loop.time() > since_s + STUCK_S:
-                waits_for = self.calls.all or "something that never happens"
-                raise RuntimeError(f"the run does not end: it waits for {waits_for}")
+        self._pass_until(lambda: False)
+
+    def settle(self) -> None:
+        """Let time pass until all that was sent is processed and committed; raises RuntimeError where it never is."""
+        run = self._run
+
+        async def settled() -> None:
+            if run is not None:
+                with suppress(Exception):
+                    await run.settled()
+
+        self._pass_until(self._loop.create_task(settled()).done)
 
     def stop(self) -> None:
         """Drain, commit and end, however long that takes."""
@@ -230,6 +234,17 @@ class VirtualProcess:
             return self.streams.records(stream)
         positions = self.environment.checkpoints(self.graph.app).get(SHARED, Checkpoint(0)).outputs
         return self.streams.written(stream, self._sinks[stream].rows(positions.get(stream, 0)))
+
+    def _pass_until(self, done: Callable[[], bool]) -> None:
+        commits, since_s = self.environment.commits, self._loop.time()
+        self.proceed()
+        while not (self.ended or self.dead or done()):
+            self.proceed(1)
+            if self.environment.commits > commits:
+                commits, since_s = self.environment.commits, self._loop.time()
+            elif self._loop.time() > since_s + STUCK_S:
+                waits_for = self.calls.all or "something that never happens"
+                raise RuntimeError(f"the run does not end: it waits for {waits_for}")
 
     def _understand(self, app: App) -> None:
         graph = app.graph()

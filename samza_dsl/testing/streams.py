@@ -11,6 +11,7 @@ from operators.base import Batch
 from operators.io import Input, Output, SendTo, Table
 from operators.partition_by import murmur2
 from planner.graph import Graph
+from planner.passes import streams_of
 from runtime.bindings import outputs_of
 from runtime.serdes import Tagged
 from runtime.systems.base import OUTSIDE, Append, Control, Environment, StreamConfig
@@ -59,6 +60,8 @@ class Streams:
         self._now_ms = now_ms
         self._inputs = {spec.stream: spec for spec in graph.specs.values() if isinstance(spec, Input)}
         self.read = set(self._inputs)
+        roles = [each for spec in graph.specs.values() for each in streams_of(graph, spec)]
+        self.letters = {stream for stream, role in roles if role == "dead_letter"}
         self._outputs = {output.stream: (output, id) for id, spec in graph.specs.items() for output in outputs_of(spec)}
 
     def create(self, streams: Iterable[str], partitions: Mapping[str, int]) -> None:

@@ -130,6 +130,11 @@ def test_a_crash_point_that_there_is_not_is_refused_with_those_that_there_are(ma
         make(run)
 
 
+def play(story):
+    with testing.running(summing()) as run:
+        story(run)
+
+
 MISSED = {
     "the end": lambda run: None,
     "a restart": lambda run: run.restart(),
@@ -141,28 +146,48 @@ MISSED = {
 @pytest.mark.parametrize(
     ("point", "told"),
     [
-        (CrashPoint("before_commit", 3), "CrashPoint.when='before_commit', number=3. was not reached: commits since .*: 1, "),
-        (CrashPoint("after_commit", 3), "'after_commit', number=3. was not reached: commits since .*: 1, and the process lives on"),
-        (CrashPoint("turn", 1_000), r"'turn', number=1000. was not reached: turns of its event loop since .*: \d"),
+        (CrashPoint("before_commit", 3), "when='before_commit', number=3. was not reached: commits since .*: 1, "),
+        (CrashPoint("after_commit", 3), "number=3. was not reached: commits since .*: 1, and the process lives on"),
+        (CrashPoint("turn", 1_000), r"number=1000. was not reached: turns of its event loop since .*: \d+, "),
     ],
+    ids=["before a commit", "after a commit", "at a turn"],
 )
 def test_a_crash_point_that_is_not_reached_is_told(then, point, told):
-    with pytest.raises(AssertionError, match=told), testing.running(summing()) as run:
+    def story(run):
         run.crash(point)
         run.send("numbers", 1, key="a")
         then(run)
 
+    with pytest.raises(AssertionError, match=told):
+        play(story)
 
-def test_a_crash_point_that_an_end_or_a_failure_forestalls_is_told():
-    with pytest.raises(AssertionError, match="commits since .*: 0, and the process has come to its end"):
-        with testing.running(summing()) as run:
-            run.end()
-            run.crash("before_commit")
-    with pytest.raises(AssertionError, match="commits since .*: 0, and the process is dead"):
-        with testing.running(summing()) as run:
-            run.crash("before_commit")
-            with pytest.raises(SamzaError):
-                run.send_bytes("numbers", b"malformed", key=b"a")
+
+def test_a_crash_point_that_an_end_forestalls_is_told():
+    def story(run):
+        run.end()
+        run.crash("before_commit")
+
+    with pytest.raises(AssertionError, match=r"commits since .*: 0, and the process has come to its end"):
+        play(story)
+
+
+def test_a_crash_point_that_a_failure_forestalls_is_told():
+    def story(run):
+        run.crash("before_commit")
+        with pytest.raises(SamzaError):
+            run.send_bytes("numbers", b"malformed", key=b"a")
+
+    with pytest.raises(AssertionError, match=r"commits since .*: 0, and the process is dead"):
+        play(story)
+
+
+def test_the_error_of_a_story_comes_before_a_point_that_was_not_reached():
+    def story(run):
+        run.crash("before_commit")
+        raise KeyError("its own")
+
+    with pytest.raises(KeyError, match="its own"):
+        play(story)
 
 
 def test_a_crash_now_does_where_a_point_was_not_reached():
@@ -184,12 +209,6 @@ def test_a_point_may_lie_in_the_next_life():
         assert run.received("sums") == []
         run.restart()
         assert run.received("sums") == [1]
-
-
-def test_the_error_of_a_story_comes_before_a_point_that_was_not_reached():
-    with pytest.raises(KeyError, match="its own"), testing.running(summing()) as run:
-        run.crash("before_commit")
-        raise KeyError("its own")
 
 
 class Connected:

@@ -1,4 +1,4 @@
-"""Applications and operators on lists, under schedules: what comes out is what the records say."""
+"""Applications on lists, under schedules: what comes out is what the records say."""
 
 from collections import Counter
 
@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import OperatorFailure
-from samza_dsl import App, Pane, count, laws, retry, skip, testing, tumbling
-from samza_dsl.testing import CrashPoint, Record, Schedule, Watermark
-from tests.simulation.loop import rest
+from samza_dsl import App, laws, retry, skip, testing
+from samza_dsl.testing import CrashPoint, Schedule
 from tests.simulation.reference import Reference
 from tests.strategies import SOURCE, TABLE, build, partition_of, pipelines, records
 
@@ -118,34 +117,6 @@ def test_lists_that_do_not_fit_are_refused():
         testing.run(app, {"numbers": [[1], [2], [3]]})
     with pytest.raises(ValueError, match="the app reads no letters; it reads numbers"):
         testing.run(app, {"letters": []})
-
-
-def counted(stream):
-    return stream.window(tumbling(seconds=1), count())
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 5_000)), max_size=30))
-def test_driving_an_operator_is_running_an_application_of_it(numbers):
-    events = [Record(n, key, n) for key, n in numbers]
-    app = App("driven")
-    counted(app.input("numbers", value=int, key=str)).send_to(app.output("panes", value=Pane[str, int]))
-    assert testing.drive(counted, [*events, Watermark(10**9)]) == testing.run(app, {"numbers": events})["panes"]
-
-
-def test_what_is_driven_sees_one_event_after_the_other():
-    events = [500, Watermark(1_000), 900, 1_500, Watermark(2_000)]
-    panes = testing.drive(counted, events, key=lambda n: "k", timestamp=lambda n: n)
-    assert panes == [Pane("k", 0, 1_000, 1), Pane("k", 1_000, 2_000, 1)], "900 is late"
-    unfinished = testing.drive(counted, [500], key=lambda n: "k", timestamp=lambda n: n)
-    assert unfinished == []
-
-
-def test_driving_waits_for_what_awaits():
-    async def slowly(n):
-        await rest(1_000)
-        return [n, n]
-
-    assert testing.drive(lambda stream: stream.async_flat_map(slowly), [1, 2]) == [1, 1, 2, 2]
 
 
 @given(st.permutations([1, "one", (1, 2), {"a": 1}, None, object]))

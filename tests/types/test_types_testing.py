@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, assert_type
 
 from hypothesis import strategies as st
 
-from samza_dsl import App, MessageStream, Pane, count, laws, testing, tumbling
+from samza_dsl import App, MessageStream, Pane, Table, count, laws, testing, tumbling
 
 app = App("types-of-tests")
 app.input("numbers", value=int, key=str).send_to(app.output("out", value=int))
@@ -27,6 +27,24 @@ def test_an_operator_emits_what_its_stream_carries() -> None:
 
     assert_type(testing.drive(lengths, ["a", testing.Record("b", key="k")]), list[int])
     assert_type(testing.drive(panes, [testing.Watermark(5)]), list[Pane[str, int]])
+
+
+def test_several_streams_are_lists_by_name() -> None:
+    def halves(words: MessageStream[str, str]) -> Mapping[str, MessageStream[str, str]]:
+        return words.branch(lambda word: "short" if len(word) < 5 else "long", into=("short", "long"))
+
+    def known(words: MessageStream[str, str], dictionary: Table[str, int]) -> MessageStream[str, int]:
+        return words.join(dictionary, lambda word, number: number)
+
+    seen: list[str] = []
+
+    def sink(words: MessageStream[str, str]) -> None:
+        words.sink(seen.append)
+
+    assert_type(testing.drive(halves, ["a"]), dict[str, list[Any]])
+    assert_type(testing.drive(sink, ["a", testing.AdvanceTime(5)]), dict[str, list[Any]])
+    assert_type(testing.drive(known, [testing.Record("a", "k")], tables={"dictionary": {"k": 1}}), list[int])
+    assert seen == ["a"]
 
 
 def test_a_run_is_taken_step_by_step() -> None:
