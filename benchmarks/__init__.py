@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from benchmarks.async_calls import AsyncCalls, CallsByKey, TimedCalls
 from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.keyed_count import KeyedCount
 from benchmarks.read_write import ReadWrite4, ReadWrite5, ReadWrite6
 from benchmarks.running_count import DurableCount, RunningCount
-from benchmarks.stateless_chain import StatelessChain
+from benchmarks.slow_service import SlowService
+from benchmarks.stateless_chain import InlinedChain, StatelessChain
 from benchmarks.word_count import WordCount
 from benchmarks.workload import Workload
 
 KINDS: tuple[type[Workload], ...] = (
     StatelessChain,
+    InlinedChain,
     KeyedCount,
     RunningCount,
     DurableCount,
+    AsyncCalls,
+    TimedCalls,
+    CallsByKey,
+    SlowService,
     WordCount,
     EmbeddedLog,
     ReadWrite4,

@@ -110,6 +110,25 @@ def committing(every: int, written: int) -> Options:
     )
 
 
+def records_by_hand(path: Path, stream: bytes) -> list[bytes]:
+    environment, (table,) = open_by_hand(path, stream)
+    with environment.begin(buffers=True) as transaction:
+        records = [record for _, data in transaction.cursor(table) for record in unpack(checked(data))]
+    environment.close()
+    return records
+
+
+def records_in_log(path: Path, stream: str) -> list[Any]:
+    log = LogEnvironment(path)
+    records: list[Any] = []
+    offset = 0
+    while (read := log.read(stream, 0, offset)) is not None:
+        records += read.batch.values
+        offset = read.next_offset
+    log.close()
+    return records
+
+
 def counts_by_hand(path: Path, table: bytes) -> list[tuple[int, int]]:
     """Return the counts by number that a hand loop has stored, in order."""
     environment, (counts,) = open_by_hand(path, table)

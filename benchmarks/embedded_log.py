@@ -12,20 +12,19 @@ from benchmarks.durable import (
     NUMBER,
     POSITION,
     batches_of,
-    checked,
     committing,
     open_by_hand,
     pack,
     preload_by_hand,
     preload_log,
     read_by_hand,
+    records_by_hand,
+    records_in_log,
     sealed,
-    unpack,
 )
 from benchmarks.messages import is_large, is_wanted, plain_messages, to_pair, weigh
 from benchmarks.workload import Description, Workload
 from runtime.run import run_blocking
-from runtime.systems.log import LogEnvironment
 from samza_dsl import App
 
 PASSING = 0.675
@@ -80,6 +79,25 @@ class EmbeddedLog(Workload):
         environment.close()
         return path
 
+    def baseline_inlined(self) -> Path:
+        path = self.copy / "hand"
+        environment, (source, target, positions) = open_by_hand(path, b"messages", b"pairs", b"positions")
+        position = end = 0
+        for records in read_by_hand(environment, source, self.commit_every):
+            written = []
+            for message in map(decode_json, records):
+                if message["v"] > 0.1:
+                    message = {"id": message["id"], "v": message["v"], "tag": message["tag"], "w": message["v"] * 2.0}
+                    if message["tag"] != "x":
+                        written.append(encode_json((message["id"], message["w"])))
+            position += len(records)
+            with environment.begin(write=True) as transaction:
+                transaction.put(NUMBER.pack(end), sealed(pack(written)), db=target)
+                transaction.put(POSITION, sealed(NUMBER.pack(position)), db=positions)
+            end += len(written)
+        environment.close()
+        return path
+
     def ours(self) -> Path:
         path = self.copy / "ours"
         app = App("embedded-log", committing(self.commit_every, int(self.commit_every * PASSING)))
@@ -90,23 +108,4 @@ class EmbeddedLog(Workload):
 
     def outcome(self, result: Path) -> list[Any]:
         """Return all stored records of the output."""
-        return pairs_by_hand(result) if result.name == "hand" else pairs_in_log(result)
-
-
-def pairs_by_hand(path: Path) -> list[bytes]:
-    environment, (target,) = open_by_hand(path, b"pairs")
-    with environment.begin(buffers=True) as transaction:
-        records = [record for _, data in transaction.cursor(target) for record in unpack(checked(data))]
-    environment.close()
-    return records
-
-
-def pairs_in_log(path: Path) -> list[Any]:
-    log = LogEnvironment(path)
-    records: list[Any] = []
-    offset = 0
-    while (read := log.read("pairs", 0, offset)) is not None:
-        records += read.batch.values
-        offset = read.next_offset
-    log.close()
-    return records
+        return records_by_hand(result, b"pairs") if result.name == "hand" else records_in_log(result, "pairs")

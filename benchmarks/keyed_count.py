@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.messages import DISORDER_MS, key_of, time_of, timed_messages
+from benchmarks.messages import DISORDER_MS, KEYS, key_of, time_of, timed_messages
 from benchmarks.workload import Description, Workload
 from runtime.run import run_blocking
 from runtime.systems.lists import ListSink, ListSource
@@ -37,6 +37,29 @@ class KeyedCount(Workload):
         watermark = next_end = -(2**62)
         for message in self.messages:
             key, at = key_of(message), time_of(message)
+            start = at - at % WINDOW_MS
+            counts = windows.get(start)
+            if counts is None:
+                if start + WINDOW_MS <= watermark:
+                    continue  # late
+                counts = windows[start] = {}
+                next_end = min(windows) + WINDOW_MS
+            counts[key] = counts.get(key, 0) + 1
+            if at - DISORDER_MS > watermark:
+                watermark = at - DISORDER_MS
+                while next_end <= watermark:
+                    fire(windows, next_end - WINDOW_MS, panes)
+                    next_end = min(windows) + WINDOW_MS if windows else 2**62
+        for start in sorted(windows):
+            fire(windows, start, panes)
+        return panes
+
+    def baseline_inlined(self) -> list[Counts]:
+        panes: list[Counts] = []
+        windows: dict[int, dict[int, int]] = {}
+        watermark = next_end = -(2**62)
+        for message in self.messages:
+            key, at = message["id"] % KEYS, message["at"]
             start = at - at % WINDOW_MS
             counts = windows.get(start)
             if counts is None:

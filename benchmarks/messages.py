@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Any
 
@@ -95,6 +96,16 @@ def words_of(line: str) -> list[str]:
 
 def itself(word: str) -> str:
     return word
+
+
+async def look_up(message: Message) -> list[Message]:
+    await asyncio.sleep(0.001)
+    return [{"id": message["id"], "found": 1}]
+
+
+async def look_up_slowly(message: Message) -> list[Message]:
+    await asyncio.sleep(0.1)
+    return [{"id": message["id"], "found": 1}]
 
 
 def increased(count: int | None) -> int:

@@ -76,6 +76,31 @@ class ReadWrite(Workload):
         environment.close()
         return results, lambda: counts_by_hand(path, b"counts")
 
+    def baseline_inlined(self) -> Stored:
+        """Keep the counts of a commit in a dict, and write each of them once."""
+        results: Counts = []
+        append = results.append
+        path = self.copy / "hand"
+        environment, (source, table, positions) = open_by_hand(path, b"messages", b"counts", b"positions")
+        position = 0
+        for records in read_by_hand(environment, source, self.commit_every):
+            counts: dict[int, int] = {}
+            with environment.begin(write=True, buffers=True) as transaction:
+                for record in records:
+                    id = decode_json(record).id
+                    count = counts.get(id)
+                    if count is None:
+                        found = transaction.get(NUMBER.pack(id), db=table)
+                        count = 0 if found is None else NUMBER.unpack(checked(found))[0]
+                    counts[id] = count = count + 1
+                    append((id, count))
+                for id in sorted(counts):
+                    transaction.put(NUMBER.pack(id), sealed(NUMBER.pack(counts[id])), db=table)
+                position += len(records)
+                transaction.put(POSITION, sealed(NUMBER.pack(position)), db=positions)
+        environment.close()
+        return results, lambda: counts_by_hand(path, b"counts")
+
     def ours(self) -> Stored:
         path = self.copy / "ours"
         app = App("read-write", committing(self.commit_every, self.written))

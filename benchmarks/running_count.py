@@ -17,7 +17,7 @@ from benchmarks.durable import (
     open_by_hand,
     sealed,
 )
-from benchmarks.messages import count_up, increased, plain_messages, spread_key_of, to_count
+from benchmarks.messages import SPREAD_KEYS, count_up, increased, plain_messages, spread_key_of, to_count
 from benchmarks.workload import Description, Workload
 from runtime.run import run_blocking
 from runtime.systems.lists import ListSink, ListSource
@@ -52,6 +52,16 @@ class RunningCount(Workload):
             key = spread_key_of(message)
             counts[key] = count = increased(counts.get(key))
             append(to_count(key, count))
+        return results
+
+    def baseline_inlined(self) -> Counts:
+        results: Counts = []
+        append = results.append
+        counts: dict[int, int] = {}
+        for message in self.messages:
+            key = message["id"] * 7_919 % SPREAD_KEYS
+            counts[key] = count = counts.get(key, 0) + 1
+            append((key, count))
         return results
 
     def ours(self) -> Counts:
@@ -99,6 +109,29 @@ class DurableCount(RunningCount):
                     put(place, sealed(NUMBER.pack(count)), db=table)
                     append(to_count(key, count))
                 put(POSITION, sealed(NUMBER.pack(first + len(batch))), db=positions)
+        environment.close()
+        return results, lambda: counts_by_hand(self.path, b"counts")
+
+    def baseline_inlined(self) -> Stored:
+        """Keep the counts of a commit in a dict, and write each of them once."""
+        results: Counts = []
+        append = results.append
+        environment, (table, positions) = open_by_hand(self.path, b"counts", b"positions")
+        for first in range(0, len(self.messages), self.commit_every):
+            batch = self.messages[first : first + self.commit_every]
+            counts: dict[int, int] = {}
+            with environment.begin(write=True, buffers=True) as transaction:
+                for message in batch:
+                    key = message["id"] * 7_919 % SPREAD_KEYS
+                    count = counts.get(key)
+                    if count is None:
+                        found = transaction.get(NUMBER.pack(key), db=table)
+                        count = 0 if found is None else NUMBER.unpack(checked(found))[0]
+                    counts[key] = count = count + 1
+                    append((key, count))
+                for key in sorted(counts):
+                    transaction.put(NUMBER.pack(key), sealed(NUMBER.pack(counts[key])), db=table)
+                transaction.put(POSITION, sealed(NUMBER.pack(first + len(batch))), db=positions)
         environment.close()
         return results, lambda: counts_by_hand(self.path, b"counts")
 

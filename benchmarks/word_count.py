@@ -39,6 +39,16 @@ class WordCount(Workload):
                 append(to_count(key, count))
         return results
 
+    def baseline_inlined(self) -> Counts:
+        results: Counts = []
+        append = results.append
+        counts: dict[str, int] = {}
+        for line in self.lines:
+            for word in line.split():
+                counts[word] = count = counts.get(word, 0) + 1
+                append((word, count))
+        return results
+
     def ours(self) -> Counts:
         app = App("word-count")
         words = app.input("lines").flat_map(words_of).partition_by(itself, op_id="by-word")
