@@ -24,7 +24,7 @@ class AsyncCalls(Workload):
         name="B4",
         title="async calls of 1 ms, 1,000 in flight, in memory",
         messages=100_000,
-        quick_messages=3_000,
+        quick_scale=0.03,
         bar=1.2,
     )
 

@@ -21,6 +21,8 @@ from samza_dsl import Options
 
 MOST_STORED = 10_000
 """The records of a stored batch, where commits are not smaller."""
+APPENDS_PER_COMMIT = 16
+"""While a log is filled: what is encoded for a commit is in memory."""
 MAP_BYTES = 1 << 36
 NUMBER = struct.Struct(">Q")
 CRC = struct.Struct("<I")
@@ -79,10 +81,13 @@ def read_by_hand(environment: lmdb.Environment, table: Any, commit_every: int) -
             return
 
 
-def preload_log(path: Path, stream: str, batches: list[list[bytes]]) -> None:
+def preload_log(path: Path, stream: str, batches: list[list[bytes]], partitions: int = 1) -> None:
+    """Make a stream that has ended, with the batches in its partitions in turn."""
     log = LogEnvironment(path)
-    log.create_stream(stream, StreamConfig())
-    log.append([Append(stream, 0, Batch(batch)) for batch in batches])
+    log.create_stream(stream, StreamConfig(partitions=partitions))
+    appends = [Append(stream, number % partitions, Batch(batch)) for number, batch in enumerate(batches)]
+    for first in range(0, len(appends), APPENDS_PER_COMMIT):
+        log.append(appends[first : first + APPENDS_PER_COMMIT])
     log.end_stream(stream)
     log.close()
 

@@ -25,13 +25,22 @@ from benchmarks.durable import (
 from benchmarks.messages import is_large, is_wanted, plain_messages, to_pair, weigh
 from benchmarks.workload import Description, Workload
 from runtime.run import run_blocking
-from samza_dsl import App
+from samza_dsl import App, Options
 
+APP = "embedded-log"
 PASSING = 0.675
 """Of how many messages the chain makes an output."""
 
 encode_json = msgspec.json.Encoder().encode
 decode_json = msgspec.json.Decoder().decode
+
+
+def chained(options: Options) -> App:
+    """Return the application: the chain between two streams of the log."""
+    app = App(APP, options)
+    chain = app.input("messages").filter(is_large).map(weigh).filter(is_wanted).map(to_pair)
+    chain.send_to(app.output("pairs"))
+    return app
 
 
 class EmbeddedLog(Workload):
@@ -44,7 +53,7 @@ class EmbeddedLog(Workload):
         name="B6",
         title="embedded log → B1 chain → embedded log, exactly-once",
         messages=500_000,
-        quick_messages=25_000,
+        quick_scale=0.05,
         bar=1.15,
         durable=True,
     )
@@ -100,9 +109,7 @@ class EmbeddedLog(Workload):
 
     def ours(self) -> Path:
         path = self.copy / "ours"
-        app = App("embedded-log", committing(self.commit_every, int(self.commit_every * PASSING)))
-        chain = app.input("messages").filter(is_large).map(weigh).filter(is_wanted).map(to_pair)
-        chain.send_to(app.output("pairs"))
+        app = chained(committing(self.commit_every, int(self.commit_every * PASSING)))
         run_blocking(app.graph(), app.options, app.around, path)
         return path
 

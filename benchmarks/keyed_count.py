@@ -24,7 +24,7 @@ class KeyedCount(Workload):
         name="B2",
         title="keyed tumbling event-time count, 1,000 keys, in memory",
         messages=1_000_000,
-        quick_messages=60_000,
+        quick_scale=0.06,
         bar=1.0,
     )
 

@@ -19,6 +19,8 @@ import msgspec
 
 from benchmarks import WORKLOADS
 from benchmarks.memory import growth_mib
+from benchmarks.shapes import SHAPES
+from benchmarks.shapes.shape import Shape
 from benchmarks.workload import COMMIT_EVERY, Workload
 
 SIDES = ("baseline", "ours")
@@ -47,6 +49,17 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     ours_s: float
     baseline_mib: float | None = None
     ours_mib: float | None = None
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of a shape; `ratio` is None where they are only shown."""
+
+    workload: str
+    title: str
+    ratio: float | None
+    bar: float | None
+    passed: bool
+    curve: dict[str, float]
 
 
 class Differs(Exception):
@@ -95,6 +108,20 @@ def _ratios(ran: dict[str, list[Ran]], side: str, of: str = "seconds") -> list[f
     return [getattr(ours, of) / getattr(theirs, of) for theirs, ours in zip(ran[side], ran["ours"], strict=True)]
 
 
+def trace(shape: Shape) -> Curve:
+    """Measure a shape."""
+    description = shape.description
+    found = shape.figures()
+    return Curve(
+        workload=description.name,
+        title=description.title,
+        ratio=None if found.ratio is None else round(found.ratio, 4),
+        bar=description.bar,
+        passed=description.bar is None or found.ratio is None or found.ratio <= description.bar,
+        curve={name: round(value, 3) for name, value in found.curve.items()},
+    )
+
+
 def _run(workload: Workload, side: Callable[[], Any]) -> Ran:
     """Time one run, and keep nothing of its result that the next one would have to share the memory with."""
     workload.ready()
@@ -124,26 +151,30 @@ def _profile(workload: Workload) -> None:
 
 
 def main() -> None:
-    """Print a Measurement as JSON, or with `--memory` by how many MiB one run of a side makes this process grow."""
-    parser = argparse.ArgumentParser(description="Measure one workload in this process.")
-    parser.add_argument("workload", choices=WORKLOADS)
+    """Print a Measurement or a Curve as JSON, or with `--memory` by how many MiB one run of a side makes us grow."""
+    parser = argparse.ArgumentParser(description="Measure one workload or shape in this process.")
+    parser.add_argument("name", choices=[*WORKLOADS, *SHAPES])
     parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--messages", type=int)
+    parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--commit-every", type=int, default=COMMIT_EVERY)
     parser.add_argument("--memory", choices=SIDES)
     parser.add_argument("--profile", action="store_true")
     said = parser.parse_args()
-    kind = WORKLOADS[said.workload]
-    messages = said.messages or kind.description.messages
     with TemporaryDirectory(prefix="samza-dsl-benchmark-") as scratch:
-        workload = kind(messages, Path(scratch), said.commit_every)
-        if said.memory:
-            workload.ready()
-            print(msgspec.json.encode(growth_mib(getattr(workload, said.memory))).decode())
-            return
-        if said.profile:
-            _profile(workload)
-        print(msgspec.json.encode(measure(workload, messages, said.pairs)).decode())
+        if said.name in SHAPES:
+            found: Any = trace(SHAPES[said.name](said.scale, said.pairs, Path(scratch)))
+        else:
+            kind = WORKLOADS[said.name]
+            messages = kind.description.scaled(said.scale)
+            workload = kind(messages, Path(scratch), said.commit_every)
+            if said.profile:
+                _profile(workload)
+            if said.memory:
+                workload.ready()
+                found = growth_mib(getattr(workload, said.memory))
+            else:
+                found = measure(workload, messages, said.pairs)
+        print(msgspec.json.encode(found).decode())
 
 
 if __name__ == "__main__":

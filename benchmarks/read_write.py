@@ -121,7 +121,7 @@ def _described(digits: int, messages: int, bar: float) -> Description:
         name=f"B9-{digits}",
         title=f"the paper's ReadWrite, a durable counter for each of {10**digits:,} ids",
         messages=messages,
-        quick_messages=25_000,
+        quick_scale=25_000 / messages,
         bar=bar,
         pairs=5,
         durable=True,

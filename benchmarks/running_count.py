@@ -36,7 +36,7 @@ class RunningCount(Workload):
         name="B3",
         title="keyed running count, 100,000 keys, in memory",
         messages=1_000_000,
-        quick_messages=150_000,
+        quick_scale=0.15,
         bar=1.3,
     )
 
@@ -84,7 +84,7 @@ class DurableCount(RunningCount):
         name="B3d",
         title="keyed running count, 100,000 keys, durable state and positions",
         messages=500_000,
-        quick_messages=25_000,
+        quick_scale=0.05,
         bar=1.0,
         durable=True,
     )

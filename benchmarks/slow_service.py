@@ -31,7 +31,7 @@ class SlowService(Workload):
         name="B4s",
         title="async calls of 100 ms, 1,000 in flight, results in the embedded log exactly once",
         messages=100_000,
-        quick_messages=2_000,
+        quick_scale=0.02,
         bar=1.15,
         pairs=3,
     )

@@ -22,7 +22,7 @@ class StatelessChain(Workload):
         name="B1",
         title="stateless filter→map→filter→map, dicts in memory, functions called",
         messages=1_000_000,
-        quick_messages=3_000,
+        quick_scale=0.003,
         bar=1.0,
     )
 

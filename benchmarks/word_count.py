@@ -19,7 +19,7 @@ class WordCount(Workload):
         name="B5",
         title="word count through a partition_by, 10 words a line, in memory",
         messages=200_000,
-        quick_messages=2_000,
+        quick_scale=0.01,
         bar=1.3,
         pairs=5,
     )

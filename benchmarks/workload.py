@@ -19,10 +19,14 @@ class Description:
     name: str
     title: str
     messages: int
-    quick_messages: int
+    quick_scale: float
     bar: float
     pairs: int = 7
     durable: bool = False
+
+    def scaled(self, scale: float) -> int:
+        """Return the messages of a run at `scale` times its size."""
+        return max(round(self.messages * scale), 1)
 
 
 class Workload(ABC):

@@ -9,35 +9,48 @@ import pytest
 
 from benchmarks import WORKLOADS
 from benchmarks.measure import Differs, measure
+from benchmarks.shapes import SHAPES
 from runtime.commit import Committer
 
 FIGURES = {"ratio", "low", "high", "cpu_ratio", "bar", "baseline_s", "ours_s"}
 
 
-def test_a_quick_run_of_all_workloads_writes_its_figures(tmp_path):
+def test_a_quick_run_of_all_writes_its_figures(tmp_path):
     written = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks", "--quick", "--json", str(written)]
     shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
     figures = json.loads(written.read_text())
-    assert [one["workload"] for one in figures] == list(WORKLOADS)
+    assert [one["workload"] for one in figures] == [*WORKLOADS, *SHAPES]
     for one in figures:
-        assert all(type(one[name]) is float and one[name] > 0 for name in FIGURES)
-        assert one["ratio_inlined"] is None or one["ratio_inlined"] > 0
-        assert one["low"] <= one["ratio"] <= one["high"]
-        assert one["passed"] is (one["ratio"] <= one["bar"])
-        assert (one["messages"], one["pairs"]) == (WORKLOADS[one["workload"]].description.quick_messages, 1)
         assert one["workload"] in shown.stdout
+        if one["workload"] in WORKLOADS:
+            check_point(one)
+        else:
+            assert one["curve"] and all(value >= 0 for value in one["curve"].values())
+        if one["bar"] is not None:
+            assert one["ratio"] > 0
+            assert one["passed"] is (one["ratio"] <= one["bar"])
+
+
+def check_point(one):
+    description = WORKLOADS[one["workload"]].description
+    assert all(type(one[name]) is float and one[name] > 0 for name in FIGURES)
+    assert one["ratio_inlined"] is None or one["ratio_inlined"] > 0
+    assert one["low"] <= one["ratio"] <= one["high"]
+    assert (one["messages"], one["pairs"]) == (description.scaled(description.quick_scale), 1)
 
 
 @pytest.mark.parametrize("name", list(WORKLOADS))
 def test_both_sides_come_to_the_same_and_to_something(name, tmp_path):
-    workload = WORKLOADS[name](WORKLOADS[name].description.quick_messages, tmp_path)
+    description = WORKLOADS[name].description
+    workload = WORKLOADS[name](description.scaled(description.quick_scale), tmp_path)
     outcomes = []
-    for run in (workload.baseline, workload.ours):
+    for run in filter(None, (workload.baseline, workload.baseline_inlined, workload.ours)):
         workload.ready()
         outcomes.append(workload.outcome(run()))
-    assert outcomes[0] == outcomes[1] != []
+    assert outcomes[0] != []
+    assert all(outcome == outcomes[0] for outcome in outcomes)
 
 
 def test_no_time_counts_where_results_differ(tmp_path):
@@ -72,7 +85,7 @@ def test_ours_commits_as_often_as_was_said(name, commit_every, tmp_path, monkeyp
 
 
 def test_the_memory_of_a_side_is_measured():
-    command = [sys.executable, "-m", "benchmarks.measure", "B1", "--messages", "3000", "--memory", "ours"]
+    command = [sys.executable, "-m", "benchmarks.measure", "B1", "--scale", "0.003", "--memory", "ours"]
     shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
     assert json.loads(shown.stdout) is None or json.loads(shown.stdout) >= 0
 

@@ -1,0 +1,24 @@
+"""How cost, memory and time change with what a pipeline has to do: curves, where workloads are points."""
+
+from __future__ import annotations
+
+from benchmarks.shapes.flat_memory import FlatMemory
+from benchmarks.shapes.latency import Latency
+from benchmarks.shapes.local_join import LocalJoin
+from benchmarks.shapes.long_chain import LongChain
+from benchmarks.shapes.partitions import ManyPartitions, ManyStreams
+from benchmarks.shapes.shape import Shape
+from benchmarks.shapes.start_up import StartUp
+
+KINDS: tuple[type[Shape], ...] = (
+    LocalJoin,
+    FlatMemory,
+    ManyPartitions,
+    ManyStreams,
+    LongChain,
+    StartUp,
+    Latency,
+)
+
+SHAPES: dict[str, type[Shape]] = {kind.description.name: kind for kind in KINDS}
+"""All shapes by the name that the tables give them."""

@@ -1,0 +1,92 @@
+"""P1 and P2: what a message costs where a stream has more and more partitions, and where there are 27,000 of them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from statistics import median
+from time import perf_counter
+
+from benchmarks.durable import MOST_STORED, batches_of, committing, preload_log
+from benchmarks.embedded_log import PASSING, chained, encode_json
+from benchmarks.memory import anonymous_mib
+from benchmarks.messages import is_large, is_wanted, plain_messages, to_pair, weigh
+from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
+from operators.base import Batch
+from runtime.run import run_blocking
+from runtime.systems.base import Append, StreamConfig
+from runtime.systems.log import LogEnvironment
+from samza_dsl import App
+
+COUNTS = (1, 4, 16, 64)
+STREAMS, PARTITIONS, RECORDS = 900, 30, 10
+
+
+class ManyPartitions(Shape):
+    """The same messages through B6, in as many batches, from one partition and from many."""
+
+    description = ShapeDescription(
+        name="P1", title="cost per message of B6 at 1 to 64 partitions ÷ at 1, the highest", bar=1.15, quick_scale=0.02
+    )
+
+    def figures(self) -> Figures:
+        messages = self.scaled(MOST_STORED * max(COUNTS))
+        stored = max(messages // max(COUNTS), 1)
+        batches = batches_of(list(map(encode_json, plain_messages(messages))), stored)
+        for count in COUNTS:
+            preload_log(self.scratch / f"{count}", "messages", batches, count)
+        seconds: dict[int, list[float]] = {count: [] for count in COUNTS}
+        for _ in range(self.rounds):
+            for count in COUNTS:
+                path = self.scratch / "copy"
+                shutil.rmtree(path, ignore_errors=True)
+                shutil.copytree(self.scratch / f"{count}", path)
+                app = chained(committing(stored, int(stored * PASSING)))
+                began = perf_counter()
+                run_blocking(app.graph(), app.options, app.around, path)
+                seconds[count].append(perf_counter() - began)
+        costs = {count: median(seconds[count]) / messages * 1e6 for count in COUNTS}
+        curve = {f"µs at {count} partitions": cost for count, cost in costs.items()}
+        return Figures(max(costs.values()) / costs[1], curve)
+
+
+class ManyStreams(Shape):
+    """900 streams of 30 partitions with 10 messages each, which one input reads by their pattern."""
+
+    description = ShapeDescription(
+        name="P2", title="27,000 partitions in 900 streams through B6", rounds=1, quick_scale=0.003
+    )
+
+    def figures(self) -> Figures:
+        streams = [f"messages-{number}" for number in range(self.scaled(STREAMS))]
+        records = list(map(encode_json, plain_messages(RECORDS)))
+        log = LogEnvironment(self.scratch)
+        for stream in streams:
+            log.create_stream(stream, StreamConfig(partitions=PARTITIONS))
+            log.append([Append(stream, partition, Batch(records)) for partition in range(PARTITIONS)])
+            log.end_stream(stream)
+        log.close()
+        app = App("many-streams")
+        chain = app.input("messages-*").filter(is_large).map(weigh).filter(is_wanted).map(to_pair)
+        chain.send_to(app.output("pairs"))
+        before = anonymous_mib() or 0
+        started, ended, held = asyncio.run(self._timed(app))
+        messages = len(streams) * PARTITIONS * RECORDS
+        return Figures(
+            None,
+            {
+                "partitions": len(streams) * PARTITIONS,
+                "seconds to start": started,
+                "MiB once started": held - before,
+                "MiB at the end": (anonymous_mib() or 0) - before,
+                "µs per message": ended / messages * 1e6,
+            },
+        )
+
+    async def _timed(self, app: App) -> tuple[float, float, float]:
+        """Return the seconds to start, those from there to the end, and the memory in between."""
+        began = perf_counter()
+        async with app.running(self.scratch) as run:
+            opened, held = perf_counter(), anonymous_mib() or 0
+            await run.ended()
+            return opened - began, perf_counter() - opened, held

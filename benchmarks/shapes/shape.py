@@ -1,0 +1,46 @@
+"""What a shape is: a frozen description, and the figures that make its curve, with the one ratio that has a bar."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+
+@dataclass(frozen=True)
+class ShapeDescription:
+    """What is measured: `bar` is the highest ratio that is good enough; without one the figures are only shown."""
+
+    name: str
+    title: str
+    bar: float | None = None
+    rounds: int = 3
+    quick_scale: float = 0.01
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """What was found: the ratio that is held against the bar, and the numbers of the curve by what they are."""
+
+    ratio: float | None
+    curve: dict[str, float]
+
+
+class Shape(ABC):
+    """One shape: how large, as a multiple of its usual size, how often it is measured, and where it may write files."""
+
+    description: ClassVar[ShapeDescription]
+
+    def __init__(self, scale: float, rounds: int, scratch: Path) -> None:
+        self.scale = scale
+        self.rounds = rounds
+        self.scratch = scratch
+
+    def scaled(self, number: int) -> int:
+        return max(int(number * self.scale), 1)
+
+    @abstractmethod
+    def figures(self) -> Figures:
+        """Measure; raises where results are not what they should be."""
