@@ -10,6 +10,8 @@ import pytest
 from benchmarks import WORKLOADS
 from benchmarks.measure import Differs, measure
 from benchmarks.shapes import SHAPES
+from benchmarks.shapes.appender import latencies
+from benchmarks.shapes.long_chain import by_hand, timed
 from runtime.commit import Committer
 
 FIGURES = {"ratio", "low", "high", "cpu_ratio", "bar", "baseline_s", "ours_s"}
@@ -103,3 +105,15 @@ def test_memory_is_the_growth_while_something_was_done():
     command = [sys.executable, "-c", program]
     shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
     assert float(shown.stdout) > 32
+
+
+def test_latency_lasts_from_the_append_to_the_commit_that_covers_it():
+    appended = [(10, 1.0), (20, 2.0)]
+    committed = [(4, 1.5), (20, 2.25), (21, 9.0)]
+    assert latencies(appended, committed) == [(250.0, 10), (500.0, 4), (1_250.0, 6)]
+
+
+def test_a_shape_is_not_measured_where_a_chain_comes_to_something_else():
+    assert timed(by_hand(3), [1, 2], 3) > 0
+    with pytest.raises(AssertionError, match="a chain of 4 did not"):
+        timed(by_hand(3), [1, 2], 4)
