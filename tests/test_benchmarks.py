@@ -29,9 +29,8 @@ def test_a_quick_run_of_all_writes_its_figures(tmp_path):
         if one["workload"] in WORKLOADS:
             check_point(one)
         else:
-            assert one["curve"] and all(value >= 0 for value in one["curve"].values())
+            assert one["curve"] and all(type(value) is float for value in one["curve"].values())
         if one["bar"] is not None:
-            assert one["ratio"] > 0
             assert one["passed"] is (one["ratio"] <= one["bar"])
 
 
