@@ -14,7 +14,7 @@ except ImportError as error:
 from operators.io import Input
 from samza_dsl.app import App
 from samza_dsl.testing import CrashPoint, Record, Schedule
-from samza_dsl.testing.streams import key_hash
+from samza_dsl.testing.streams import place_of, reader_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -78,11 +78,11 @@ def partitioned(
     draw: st.DrawFn,
     values: st.SearchStrategy[list[V]],
     partitions: int,
-    hash_of: Callable[[V], int | None] = lambda value: None,
+    place_of: Callable[[V], int | None] = lambda value: None,
 ) -> list[list[V]]:
     """Divide what `values` draws among partitions, each of which keeps its order.
 
-    A value lies anywhere, or where `hash_of(value)` is a number, in the partition that it gives.
+    A value lies anywhere, or where `place_of(value)` is a number, in the partition of that number.
 
     >>> from hypothesis import find
     >>> find(partitioned(st.just([1, 2, 3]), 2), lambda parts: parts[1] == [2])
@@ -90,16 +90,18 @@ def partitioned(
     """
     parts: list[list[V]] = [[] for _ in range(partitions)]
     for value in draw(values):
-        given = hash_of(value)
-        parts[draw(st.integers(0, partitions - 1)) if given is None else given % partitions].append(value)
+        place = place_of(value)
+        parts[draw(st.integers(0, partitions - 1)) if place is None else place].append(value)
     return parts
 
 
-def inputs(app: App, streams: Mapping[str, st.SearchStrategy[list[Any]]]) -> st.SearchStrategy[dict[str, Any]]:
-    """Draw what `testing.run` takes: the values of each stream, in as many partitions as the app says.
+def inputs(
+    app: App, streams: Mapping[str, st.SearchStrategy[list[Any]]], *, partitions: Mapping[str, int] | None = None
+) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw what `testing.run` takes: what comes in each stream, in as many `partitions` as the app or this says.
 
-    Records lie in the partition of their key, where they carry one or the app says `partitioned_by_key`; others lie
-    anywhere.
+    Records lie in the partition of their key, where they carry one or the app says `partitioned_by_key`, or in the one
+    that a `Record` has; others lie anywhere. A stream may be one that a pattern of the app stands for.
 
     Raises ValueError where the app does not read one of the streams.
 
@@ -109,16 +111,14 @@ def inputs(app: App, streams: Mapping[str, st.SearchStrategy[list[Any]]]) -> st.
     >>> find(inputs(app, {"numbers": st.lists(st.integers())}), lambda given: given["numbers"][1])
     {'numbers': [[], [0]]}
     """
-    declared = {spec.stream: spec for spec in app.graph().specs.values() if isinstance(spec, Input)}
-    unknown = set(streams) - set(declared)
-    if unknown:
-        raise ValueError(f"the app reads no {', '.join(sorted(unknown))}; it reads {', '.join(sorted(declared))}")
+    declared = [spec for spec in app.graph().specs.values() if isinstance(spec, Input)]
 
-    def divided(spec: Input, values: st.SearchStrategy[list[Any]]) -> st.SearchStrategy[Any]:
-        count = spec.partitions or 1
-        return values if count == 1 else partitioned(values, count, partial(key_hash, spec))
+    def divided(stream: str, values: st.SearchStrategy[list[Any]]) -> st.SearchStrategy[Any]:
+        spec = reader_of(declared, stream)
+        count = (partitions or {}).get(stream, spec.partitions or 1)
+        return values if count == 1 else partitioned(values, count, partial(place_of, spec, count))
 
-    return st.fixed_dictionaries({stream: divided(declared[stream], values) for stream, values in streams.items()})
+    return st.fixed_dictionaries({stream: divided(stream, values) for stream, values in streams.items()})
 
 
 def crash_points() -> st.SearchStrategy[CrashPoint]:

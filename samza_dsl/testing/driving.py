@@ -39,7 +39,7 @@ class Watermark:
 
     def __post_init__(self) -> None:
         if type(self.ms) is not int:
-            raise mistake(f"{self} is no time in whole ms", "Watermark(60_000)")
+            raise ValueError(f"{self} is no time in whole ms; write instead: Watermark(60_000)")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class AdvanceTime:
 
     def __post_init__(self) -> None:
         if type(self.ms) is not int or self.ms < 1:
-            raise mistake(f"{self} is no length of time in whole ms", "AdvanceTime(500)")
+            raise ValueError(f"{self} is no length of time in whole ms; write instead: AdvanceTime(500)")
 
 
 @overload

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from operators.sites import mistake
 from runtime.systems.base import Commit
 from runtime.systems.memory import MemoryEnvironment
 
@@ -32,10 +31,9 @@ class CrashPoint:
 
     def __post_init__(self) -> None:
         if self.when not in MOMENTS or type(self.number) is not int or self.number < 1:
-            raise mistake(
-                f"a run can't die at {self}",
-                'CrashPoint("before_commit"), CrashPoint("after_commit", 2), or CrashPoint("turn", 10): when, and the '
-                "how manieth, from 1; or crash() for now",
+            raise ValueError(
+                f"a run can't die at {self}; write instead: "
+                'CrashPoint("before_commit"), CrashPoint("after_commit", 2), CrashPoint("turn", 10), or crash() for now'
             )
 
 

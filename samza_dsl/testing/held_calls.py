@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from operators.base import Spec
@@ -88,7 +89,8 @@ class HeldCalls:
         @functools.wraps(function)
         async def called(*arguments: Any) -> Any:
             if operator not in self._held:
-                return await function(*arguments)
+                with loops_told():
+                    return await function(*arguments)
             call = Call(operator, arguments[0], self._answer)
             self.all.append(call)
             try:
@@ -96,7 +98,10 @@ class HeldCalls:
             finally:
                 self.all.remove(call)
             answered = answer()
-            return await function(*arguments) if answered is None else answered
+            if answered is not None:
+                return answered
+            with loops_told():
+                return await function(*arguments)
 
         return called
 
@@ -106,3 +111,17 @@ class HeldCalls:
             known = ", ".join(awaits) or "none"
             raise ValueError(f"{operator!r} makes no async calls; these operators of the app do: {known}")
         return operator
+
+
+@contextmanager
+def loops_told() -> Iterator[None]:
+    """Say in the error of an object that belongs to another event loop what to do about it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "different event loop" not in str(error) and "different loop" not in str(error):
+            raise
+        raise RuntimeError(
+            f"{error}: every test has an event loop of its own, as every process has; make in open(context) what "
+            "belongs to one, not when the program is loaded"
+        ) from error

@@ -42,6 +42,11 @@ class Holdings:
         if isinstance(spec, Table) and not spec.broadcast:
             decode = (spec.key or Tagged()).decode
             return {decode(place): row for place, row in self._entries(operator, spec.value)}
+        if isinstance(spec, Table):
+            raise ValueError(
+                f"{operator!r} is a broadcast table, which is no state: each run reads it anew; its rows are what "
+                f"run.records({spec.stream!r}) has"
+            )
         raise self._has_no(operator, "state of its own", (Process, AsyncFlatMap, Task, Table))
 
     def panes(self, operator: str) -> list[Pane[Any, Any]]:
@@ -96,7 +101,8 @@ class Holdings:
         return self._graph.key_serde(self._graph.streams_into(operator)[0]) or Tagged()
 
     def _has_no(self, operator: str, what: str, kinds: tuple[type, ...]) -> ValueError:
-        known = [id for id, spec in self._graph.specs.items() if isinstance(spec, kinds) and spec.stateful]
+        able = [id for id, spec in self._graph.specs.items() if isinstance(spec, kinds) and spec.stateful]
+        known = [id for id in able if not getattr(self._graph.specs[id], "broadcast", False)]
         return ValueError(f"{operator!r} has no {what}; these operators have: {', '.join(known) or 'none'}")
 
 

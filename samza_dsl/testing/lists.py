@@ -28,7 +28,8 @@ def run(
     An input is a list of values or `Record`s, or a list of such lists, one per partition, for an input with several
     `partitions`, by its declaration or as said here. Where records carry keys, as a table's do, they are (key, value)
     pairs or `Record`s. Streams that are not given are empty. With a `schedule` records come in pieces, what is ready
-    runs in another order, and the process dies and begins again. Raises what the run fails with.
+    runs in another order, and the process dies and begins again. Raises ValueError for inputs of another shape, and
+    what the run fails with.
 
     >>> app = App("doubling")
     >>> app.input("numbers", value=int).map(lambda n: n * 2).send_to(app.output("doubles", value=int))
@@ -50,6 +51,7 @@ def run(
             process.start()
 
     try:
+        process.streams.check_patterns()
         for stream in process.streams.inputs():
             if schedule is None or stream in tables:
                 process.streams.end(stream)

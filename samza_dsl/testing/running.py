@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from operators.base import MIN_TIMESTAMP
+from operators.sites import mistake
 from operators.window import Pane
 from operators.window_types import duration_ms
 from runtime.checkpoint import Position
@@ -46,6 +47,8 @@ def running(
     [2, 4]
     [6]
     """
+    if isinstance(watch, str):
+        raise ValueError(f"watch={watch!r} is no list; write instead: watch=[{watch!r}]")
     process = VirtualProcess(app, inputs, partitions=partitions, watch=watch, start_ms=start_ms)
     try:
         process.start()
@@ -117,8 +120,9 @@ class TestRun:
     ) -> None:
         """Append values to an input as one batch, encoded as the app reads it, and let the run take them in.
 
-        A value may be a `Record`, with its own key and timestamp (ms). Without `partition` a record goes to that of
-        its key, or the first. Raises ValueError where the app does not read `stream`.
+        A value may be a `Record`, with its own key, timestamp (ms) and partition. Without `partition` a record goes to
+        that of its key, or the first. A stream that the app reads by a pattern is made where it is absent, and found by
+        the run within a second. Raises ValueError where the app does not read `stream`.
         """
         given = Record(None, key, timestamp)
         records = [one if isinstance(one, Record) else replace(given, value=one) for one in values]
@@ -142,8 +146,12 @@ class TestRun:
     def advance_watermark(self, stream: str, watermark_ms: int, *, partition: int | None = None) -> None:
         """Say, as a producer would, that the event time of an input has come so far: in all partitions, or one.
 
-        It takes an offset of its own in the stream. A watermark never goes back.
+        It takes an offset of its own in the stream. A watermark never goes back. Raises ValueError for a time that is
+        no whole number.
         """
+        if type(watermark_ms) is not int:
+            wrong = f"advance_watermark({stream!r}, {watermark_ms!r}) has no time in whole ms"
+            raise mistake(wrong, f"advance_watermark({stream!r}, 60_000)")
         self._process.tell(f"watermark of {stream} to {watermark_ms:,} ms")
         self._process.streams.append_watermark(stream, watermark_ms, partition)
         self._process.proceed()
@@ -151,8 +159,13 @@ class TestRun:
     def advance_time(
         self, *, hours: float = 0, minutes: float = 0, seconds: float = 0, milliseconds: float = 0
     ) -> None:
-        """Let virtual time go on, with everything that happens in it: calls, timeouts, backoffs, task timers."""
+        """Let virtual time go on, with everything that happens in it: calls, timeouts, backoffs, task timers.
+
+        Raises ValueError for less than a millisecond.
+        """
         length_ms = duration_ms(hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+        if length_ms < 1:
+            raise mistake(f"advance_time(...) by {length_ms:,} ms: time only goes on", "advance_time(seconds=1)")
         self._process.proceed(length_ms / 1_000)
         self._process.tell(f"time went on by {length_ms:,} ms")
 
@@ -215,7 +228,7 @@ class TestRun:
         return self._process.records(name)
 
     def dead_letters(self, stream: str) -> list[DeadLetter]:
-        """Return the dead letters in a stream."""
+        """Return the dead letters in a stream; raises ValueError for an input or an output."""
         return self._process.streams.dead_letters(stream)
 
     def state(self, operator: str) -> dict[Any, Any]:
@@ -231,11 +244,17 @@ class TestRun:
         return self._holdings().timers(operator)
 
     def position(self, stream: str, partition: int = 0) -> int:
-        """Return the offset up to which an input is processed, as of the last commit."""
+        """Return the offset up to which an input is processed, as of the last commit.
+
+        Raises ValueError where there is no such input or partition.
+        """
         return self._position(stream, partition).offset
 
     def watermark(self, stream: str, partition: int = 0) -> int | None:
-        """Return the event time (ms) of an input's partition, as of the last commit; None before it has any."""
+        """Return the event time (ms) of an input's partition, as of the last commit; None before it has any.
+
+        Raises ValueError where there is no such input or partition.
+        """
         watermark = self._position(stream, partition).watermark
         return None if watermark == MIN_TIMESTAMP else watermark
 
@@ -247,7 +266,7 @@ class TestRun:
         return Holdings(self._process.graph, self._process.environment, self._process.stores)
 
     def _position(self, stream: str, partition: int) -> Position:
-        self._process.streams.read_as(stream)
+        self._process.streams.check_partition(stream, partition)
         for checkpoint in self._process.environment.checkpoints(self._process.graph.app).values():
             for position in checkpoint.positions:
                 if (position.stream, position.partition) == (stream, partition):

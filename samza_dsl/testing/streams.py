@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from operators.base import Batch
@@ -69,18 +68,18 @@ class Streams:
         named = (name for name, spec in self._inputs.items() if not spec.is_pattern)
         for stream in (*named, *partitions, *streams):
             spec = self.read_as(stream)
-            count, keyed = partitions.get(stream, spec.partitions or 1), spec.key_of is None
-            config = StreamConfig(partitions=count, compacted=isinstance(spec, Table) and keyed)
-            self._environment.create_stream(stream, config)
+            self._create(stream, spec, partitions.get(stream, spec.partitions or 1))
+
+    def appear(self, stream: str) -> None:
+        """Make a stream that a pattern stands for, where it is absent, with as many partitions as others of it have."""
+        spec, found = self.read_as(stream), self._environment.streams()
+        if stream not in found:
+            counts = (config.partitions for name, config in found.items() if spec.matches(name))
+            self._create(stream, spec, spec.partitions or max(counts, default=1))
 
     def read_as(self, stream: str) -> Input:
         """Return the input that reads a stream, by its name or a pattern; raises ValueError where none does."""
-        if stream in self._inputs:
-            return self._inputs[stream]
-        for spec in self._inputs.values():
-            if spec.is_pattern and fnmatchcase(stream, spec.stream):
-                return spec
-        raise ValueError(f"the app reads no {stream}; it reads {', '.join(sorted(self._inputs))}")
+        return reader_of(self._inputs.values(), stream)
 
     def partitions(self, stream: str) -> int:
         """Return how many partitions a stream has."""
@@ -92,26 +91,54 @@ class Streams:
     def inputs(self) -> list[str]:
         """Return the streams that the app reads."""
         found = self._environment.streams()
-        return [name for name in found if any(fnmatchcase(name, pattern) for pattern in self._inputs)]
+        return [name for name in found if any(spec.matches(name) for spec in self._inputs.values())]
+
+    def check_patterns(self) -> None:
+        """Raise ValueError where a pattern stands for no stream: what reads it would wait for one."""
+        found = self.inputs()
+        for pattern, spec in self._inputs.items():
+            if not any(map(spec.matches, found)):
+                name = pattern.replace("*", "1").replace("?", "1")
+                raise ValueError(f"no stream matches {pattern!r}; give one, such as {{{name!r}: [...]}}")
+
+    def check_partition(self, stream: str, partition: int) -> None:
+        """Raise ValueError where the app does not read such a partition."""
+        _check_partition(self.read_as(stream), self.partitions(stream), partition)
 
     def by_partition(self, stream: str, given: Sequence[Any]) -> list[list[Record]]:
         """Return what a test gives an input, as records: a list, or a list per partition where it has several.
 
-        For an input whose records carry keys, what is no `Record` is a (key, value) pair.
+        For an input whose records carry keys, what is no `Record` is a (key, value) pair. Raises ValueError for what
+        has another shape.
         """
-        spec = self.read_as(stream)
-        count = self.partitions(stream)
-        parts = list(given) if count > 1 else [given]
+        spec, count = self.read_as(stream), self.partitions(stream)
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+            raise ValueError(f"{stream!r} is given {given!r}; give a list of what comes")
+        parts = list(given) if count > 1 else [list(given)]
         if len(parts) != count:
             raise ValueError(f"{stream!r} has {count} partitions, and there are {len(parts)} lists; give one for each")
-        return [[_record(one, paired=spec.key is not None) for one in part] for part in parts]
+        for part in parts:
+            if not isinstance(part, list):
+                raise ValueError(f"{stream!r} has {count} partitions; give a list for each of them, not {part!r}")
+        found = [[_record(one, spec) for one in part] for part in parts]
+        for place, records in enumerate(found):
+            for record in records:
+                if record.partition not in (None, place):
+                    raise ValueError(f"{stream!r} has in the list of its partition {place} {record}")
+        return found
 
     def append(self, stream: str, records: Sequence[Record], partition: int | None = None) -> None:
-        """Append records as one batch to a partition; without one to that of each one's key."""
-        batch = self._encoded(stream, records)
-        count = self.partitions(stream)
-        keys = batch.keys or [None] * len(records)
-        places = [partition if partition is not None else 0 if key is None else murmur2(key) % count for key in keys]
+        """Append records as one batch to a partition; without one to that of each one's key, or the first."""
+        self.appear(stream)
+        spec, count = self.read_as(stream), self.partitions(stream)
+        batch = self._encoded(spec, records)
+        places = []
+        for record, stored in zip(records, batch.keys or (), strict=True):
+            aimed = (
+                record if partition is None or record.partition is not None else replace(record, partition=partition)
+            )
+            place = place_of(spec, count, aimed)
+            places.append(place if place is not None else 0 if stored is None else murmur2(stored) % count)
         self._environment.append(
             Append(stream, place, batch.take([row for row, other in enumerate(places) if other == place]))
             for place in sorted(set(places))
@@ -119,12 +146,12 @@ class Streams:
 
     def append_bytes(self, stream: str, data: bytes | None, key: bytes | None, partition: int) -> None:
         """Append a record as it is stored."""
-        self.read_as(stream)
+        self.appear(stream)
         self._environment.append([Append(stream, partition, Batch([data], [key], [self._now_ms()]))])
 
     def append_watermark(self, stream: str, watermark: int, partition: int | None = None) -> None:
         """Append what a producer says of the event time of a partition, or of all."""
-        self.read_as(stream)
+        self.appear(stream)
         places = range(self.partitions(stream)) if partition is None else [partition]
         self._environment.append(Append(stream, place, Batch([]), Control(OUTSIDE, watermark)) for place in places)
 
@@ -148,18 +175,22 @@ class Streams:
         ]
 
     def written(self, stream: str, rows: Batch) -> list[Record]:
-        """Return the rows of an output, whose values are decoded already, as its records."""
+        """Return the rows of an output, whose values are decoded already, as its records, as they were written."""
         none = [None] * len(rows)
         decode = self._decoders(stream)[1]
         return [
-            Record(value, None if key is None else decode(key), timestamp, 0, offset)
+            Record(value, None if key is None else decode(key), timestamp, offset=offset)
             for offset, (value, key, timestamp) in enumerate(
                 zip(rows.values, rows.keys or none, rows.timestamps or none, strict=True)
             )
         ]
 
     def dead_letters(self, stream: str) -> list[DeadLetter]:
-        """Return the dead letters in a stream."""
+        """Return the dead letters in a stream; raises ValueError for one that is for others."""
+        if stream in self._outputs or stream in self._inputs:
+            what = f"an output: run.received({stream!r})" if stream in self._outputs else "an input"
+            known = ", ".join(sorted(self.letters)) or "none"
+            raise ValueError(f"{stream!r} is {what}; streams of dead letters of the app: {known}")
         return [_letter(row) for row in self._rows(stream)]
 
     def _rows(self, stream: str) -> list[Stored]:
@@ -167,8 +198,14 @@ class Streams:
             row for place in range(self.partitions(stream)) for row in records_from(self._environment, stream, place, 0)
         ]
 
-    def _encoded(self, stream: str, records: Sequence[Record]) -> Batch:
-        spec = self.read_as(stream)
+    def _create(self, stream: str, spec: Input, partitions: int) -> None:
+        compacted = isinstance(spec, Table) and spec.key_of is None
+        self._environment.create_stream(stream, StreamConfig(partitions=partitions, compacted=compacted))
+
+    def _encoded(self, spec: Input, records: Sequence[Record]) -> Batch:
+        for one in records:
+            if one.timestamp is not None and type(one.timestamp) is not int:
+                raise ValueError(f"timestamp={one.timestamp!r} is no time in whole ms since the epoch")
         encode_key = (spec.key or Tagged()).encode
         encode = spec.value.encode
         return Batch(
@@ -182,8 +219,8 @@ class Streams:
         if stream in self._outputs:
             output, id = self._outputs[stream]
             return output.value.decode, self._decode_key(output, id)
-        if stream in self._inputs:
-            spec = self._inputs[stream]
+        if any(spec.matches(stream) for spec in self._inputs.values()):
+            spec = self.read_as(stream)
             return spec.value.decode, (spec.key or Tagged()).decode
         return bytes, bytes
 
@@ -195,20 +232,53 @@ class Streams:
         return above.decode if above is not None else _text
 
 
-def key_hash(spec: Input, given: Any) -> int | None:
-    """Return the hash by which a record of an input lies in a partition; None where nothing says that it does."""
-    carried = spec.key is not None
-    record = _record(given, paired=carried)
-    computed = spec.key_of(record.value) if spec.key_of is not None and spec.partitioned_by_key else None
-    key = record.key if carried else computed
-    return None if key is None else murmur2((spec.key or Tagged()).encode(key))
+def reader_of(inputs: Iterable[Input], stream: str) -> Input:
+    """Return the input that reads a stream, by its name or a pattern; raises ValueError where none does."""
+    known = sorted(inputs, key=lambda spec: (spec.is_pattern, spec.stream))
+    for spec in known:
+        if spec.matches(stream):
+            return spec
+    raise ValueError(f"the app reads no {stream}; it reads {', '.join(sorted(spec.stream for spec in known))}")
 
 
-def _record(given: Any, paired: bool) -> Record:
+def place_of(spec: Input, partitions: int, given: Any) -> int | None:
+    """Return the partition that a record of an input has to be in, by itself or by its key; None for any."""
+    record = _record(given, spec)
+    if record.partition is not None:
+        _check_partition(spec, partitions, record.partition)
+        return record.partition
+    if spec.key is not None:
+        key = None if record.key is None else spec.key.encode(record.key)
+    else:
+        key = _computed_key(spec, record.value)
+    return None if key is None else murmur2(key) % partitions
+
+
+def _check_partition(spec: Input, partitions: int, partition: int) -> None:
+    if partition not in range(partitions):
+        raise ValueError(f"{spec.stream!r} has no partition {partition}; it has 0 to {partitions - 1}")
+
+
+def _computed_key(spec: Input, value: Any) -> bytes | None:
+    """Return the key by which the writer of an input has partitioned it; None where it has not, or can't have."""
+    if spec.key_of is None or not spec.partitioned_by_key:
+        return None
+    try:
+        key = spec.key_of(value)
+        return None if key is None else Tagged().encode(key)
+    except Exception:
+        return None
+
+
+def _record(given: Any, spec: Input) -> Record:
     if isinstance(given, Record):
         return given
-    if not paired:
+    if spec.key is None:
         return Record(given)
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise ValueError(
+            f"{spec.stream!r} carries keys; give (key, value) pairs or testing.Record(value, key=...), not {given!r}"
+        )
     key, value = given
     return Record(value, key)
 

@@ -106,6 +106,62 @@ def test_records_without_a_key_lie_anywhere():
     find(inputs, lambda given: all(given["letters"]), settings=quick, random=Random(0))
 
 
+def greeting(partitions):
+    """Greet who comes by the name that a table has for them: both lie by their keys, which are functions."""
+    app = App("greeting")
+    said = {"partitioned_by_key": True, "partitions": partitions}
+    names = app.table("names", value=str, key=lambda name: name[0].lower(), **said)
+    guests = app.input("guests", value=str, key=lambda guest: guest, **said)
+    guests.join(names, lambda guest, name: name).send_to(app.output("greeted", value=str))
+    return app
+
+
+@given(st.data(), st.integers(1, 3), st.text("abcd"), laws.schedules())
+def test_what_is_joined_by_computed_keys_meets(data, partitions, letters, schedule):
+    app = greeting(partitions)
+    streams = {"names": st.just(["Ann", "Bob", "Cid", "Dot"]), "guests": st.just([*letters])}
+    greeted = testing.run(app, data.draw(laws.inputs(app, streams)), schedule)["greeted"]
+    assert Counter(name[0].lower() for name in greeted) == Counter(letters)
+
+
+@given(st.data(), st.lists(st.integers(0, 2)))
+def test_a_record_lies_where_it_says(data, places):
+    app = tallies(partitions=3)
+    given_letters = [Record("x", partition=place) for place in places]
+    drawn = data.draw(laws.partitioned(st.just(given_letters), 3, lambda record: record.partition))
+    assert [len(part) for part in drawn] == [places.count(place) for place in range(3)]
+    app = App("copying")
+    app.input("letters", value=str, partitions=3).send_to(app.output("copy", value=str))
+    inputs = data.draw(laws.inputs(app, {"letters": st.just(given_letters)}))
+    assert inputs == {"letters": drawn}
+
+
+def test_streams_of_a_pattern_are_drawn():
+    app = App("patterns")
+    app.input("orders-*", value=int, partitions=2).send_to(app.output("out", value=int))
+    inputs = laws.inputs(app, {"orders-eu": st.just([1, 2]), "orders-us": st.just([3])})
+    found = find(inputs, lambda given: all(given["orders-eu"]), settings=quick, random=Random(0))
+    assert found == {"orders-eu": [[1], [2]], "orders-us": [[3], []]}
+    assert Counter(testing.run(app, found)["out"]) == Counter([1, 2, 3])
+    with pytest.raises(ValueError, match=r"the app reads no clicks; it reads orders-\*"):
+        laws.inputs(app, {"clicks": st.just([])})
+
+
+def test_as_many_partitions_are_drawn_as_a_test_says():
+    app = App("copying")
+    app.input("numbers", value=int).send_to(app.output("out", value=int))
+    drawn = laws.inputs(app, {"numbers": st.just([1, 2])}, partitions={"numbers": 3})
+    found = find(drawn, lambda given: given["numbers"][2] == [2], settings=quick, random=Random(0))
+    assert found == {"numbers": [[1], [], [2]]}
+    assert testing.run(app, found, partitions={"numbers": 3}) == {"out": [1, 2]}
+
+
+def test_values_without_the_keys_that_they_carry_are_told():
+    app = tallies(key=str, partitions=2)
+    with pytest.raises(ValueError, match=r"'letters' carries keys; give \(key, value\) pairs"):
+        find(laws.inputs(app, {"letters": st.just(["a"])}), bool, settings=quick)
+
+
 @given(st.data(), laws.schedules())
 def test_no_schedule_changes_what_depends_on_none(data, schedule):
     app = counting(50, partitions=2)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runtime.errors import OperatorFailure
 from samza_dsl import App, laws, retry, skip, testing
-from samza_dsl.testing import CrashPoint, Schedule
+from samza_dsl.testing import CrashPoint, Record, Schedule
 from tests.simulation.reference import Reference
 from tests.strategies import SOURCE, TABLE, build, partition_of, pipelines, records
 
@@ -110,13 +110,81 @@ def test_a_backoff_takes_no_time():
     assert len(tries) == 4
 
 
-def test_lists_that_do_not_fit_are_refused():
-    app = App("fitting")
-    app.input("numbers", value=int, partitions=2).send_to(app.output("out", value=int))
-    with pytest.raises(ValueError, match="'numbers' has 2 partitions, and there are 3 lists; give one for each"):
-        testing.run(app, {"numbers": [[1], [2], [3]]})
-    with pytest.raises(ValueError, match="the app reads no letters; it reads numbers"):
-        testing.run(app, {"letters": []})
+def reading(**how):
+    app = App("reading")
+    app.input("numbers", value=int, **how).send_to(app.output("out", value=int))
+    return app
+
+
+def reading_words(**how):
+    app = App("reading")
+    app.input("numbers", value=str, **how).send_to(app.output("out", value=str))
+    return app
+
+
+REFUSED = {
+    "a list too many": (
+        reading(partitions=2),
+        {"numbers": [[1], [2], [3]]},
+        "'numbers' has 2 partitions, and there are 3 lists; give one for each",
+    ),
+    "one list for two partitions": (
+        reading(partitions=2),
+        {"numbers": [1, 2]},
+        "'numbers' has 2 partitions; give a list for each of them, not 1",
+    ),
+    "text for a partition": (
+        reading_words(partitions=2),
+        {"numbers": ["hello", "you"]},
+        "give a list for each of them, not 'hello'",
+    ),
+    "pairs for partitions": (
+        reading(key=str, partitions=2),
+        {"numbers": [("a", 1), ("b", 2)]},
+        r"give a list for each of them, not \('a', 1\)",
+    ),
+    "text for a list": (reading_words(), {"numbers": "abc"}, "'numbers' is given 'abc'; give a list"),
+    "a number for a list": (reading(), {"numbers": 7}, "'numbers' is given 7; give a list"),
+    "a dict for a list": (reading(key=str), {"numbers": {"a": 1}}, "'numbers' is given {'a': 1}; give a list"),
+    "values without keys": (
+        reading(key=str),
+        {"numbers": [1]},
+        r"'numbers' carries keys; give \(key, value\) pairs or testing.Record\(value, key=...\), not 1",
+    ),
+    "text of two letters for a pair": (
+        reading_words(key=str),
+        {"numbers": ["ab"]},
+        "'numbers' carries keys; .*not 'ab'",
+    ),
+    "three for a pair": (reading(key=str), {"numbers": [("a", 1, 2)]}, r"carries keys; .*not \('a', 1, 2\)"),
+    "a record of another partition": (
+        reading(partitions=2),
+        {"numbers": [[Record(1, partition=1)], []]},
+        "'numbers' has in the list of its partition 0 Record",
+    ),
+    "a stream that is not read": (reading(), {"letters": []}, "the app reads no letters; it reads numbers"),
+}
+
+
+@pytest.mark.parametrize("schedule", [None, Schedule(1)], ids=["in order", "under a schedule"])
+@pytest.mark.parametrize(("app", "inputs", "told"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_is_refused_with_what_does(app, inputs, told, schedule):
+    with pytest.raises(ValueError, match=told):
+        testing.run(app, inputs, schedule)
+
+
+def copying_all(pattern="orders-*"):
+    app = App("copying")
+    app.input(pattern, value=int).send_to(app.output("out", value=int))
+    return app
+
+
+@pytest.mark.parametrize("schedule", [None, Schedule(1)], ids=["in order", "under a schedule"])
+def test_a_pattern_needs_a_stream_to_come_to_an_end(schedule):
+    told = r"no stream matches 'orders-\*'; give one, such as {'orders-1': \[...\]}"
+    with pytest.raises(ValueError, match=told):
+        testing.run(copying_all(), {}, schedule)
+    assert testing.run(copying_all(), {"orders-eu": [], "orders-us": [1]}, schedule) == {"out": [1]}
 
 
 @given(st.permutations([1, "one", (1, 2), {"a": 1}, None, object]))

@@ -12,6 +12,7 @@ from operators.base import MAX_TIMESTAMP
 from runtime.errors import OperatorFailure
 from samza_dsl import App, Json, Options, Pane, PlanError, count, dead_letter, every, retry, skip, testing, tumbling
 from samza_dsl.testing import DeadLetter, Record
+from tests.simulation.loop import rest
 from tests.testing.apps import looking_up, summing, windowing
 
 
@@ -242,6 +243,89 @@ def test_a_pattern_reads_the_streams_that_are_there():
         assert sorted(run.received("out")) == [1, 2]
 
 
+def test_a_stream_may_come_to_match_a_pattern():
+    app = App("patterns")
+    app.input("orders-*", value=int).send_to(app.output("out", value=int))
+    with testing.running(app) as run:
+        run.send("orders-eu", 1)
+        run.advance_time(seconds=1)
+        assert run.read("out") == [1]
+        run.send_bytes("orders-us", b"2")
+        run.advance_watermark("orders-jp", 5)
+        run.advance_time(seconds=1)
+        assert (run.read("out"), run.watermark("orders-jp")) == ([2], 5)
+        assert [*run.records("orders-eu"), *run.records("orders-us")] == [Record(1, None, 0), Record(2, None, 1_000)]
+        run.end()
+        assert run.ended
+
+
+def test_a_stream_that_appears_has_as_many_partitions_as_the_others():
+    app = App("patterns")
+    said = {"partitioned_by_key": True, "key": lambda n: n}
+    app.input("orders-*", value=int, **said).process(lambda n, context: [n], op_id="it").send_to(app.output("out"))
+    with testing.running(app, partitions={"orders-eu": 3}) as run:
+        run.send("orders-us", *range(10))
+        run.advance_time(seconds=1)
+        assert sorted(run.read("out")) == list(range(10))
+        assert {record.partition for record in run.records("orders-us")} == {0, 1, 2}
+
+
+LETTERS = "abcdefghijklmnop"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"key": str}, {"key": lambda letter: letter, "partitioned_by_key": True}],
+    ids=["a key that is stored", "a key that is computed"],
+)
+def test_a_record_goes_where_its_key_says(said):
+    app = App("counting")
+    letters = app.input("letters", value=str, partitions=3, **said)
+    letters.process(add_one, init=int, op_id="count").send_to(app.output("counts"))
+    with testing.running(app) as run:
+        for _ in range(2):
+            run.send("letters", *[Record(letter, letter) for letter in LETTERS])
+        assert {record.partition for record in run.records("letters")} == {0, 1, 2}
+        assert run.state("count") == dict.fromkeys(LETTERS, 2)
+
+
+def add_one(value, context):
+    context.state += 1
+    return [context.state]
+
+
+def test_a_value_of_which_no_key_can_be_made_goes_to_the_first_partition():
+    app = App("counting")
+    said = {"key": lambda text: int(text), "partitioned_by_key": True, "on_error": dead_letter("bad")}
+    app.input("texts", value=str, partitions=3, **said).send_to(app.output("out"))
+    with testing.running(app) as run:
+        run.send("texts", "7", "seven")
+        assert run.read("out") == ["7"]
+        [letter] = run.dead_letters("bad")
+        assert (letter.value, letter.partition) == (b"seven", 0)
+
+
+def test_a_record_goes_to_the_partition_that_it_says():
+    app = App("copying")
+    app.input("numbers", value=int, key=str, partitions=3).send_to(app.output("out", value=int))
+    with testing.running(app) as run:
+        run.send("numbers", Record(1, "a", partition=1), Record(2, "a", partition=2), Record(3, "a"), partition=0)
+        assert [(one.value, one.partition) for one in run.records("numbers")] == [(3, 0), (1, 1), (2, 2)]
+        for partition in (3, -1):
+            with pytest.raises(ValueError, match=f"'numbers' has no partition {partition}; it has 0 to 2"):
+                run.send("numbers", Record(1, "a", partition=partition))
+
+
+def test_what_one_application_wrote_another_one_reads_by_its_keys():
+    first, second = App("first"), App("second")
+    first.input("letters", value=str, key=str).send_to(first.output("copies", value=str))
+    second.input("copies", value=str, key=str, partitions=3).send_to(second.output("out", value=str))
+    with testing.running(first) as run, testing.running(second) as other:
+        run.send("letters", *[Record(letter, letter) for letter in LETTERS])
+        other.send("copies", *run.records("copies"))
+        assert {record.partition for record in other.records("copies")} == {0, 1, 2}
+
+
 def test_what_an_operator_emits_inside_can_be_watched():
     app = App("inside")
     numbers = app.input("numbers", value=int)
@@ -283,11 +367,69 @@ def test_a_stop_that_comes_to_no_end_is_told(monkeypatch):
         (lambda run: run.panes("numbers"), "'numbers' has no windows; these operators have: per-second"),
         (lambda run: run.timers("numbers"), "'numbers' has no timers; these operators have: none"),
         (lambda run: run.calls("numbers"), "'numbers' makes no async calls; these operators of the app do: none"),
+        (lambda run: run.dead_letters("counts"), r"'counts' is an output: run.received\('counts'\); .* the app: late"),
+        (lambda run: run.dead_letters("numbers"), "'numbers' is an input; streams of dead letters of the app: late"),
+        (lambda run: run.position("numbers", 7), "'numbers' has no partition 7; it has 0 to 0"),
+        (lambda run: run.watermark("numbers", 9), "'numbers' has no partition 9; it has 0 to 0"),
+        (
+            lambda run: run.advance_time(seconds=-1),
+            r"by -1,000 ms: time only goes on; write .* advance_time\(seconds=1",
+        ),
+        (lambda run: run.advance_time(), "by 0 ms: time only goes on"),
+        (lambda run: run.advance_watermark("numbers", 2.5), "'numbers', 2.5. has no time in whole ms; write instead: "),
+        (lambda run: run.send("numbers", 1, key="a", timestamp=2.5), "timestamp=2.5 is no time in whole ms"),
     ],
 )
 def test_a_wrong_name_is_told_with_those_that_there_are(ask, told):
     with testing.running(windowing()) as run, pytest.raises(ValueError, match=told):
         ask(run)
+
+
+def test_a_broadcast_table_has_rows_and_no_state():
+    app = App("tables")
+    names = app.table("names", key=int, value=str, broadcast=True)
+    numbers = app.input("numbers", value=int)
+    numbers.join(names, lambda n, name: name, on=lambda n: n).send_to(app.output("out", value=str))
+    with testing.running(app, {"names": [(1, "one")]}) as run:
+        with pytest.raises(ValueError, match=r"broadcast table, which is no state: .* run.records\('names'\) has"):
+            run.state("names")
+        with pytest.raises(ValueError, match="'numbers' has no state of its own; these operators have: none"):
+            run.state("numbers")
+        assert run.records("names") == [Record("one", 1, 0)]
+
+
+def test_what_is_watched_is_a_list():
+    with pytest.raises(ValueError, match=r"watch='sum' is no list; write instead: watch=\['sum'\]"):
+        testing.running(summing(), watch="sum").__enter__()
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_belongs_to_another_event_loop_is_told_with_what_to_do(held):
+    app, slots = App("slots"), asyncio.Semaphore(1)
+
+    async def one_by_one(n):
+        async with slots:
+            await rest(500)
+        return [n]
+
+    numbers = app.input("numbers", value=int)
+    numbers.async_flat_map(one_by_one, op_id="one-by-one", order="none").send_to(app.output("out", value=int))
+
+    def story():
+        with testing.running(app) as run:
+            if held:
+                run.hold("one-by-one")
+            run.send("numbers", 1, 2)
+            for call in run.calls("one-by-one"):
+                call.completes()
+            run.advance_time(seconds=1)
+            assert run.read("out") == [1, 2]
+
+    story()
+    with pytest.raises(
+        OperatorFailure, match=r"an event loop of its own, .* make in open\(context\) what belongs to one"
+    ):
+        story()
 
 
 def test_a_connection_is_refused_with_what_to_do():
@@ -341,6 +483,12 @@ def test_the_story_is_told():
             "    2,000 ms  time went on by 2,000 ms",
             "    2,000 ms  the process died",
         ]
+
+
+def test_a_process_dies_before_another_one_is_started():
+    with testing.running(summing()) as run:
+        run.restart()
+        assert run.story.splitlines() == ["        0 ms  the process died", "        0 ms  restarted"]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3_000)), max_size=20))
