@@ -11,7 +11,7 @@ from operators.io import Input, Output, SendTo, Table
 from operators.partition_by import murmur2
 from planner.graph import Graph
 from planner.passes import streams_of
-from runtime.bindings import outputs_of
+from runtime.bindings import WRITTEN, outputs_of
 from runtime.serdes import Tagged
 from runtime.systems.base import OUTSIDE, Append, Control, Environment, StreamConfig
 from samza_dsl.records import Record as Stored
@@ -62,6 +62,7 @@ class Streams:
         roles = [each for spec in graph.specs.values() for each in streams_of(graph, spec)]
         self.letters = {stream for stream, role in roles if role == "dead_letter"}
         self._outputs = {output.stream: (output, id) for id, spec in graph.specs.items() for output in outputs_of(spec)}
+        self._own = {stream for stream, role in roles if role in WRITTEN}
 
     def create(self, streams: Iterable[str], partitions: Mapping[str, int]) -> None:
         """Make the inputs that have names, and some that patterns stand for, with as many partitions as is said."""
@@ -91,7 +92,7 @@ class Streams:
     def inputs(self) -> list[str]:
         """Return the streams that the app reads."""
         found = self._environment.streams()
-        return [name for name in found if any(spec.matches(name) for spec in self._inputs.values())]
+        return [name for name in found if self._is_read(name)]
 
     def check_patterns(self) -> None:
         """Raise ValueError where a pattern stands for no stream: what reads it would wait for one."""
@@ -198,6 +199,9 @@ class Streams:
             row for place in range(self.partitions(stream)) for row in records_from(self._environment, stream, place, 0)
         ]
 
+    def _is_read(self, stream: str) -> bool:
+        return stream not in self._own and any(spec.matches(stream) for spec in self._inputs.values())
+
     def _create(self, stream: str, spec: Input, partitions: int) -> None:
         compacted = isinstance(spec, Table) and spec.key_of is None
         self._environment.create_stream(stream, StreamConfig(partitions=partitions, compacted=compacted))
@@ -219,7 +223,7 @@ class Streams:
         if stream in self._outputs:
             output, id = self._outputs[stream]
             return output.value.decode, self._decode_key(output, id)
-        if any(spec.matches(stream) for spec in self._inputs.values()):
+        if self._is_read(stream):
             spec = self.read_as(stream)
             return spec.value.decode, (spec.key or Tagged()).decode
         return bytes, bytes

@@ -259,6 +259,18 @@ def test_a_stream_may_come_to_match_a_pattern():
         assert run.ended
 
 
+def test_what_an_application_writes_itself_is_none_of_its_inputs():
+    app = App("orders")
+    orders = app.input("orders-*", value=int).partition_by(lambda n: "all", op_id="all")
+    panes = orders.window(tumbling(minutes=1), count())
+    panes.map(lambda pane: 1 // (pane.value - 1), on_error=dead_letter("orders-bad")).send_to(app.output("orders-good"))
+    with testing.running(app, {"orders-eu": [1]}) as run:
+        run.end()
+        assert run.ended
+        [letter] = run.dead_letters("orders-bad")
+        assert run.received("orders-bad") == [letter.value] != [None]
+
+
 def test_a_stream_that_appears_has_as_many_partitions_as_the_others():
     app = App("patterns")
     said = {"partitioned_by_key": True, "key": lambda n: n}
