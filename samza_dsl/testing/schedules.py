@@ -16,7 +16,7 @@ class Schedule:
     """In which pieces records come and in which order what is ready runs, by a seed; and where the process dies.
 
     Each crash point counts from the start, or from the restart after the one before it. One that a run does not come
-    to is passed over.
+    to is passed over. Raises ValueError for what is none.
 
     >>> Schedule(seed=3, crashes=(CrashPoint("before_commit", 2), CrashPoint("turn", 10))).seed
     3
@@ -24,6 +24,11 @@ class Schedule:
 
     seed: int = 0
     crashes: tuple[CrashPoint, ...] = ()
+
+    def __post_init__(self) -> None:
+        for point in self.crashes:
+            if not isinstance(point, CrashPoint):
+                raise ValueError(f"{point!r} is no crash point; write instead: Schedule(crashes=(CrashPoint(...),))")
 
 
 def schedule(seed: int) -> Schedule:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from runtime.errors import SamzaError
 from samza_dsl import App, Options, testing
-from samza_dsl.testing import CrashPoint
+from samza_dsl.testing import CrashPoint, Schedule
 from tests.simulation.loop import rest
 from tests.testing.apps import add_up, looking_up, summing
 
@@ -122,12 +122,18 @@ def test_memory_does_not_outlive_a_crash():
         lambda run: CrashPoint("beforecommit", 1),
         lambda run: CrashPoint("before_commit", 0),
         lambda run: CrashPoint("turn", 1.5),
+        lambda run: CrashPoint(None),
     ],
 )
 def test_a_crash_point_that_there_is_not_is_refused_with_those_that_there_are(make):
     told = r"a run can't die at .*before_commit.*after_commit.*turn.*crash\(\) for now"
     with testing.running(summing()) as run, pytest.raises(ValueError, match=told):
         make(run)
+
+
+def test_a_schedule_has_crash_points():
+    with pytest.raises(ValueError, match=r"'before_commit' is no crash point; write instead: .*CrashPoint"):
+        Schedule(crashes=("before_commit",))
 
 
 def play(story):

@@ -55,6 +55,17 @@ def test_a_failed_test_shows_what_has_happened(project):
     result.stdout.fnmatch_lines(["*what happened in doubling*", "*0 ms  sent 1 to numbers", "*0 ms  committed"])
 
 
+def test_a_crash_that_never_came_is_an_error(project):
+    result = project(
+        """
+        def test_doubling(running):
+            running(app).crash("before_commit")
+        """
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*AssertionError: CrashPoint(when='before_commit', number=1) was not reached*"])
+
+
 @pytest.mark.parametrize(("how", "number"), [((), 10), (("--samza-dsl-schedules=3",), 3)])
 def test_a_test_runs_under_several_schedules(project, how, number):
     result = project(
