@@ -30,8 +30,10 @@ T = TypeVar("T")
 
 POLL_MS = 1_000
 """Nobody but the test writes, and it wakes the run; so looking around is for what is due alone."""
+CANCELLATIONS = 10
+"""How often calls are cancelled that do not end at that."""
 PATIENCE_S = 10.0
-"""Virtual time in which calls that were cancelled may end."""
+"""Virtual time in which those may end that do not end at that either."""
 STUCK_S = 3_600.0
 """Virtual time after which a run that does not commit will never end."""
 
@@ -171,7 +173,7 @@ class VirtualProcess:
         """End at once, with all that is under way; what is not committed never was, and what is open stays open."""
 
         def cancel() -> None:
-            for patience_s in (0.0, PATIENCE_S):
+            for patience_s in (*[0.0] * CANCELLATIONS, PATIENCE_S):
                 left = asyncio.all_tasks(self._loop)
                 for task in left:
                     task.cancel()

@@ -1,5 +1,8 @@
 """Crashes and restarts of an application under test: nothing is lost or doubled, and versions may change."""
 
+import asyncio
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -270,6 +273,24 @@ def test_a_crash_closes_nothing_before_the_story_is_over(at):
         run.stop()
         assert diary.count("close") == 1, "a stop closes what is its own"
     assert diary.count("close") == diary.count("open") == 2
+
+
+def test_a_crash_takes_no_time_and_who_clings_to_life_does_nothing_in_it():
+    effects, app = [], App("clinging")
+
+    async def cling(n):
+        for _ in range(3):
+            with suppress(asyncio.CancelledError):
+                await rest(1_000)
+        await rest(3_000)
+        effects.append(n)
+        return [n]
+
+    app.input("numbers", value=int).async_flat_map(cling, timeout_ms=30_000).send_to(app.output("out", value=int))
+    with testing.running(app) as run:
+        run.send("numbers", 1)
+        run.crash()
+        assert (run.now_ms, effects) == (0, [])
 
 
 def test_what_is_in_flight_beside_a_commit_that_crashes_goes_no_further():
