@@ -23,6 +23,8 @@ APP, SOURCE, LETTERS = "law", "events", "letters"
 TIMER_MS = 100_000
 """How long after a record its timer is due: longer than any disorder, so that none is set in the past."""
 TIMEOUT_MS = 200
+LONGEST_CALL_MS = 100
+"""How long a call may take that is not to be given up."""
 KEYED = ("window", "process", "join", "remember")
 AWAITING = ("async", "remember")
 
@@ -117,6 +119,23 @@ def new_key(node: Node, event: Event, nulls: bool) -> str | None:
 
 def joined(event: Event, row: Event) -> Event:
     return Event((event.number + row.number) % 1_000_003, event.key, event.at)
+
+
+def initial(node: Node) -> Callable[[], Any]:
+    """Return what makes the state of an operator that counts: a number, or a list that is changed in place."""
+    return int if node.number % 2 else lambda: [0]
+
+
+def counting(node: Node) -> Callable[[Any], None]:
+    """Return what counts a message in a context's state."""
+
+    def count(context: Any) -> None:
+        if node.number % 2:
+            context.state += 1
+        else:
+            context.state[0] += 1
+
+    return count
 
 
 TABLE = [Event(1_000 * n, f"k{n}", 0) for n in range(2)]
@@ -295,16 +314,16 @@ class _Builder:
         return above.branch(self._checked(arms), into=("left", "right"), **self.how)
 
     def _async(self, above: MessageStream[Any, Any]) -> Any:
-        return above.async_flat_map(self._slowly(), order=self.node.order, **self._widths(), **self.how)
+        return above.async_flat_map(self._calls(self._slowly()), order=self.node.order, **self._widths(), **self.how)
 
     def _remember(self, above: MessageStream[Any, Any]) -> Any:
-        slowly = self._slowly()
+        slowly, count = self._slowly(), counting(self.node)
 
         async def counted(event: Event, context: Any) -> list[Event]:
-            context.state += 1
+            count(context)
             return await slowly(event)
 
-        return above.async_flat_map(counted, init=int, **self._widths(), **self.how)
+        return above.async_flat_map(self._calls(counted), init=initial(self.node), **self._widths(), **self.how)
 
     def _widths(self) -> dict[str, Any]:
         return {"max_in_flight": self.node.number, "timeout_ms": TIMEOUT_MS}
@@ -323,8 +342,10 @@ class _Builder:
                 return compute(event)
             except Poison:
                 how = pace.random()
-                if how < 0.3:
+                if how < 0.15:
                     await rest(TIMEOUT_MS * 2)
+                elif how < 0.3:
+                    await asyncio.Event().wait()  # nobody sets it
                 if how > 0.8:
                     raise asyncio.CancelledError from None  # as libraries do that give up on a connection
                 raise
@@ -342,13 +363,13 @@ class _Builder:
 
     def _process(self, above: MessageStream[Any, Any]) -> Any:
         def on_message(event: Event, context: Any) -> list[Event]:
-            context.state += 1
+            count(context)
             context.set_timer(event.at + TIMER_MS)
             return [checked(event)]
 
-        checked = self._checked(mapped)
+        checked, count = self._checked(mapped), counting(self.node)
         on_timer = _timed
-        return above.process(on_message, on_timer=on_timer, init=int, **self.how)
+        return above.process(on_message, on_timer=on_timer, init=initial(self.node), **self.how)
 
     def _join(self, above: MessageStream[Any, Any]) -> Any:
         return self._with_table(above, broadcast=False, on=None)
@@ -379,6 +400,9 @@ class _Builder:
     def _object(self, function: Callable[[Event], Any]) -> Callable[[Event], Any]:
         return function if self.opened is None else Resource(function, self.opened)
 
+    def _calls(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function if self.opened is None else Caller(function, self.opened, self.node.number)
+
     def _checked(self, compute: Callable[[Node, Event], Any]) -> Callable[[Event], Any]:
         """Return the function of an event that fails where the node says."""
         node, failed = self.node, self.failed
@@ -395,7 +419,10 @@ class _Builder:
 class Resource:
     """A function that is opened and closed with its task; `on_open` sees every copy."""
 
-    def __init__(self, function: Callable[[Event], Any], on_open: Callable[[Resource], None]) -> None:
+    broken: str | None = None
+    """What is wrong, where something is."""
+
+    def __init__(self, function: Callable[..., Any], on_open: Callable[[Resource], None]) -> None:
         self.function, self.on_open = function, on_open
         self.closed = 0
 
@@ -411,6 +438,29 @@ class Resource:
 
     def close(self) -> None:
         self.closed += 1
+
+
+class Caller(Resource):
+    """An async function with at most `bound` calls under way, in one task; `broken` says where there were more."""
+
+    def __init__(self, function: Callable[..., Any], on_open: Callable[[Resource], None], bound: int) -> None:
+        super().__init__(function, on_open)
+        self.bound = bound
+        self._began: list[float] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Caller:
+        return Caller(self.function, self.on_open, self.bound)
+
+    async def __call__(self, *arguments: Any) -> Any:
+        now_s = asyncio.get_running_loop().time()
+        self._began.append(now_s)
+        recent = [began_s for began_s in self._began if now_s - began_s < LONGEST_CALL_MS / 1_000]
+        if len(recent) > self.bound:  # what has gone on for longer may have been given up
+            self.broken = f"{len(recent)} calls are under way, and {self.bound} may be"
+        try:
+            return await self.function(*arguments)
+        finally:
+            self._began.remove(now_s)
 
 
 def _timed(at_ms: int, context: Any) -> list[Event]:

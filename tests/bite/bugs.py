@@ -95,6 +95,18 @@ BUGS = (
         "self._settle(call, None)",
     ),
     Bug(
+        "calls time out once, and never again",
+        "runtime/calls.py",
+        "        if self._deadlines:\n            self._timer = ",
+        "        if self._timer is not None:\n            self._timer = ",
+    ),
+    Bug(
+        "start all calls that wait when one has returned",
+        "runtime/calls.py",
+        "        while self._waiting and len(self._running) + len(self._backing_off) < self._max_in_flight:\n",
+        "        while self._waiting:\n",
+    ),
+    Bug(
         "forget one branch's terminal: a message takes effect at its first exit alone",
         "runtime/task.py",
         "    for exit in sorted(by_exit):\n",
@@ -132,7 +144,6 @@ BUGS = (
         "runtime/stores/cache.py",
         "                self._clean.pop(key, None)\n",
         "",
-        Tested("tests/conformance/test_store.py::test_what_was_changed_in_place_is_as_before_after_a_rollback"),
     ),
     Bug(
         "an abort leaves what was written to outputs",

@@ -7,19 +7,25 @@ import gc
 import sys
 import time
 import traceback
+from collections import Counter
 
 from tests.simulation.scenario import KINDS, Kind, Scenario, scenario
 from tests.simulation.shrink import shrink
-from tests.simulation.world import play
+from tests.simulation.world import World
 
 MOST_SHOWN = 3
 LAST_LINES = 60
 
 
-def failure(what: Scenario, trace: list[str] | None = None) -> BaseException | None:
-    """Play a scenario, and return what is wrong."""
+def failure(what: Scenario, trace: list[str] | None = None, struck: Counter[str] | None = None) -> BaseException | None:
+    """Play a scenario, and return what is wrong; the faults that came over it are counted in `struck`."""
     try:
-        play(what, trace)
+        world = World(what, trace)
+        try:
+            world.play()
+        finally:
+            if struck is not None:
+                struck.update(+world.struck)
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
@@ -50,10 +56,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--brief", action="store_true", help="only say what fails")
     asked = parser.parse_args(arguments)
     gc.freeze()  # what was imported stays, and need not be looked through for garbage
-    began, failed, played = time.monotonic(), 0, 0
+    began, failed, played, disturbed = time.monotonic(), 0, 0, 0
+    faults: Counter[str] = Counter()
     for seed in range(asked.seed, asked.seed + asked.seeds):
         played += 1
-        error = failure(scenario(seed, asked.kind))
+        struck: Counter[str] = Counter()
+        error = failure(scenario(seed, asked.kind), struck=struck)
+        disturbed += bool(struck)
+        faults += struck
         if error is not None:
             failed += 1
             if failed <= MOST_SHOWN and not asked.brief:
@@ -63,6 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
             if asked.first:
                 break
     print(f"{played / (time.monotonic() - began):,.0f} seeds a second")
+    told = ", ".join(f"{number:,} {kind}" for kind, number in faults.most_common())
+    print(f"{disturbed:,} of {played:,} were struck: {told or 'nothing'}")
     print(f"{played} seeds, {failed} failed")
     return failed
 

@@ -85,7 +85,7 @@ class Outcome:
         """Return how many messages of each key every operator that counts has seen, by (operator, task, key)."""
         return Counter(
             {
-                (int(store.partition("-")[2]), task, tagged.decode(key[1:])): tagged.decode(value)
+                (int(store.partition("-")[2]), task, tagged.decode(key[1:])): _number(tagged.decode(value))
                 for store, task in self.environment.state_stats(APP)
                 if store.startswith(("process-", "remember-"))
                 for key, value in self.environment.state_range(APP, store, task)
@@ -206,6 +206,10 @@ def sequences(rows: Sequence[Row]) -> list[list[Event]]:
         if key is not None:
             found[key].append(decode_event(value))
     return sorted(found.values())
+
+
+def _number(state: int | list[int]) -> int:
+    return state if isinstance(state, int) else state[0]
 
 
 def _taken_in(entry: int, row: Row) -> Record:

@@ -134,6 +134,7 @@ class Life:
 
     def _strike(self, fault: Fault) -> None:
         self.struck = True
+        self.world.struck[fault.kind] += 1
         self.world.tell(f"{self.name} is struck: {fault.kind}")
 
     def die(self) -> None:
@@ -150,6 +151,8 @@ class Life:
     def _check_left(self, others: set[asyncio.Task[Any]]) -> None:
         """Check that a process that has ended leaves nothing behind it."""
         assert [thing.closed for thing in self.opened] == [1] * len(self.opened), "objects are not closed exactly once"
+        broken = [thing.broken for thing in self.opened if thing.broken is not None]
+        assert not broken, f"async calls: {broken[0]}"
         if self.world.alone:
             left = asyncio.all_tasks() - others - self.world.tasks
             assert not left, f"tasks were left: {left}"

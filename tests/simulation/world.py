@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from functools import lru_cache
 from typing import Any
 
@@ -53,6 +54,7 @@ class World:
     def __init__(self, scenario: Scenario, trace: list[str] | None = None) -> None:
         self.scenario = scenario
         self.trace = trace
+        self.struck: Counter[str] = Counter()
         self.chance = random.Random(scenario.seed)
         self.directory = Directory()
         self.clock = JumpingClock(scenario.jumps or ())
@@ -115,6 +117,7 @@ class World:
             self.outcome.check_end()
         else:
             self.outcome.check_nothing_lost()
+        self.struck["clock set"] += sum(self.clock.elapsed_ms() >= at for at, _ in self.scenario.jumps or ())
         await self._see_the_dead_off()
 
     async def _process(self, name: str, faults: tuple[Any, ...]) -> None:
@@ -129,7 +132,7 @@ class World:
                     return
             except Owned:
                 self.lives.remove(life)
-                await rest(self.chance.choice((1, 10, 50)))
+                await rest(self.chance.choice((1, 50, 300)))
                 continue
             del left[:1]
             if self.options.guarantee == "exactly_once":
@@ -246,8 +249,3 @@ class _Built:
 
 
 _built = lru_cache(maxsize=100)(_Built)
-
-
-def play(scenario: Scenario, trace: list[str] | None = None) -> None:
-    """Play a scenario to its end; raises what is wrong."""
-    World(scenario, trace).play()
