@@ -249,7 +249,8 @@ def exact_sum(numbers: list[float]) -> tuple[float, ...]:
         expansion.append(rest)
     if not math.isfinite(rest):
         expansion = [rest]
-    return (whole, *expansion) if integers else tuple(expansion or (0.0,))
+    parts = expansion or [0.0]  # a float even where nothing is left of them: one int says that all were
+    return (whole, *parts) if integers else tuple(parts)
 
 
 def _round(expansion: tuple[float, ...]) -> float:

@@ -67,6 +67,7 @@ def test_any_order_and_grouping_comes_to_the_same(kind, values, data):
 
 @given(st.lists(numbers, min_size=1))
 @example([2**53 + 1, 1.0])
+@example([2**53 + 1, 0.0])
 @example([0.1] * 10)
 @example([1e300, 1.0, -1e300])
 @example([10**400, 0.5])
