@@ -7,7 +7,7 @@ import shutil
 from statistics import median
 from time import perf_counter, process_time
 
-from benchmarks.durable import MOST_STORED, batches_of, committing, preload_log
+from benchmarks.durable import MOST_STORED, committing, preload_log
 from benchmarks.embedded_log import PASSING, chained, encode_json
 from benchmarks.memory import anonymous_mib
 from benchmarks.messages import is_large, is_wanted, plain_messages, to_pair, weigh
@@ -19,6 +19,8 @@ from runtime.systems.log import LogEnvironment
 from samza_dsl import App
 
 COUNTS = (1, 4, 16, 64)
+BATCHES_EACH = 4
+"""Stored batches in each partition where there are most: a reader begins with small steps."""
 STREAMS, PARTITIONS, RECORDS = 900, 30, 10
 
 
@@ -30,9 +32,9 @@ class ManyPartitions(Shape):
     )
 
     def figures(self) -> Figures:
-        messages = self.scaled(MOST_STORED * max(COUNTS))
-        stored = max(messages // max(COUNTS), 1)
-        batches = batches_of(list(map(encode_json, plain_messages(messages))), stored)
+        stored = self.scaled(MOST_STORED)
+        batches = [list(map(encode_json, plain_messages(stored)))] * (max(COUNTS) * BATCHES_EACH)
+        messages = stored * len(batches)
         for count in COUNTS:
             preload_log(self.scratch / f"{count}", "messages", batches, count)
         seconds: dict[int, list[float]] = {count: [] for count in COUNTS}
