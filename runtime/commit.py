@@ -132,9 +132,14 @@ def forwardable(lane: Lane) -> int:
 
 
 def _without_gaps(batch: Batch, clock: Clock) -> Batch:
-    """Give rows that have no time the time of the commit, where others of the batch have one."""
+    """Give rows that have no time the time of the commit, and rows without a stamp their time, where others have one.
+
+    Of streams that are merged, one may carry stamps and another not.
+    """
     if batch.timestamps is not None and None in batch.timestamps:
         now = clock.now_ms()
         batch.timestamps = [now if at is None else at for at in batch.timestamps]
-        batch.stamps = None if batch.stamps is None else [now if at is None else at for at in batch.stamps]
+    if batch.stamps is not None and None in batch.stamps:
+        times = batch.timestamps or [clock.now_ms()] * len(batch)
+        batch.stamps = [at if stamp is None else stamp for stamp, at in zip(batch.stamps, times, strict=True)]
     return batch

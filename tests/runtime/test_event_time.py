@@ -260,3 +260,14 @@ def test_a_task_never_has_process_window_and_commit_at_once(seed, most, crashes)
     run_through(app, environment, crashes, seed, on_commit)
     assert seen["window"] and seen["commit"] > 1
     assert len(list(environment.state_range("alone", "task", 0))) == 40
+
+
+def test_streams_with_and_without_event_time_are_merged(tmp_path):
+    async def ignore(message, context):
+        """Await nothing."""
+
+    app = App("merging")
+    timed, plain = (app.input(name, value=int, timestamp=lambda n: n) for name in ("timed", "plain"))
+    app.task(timed, ignore, op_id="ignoring")
+    timed.filter(bool).merge(plain).send_to(app.output("out", value=int))
+    assert sorted(app.run(tmp_path, bind={"timed": [1, 2], "plain": [3]}).received("out")) == [1, 2, 3]
