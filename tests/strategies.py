@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import msgspec
 from hypothesis import strategies as st
 
 from operators.partition_by import murmur2
 from runtime.serdes import Tagged
-from samza_dsl import App, MessageStream, Options, dead_letter, fail, retry, skip, total, tumbling
-from samza_dsl.app import Around
 from tests.simulation.crash import Row
-from tests.simulation.loop import rest
 
 APP, SOURCE, LETTERS = "law", "events", "letters"
-TIMER_MS = 100_000
-"""How long after a record its timer is due: longer than any disorder, so that none is set in the past."""
-TIMEOUT_MS = 200
-LONGEST_CALL_MS = 100
-"""How long a call may take that is not to be given up."""
+TIMER_MS = 10 * 86_400_000
+"""How long after a record its timer is due: longer than any disorder and window, so that none is set in the past."""
+ZONE = "America/New_York"
 KEYED = ("window", "process", "join", "remember")
-AWAITING = ("async", "remember")
+REPARTITIONS = ("partition_by", "broadcast", "window_all")
+WINDOWS = ("window", "window_all")
+LAST = ("sink", "task")
+"""What hands nothing on."""
+KINDS = (
+    *("filter", "map", "flat_map", "branch", "merge", "async", "async", "partition_by", "broadcast", "input"),
+    *("window", "window_all", "process", "join", "lookup", "remember", "sink", "task"),
+)
+SEVERAL = ("flat_map", "async", "remember", "merge")
+"""What may make several messages of one."""
+AGGREGATIONS = ("total", "count", "mean", "maximum", "minimum", "collect", "top_k", "fold")
+FORMS = ("plain", "async", "callback")
 
 
 class Event(msgspec.Struct, frozen=True, order=True):
@@ -35,10 +40,6 @@ class Event(msgspec.Struct, frozen=True, order=True):
     number: int
     key: str | None
     at: int
-
-
-class Poison(Exception):
-    """What the functions of the pipelines raise, on some values."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,16 @@ class Node:
     poison: str = ""
     order: str = "key"
     also_sent: bool = False
+    aggregation: str = "total"
+
+    @property
+    def form(self) -> str:
+        """How a sink or a task is called."""
+        return FORMS[self.number % 2 if self.kind == "sink" else self.number % 3]
+
+    @property
+    def awaits(self) -> bool:
+        return self.kind in ("async", "remember") or (self.kind in LAST and self.form != "plain")
 
     def fails_on(self, event: Event) -> bool:
         return bool(self.poison) and event.number % 5 == self.number % 5
@@ -74,23 +85,63 @@ class Pipeline:
 
     def is_sent(self, place: int) -> bool:
         node = self.nodes[place]
-        return node.kind != "branch" and (node.also_sent or not self.children(place))
+        return node.kind not in ("branch", "sink") and (node.also_sent or not self.children(place))
 
     def outputs(self) -> list[str]:
         return [f"out-{place}" for place in range(len(self.nodes)) if self.is_sent(place)]
 
+    def inputs(self) -> dict[int, str]:
+        """Return the streams that are read, by their operators' places."""
+        return {
+            place: f"{SOURCE}-{place}" if place else SOURCE
+            for place, node in enumerate(self.nodes)
+            if node.kind == "input"
+        }
+
+    def split(self, parts: Sequence[Sequence[Event]]) -> dict[str, list[list[Event]]]:
+        """Return the events of the partitions of every input: where there are two, the second has one in three."""
+        streams = [*self.inputs().values()]
+        if len(streams) == 1:
+            return {SOURCE: [*map(list, parts)]}
+        return {
+            stream: [[event for event in part if (event.number % 3 == 0) == bool(number)] for part in parts]
+            for number, stream in enumerate(streams)
+        }
+
+    def priority(self, place: int) -> int:
+        return self.nodes[place].number % 3 - 1 if place else 0
+
+    def entries(self) -> list[int]:
+        """Return where messages come into stages, with what is upstream first."""
+        return [place for place, node in enumerate(self.nodes) if node.kind in ("input", *REPARTITIONS)]
+
+    def stream_of(self, entry: int) -> str:
+        """Return the stream that messages come from."""
+        kind = self.nodes[entry].kind
+        between = f"{APP}-{kind}-{entry}" + ("-gathered" if kind == "window_all" else "")
+        return self.inputs().get(entry, between)
+
     def stage_of(self, place: int) -> int:
-        """Return the place of the repartitioning, or of the input, whose stage an operator runs in."""
-        while self.nodes[place].kind not in ("input", "partition_by"):
+        """Return the place of the repartitioning whose stage an operator runs in, or 0 in that of the inputs."""
+        while self.nodes[place].kind not in ("input", *REPARTITIONS):
             place = self.nodes[place].parents[0]
-        return place
+        return 0 if self.nodes[place].kind == "input" else place
 
     def above(self, place: int) -> set[int]:
         """Return an operator with all that lies above it, through all stages."""
         return {place}.union(*(self.above(parent) for parent in self.nodes[place].parents))
 
+    def has_one_key(self, place: int) -> bool:
+        """Whether all messages were brought together above, so that none has a key and all have the same."""
+        stage = self.stage_of(place)
+        if self.nodes[stage].kind == "broadcast":
+            return self.has_one_key(self.nodes[stage].parents[0])
+        return self.nodes[stage].kind == "window_all"
+
     def partitions_of(self, place: int) -> int:
         stage = self.stage_of(place)
+        if self.nodes[stage].kind == "window_all":
+            return 1
         return self.nodes[stage].number if stage else self.partitions
 
 
@@ -121,21 +172,39 @@ def joined(event: Event, row: Event) -> Event:
     return Event((event.number + row.number) % 1_000_003, event.key, event.at)
 
 
-def initial(node: Node) -> Callable[[], Any]:
-    """Return what makes the state of an operator that counts: a number, or a list that is changed in place."""
-    return int if node.number % 2 else lambda: [0]
+def window_of(node: Node, at: int) -> tuple[int, int]:
+    """Return the start and the end of a window: a few ms, or a day of New York."""
+    if node.number < 4:
+        size = 25 * node.number
+        return at - at % size, at - at % size + size
+    midnight = datetime.fromtimestamp(at // 1000, ZoneInfo(ZONE)).replace(hour=0, minute=0, second=0, fold=0)
+    return _ms(midnight), _ms(midnight + timedelta(days=1))
 
 
-def counting(node: Node) -> Callable[[Any], None]:
-    """Return what counts a message in a context's state."""
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp()) * 1000
 
-    def count(context: Any) -> None:
-        if node.number % 2:
-            context.state += 1
-        else:
-            context.state[0] += 1
 
-    return count
+def aggregated(node: Node, numbers: list[int]) -> int:
+    """Return what a window comes to."""
+    several = {"top_k": sorted(numbers)[-2:], "collect": numbers, "fold": numbers}
+    if node.aggregation in several:
+        return mixed(several[node.aggregation])
+    one = {"total": sum, "count": len, "maximum": max, "minimum": min, "mean": mean_of}
+    return one[node.aggregation](numbers)  # type: ignore[operator]
+
+
+def mean_of(numbers: list[int]) -> int:
+    return rounded(sum(numbers) / len(numbers))
+
+
+def rounded(mean: float) -> int:
+    return round(mean * 8)
+
+
+def mixed(numbers: list[int]) -> int:
+    """Return one number that depends on all, and not on their order."""
+    return sum(place * number for place, number in enumerate(sorted(numbers), 1)) % 1_000_003
 
 
 TABLE = [Event(1_000 * n, f"k{n}", 0) for n in range(2)]
@@ -151,51 +220,78 @@ def keys_of(partition: int, partitions: int) -> list[str]:
     return [key for key in (f"k{n}" for n in range(6)) if partition_of(key, partitions) == partition]
 
 
-def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = ()) -> Pipeline:
-    """Return a pipeline of up to three stages."""
-    nodes = [Node("input")]
-    depth = {0: 1}
-    allowed = kinds or (
-        *("filter", "map", "flat_map", "branch", "merge", "async", "async", "partition_by"),
-        *("window", "process", "join", "lookup", "remember"),
-    )
-    streams = [0]
-    asyncs = {0: 0}
-    stage = {0: 0}
-    guarded: set[int] = set()
+class _Growing:
+    """A pipeline that operators are added to, where they may stand."""
 
-    def add(node: Node, above: int) -> int:
-        place = len(nodes)
-        nodes.append(node)
-        depth[place] = depth[above] + (node.kind == "partition_by")
-        asyncs[place] = max(asyncs[one] for one in node.parents) + (node.kind in AWAITING)
-        stage[place] = place if node.kind == "partition_by" else stage[above]
-        if node.kind == "process" or (guarded.intersection(node.parents) and node.kind != "partition_by"):
-            guarded.add(place)  # what process emits is atomic with it only where nothing below awaits
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.streams: list[int] = []
+        self._depth: dict[int, int] = {}
+        self._asyncs: dict[int, int] = {}
+        self._stage: dict[int, int] = {}
+        self._guarded: set[int] = set()
+        self._several: set[int] = set()
+        self.add(Node("input"))
+
+    def add(self, node: Node) -> int:
+        place = len(self.nodes)
+        self.nodes.append(node)
+        moved = node.kind in REPARTITIONS
+        self._depth[place] = max((self._depth[one] for one in node.parents), default=1) + moved
+        self._asyncs[place] = max((self._asyncs[one] for one in node.parents), default=0) + node.awaits
+        self._stage[place] = place if moved else self._stage[node.parents[0]] if node.parents else 0
+        if node.kind == "process" or (self.is_guarded(node.parents) and not moved):
+            self._guarded.add(place)
+        if not moved and (node.kind in SEVERAL or not self._several.isdisjoint(node.parents)):
+            self._several.add(place)
+        if node.kind not in (*LAST, "branch"):
+            self.streams.append(place)
         return place
 
+    def is_guarded(self, parents: tuple[int, ...]) -> bool:
+        """Whether a process lies above: what it emits is atomic with it only where nothing below awaits."""
+        return not self._guarded.isdisjoint(parents)
+
+    def beside(self, place: int) -> list[int]:
+        """Return the other streams of a stage."""
+        return [other for other in self.streams if self._stage[other] == self._stage[place] and other != place]
+
+    def takes(self, node: Node) -> bool:
+        """Whether it may stand there."""
+        if node.kind == "input":
+            return sum(one.kind == "input" for one in self.nodes) < 2
+        above = node.parents[0]
+        if (node.kind in REPARTITIONS and self._depth[above] == 3) or (node.awaits and self._asyncs[above] == 3):
+            return False
+        if node.kind == "task" and node.awaits and above in self._several:
+            return False  # it takes one message at a time, and refuses a record that brings several
+        entered = self.nodes[self._stage[above]].kind
+        return not (node.kind == "join" and entered in ("window_all", "broadcast"))
+
+
+def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = ()) -> Pipeline:
+    """Return a pipeline of up to three stages, and one or two inputs."""
+    growing = _Growing()
     for _ in range(chance.randint(1, most)):
-        above = chance.choice(streams)
-        kind = chance.choice(allowed)
-        if (kind == "partition_by" and depth[above] == 3) or (kind in AWAITING and asyncs[above] == 3):
-            continue
-        parents = (above,)
+        above, kind = chance.choice(growing.streams), chance.choice(kinds or KINDS)
+        parents: tuple[int, ...] = () if kind == "input" else (above,)
         if kind == "merge":
-            others = [place for place in streams if stage[place] == stage[above] and place != above]
-            if not others:
+            if not (others := growing.beside(above)):
                 continue
             parents = (above, chance.choice(others))
         poison = chance.choice(("", "", "always", "once"))
-        if kind in ("merge", "window") or guarded.intersection(parents):
+        if kind in ("merge", "broadcast", "input", *WINDOWS) or growing.is_guarded(parents):
             poison = ""
-        order = chance.choice(("key", "partition", "none"))
-        place = add(Node(kind, parents, chance.randint(1, 4), poison, order, chance.choice((False, True))), above)
-        if kind == "branch":
-            streams += [add(Node(arm, (place,)), place) for arm in ("left", "right")]
-        else:
-            streams.append(place)
+        order, also_sent = chance.choice(("key", "partition", "none")), chance.choice((False, True))
+        aggregation = chance.choice(AGGREGATIONS)
+        node = Node(kind, parents, chance.randint(1, 4), poison, order, also_sent, aggregation)
+        if growing.takes(node):
+            place = growing.add(node)
+            if kind == "branch":
+                for arm in ("left", "right"):
+                    growing.add(Node(arm, (place,)))
     nulls, policy = chance.choice((False, True)), chance.choice(("skip", "dead_letter"))
-    return Pipeline(tuple(nodes), chance.randint(1, 4), chance.choice((0, 50)), nulls, policy)
+    return Pipeline(tuple(growing.nodes), chance.randint(1, 4), chance.choice((0, 50)), nulls, policy)
 
 
 def any_records(chance: random.Random, partitions: int, most: int = 25, nulls: bool = False) -> list[list[Event]]:
@@ -227,244 +323,6 @@ def records(partitions: int, most: int = 25, nulls: bool = False) -> st.SearchSt
 def stored(parts: list[list[Event]]) -> list[list[Row]]:
     """Return events as they lie in a stream: without keys, which the pipelines read off the values."""
     return [[(None, msgspec.json.encode(event), event.at) for event in part] for part in parts]
-
-
-def build(
-    pipeline: Pipeline,
-    options: Options | None = None,
-    pace: int | random.Random = 0,
-    around: Around | None = None,
-    opened: Callable[[Any], None] | None = None,
-    on_read: Callable[[], None] = lambda: None,
-) -> App:
-    """Say a pipeline in the DSL; async functions take a virtual time that `pace`, or a seed, decides.
-
-    With `opened`, filters and maps are objects that are opened and closed; it is called with each that is opened.
-    `on_read` is called for every record that is read.
-    """
-    app = App(APP, options or Options())
-    pace = random.Random(pace) if isinstance(pace, int) else pace
-    if around is not None:
-        app.wrap(around)
-    streams: dict[int, Any] = {}
-    for place, node in enumerate(pipeline.nodes):
-        streams[place] = _Builder(app, pipeline, place, node, pace, opened, on_read).build(streams)
-        if pipeline.is_sent(place):
-            streams[place].send_to(app.output(f"out-{place}", value=Event), op_id=f"send-{place}")
-    return app
-
-
-class _Builder:
-    """Makes one operator."""
-
-    def __init__(
-        self,
-        app: App,
-        pipeline: Pipeline,
-        place: int,
-        node: Node,
-        pace: random.Random,
-        opened: Callable[[Any], None] | None,
-        on_read: Callable[[], None],
-    ) -> None:
-        self.app, self.pipeline, self.place, self.node, self.pace = app, pipeline, place, node, pace
-        self.opened, self.on_read = opened, on_read
-        self.failed: Counter[int] = Counter()
-        last = skip if pipeline.policy == "skip" else dead_letter(LETTERS)
-        lenient = {"always": last, "once": retry(2, then=fail), "": fail}[node.poison]
-        if node.kind in (*KEYED, "input") and lenient == fail:
-            lenient = last  # for null keys
-        elif node.kind in KEYED and node.poison == "once":
-            lenient = retry(2, then=last)
-        self.how = {"on_error": lenient, "op_id": f"{node.kind}-{place}"}
-
-    def build(self, streams: dict[int, Any]) -> Any:
-        kind, node = self.node.kind, self.node
-        if kind == "input":
-            return self.app.input(
-                SOURCE,
-                value=Event,
-                key=lambda event: event.key,
-                partitioned_by_key=True,
-                timestamp=self._at,
-                max_disorder_ms=self.pipeline.disorder_ms,
-                on_error=self.how["on_error"],
-            )
-        above = streams[node.parents[0]]
-        if kind in ("left", "right"):
-            return above[kind]
-        if kind == "merge":
-            return above.merge(*(streams[parent] for parent in node.parents[1:]), op_id=self.how["op_id"])
-        return getattr(self, f"_{kind}")(above)
-
-    def _at(self, event: Event) -> int:
-        self.on_read()
-        return event.at
-
-    def _filter(self, above: MessageStream[Any, Any]) -> Any:
-        return above.filter(self._object(self._checked(kept)), **self.how)
-
-    def _map(self, above: MessageStream[Any, Any]) -> Any:
-        return above.map(self._object(self._checked(mapped)), **self.how)
-
-    def _flat_map(self, above: MessageStream[Any, Any]) -> Any:
-        return above.flat_map(self._checked(many), **self.how)
-
-    def _branch(self, above: MessageStream[Any, Any]) -> Any:
-        return above.branch(self._checked(arms), into=("left", "right"), **self.how)
-
-    def _async(self, above: MessageStream[Any, Any]) -> Any:
-        return above.async_flat_map(self._calls(self._slowly()), order=self.node.order, **self._widths(), **self.how)
-
-    def _remember(self, above: MessageStream[Any, Any]) -> Any:
-        slowly, count = self._slowly(), counting(self.node)
-
-        async def counted(event: Event, context: Any) -> list[Event]:
-            count(context)
-            return await slowly(event)
-
-        return above.async_flat_map(self._calls(counted), init=initial(self.node), **self._widths(), **self.how)
-
-    def _widths(self) -> dict[str, Any]:
-        return {"max_in_flight": self.node.number, "timeout_ms": TIMEOUT_MS}
-
-    def _slowly(self) -> Callable[[Event], Awaitable[list[Event]]]:
-        compute, pace = self._checked(many), self.pace
-
-        async def slowly(event: Event) -> list[Event]:
-            if wait := pace.choice((0, 1, 10, 40)):
-                try:
-                    await rest(wait)
-                except asyncio.CancelledError:
-                    await rest(wait)  # some take their time to heed it
-                    raise
-            try:
-                return compute(event)
-            except Poison:
-                how = pace.random()
-                if how < 0.15:
-                    await rest(TIMEOUT_MS * 2)
-                elif how < 0.3:
-                    await asyncio.Event().wait()  # nobody sets it
-                if how > 0.8:
-                    raise asyncio.CancelledError from None  # as libraries do that give up on a connection
-                raise
-
-        return slowly
-
-    def _partition_by(self, above: MessageStream[Any, Any]) -> Any:
-        key = self._checked(lambda node, event: new_key(node, event, self.pipeline.nulls))
-        return above.partition_by(key, partitions=self.node.number, **self.how)
-
-    def _window(self, above: MessageStream[Any, Any]) -> Any:
-        size = tumbling(milliseconds=25 * self.node.number)
-        panes = above.window(size, total(lambda event: event.number), **self.how)
-        return panes.map(lambda pane: Event(pane.value, pane.key, pane.start), op_id=f"pane-{self.place}")
-
-    def _process(self, above: MessageStream[Any, Any]) -> Any:
-        def on_message(event: Event, context: Any) -> list[Event]:
-            count(context)
-            context.set_timer(event.at + TIMER_MS)
-            return [checked(event)]
-
-        checked, count = self._checked(mapped), counting(self.node)
-        on_timer = _timed
-        return above.process(on_message, on_timer=on_timer, init=initial(self.node), **self.how)
-
-    def _join(self, above: MessageStream[Any, Any]) -> Any:
-        return self._with_table(above, broadcast=False, on=None)
-
-    def _lookup(self, above: MessageStream[Any, Any]) -> Any:
-        return self._with_table(above, broadcast=True, on=lambda event: event.key)
-
-    def _with_table(self, above: MessageStream[Any, Any], broadcast: bool, on: Any) -> Any:
-        count = 1 if broadcast else self.pipeline.partitions_of(self.place)
-        # what was repartitioned meets the rows of a table by their stored keys only
-        stored = not broadcast and self.pipeline.stage_of(self.place) != 0
-        table = self.app.table(
-            f"table-{self.place}",
-            value=Event,
-            key=Tagged() if stored else lambda row: row.key,
-            partitioned_by_key=not stored,
-            broadcast=broadcast,
-            partitions=count,
-        )
-        check = self._checked(lambda node, event: None)
-
-        def with_(event: Event, row: Event) -> Event:
-            check(event)
-            return joined(event, row)
-
-        return above.join(table, with_, on=on, **self.how)
-
-    def _object(self, function: Callable[[Event], Any]) -> Callable[[Event], Any]:
-        return function if self.opened is None else Resource(function, self.opened)
-
-    def _calls(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return function if self.opened is None else Caller(function, self.opened, self.node.number)
-
-    def _checked(self, compute: Callable[[Node, Event], Any]) -> Callable[[Event], Any]:
-        """Return the function of an event that fails where the node says."""
-        node, failed = self.node, self.failed
-
-        def function(event: Event) -> Any:
-            if node.fails_on(event) and (node.poison == "always" or not failed[event.number]):
-                failed[event.number] += 1
-                raise Poison(event.number)
-            return compute(node, event)
-
-        return function
-
-
-class Resource:
-    """A function that is opened and closed with its task; `on_open` sees every copy."""
-
-    broken: str | None = None
-    """What is wrong, where something is."""
-
-    def __init__(self, function: Callable[..., Any], on_open: Callable[[Resource], None]) -> None:
-        self.function, self.on_open = function, on_open
-        self.closed = 0
-
-    def __call__(self, event: Event) -> Any:
-        assert not self.closed, "a function was called after it was closed"
-        return self.function(event)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Resource:
-        return Resource(self.function, self.on_open)
-
-    def open(self, context: Any) -> None:
-        self.on_open(self)
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-class Caller(Resource):
-    """An async function with at most `bound` calls under way, in one task; `broken` says where there were more."""
-
-    def __init__(self, function: Callable[..., Any], on_open: Callable[[Resource], None], bound: int) -> None:
-        super().__init__(function, on_open)
-        self.bound = bound
-        self._began: list[float] = []
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Caller:
-        return Caller(self.function, self.on_open, self.bound)
-
-    async def __call__(self, *arguments: Any) -> Any:
-        now_s = asyncio.get_running_loop().time()
-        self._began.append(now_s)
-        recent = [began_s for began_s in self._began if now_s - began_s < LONGEST_CALL_MS / 1_000]
-        if len(recent) > self.bound:  # what has gone on for longer may have been given up
-            self.broken = f"{len(recent)} calls are under way, and {self.bound} may be"
-        try:
-            return await self.function(*arguments)
-        finally:
-            self._began.remove(now_s)
-
-
-def _timed(at_ms: int, context: Any) -> list[Event]:
-    return [Event(at_ms, context.key, at_ms)]
 
 
 def tables(pipeline: Pipeline) -> dict[str, list[list[Row]]]:

@@ -205,10 +205,16 @@ BUGS = (
         "            for what in sorted(group, key=lambda one: one[0].number):\n",
     ),
     Bug(
+        "never serve a lower priority while a higher one has something",
+        "runtime/chooser.py",
+        "lower and self._turn % PATIENCE == PATIENCE - 1 else 0",
+        "False else 0",
+    ),
+    Bug(
         "call timers by the wall clock",
         "runtime/task.py",
         "        now = self._clock.elapsed_ms()\n        return [timer",
-        "        now = self._clock.now_ms() - 1_700_000_000_000\n        return [timer",
+        "        now = self._clock.now_ms() - self._clock.start_ms\n        return [timer",
         Simulated("clock", 200),
     ),
     Bug(

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samza_dsl import Options
+from tests.building import build
 from tests.scale import scale
 from tests.simulation.check import Outcome
 from tests.simulation.crash import CrashPoint, fill, memory, run_through
-from tests.strategies import SOURCE, Event, Pipeline, build, pipelines, records, stored, tables
+from tests.strategies import Event, Pipeline, pipelines, records, stored, tables
 
 
 @dataclass
@@ -27,13 +28,17 @@ class World:
     def __post_init__(self):
         self.environment = memory()
         self.outcome = Outcome(self.pipeline, self.parts, self.environment)
-        fill(self.environment, SOURCE, stored(self.parts), random.Random(self.seed))
+        for stream, parts in self.pipeline.split(self.parts).items():
+            fill(self.environment, stream, stored(parts), random.Random(self.seed))
         for stream, rows in tables(self.pipeline).items():
             fill(self.environment, stream, rows)
 
     def run(self, crashes=(), on_commit=None):
         def app():
-            return build(self.pipeline, self.options, self.seed)
+            return build(self.pipeline, self.options, self.seed, on_sink=see)
+
+        def see(place, event):
+            self.outcome.sunk[place, event] += 1
 
         def note(commit):
             self.outcome.note(commit)

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections import Counter
 
+from tests.scale import positive
 from tests.simulation.scenario import KINDS, Kind, Scenario, scenario
 from tests.simulation.shrink import shrink
 from tests.simulation.world import World
@@ -49,7 +50,7 @@ def tell(seed: int, kind: Kind, error: BaseException, whole: bool) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Play seeds, and return how many failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1_000, help="how many")
+    parser.add_argument("--seeds", type=positive, default=1_000, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--kind", choices=KINDS, default="crashes")
     parser.add_argument("--first", action="store_true", help="stop at the first that fails")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -16,7 +16,7 @@ from runtime.systems.base import Commit, Environment
 from tests.simulation.crash import Row, rows_of
 from tests.simulation.file import File
 from tests.simulation.reference import Effects, Record, Reference
-from tests.strategies import APP, LETTERS, SOURCE, Event, Node, Pipeline
+from tests.strategies import APP, LETTERS, REPARTITIONS, WINDOWS, Event, Node, Pipeline
 
 NEVER = -(2**62)
 decode_event = msgspec.json.Decoder(Event).decode
@@ -32,6 +32,8 @@ class Outcome:
     environment: Environment
     files: Mapping[str, File] = field(default_factory=dict)
     """What outputs are bound to."""
+    sunk: Counter[tuple[int, Event]] = field(default_factory=Counter)
+    """How often each sink, by its place, has seen an event."""
     _passed: defaultdict[tuple[str, int], list[tuple[int, Row]]] = field(
         init=False, default_factory=lambda: defaultdict(list)
     )
@@ -45,17 +47,17 @@ class Outcome:
             rows = zip(batch.keys or none, batch.values, batch.timestamps or none, strict=True)
             self._passed[place] += enumerate(rows, self._ends[place])  # type: ignore[arg-type]
             self._ends[place] += max(len(batch), 1) if batch.values or control else 0
-        if any(node.kind in ("window", "process") for node in self.pipeline.nodes):
-            self._check_watermarks(commit)
+        if timed := timed_streams(self.pipeline):
+            self._check_watermarks(commit, timed)
 
-    def _check_watermarks(self, commit: Commit) -> None:
+    def _check_watermarks(self, commit: Commit, timed: set[str]) -> None:
         """Check that event time is checkpointed as of the position: a restart must stamp records as before."""
         for checkpoint in commit.checkpoints.values():
             for position in checkpoint.positions:
-                if position.stream == SOURCE:
-                    before = self.parts[position.partition][: position.offset]
+                if position.stream in timed:
+                    before = self.pipeline.split(self.parts)[position.stream][position.partition][: position.offset]
                     highest = max((event.at - self.pipeline.disorder_ms for event in before), default=MIN_TIMESTAMP)
-                    assert position.watermark == highest, f"the watermark of partition {position.partition}"
+                    assert position.watermark == highest, f"the watermark of {position.stream}[{position.partition}]"
 
     def between(self, stream: str, ends: dict[int, int] | None = None) -> list[list[Row]]:
         """Return all rows that each partition of an intermediate stream ever had, below the offsets in `ends`."""
@@ -85,26 +87,34 @@ class Outcome:
         """Return how many messages of each key every operator that counts has seen, by (operator, task, key)."""
         return Counter(
             {
-                (int(store.partition("-")[2]), task, tagged.decode(key[1:])): _number(tagged.decode(value))
+                (int(store.partition("-")[2]), task, _key_of(store, key)): _number(tagged.decode(value))
                 for store, task in self.environment.state_stats(APP)
-                if store.startswith(("process-", "remember-"))
+                if store.startswith(("process-", "remember-", "task-"))
                 for key, value in self.environment.state_range(APP, store, task)
-                if key[:1] == b"s"
+                if key[:1] == b"s" or store.startswith("task-")
             }
         )
 
-    def positions(self, stream: str) -> dict[int, int]:
-        """Return the next offset of every partition of a stream, as the last commit has it."""
+    def positions(self) -> dict[tuple[str, int], int]:
+        """Return the next offset of every partition that is read, as the last commit has it."""
         return {
-            position.partition: position.offset
+            (position.stream, position.partition): position.offset
             for checkpoint in self.environment.checkpoints(APP).values()
             for position in checkpoint.positions
-            if position.stream == stream
         }
 
-    def ends(self) -> dict[int, int]:
-        """Return where every source partition ends."""
-        return {number: self.environment.offsets(SOURCE, number).end for number in range(len(self.parts))}
+    def ends(self) -> dict[tuple[str, int], int]:
+        """Return where every partition of the inputs ends."""
+        return {
+            (stream, number): self.environment.offsets(stream, number).end
+            for stream in self.pipeline.inputs().values()
+            for number in range(len(self.parts))
+        }
+
+    def behind(self) -> dict[tuple[str, int], int]:
+        """Return the positions of the partitions of the inputs that are not at their end."""
+        positions = self.positions()
+        return {where: at for where, end in self.ends().items() if (at := positions.get(where, 0)) < end}
 
     def check_end(self) -> None:
         """Compare everything that a whole run has left with what the records say."""
@@ -112,10 +122,11 @@ class Outcome:
         assert self.outputs() == sent(pipeline, expected)
         assert self.counts() == expected.counts
         assert self.letters() == (expected.dropped if pipeline.policy == "dead_letter" else 0)
-        assert self.positions(SOURCE) == self.ends()
+        assert self.ends().items() <= self.positions().items()
+        assert self.sunk >= expected.sunk, "sinks"
         for stream, config in self.environment.streams().items():
             assert not config.intermediate or self.environment.stream_stats(stream) == (0, 0), f"{stream} was consumed"
-        left = [place for place in self.environment.state_stats(APP) if place[0].startswith("window-")]
+        left = [place for place in self.environment.state_stats(APP) if place[0].startswith("window")]
         assert left == [], "windows are open after the end of all streams"
         for name, file in self.files.items():
             assert len(file.rows) == len(self._rows(name)), "a file has rows that are not committed"
@@ -126,34 +137,45 @@ class Outcome:
 
     def check_nothing_lost(self) -> None:
         """Check that every output that the records say is there, once or more often."""
-        expected = sent(self.pipeline, Reference(self.pipeline).run(self.parts))
+        effects = Reference(self.pipeline).run(self.parts)
+        expected = sent(self.pipeline, effects)
         for name, events in self.outputs().items():
             assert events >= expected[name], f"output {name}"
-        assert self.positions(SOURCE) == self.ends()
+        assert self.sunk >= effects.sunk, "sinks"
+        assert self.ends().items() <= self.positions().items()
 
     def check_cut(self) -> None:
         """Compare what is committed with what the records before the committed positions bring about."""
         pipeline, reference = self.pipeline, Reference(self.pipeline)
         expected, fired = Effects(), fired_in(pipeline)
-        for entry, node in enumerate(pipeline.nodes):
-            if node.kind in ("input", "partition_by"):
-                stream = SOURCE if entry == 0 else f"{APP}-partition_by-{entry}"
-                read = self.between if entry else partial(rows_of, self.environment)
-                for task, rows in enumerate(read(stream, self.positions(stream))):
-                    reference.take(expected, entry, task, [_taken_in(entry, row) for row in rows])
+        positions = self.positions()
+        for entry in pipeline.entries():
+            stream = pipeline.stream_of(entry)
+            ends = {number: at for (read, number), at in positions.items() if read == stream}
+            read_up_to = partial(rows_of, self.environment) if entry in pipeline.inputs() else self.between
+            for task, rows in enumerate(read_up_to(stream, ends)):
+                reference.take(expected, entry, task, [self._taken_in(entry, row) for row in rows])
         actual, due = self.outputs(), sent(pipeline, expected)
         for place, node in enumerate(pipeline.nodes):
-            if place in fired:
-                continue
-            if pipeline.is_sent(place):
+            if place not in fired and pipeline.is_sent(place):
                 assert actual[f"out-{place}"] == due[f"out-{place}"], f"output of {place}"
-            if node.kind == "partition_by":
-                passed = self.between(f"{APP}-partition_by-{place}")
+            if node.kind in REPARTITIONS and not sees(pipeline, node, fired):
+                passed = self.between(pipeline.stream_of(place))
                 events = Counter(tagged.decode(value) for part in passed for _, value, _ in part)
                 assert events == Counter(record.event for _, record in expected.passed[place]), f"stream of {place}"
+            if node.kind == "sink" and place not in fired:
+                due_here = Counter({where: number for where, number in expected.sunk.items() if where[0] == place})
+                assert self.sunk >= due_here, f"sink {place}"
         seen = {place for place, node in enumerate(pipeline.nodes) if not sees(pipeline, node, fired)}
         counts = {where: number for where, number in expected.counts.items() if where[0] in seen}
         assert {where: number for where, number in self.counts().items() if where[0] in seen} == counts
+
+    def _taken_in(self, entry: int, row: Row) -> Record:
+        key, value, at = row
+        if entry in self.pipeline.inputs():
+            event = decode_event(value)
+            return Record(event, event.key, event.at, NEVER)
+        return Record(tagged.decode(value), tagged.decode(key) if key else None, at, NEVER)
 
 
 def sent(pipeline: Pipeline, effects: Effects) -> dict[str, Counter[Event]]:
@@ -164,17 +186,26 @@ def sent(pipeline: Pipeline, effects: Effects) -> dict[str, Counter[Event]]:
     return found
 
 
+@lru_cache
+def timed_streams(pipeline: Pipeline) -> set[str]:
+    """Return the inputs that windows and timers lie below."""
+    timed = (place for place, node in enumerate(pipeline.nodes) if node.kind in (*WINDOWS, "process"))
+    above: set[int] = set().union(*map(pipeline.above, timed))
+    return {stream for place, stream in pipeline.inputs().items() if place in above}
+
+
 def fired_in(pipeline: Pipeline) -> set[int]:
     """Return the operators that emit panes and what timers emit, or see them in the stage where these are fired."""
     found: set[int] = set()
     for place, node in enumerate(pipeline.nodes):
-        if node.kind in ("window", "process") or sees(pipeline, node, found):
+        if node.kind in (*WINDOWS, "process") or sees(pipeline, node, found):
             found.add(place)
     return found
 
 
 def sees(pipeline: Pipeline, node: Node, fired: set[int]) -> bool:
-    return any(parent in fired and pipeline.nodes[parent].kind != "partition_by" for parent in node.parents)
+    passed_on = ("partition_by", "broadcast")
+    return any(parent in fired and pipeline.nodes[parent].kind not in passed_on for parent in node.parents)
 
 
 def in_order(pipeline: Pipeline) -> Iterator[int]:
@@ -196,7 +227,7 @@ def _mixes(pipeline: Pipeline, place: int, stage: int) -> bool:
         return node.order == "none" or (node.order == "key" and pipeline.stage_of(place) != stage)
     if node.kind == "remember":
         return pipeline.stage_of(place) != stage
-    return node.kind in ("merge", "window", "process")
+    return node.kind in ("merge", "process", "broadcast", *WINDOWS)
 
 
 def sequences(rows: Sequence[Row]) -> list[list[Event]]:
@@ -208,13 +239,11 @@ def sequences(rows: Sequence[Row]) -> list[list[Event]]:
     return sorted(found.values())
 
 
+def _key_of(store: str, key: bytes) -> str | None:
+    """Return the key of an entry of state: that of a task as it is, others after a letter; there may be none."""
+    key = key if store.startswith("task-") else key[1:]
+    return tagged.decode(key) if key else None
+
+
 def _number(state: int | list[int]) -> int:
     return state if isinstance(state, int) else state[0]
-
-
-def _taken_in(entry: int, row: Row) -> Record:
-    key, value, at = row
-    if entry == 0:
-        event = decode_event(value)
-        return Record(event, event.key, event.at, NEVER)
-    return Record(tagged.decode(value), None if key is None else tagged.decode(key), at, NEVER)

@@ -10,11 +10,14 @@ from itertools import accumulate
 from operators.base import MIN_TIMESTAMP
 from tests.strategies import (
     KEYED,
+    REPARTITIONS,
     TABLE,
     TIMER_MS,
+    WINDOWS,
     Event,
     Node,
     Pipeline,
+    aggregated,
     arms,
     joined,
     kept,
@@ -22,6 +25,7 @@ from tests.strategies import (
     mapped,
     new_key,
     partition_of,
+    window_of,
 )
 
 
@@ -41,15 +45,26 @@ class Dropped(Exception):
 
 @dataclass
 class Effects:
-    """What records have brought about: messages by output, and by output and key; by repartitioning; and state."""
+    """What records have brought about: messages by output, and by output and key; by repartitioning; and state.
+
+    What was passed to a repartitioning is there with its partition.
+    """
 
     sent: Counter[tuple[int, Event]] = field(default_factory=Counter)
     in_order: dict[int, dict[str, list[Event]]] = field(default_factory=lambda: defaultdict(dict))
     passed: dict[int, list[tuple[int, Record]]] = field(default_factory=lambda: defaultdict(list))
-    sums: dict[tuple[int, int, str | None, int], int] = field(default_factory=lambda: defaultdict(int))
+    windows: dict[tuple[int, int, str | None, tuple[int, int]], list[int]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    sunk: Counter[tuple[int, Event]] = field(default_factory=Counter)
     counts: Counter[tuple[int, int, str | None]] = field(default_factory=Counter)
     timers: set[tuple[int, int, str | None, int]] = field(default_factory=set)
     dropped: int = 0
+
+    def send(self, place: int, record: Record) -> None:
+        self.sent[place, record.event] += 1
+        if record.key is not None:
+            self.in_order[place].setdefault(record.key, []).append(record.event)
 
     def add(self, other: Effects) -> None:
         for message, number in other.sent.items():
@@ -59,8 +74,9 @@ class Effects:
                 self.in_order[place].setdefault(key, []).extend(events)
         for place, passed in other.passed.items():
             self.passed[place] += passed
-        for window, number in other.sums.items():
-            self.sums[window] += number
+        for window, numbers in other.windows.items():
+            self.windows[window] += numbers
+        self.sunk += other.sunk
         self.counts += other.counts
         self.timers |= other.timers
 
@@ -73,20 +89,26 @@ class Reference:
 
     def run(self, parts: Sequence[Sequence[Event]]) -> Effects:
         """Return everything that a whole run brings about."""
-        whole = Effects()
-        arrived: dict[int, list[list[Record]]] = {0: self.stamped(parts)}
-        for place in [0, *(n for n, node in enumerate(self.pipeline.nodes) if node.kind == "partition_by")]:
-            effects = Effects()
-            for task, records in enumerate(arrived.get(place, [])):
-                self.take(effects, place, task, records)
-            self.fire(effects)
+        whole, first = Effects(), Effects()
+        sources = self.pipeline.split(parts)
+        for place, stream in self.pipeline.inputs().items():
+            for task, records in enumerate(self.stamped(sources[stream])):
+                self.take(first, place, task, records)
+        self.fire(first)
+        stages = {0: first}
+        for place in self.pipeline.entries():
+            if place not in self.pipeline.inputs():
+                arrived: list[list[Record]] = [[] for _ in range(self.pipeline.partitions_of(place))]
+                for above in stages.values():
+                    for task, record in above.passed[place]:
+                        arrived[task].append(record)
+                effects = stages[place] = Effects()
+                for task, records in enumerate(arrived):
+                    self.take(effects, place, task, records)
+                self.fire(effects)
+        for effects in stages.values():
             whole.add(effects)
             whole.dropped += effects.dropped
-            for repartitioning, passed in effects.passed.items():
-                to = arrived.setdefault(repartitioning, [[] for _ in range(self.pipeline.nodes[repartitioning].number)])
-                for task, record in passed:
-                    count = len(to)
-                    to[task % count if record.key is None else partition_of(record.key, count)].append(record)
         return whole
 
     def stamped(self, parts: Sequence[Sequence[Event]]) -> list[list[Record]]:
@@ -100,31 +122,41 @@ class Reference:
     def take(self, effects: Effects, entry: int, task: int, records: Iterable[Record]) -> None:
         """Let records take effect in one task of a stage, each as a whole or not at all."""
         for record in records:
-            one = Effects()
-            try:
-                self._below(one, entry, task, record)
-            except Dropped:
-                effects.dropped += 1
+            if self.pipeline.nodes[entry].kind == "window_all":
+                self._gather(effects, entry, task, record)
             else:
-                effects.add(one)
+                self._attempt(effects, entry, task, record)
 
     def fire(self, effects: Effects) -> None:
         """Fire every window and timer of a stage, until nothing is open."""
         for place, node in enumerate(self.pipeline.nodes):
-            if node.kind == "window":
-                for _, task, key, start in sorted((w for w in effects.sums if w[0] == place), key=repr):
-                    end = start + 25 * node.number
-                    number = effects.sums[place, task, key, start]
-                    self.take(effects, place, task, [Record(Event(number, key, start), key, end - 1, end - 1)])
+            if node.kind in WINDOWS:
+                for window in sorted((w for w in effects.windows if w[0] == place), key=repr):
+                    _, task, key, (start, end) = window
+                    pane = Event(aggregated(node, effects.windows[window]), key, start)
+                    self._attempt(effects, place, task, Record(pane, key, end - 1, end - 1))
             if node.kind == "process":
                 for _, task, key, at in sorted((t for t in effects.timers if t[0] == place), key=repr):
-                    self.take(effects, place, task, [Record(Event(at, key, at), key, at, at)])
+                    self._attempt(effects, place, task, Record(Event(at, key, at), key, at, at))
+
+    def _attempt(self, effects: Effects, place: int, task: int, record: Record) -> None:
+        one = Effects()
+        try:
+            self._below(one, place, task, record)
+        except Dropped:
+            effects.dropped += 1
+        else:
+            effects.add(one)
+
+    def _gather(self, effects: Effects, place: int, task: int, record: Record) -> None:
+        """Put a record into its window, unless it is late."""
+        window = window_of(self.pipeline.nodes[place], record.at)
+        if window[1] > record.stamp:
+            effects.windows[place, task, record.key, window].append(record.event.number)
 
     def _below(self, effects: Effects, place: int, task: int, record: Record) -> None:
         if self.pipeline.is_sent(place):
-            effects.sent[place, record.event] += 1
-            if record.key is not None:
-                effects.in_order[place].setdefault(record.key, []).append(record.event)
+            effects.send(place, record)
         for child in self.pipeline.children(place):
             for _ in range(self.pipeline.nodes[child].parents.count(place)):
                 self._take(effects, child, task, record)
@@ -133,19 +165,34 @@ class Reference:
         node, event = self.pipeline.nodes[place], record.event
         row = self._row(node, record)
         called = node.kind not in ("join", "lookup") or row is not None
-        if (node.kind in KEYED and record.key is None) or (node.poison == "always" and called and node.fails_on(event)):
+        keyless = node.kind in KEYED and record.key is None
+        if (keyless and not self.pipeline.has_one_key(place)) or (
+            node.poison == "always" and called and node.fails_on(event)
+        ):
             raise Dropped
-        if node.kind == "partition_by":
-            key = new_key(node, event, self.pipeline.nulls)
-            effects.passed[place].append((task, Record(event, key, record.at, record.stamp)))
+        if node.kind in REPARTITIONS:
+            self._pass(effects, place, node, task, record)
         elif node.kind == "window":
-            size = 25 * node.number
-            start = record.at - record.at % size
-            if start + size > record.stamp:
-                effects.sums[place, task, record.key, start] += event.number
+            self._gather(effects, place, task, record)
+        elif node.kind == "sink":
+            effects.sunk[place, event] += 1
+        elif node.kind == "task":
+            effects.counts[place, task, record.key] += node.form == "plain"
+            effects.send(place, Record(mapped(node, event), record.key, record.at, record.stamp))
         else:
             for out in self._computed(effects, place, node, task, record):
                 self._below(effects, place, task, Record(out, record.key, record.at, record.stamp))
+
+    def _pass(self, effects: Effects, place: int, node: Node, task: int, record: Record) -> None:
+        """Hand a record to the partitions of the next stage that it is for."""
+        count, event = self.pipeline.partitions_of(place), record.event
+        if node.kind == "partition_by":
+            key = new_key(node, event, self.pipeline.nulls)
+            to: Iterable[int] = [task % count if key is None else partition_of(key, count)]
+        else:
+            key = None if node.kind == "window_all" else record.key
+            to = range(count)
+        effects.passed[place] += [(number, Record(event, key, record.at, record.stamp)) for number in to]
 
     def _computed(self, effects: Effects, place: int, node: Node, task: int, record: Record) -> list[Event]:
         event = record.event

@@ -9,14 +9,19 @@ from typing import Literal, get_args
 import msgspec
 
 from samza_dsl import Options
-from tests.strategies import AWAITING, Event, Node, Pipeline, any_pipeline, any_records
+from tests.simulation.clock import HOUR_MS, NIGHTS_MS
+from tests.simulation.crash import NOW_MS
+from tests.strategies import REPARTITIONS, Event, Node, Pipeline, any_pipeline, any_records
 
 Kind = Literal["crashes", "cancellations", "clock", "small"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-HOUR_MS = 3_600_000
+STRETCH = HOUR_MS // 4
 SMALL = Pipeline((Node("input"), Node("async", (0,), 2), Node("map", (1,))), 1, 0, False, "skip")
-REPEATABLE = ("filter", "flat_map", "async", "async", "branch", "partition_by", "process")
+REPEATABLE = (
+    *("filter", "flat_map", "async", "async", "branch", "partition_by", "process"),
+    *("input", "merge", "broadcast", "sink", "task"),
+)
 """What loses nothing when its records are processed again."""
 CALM = ("map", "flat_map", "async", "async", "partition_by", "partition_by", "window", "window")
 """What commits in its midst may upset, where they do not wait for what is in flight."""
@@ -44,9 +49,9 @@ class Scenario:
 
     `seed` decides the schedule. Every process has its faults, one per life; after the last it runs undisturbed.
     Records are there from the start, or come in `arriving` by and by; then one partition may be a `flood` that has
-    always more while another has something left. `jumps` are (after ms, by ms) of the wall clock. Runs are awaited, or
-    they go on `beside` the block of an `async with`. To read a record takes `work_ms`. With `bound`,
-    an output is a file.
+    always more while another has something left. `jumps` are (after ms, by ms) of the wall clock, which begins at
+    `start_ms`; with them, events lie about the night in which summer time changes. Runs are awaited, or they go on
+    `beside` the block of an `async with`. To read a record takes `work_ms`. With `bound`, an output is a file.
     """
 
     seed: int
@@ -57,6 +62,7 @@ class Scenario:
     arriving: bool = False
     flood: int | None = None
     jumps: tuple[tuple[int, int], ...] | None = None
+    start_ms: int = NOW_MS
     beside: bool = False
     work_ms: float = 0.0
     bound: bool = False
@@ -80,7 +86,13 @@ def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
         return Scenario(seed, pipeline, _frozen(parts), options, (faults,), arriving, beside=chance.random() < 0.5)
     if kind == "clock":
         faults = _faults(chance, chance.randint(0, 1), ("dies", "killed"), length)
-        return Scenario(seed, pipeline, _frozen(parts), options, (faults,), arriving, jumps=_jumps(chance))
+        night_ms = chance.choice(NIGHTS_MS)
+        pipeline = replace(pipeline, disorder_ms=pipeline.disorder_ms * STRETCH)
+        parts = [[_stretched(event, night_ms) for event in part] for part in parts]
+        start_ms = night_ms - chance.randint(0, 300)
+        return Scenario(
+            seed, pipeline, _frozen(parts), options, (faults,), arriving, jumps=_jumps(chance), start_ms=start_ms
+        )
     kinds = ["dies", "dies", "killed", "killed", "full", "fails", "fenced", "cancelled"]
     number = chance.choice((1, 1, 2))
     if number > 1:
@@ -109,8 +121,8 @@ def _length(pipeline: Pipeline, parts: list[list[Event]]) -> tuple[float, float]
     """Return about how many turns and steps a run takes that nothing disturbs: half of it to twice, as was measured."""
     kinds = [node.kind for node in pipeline.nodes]
     records = 1 + sum(map(len, parts))
-    turns = 9 * records**0.5 * 1.7 ** sum(kind in AWAITING for kind in kinds)
-    steps = 14 * (records * len(kinds)) ** 0.45 * 1.6 ** kinds.count("partition_by")
+    turns = 9 * records**0.5 * 1.7 ** sum(node.awaits for node in pipeline.nodes)
+    steps = 14 * (records * len(kinds)) ** 0.45 * 1.6 ** sum(kind in REPARTITIONS for kind in kinds)
     return turns, steps
 
 
@@ -124,6 +136,11 @@ def _faults(
         most = length[not fault.at_turn] * chance.choice((0.2, 0.3, 0.4, 0.6, 1.2))
         faults.append(replace(fault, number=chance.randint(1, max(int(most), 1))))
     return tuple(faults)
+
+
+def _stretched(event: Event, night_ms: int) -> Event:
+    """Return an event some days about a night, where others lie within a second."""
+    return Event(event.number, event.key, night_ms - 36 * HOUR_MS + event.at * STRETCH)
 
 
 def _jumps(chance: random.Random) -> tuple[tuple[int, int], ...]:

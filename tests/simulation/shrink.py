@@ -94,7 +94,7 @@ def _without(pipeline: Pipeline, gone: int) -> Pipeline | None:
         return None
 
     def place_of(old: int) -> int:
-        old = node.parents[0] if old == gone else old
+        old = (*node.parents, 0)[0] if old == gone else old
         return old - (old > gone)
 
     nodes = tuple(

@@ -1,6 +1,7 @@
 """Thousands of schedules, crashes, cancellations and clocks, from seeds that replay; what hangs or starves is found."""
 
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -8,12 +9,15 @@ import pytest
 from runtime.chooser import Chooser
 from runtime.in_flight import InFlight
 from runtime.units import Units
+from tests.building import keeps_list
 from tests.scale import scale
 from tests.simulation.__main__ import failure, main
 from tests.simulation.loop import Stuck
 from tests.simulation.scenario import KINDS, Fault, scenario
 from tests.simulation.shrink import shrink
 from tests.simulation.world import Starved
+from tests.strategies import AGGREGATIONS, FORMS, LAST, WINDOWS
+from tests.strategies import KINDS as OPERATORS
 
 SEEDS = {
     "crashes": scale(300, 10_000, 1_000_000),
@@ -23,6 +27,8 @@ SEEDS = {
 }
 LEAST_STRUCK = 0.85
 """The share of the seeds in which a fault strikes: what it was drawn for may come to its end before."""
+LEAST_SEEN = 20
+"""How often each kind of operator is among those of 1,000 seeds."""
 
 
 @pytest.mark.timeout(0 if scale(0, 0, 1) else 900)
@@ -31,6 +37,29 @@ def test_whatever_happens_the_outcome_is_that_of_an_undisturbed_run(kind, capsys
     assert main(["--kind", kind, "--seeds", str(SEEDS[kind])]) == 0
     struck, played = re.search(r"^([\d,]+) of ([\d,]+) were struck: ", capsys.readouterr().out, re.MULTILINE).groups()
     assert int(struck.replace(",", "")) >= LEAST_STRUCK * int(played.replace(",", ""))
+
+
+def test_every_kind_of_operator_is_simulated():
+    scenarios = [scenario(seed) for seed in range(1_000)]
+    nodes = [node for one in scenarios for node in one.pipeline.nodes]
+    seen = Counter(what for node in nodes for what in features(node))
+    pipelines = [one.pipeline for one in scenarios]
+    seen["one input before another"] = sum(any(map(one.priority, one.inputs())) for one in pipelines)
+    wanted = {*OPERATORS, *AGGREGATIONS, "a day", "state in a list", "state in a number", "one input before another"}
+    wanted |= {f"{form} task" for form in FORMS} | {"plain sink", "async sink"}
+    assert {what for what in wanted if seen[what] < LEAST_SEEN} == set(), seen
+
+
+def features(node):
+    yield node.kind
+    if node.kind in WINDOWS:
+        yield node.aggregation
+        if node.number == 4:
+            yield "a day"
+    if node.kind in ("process", "remember"):
+        yield "state in a list" if keeps_list(node) else "state in a number"
+    if node.kind in LAST:
+        yield f"{node.form} {node.kind}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,7 +95,7 @@ def test_a_run_that_waits_for_ever_is_found(monkeypatch):
     monkeypatch.setattr(Units, "returned", lambda units, operator, call: None)
     stuck = next(error for seed in range(20) if (error := failure(scenario(seed, "small"))) is not None)
     assert isinstance(stuck, Stuck)
-    assert "there is work left: partition 0 at 0 of" in str(stuck)
+    assert "there is work left: events[0] at 0 of" in str(stuck)
 
 
 def test_a_partition_that_is_never_served_is_found(monkeypatch):

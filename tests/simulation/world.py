@@ -10,18 +10,19 @@ from typing import Any
 
 from operators.base import Batch
 from planner.graph import Graph
-from runtime.clock import LoopClock
 from runtime.errors import Owned
 from runtime.systems.base import Append, StreamConfig
 from samza_dsl import App, every
+from tests.building import Resource, build
 from tests.simulation.check import Outcome
-from tests.simulation.crash import NOW_MS, Crash, fill
+from tests.simulation.clock import JumpingClock
+from tests.simulation.crash import Crash, fill
 from tests.simulation.directory import Directory, SimulatedLog
 from tests.simulation.file import File
 from tests.simulation.life import Life
 from tests.simulation.loop import Stuck, VirtualLoop, rest, simulate
 from tests.simulation.scenario import Scenario
-from tests.strategies import SOURCE, Event, Pipeline, Resource, build, keys_of, stored, tables
+from tests.strategies import Event, Pipeline, keys_of, stored, tables
 
 PATIENCE_S = 120.0
 """For so long a commit may have to wait for calls, and more; what commits nothing for longer never will."""
@@ -36,18 +37,6 @@ class Starved(Exception):
     """A partition is not served while another one is, again and again."""
 
 
-class JumpingClock(LoopClock):
-    """The loop's time, and a wall clock that is put forward and back."""
-
-    def __init__(self, jumps: tuple[tuple[int, int], ...]) -> None:
-        super().__init__(NOW_MS)
-        self._jumps = jumps
-
-    def now_ms(self) -> int:
-        elapsed_ms = self.elapsed_ms()
-        return super().now_ms() + sum(by for at, by in self._jumps if elapsed_ms >= at)
-
-
 class World:
     """All that there is in one simulation."""
 
@@ -57,9 +46,10 @@ class World:
         self.struck: Counter[str] = Counter()
         self.chance = random.Random(scenario.seed)
         self.directory = Directory()
-        self.clock = JumpingClock(scenario.jumps or ())
+        self.clock = JumpingClock(scenario.start_ms, scenario.jumps or ())
         self.options = scenario.options
         self.opened: list[Resource] = []
+        self.sunk: Counter[tuple[int, Event]] = Counter()
         self.files = {name: File() for name in scenario.pipeline.outputs()[:1] if scenario.bound}
         self.alone = len(scenario.processes) == 1
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -98,15 +88,16 @@ class World:
         self.loop = loop
         self.loop.set_exception_handler(lambda loop, context: self._errors.append(context))
         self.environment = SimulatedLog(self.directory, now_ms=self.clock.now_ms)
-        self.outcome = Outcome(self.scenario.pipeline, self.parts, self.environment, self.files)
+        self.outcome = Outcome(self.scenario.pipeline, self.parts, self.environment, self.files, self.sunk)
         for stream, rows in tables(self.scenario.pipeline).items():
             fill(self.environment, stream, rows)
         if self.scenario.jumps is not None:
             fill(self.environment, "ticked", [[]])
-        if not self.scenario.arriving:
-            fill(self.environment, SOURCE, stored(self.parts), self.chance)
-        else:
-            self.environment.create_stream(SOURCE, StreamConfig(partitions=len(self.parts)))
+        for stream, parts in self.scenario.pipeline.split(self.parts).items():
+            if not self.scenario.arriving:
+                fill(self.environment, stream, stored(parts), self.chance)
+            else:
+                self.environment.create_stream(stream, StreamConfig(partitions=len(parts)))
         async with asyncio.TaskGroup() as group:
             for number, faults in enumerate(self.scenario.processes):
                 self.tasks.add(group.create_task(self._process(f"process {number}", faults)))
@@ -117,7 +108,7 @@ class World:
             self.outcome.check_end()
         else:
             self.outcome.check_nothing_lost()
-        self.struck["clock set"] += sum(self.clock.elapsed_ms() >= at for at, _ in self.scenario.jumps or ())
+        self.struck["clock set"] += len(self.clock.passed())
         await self._see_the_dead_off()
 
     async def _process(self, name: str, faults: tuple[Any, ...]) -> None:
@@ -150,22 +141,27 @@ class World:
             del left[number][:size]
         if flood is not None:
             await self._flood(flood)
-        self.environment.end_stream(SOURCE)
+        for stream in self.scenario.pipeline.inputs().values():
+            self.environment.end_stream(stream)
 
     async def _flood(self, number: int) -> None:
-        more = 0
-        others = {other: end for other, end in self.outcome.ends().items() if other != number}
+        """Have always more in one partition, of the stream that is read first, until nothing else waits."""
+        pipeline, more = self.scenario.pipeline, 0
+        first = max(pipeline.inputs(), key=pipeline.priority)
+        flooded, second = (pipeline.inputs()[first], number), first != 0
         while True:
-            positions = self.outcome.positions(SOURCE)
-            waiting = [other for other, end in others.items() if positions.get(other, 0) < end]
+            behind = self.outcome.behind()
+            waiting = [f"{stream}[{other}]" for stream, other in behind if (stream, other) != flooded]
             if not waiting:
                 return
-            if self.environment.offsets(SOURCE, number).end - positions.get(number, 0) < BACKLOG:
+            end = self.environment.offsets(*flooded).end
+            if end - behind.get(flooded, end) < BACKLOG:
                 if more > MOST_FLOODED:
-                    raise Starved(f"partitions {waiting} wait while {more} records of partition {number} were read")
+                    raise Starved(f"{', '.join(waiting)} wait while {more} records of partition {number} were read")
                 at = max((event.at for event in self.parts[number]), default=0)
                 key = keys_of(number, len(self.parts))[0]
-                events = [Event(self.chance.randint(0, 999), key, at) for _ in range(FLOOD)]
+                drawn = [3 * self.chance.randint(0, 330) + (not second) for _ in range(FLOOD)]
+                events = [Event(each, key, at) for each in drawn]
                 self.parts[number] += events
                 more += len(events)
                 self._append(number, events)
@@ -173,8 +169,11 @@ class World:
 
     def _append(self, number: int, events: list[Event]) -> None:
         self.tell(f"{len(events)} records come in partition {number}")
-        keys, values, timestamps = zip(*stored([events])[0], strict=True)
-        self.environment.append([Append(SOURCE, number, Batch(list(values), list(keys), list(timestamps)))])
+        for stream, parts in self.scenario.pipeline.split([events]).items():
+            if parts[0]:
+                keys, values, timestamps = zip(*stored(parts)[0], strict=True)
+                batch = Batch(list(values), list(keys), list(timestamps))
+                self.environment.append([Append(stream, number, batch)])
 
     def _at_turn(self, turns: int) -> None:
         now_s = self.loop.time() if hasattr(self, "loop") else 0.0
@@ -186,9 +185,11 @@ class World:
             life.turn(turns)
 
     def _work_left(self) -> str:
-        ends, positions = self.outcome.ends(), self.outcome.positions(SOURCE)
-        behind = [f"partition {number} at {positions.get(number, 0)} of {end}" for number, end in ends.items()]
-        return ", ".join(behind)
+        ends = self.outcome.ends()
+        return ", ".join(
+            f"{stream}[{number}] at {at} of {ends[stream, number]}"
+            for (stream, number), at in self.outcome.behind().items()
+        )
 
     async def _see_the_dead_off(self) -> None:
         left = [life.driving for life in self.lives if life.driving is not None and not life.driving.done()]
@@ -205,7 +206,7 @@ class World:
             built.pace.seed(self.scenario.seed)
             built.world = self
             return built.graph
-        app = build(pipeline, None, self.scenario.seed, opened=self.on_open, on_read=self.on_read)
+        app = build(pipeline, None, self.scenario.seed, opened=self.on_open, on_read=self.on_read, on_sink=self.on_sink)
         if self.scenario.jumps is not None:
             self._add_ticker(app)
         return app.graph()
@@ -217,6 +218,10 @@ class World:
     def on_read(self) -> None:
         """See a record being read."""
         self.loop.work(self.scenario.work_ms / 1_000)
+
+    def on_sink(self, place: int, event: Event) -> None:
+        """See an event where a sink puts it."""
+        self.sunk[place, event] += 1
 
     def _add_ticker(self, app: App) -> None:
         """Have a task be called every so often, which must not happen more often when the wall clock jumps."""
@@ -237,7 +242,9 @@ class _Built:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pace = random.Random()
         self.world: World | None = None
-        self.graph = build(pipeline, None, self.pace, opened=self._on_open, on_read=self._on_read).graph()
+        self.graph = build(
+            pipeline, None, self.pace, opened=self._on_open, on_read=self._on_read, on_sink=self._on_sink
+        ).graph()
 
     def _on_open(self, resource: Resource) -> None:
         assert self.world is not None
@@ -246,6 +253,10 @@ class _Built:
     def _on_read(self) -> None:
         assert self.world is not None
         self.world.on_read()
+
+    def _on_sink(self, place: int, event: Event) -> None:
+        assert self.world is not None
+        self.world.on_sink(place, event)
 
 
 _built = lru_cache(maxsize=100)(_Built)

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from runtime.errors import OperatorFailure
 from samza_dsl import App, laws, retry, skip, testing
 from samza_dsl.testing import CrashPoint, Record, Schedule
+from tests.building import build
+from tests.simulation.loop import rest
 from tests.simulation.reference import Reference
-from tests.strategies import SOURCE, TABLE, build, partition_of, pipelines, records
+from tests.strategies import TABLE, partition_of, pipelines, records
 
 
 def tables(pipeline):
@@ -28,11 +30,10 @@ def tables(pipeline):
 def test_any_application_comes_to_what_its_records_say_under_any_schedule(data, schedule, seed):
     pipeline = data.draw(pipelines())
     parts = data.draw(records(pipeline.partitions, nulls=pipeline.nulls))
-    given_events = parts if pipeline.partitions > 1 else parts[0]
-    count_of = {SOURCE: pipeline.partitions}
-    results = testing.run(
-        build(pipeline, pace=seed), {SOURCE: given_events, **tables(pipeline)}, schedule, partitions=count_of
-    )
+    streams = pipeline.split(parts)
+    events = {stream: each if len(each) > 1 else each[0] for stream, each in streams.items()}
+    count_of = dict.fromkeys(streams, pipeline.partitions)
+    results = testing.run(build(pipeline, pace=seed), {**events, **tables(pipeline)}, schedule, partitions=count_of)
     expected = {name: Counter() for name in pipeline.outputs()}
     for (place, event), number in Reference(pipeline).run(parts).sent.items():
         expected[f"out-{place}"][event] += number
