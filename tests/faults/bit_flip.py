@@ -12,6 +12,7 @@ from runtime.systems.log import LogEnvironment, verify
 from tests.faults import broken, ledger
 from tests.faults.processes import Child, apart
 from tests.faults.trials import Order, Verdict
+from tests.simulation.crash import NOW_MS, run_once
 
 SAFEGUARD = "checksums"
 NUMBERS, MORE = 1_000, 1_200
@@ -69,11 +70,11 @@ def flip(chance: random.Random, data: Path) -> str:
 
 
 def _write(data: Path, without: str | None) -> None:
-    """Make a directory as a run leaves it in its middle."""
+    """Make a directory as a run leaves it in its middle; its data file is always the same."""
     broken.switch_off(without)
     ledger.fill(data, NUMBERS, end=False)
-    with closing(LogEnvironment(data)) as log:
-        ledger.ledger().run(log, until_now=True)  # type: ignore[arg-type]
+    with closing(LogEnvironment(data, now_ms=lambda: NOW_MS)) as log:
+        run_once(ledger.ledger(), log, until_now=True)
 
 
 def _trials(seeds: range, work: Path, without: str | None, damage: Damage) -> None:

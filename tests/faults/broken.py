@@ -10,6 +10,7 @@ import lmdb
 import msgspec
 
 from runtime import inputs
+from runtime.clock import SystemClock
 from runtime.errors import EnvironmentFault
 from runtime.systems import log, log_batch, log_database, log_locks, log_records, log_recovery
 from runtime.systems.base import Commit
@@ -65,9 +66,7 @@ def _no_owner_lock() -> None:
 
 
 def _no_monotonic_clock() -> None:
-    from tests.faults.clock_jump import JumpingClock
-
-    JumpingClock.elapsed_ms = lambda self: float(self.now_ms())  # type: ignore[method-assign]
+    SystemClock.elapsed_ms = lambda self: float(self.now_ms())  # type: ignore[method-assign]
 
 
 def _no_bound_in_flight() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.faults.trials import Order, Verdict
+from tests.scale import positive
 
 
 class Fault(NamedTuple):
@@ -50,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Try what is asked for, and return how many trials failed; the last line is the verdict."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("name", nargs="?", choices=BY_NAME, help="the fault; without it, they are listed")
-    parser.add_argument("--times", type=int, help="how often to try it; as often as CI does, if not given")
+    parser.add_argument("--times", type=positive, help="how often to try it; as often as CI does, if not given")
     parser.add_argument("--seed", type=int, default=0, help="what decides all that can be decided")
     parser.add_argument("--broken", action="store_true", help="switch the safeguard off: trials must fail")
     parser.add_argument("--ci", action="store_true", help="try all faults, as often as CI does")

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from tests.faults import ledger
 from tests.faults.processes import apart, child, run_quietly
-from tests.faults.trials import Order, Verdict, one_by_one
+from tests.faults.trials import Missed, Order, Verdict, one_by_one
 
 SAFEGUARD = "errors of a commit are raised"
 NUMBERS = 400
 DISK_BYTES = 16 << 20
 PAGE_BYTES = 4096
+ENOUGH = "had room enough"
 
 
 def campaign(order: Order) -> Verdict:
@@ -41,6 +42,8 @@ def campaign(order: Order) -> Verdict:
             (disk / "ballast").unlink()
             apart(ledger.run, data, seed, rows, None, "", 0, NUMBERS)
             apart(ledger.audit, data, NUMBERS, told, rows, True)
+        if ended == ENOUGH:
+            raise Missed(ENOUGH)
         return {ended: 1}
 
     return one_by_one(order, trial)
@@ -49,7 +52,7 @@ def campaign(order: Order) -> Verdict:
 def _end_of(run) -> tuple[ledger.Told, str]:
     """Return what a run has told, and how it ended: well, or with an error of the library's that says what is wrong."""
     if run.wait() == 0:
-        return ledger.told_by(run.output()), "had room enough"
+        return ledger.told_by(run.output()), ENOUGH
     last = run.errors().splitlines()[-1] if run.errors() else f"died of {run.wait()}"
     kind = last.partition(":")[0].removeprefix("runtime.errors.")
     assert last.startswith("runtime.errors.EnvironmentFull: "), f"not EnvironmentFull, but: {run.errors() or last}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.faults import ledger
 from tests.faults.processes import apart
-from tests.faults.trials import Order, Verdict, one_by_one
+from tests.faults.trials import Missed, Order, Verdict, one_by_one
 
 SAFEGUARD = "errors of a commit are raised"
 NUMBERS = 200
@@ -52,7 +52,9 @@ def campaign(order: Order) -> Verdict:
         apart(ledger.audit, data, NUMBERS, told, rows)
         apart(ledger.run, data, seed, rows)
         apart(ledger.audit, data, NUMBERS, told, rows, True)
-        return {ended if "INJECTED" in (work / "log").read_text() else "did not come so far": 1}
+        if "INJECTED" not in (work / "log").read_text():
+            raise Missed("did not come so far")
+        return {ended: 1}
 
     return one_by_one(order, trial)
 

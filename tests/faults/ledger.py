@@ -23,6 +23,7 @@ from runtime.systems.base import Append, Commit, StreamConfig
 from runtime.systems.log import LogEnvironment
 from samza_dsl import App, Options, fail, retry
 from tests.faults import broken
+from tests.simulation.crash import NOW_MS
 
 ACCOUNTS = 7
 BY_ACCOUNT = "by-account"
@@ -74,8 +75,8 @@ def ledger(seed: int = 0, slowest_ms: int = 0) -> App:
 
 
 def fill(data: Path, numbers: int, end: bool = True) -> None:
-    """Make a data directory that holds the input, the numbers from 0 on, or go on with making it."""
-    with closing(LogEnvironment(data)) as log:
+    """Make a data directory that holds the input, the numbers from 0 on, or go on with making it: always the same."""
+    with closing(LogEnvironment(data, now_ms=lambda: NOW_MS)) as log:
         log.create_stream("numbers", StreamConfig())
         while (start := log.offsets("numbers", 0).end) < numbers:
             values = [b"%d" % number for number in range(start, min(start + 100, numbers))]

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.faults import ledger
 from tests.faults.fragile_disk import serve
 from tests.faults.processes import Child, apart, child, run_quietly, wait_until
-from tests.faults.trials import Order, Verdict, one_by_one
+from tests.faults.trials import Missed, Order, Verdict, one_by_one
 
 SAFEGUARD = "fsync at every commit"
 NUMBERS = 400
@@ -36,7 +36,7 @@ def campaign(order: Order) -> Verdict:
         disk, afterwards = work / "disk", work / "afterwards"
         data, rows = disk / "data", disk / "rows.jsonl" if bound else None
         with _mounted(before, disk, afterwards, cut_at, seed) as server:
-            told = _run_until_cut(server, disk, seed, rows, without)
+            told, was_cut = _run_until_cut(server, disk, seed, rows, without)
         pending, torn, unnamed = map(int, server.output().split())
         server.close()
         disk.rmdir()
@@ -44,21 +44,27 @@ def campaign(order: Order) -> Verdict:
         apart(_look, data, told, rows)
         apart(ledger.run, data, seed, rows, None, "after the cut", 0, NUMBERS)
         apart(_look, data, told, rows, True)
+        if not was_cut:
+            raise Missed("ended before the cut")
         return {"writes not synced": pending, "torn": torn, "names lost": unnamed}
 
     return one_by_one(order, trial)
 
 
-def _run_until_cut(server: Child, disk: Path, seed: int, rows: Path | None, without: str | None) -> ledger.Told:
+def _run_until_cut(
+    server: Child, disk: Path, seed: int, rows: Path | None, without: str | None
+) -> tuple[ledger.Told, bool]:
+    """Return what was acknowledged, and whether the power was cut before the end."""
     with child(ledger.run, disk / "data", seed, rows, without, "before the cut", 0, NUMBERS) as run:
         wait_until(lambda: server.poll() is not None or run.poll() is not None)
         if run.poll():  # it may notice that the disk is gone before we do
             with suppress(TimeoutError):
                 wait_until(lambda: server.poll() is not None, patience_s=2)
-        if server.poll() is None:
+        was_cut = server.poll() is not None
+        if not was_cut:
             run.result()
         run.kill()
-        return ledger.told_by(run.output())
+        return ledger.told_by(run.output()), was_cut
 
 
 def _look(data: Path, told: ledger.Told, rows: Path | None, done: bool = False) -> None:

@@ -11,7 +11,7 @@ from runtime.errors import Owned
 from runtime.systems.log import LogEnvironment
 from tests.faults import broken, ledger
 from tests.faults.processes import apart, child, wait_until
-from tests.faults.trials import Order, Verdict, one_by_one
+from tests.faults.trials import Missed, Order, Verdict, one_by_one
 
 SAFEGUARD = "one owner per application"
 NUMBERS = 600
@@ -59,6 +59,8 @@ def campaign(order: Order) -> Verdict:
             run.result()
             told = ledger.told_by(run.output())
         apart(ledger.audit, data, NUMBERS, told, None, True)
+        if not stops:
+            raise Missed("ended before the first stop")
         return {"stops": stops, "others refused": refused}
 
     return one_by_one(order, trial)

@@ -5,7 +5,13 @@ import sys
 
 import pytest
 
+from tests.faults import bit_flip
 from tests.faults.command import FAULTS
+from tests.faults.command import main as faults
+from tests.faults.kill_9 import main as kill
+from tests.faults.processes import apart
+from tests.faults.trials import MOST_TRIALS, Missed, Order, one_by_one
+from tests.simulation.__main__ import main as simulation
 from tests.source import ROOT
 
 TIMES = {"bit-flip": 30, "truncation": 8, "hostile": 2_000, "two-owners": 4, "stop": 1, "clock-jump": 2}
@@ -30,6 +36,41 @@ def test_a_fault_does_no_harm(name):
 def test_the_verdict_can_fail(name):
     status, told = verdict(name, "--times", TIMES[name], "--broken")
     assert status == 1 and " without the safeguard " in told and ", 0 failed" not in told
+
+
+def test_trials_go_on_until_the_fault_has_struck(tmp_path):
+    def trial(seed, work):
+        if seed % 3:
+            raise Missed("came too late")
+        assert seed != 6
+        return {"struck": 1}
+
+    verdict = one_by_one(Order(4, 1, tmp_path), trial)
+    assert (verdict.done, verdict.failed, verdict.counts) == (4, 1, {"struck": 3, "came too late": 8})
+
+
+def test_trials_end_where_the_fault_never_strikes(tmp_path):
+    def trial(seed, work):
+        raise Missed("came too late")
+
+    verdict = one_by_one(Order(2, 0, tmp_path), trial)
+    assert (verdict.done, verdict.counts) == (0, {"came too late": 2 * MOST_TRIALS})
+
+
+@pytest.mark.parametrize("number", ["0", "-3", "many"])
+@pytest.mark.parametrize("command", [faults, simulation, kill], ids=["faults", "simulation", "kill"])
+def test_nothing_is_tried_less_than_once(command, number, capsys):
+    option = "--seeds" if command is simulation else "--times"
+    with pytest.raises(SystemExit, match="2"):
+        command([*(["bit-flip"] if command is faults else []), option, number])
+    assert f"invalid positive value: '{number}'" in capsys.readouterr().err
+
+
+def test_the_file_that_is_damaged_is_always_the_same(tmp_path):
+    for name in ("one", "other"):
+        apart(bit_flip._write, tmp_path / name, None)
+    one, other = ((tmp_path / name / "data.mdb").read_bytes() for name in ("one", "other"))
+    assert one == other
 
 
 def test_faults_are_listed_with_what_they_need():

@@ -7,6 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 MOST_TOLD = 10
+MOST_TRIALS = 5
+"""For one that strikes, so many are made at most."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Order:
 
 @dataclass
 class Verdict:
-    """What has come of it: how many trials were made, how many failed, and what else was counted."""
+    """What has come of it: in how many trials the fault has struck, how many failed, and what else was counted."""
 
     done: int = 0
     failed: int = 0
@@ -41,17 +43,24 @@ class Verdict:
             print(f"seed {seed}: " + "\n".join(lines if self.failed == 1 else lines[-1:]), flush=True)
 
 
+class Missed(Exception):
+    """The fault has not come about in a trial, though all was as it should be; it says why not."""
+
+
 Trial = Callable[[int, Path], dict[str, int]]
-"""Tries a fault once in an empty directory, as a seed decides: returns counts, or raises AssertionError."""
+"""Tries a fault once in an empty directory, as a seed decides: returns counts, or raises AssertionError or Missed."""
 
 
 def one_by_one(order: Order, trial: Trial) -> Verdict:
-    """Make every trial in a directory of its own."""
+    """Make every trial in a directory of its own, until the fault has struck as often as was ordered."""
     verdict = Verdict()
-    for seed in range(order.seed, order.seed + order.times):
+    seeds = iter(range(order.seed, order.seed + MOST_TRIALS * order.times))
+    while verdict.done < order.times and (seed := next(seeds, None)) is not None:
         with TemporaryDirectory(dir=order.work) as work:
             try:
                 counts = trial(seed, Path(work))
+            except Missed as why:
+                verdict.counts[str(why)] += 1
             except (AssertionError, TimeoutError) as error:
                 verdict.fail(seed, error)
             else:

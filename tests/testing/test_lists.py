@@ -10,7 +10,6 @@ from runtime.errors import OperatorFailure
 from samza_dsl import App, laws, retry, skip, testing
 from samza_dsl.testing import CrashPoint, Record, Schedule
 from tests.building import build
-from tests.simulation.loop import rest
 from tests.simulation.reference import Reference
 from tests.strategies import TABLE, partition_of, pipelines, records
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.faults.kill_9 import main
 from tests.scale import scale
-from tests.simulation.kill import main
 
 FLIGHTS = scale(20_000, 20_000, 400_000)
 
