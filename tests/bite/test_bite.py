@@ -31,5 +31,5 @@ def test_the_table_shows_what_catches_what(capsys):
     assert main([BUGS[0].name]) == 0
     told = capsys.readouterr().out
     assert BUGS[0].name in told
-    assert "simulation, crashes: AssertionError" in told
+    assert "simulation, crashes: " in told
     assert told.endswith("1 bugs, 0 missed\n")
