@@ -414,12 +414,18 @@ def _take_effect(chain: Chain, units: Sequence[Unit], emitted: list[tuple[str, B
 
 
 def _refuse_fan_out(lane: Lane, unit: Unit, most_rounds: int) -> None:
-    """Fail a message that makes more calls than could be waited for at a commit; those of one key go one by one."""
+    """Fail a message that makes more calls than could be waited for at a commit; those of one key go one by one.
+
+    To the user's own task it brings no more messages than that takes at once, whose state is that of before them.
+    """
     one_by_one = lane.chain.stage.by_key and unit.key is not None
-    most_calls = most_rounds if one_by_one else lane.limit
+    most_calls = most_rounds if one_by_one else most_rounds * lane.width
     for operator, number in Counter(operator for operator, _, _ in unit.calls).items():
-        if number > most_calls:
-            told = f"one message makes {number:,} calls, and at most {most_calls:,} are sure to end in max_drain_ms"
+        is_task = operator in lane.task_exits and not one_by_one
+        if number > (lane.limit if is_task else most_calls):
+            by_time = f"at most {most_calls:,} are sure to end in max_drain_ms"
+            most = f"the task takes {lane.limit:,} at once" if is_task else by_time
+            told = f"one message makes {number:,} calls, and {most}"
             unit.failure = Failure(operator, RuntimeError(told))
             unit.calls.clear()
             return

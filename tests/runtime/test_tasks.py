@@ -454,3 +454,22 @@ def test_state_outlives_the_run_unless_it_is_in_memory(app, numbers, out, store,
         run.restart()
         run.send("numbers", 3)
         assert run.received("out") == sums
+
+
+async def ignored(message, context):
+    """Await nothing."""
+
+
+def test_calls_beside_a_task_are_not_fewer_for_it(app, numbers, out):
+    async def alone(n):
+        return [n]
+
+    app.task(numbers, ignored, op_id="task")
+    numbers.flat_map(range).async_flat_map(alone, max_in_flight=1).send_to(out)
+    assert testing.run(app, {"numbers": [3]})["out"] == [0, 1, 2]
+
+
+def test_a_record_brings_a_task_no_more_messages_than_it_takes_at_once(app, numbers):
+    app.task(numbers.flat_map(range), ignored, op_id="task", max_in_flight=2)
+    with pytest.raises(OperatorFailure, match="one message makes 3 calls, and the task takes 2 at once"):
+        testing.run(app, {"numbers": [2, 3]})
