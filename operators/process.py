@@ -62,7 +62,9 @@ class ProcessContext(KeyContext[K, S]):
     def set_timer(self, at_ms: int) -> None:
         """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once.
 
-        At the end of the inputs all timers are due. Those that `on_timer` sets from then on are, too.
+        It is called when the watermark has passed and all that was read together is processed: the state that it sees
+        may have messages in it from after its time. At the end of the inputs all timers are due. Those that `on_timer`
+        sets from then on are, too.
 
         Raises ValueError where `process` was given no `on_timer`, and for a key whose timers go on and on at the end.
         """
