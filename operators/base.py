@@ -10,6 +10,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 MIN_TIMESTAMP = -(2**62)
 """A watermark that has not started."""
+MOST_HELD = 100_000
+"""Changed entries that an operator holds beside its store; more are written back at once."""
 MAX_TIMESTAMP = 2**62
 """The watermark of an input that has ended."""
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
@@ -163,7 +165,14 @@ COLUMNS = ("keys", "timestamps", "stamps", "offsets", "headers", "signs", "owner
 
 
 class Store(Protocol):
-    """State of one operator in one task: an ordered map from bytes to values, that reads its own writes."""
+    """State of one operator in one task: an ordered map from bytes to values, that reads its own writes.
+
+    What is written to one that is `durable` waits for the next commit.
+    """
+
+    @property
+    def durable(self) -> bool:
+        """Whether it outlives the process."""
 
     def get(self, key: bytes, default: Any = None) -> Any:
         """Return the value at `key`, or `default`."""
@@ -173,6 +182,9 @@ class Store(Protocol):
 
     def delete(self, key: bytes) -> None:
         """Remove `key`; nothing happens where it is absent."""
+
+    def update(self, entries: Mapping[bytes, Any]) -> None:
+        """Set many values."""
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
         """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""
@@ -190,6 +202,12 @@ class Serde(Protocol):
 
 class Operator(Protocol):
     """A stateful operator at work in one task: rows and watermarks in, rows out, no I/O and no clock."""
+
+    store: Store
+
+    @property
+    def unwritten(self) -> int:
+        """How many changed entries it holds that are not in its store yet."""
 
     def process(self, batch: Batch) -> Batch | None:
         """Take in rows and return what they make it emit at once."""

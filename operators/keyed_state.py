@@ -12,7 +12,7 @@ S = TypeVar("S")
 
 STATE = b"s"
 """What the places of keys' states begin with."""
-UNCHANGEABLE = frozenset({int, float, str, bytes, bool, frozenset})
+UNCHANGEABLE = frozenset({int, float, str, bytes, bool, frozenset, type(None)})
 UNREAD: Any = object()
 
 
@@ -74,7 +74,7 @@ def meaning_of(init: Callable[[], Any] | None) -> str:
 def is_changed(context: KeyContext[Any, Any]) -> bool:
     """Whether the state was assigned, or handed out and may have been changed in place."""
     state = context._state
-    return context._assigned or (state is not UNREAD and state is not None and type(state) not in UNCHANGEABLE)
+    return context._assigned or (state is not UNREAD and type(state) not in UNCHANGEABLE)
 
 
 def keep(context: KeyContext[Any, Any], store: Store, key: bytes) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any, ClassVar
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from operators.base import MAX_TIMESTAMP, Batch, Spec, Store
-from operators.keyed_state import STATE, K, KeyContext, S, keep, meaning_of
+from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Spec, Store
+from operators.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
 from operators.window import SHIFT
 
 TIMER = b"t"
+KEPT = UNCHANGEABLE - {type(None)}
+"""Types of states that may be used on while the store has them, too: nobody can change them in place."""
 MOST_SET_AT_END = 1_000
 """How many timers the timers of one key may set when nothing more will come: without a bound they never end."""
 
@@ -42,11 +44,16 @@ class Process(Spec):
         return meaning_of(self.init)
 
 
-class ProcessContext(KeyContext[K, S]):
+STATE_SLOT = ("state",)
+"""A field, for speed, which type checkers are told is a property: it may be set to None."""
+
+
+class ProcessContext(Generic[K, S]):
     """What a `process` function sees: the key, the time, the key's state, and its timers.
 
-    `state` is this key's value, None (or what `init` makes) at first: assign a new one, or change it in place.
-    `timestamp` is the message's event time, or the timer's, in ms.
+    `state` is this key's value, None (or what `init` makes) at first: assign a new one, or change it in place; None
+    removes it. `timestamp` is the message's event time, or the timer's, in ms. The context is of use during the call:
+    the next one is handed the same object.
 
     >>> def once_a_minute(value, context):
     ...     if context.state is None:
@@ -56,8 +63,22 @@ class ProcessContext(KeyContext[K, S]):
     ...     return [(context.key, context.state)]
     """
 
-    __slots__ = ()
-    _states: ProcessOperator
+    __slots__ = ("_operator", "_place", "key", *STATE_SLOT, "timestamp")
+
+    key: K
+    timestamp: int
+    if TYPE_CHECKING:
+
+        @property
+        def state(self) -> S:
+            """This key's state; setting it to None removes it."""
+
+        @state.setter
+        def state(self, value: S | None) -> None: ...
+
+    def __init__(self, operator: ProcessOperator) -> None:
+        self._operator = operator
+        self._place = b""
 
     def set_timer(self, at_ms: int) -> None:
         """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once.
@@ -68,15 +89,15 @@ class ProcessContext(KeyContext[K, S]):
 
         Raises ValueError where `process` was given no `on_timer`, and for a key whose timers go on and on at the end.
         """
-        self._states.set_timer(self._place, at_ms)
+        self._operator.set_timer(self._place, at_ms)
 
     def delete_timer(self, at_ms: int) -> None:
         """Take back a timer of this key; nothing happens where there is none."""
-        self._states.store.delete(self._states.timer_place(self._place, at_ms))
+        self._operator.store.delete(self._operator.timer_place(self._place, at_ms))
 
 
 class ProcessOperator:
-    """One task's share of a `process`: state and timers of each key in the store."""
+    """One task's share of a `process`: state and timers of each key in the store, states in use in plain dicts."""
 
     def __init__(
         self, spec: Process, functions: dict[str, Callable[..., Any]], store: Store, decode_key: Callable[[bytes], Any]
@@ -88,25 +109,55 @@ class ProcessOperator:
         self.calls = ["on_message", "on_timer", *(["init"] if self.init is not None else [])]
         self.store = store
         self.decode_key = decode_key
+        self._context: ProcessContext[Any, Any] = ProcessContext(self)
+        self._changed: dict[bytes, Any] = {}
+        """States that are newer than the store's, by encoded key; None where one was removed."""
+        self._clean: dict[bytes, Any] = {}
+        """States as the store has them, of keys that have not changed since."""
         self._due = self._first_due()
         self._ending = False
         self._set_at_end: Counter[bytes] = Counter()
 
+    @property
+    def unwritten(self) -> int:
+        """How many changed states are not in the store yet."""
+        return len(self._changed)
+
     def process(self, batch: Batch) -> Batch | None:
         """Hand each message to the user's function; what it returns carries the message's key, time and stamp."""
-        out = Batch([], keys=[], timestamps=[], stamps=[])
-        decode = self.decode_key
-        assert batch.timestamps is not None and batch.stamps is not None
-        keys = batch.keys or [None] * len(batch)
-        for key, value, timestamp, stamp in zip(keys, batch.values, batch.timestamps, batch.stamps, strict=True):
-            if key is None:
-                raise ValueError("a record has no key, and process needs one; partition_by(...) first")
-            context: ProcessContext[Any, Any] = ProcessContext(self, decode(key), key, timestamp)
-            emitted = self.on_message(value, context)
+        keys, timestamps = batch.keys, batch.timestamps
+        assert timestamps is not None and batch.stamps is not None
+        if keys is None or None in keys:
+            raise ValueError("a record has no key, and process needs one; partition_by(...) first")
+        changed: dict[Any, Any] = self._changed
+        clean: dict[Any, Any] = self._clean
+        context: Any = self._context
+        on_message, decode = self.on_message, self.decode_key
+        values: list[Any] = []
+        ends: list[int] = []
+        place: Any
+        for place, value, timestamp in zip(keys, batch.values, timestamps, strict=True):
+            state = changed.get(place)
+            if state is None:
+                state = clean.get(place)
+                if state is None:
+                    state = self._read(place)
+            context.key = decode(place)
+            context._place, context.timestamp, context.state = place, timestamp, state
+            emitted = on_message(value, context)
+            left = context.state
+            if left is not state or type(left) not in UNCHANGEABLE:
+                changed[place] = left
+                if left is None:
+                    clean.pop(place, None)
             if emitted is not None:
-                _emit(out, emitted, key, timestamp, stamp)
-            keep(context, self.store, key)
-        return out if out.values else None
+                values += emitted
+            ends.append(len(values))
+        if len(changed) > MOST_HELD:
+            self.write_back()
+        if len(clean) > MOST_HELD:
+            clean.clear()
+        return _owned(values, ends, batch) if values else None
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Call the timers that are due, in order of time and key; those that they set and are due, too."""
@@ -115,13 +166,26 @@ class ProcessOperator:
         out = Batch([], keys=[], timestamps=[], stamps=[])
         self._ending = watermark == MAX_TIMESTAMP
         for at_ms, key in islice(self._pop_due(watermark), most):
-            context: ProcessContext[Any, Any] = ProcessContext(self, self.decode_key(key), key, at_ms)
-            emitted = self.on_timer(at_ms, context)
-            if emitted is not None:
-                _emit(out, emitted, key, at_ms, at_ms)
-            keep(context, self.store, key)
+            self._call_timer(at_ms, key, out)
         self._due = self._first_due()
         return out if out.values else None
+
+    def _call_timer(self, at_ms: int, place: bytes, out: Batch) -> None:
+        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+        context, state = self._context, self._read(place)
+        context.key = self.decode_key(place)
+        context._place, context.timestamp, context.state = place, at_ms, state
+        emitted = self.on_timer(at_ms, context)
+        left = context.state
+        if left is not state or type(left) not in UNCHANGEABLE:
+            self._changed[place] = left
+            self._clean.pop(place, None)
+        before = len(out)
+        out.values += emitted or ()
+        number = len(out) - before
+        out.keys += [place] * number
+        out.timestamps += [at_ms] * number
+        out.stamps += [at_ms] * number
 
     def drop_due(self) -> Batch:
         """Remove the first timer, and return its time."""
@@ -134,15 +198,27 @@ class ProcessOperator:
         return self._due
 
     def write_back(self) -> None:
-        """All is in the store."""
+        """Put the states that have changed into the store."""
+        changed, clean = self._changed, self._clean
+        self.store.update({STATE + place: state for place, state in changed.items() if state is not None})
+        for place in [place for place, state in changed.items() if state is None]:
+            self.store.delete(STATE + place)
+        clean.update({place: state for place, state in changed.items() if type(state) in KEPT})
+        changed.clear()
 
     def forget(self) -> None:
-        """Look up again when the first timer is due."""
+        """Drop the states that have changed, and look up again when the first timer is due."""
+        self._changed.clear()
+        self._clean.clear()
         self._due = self._first_due()
 
-    def read(self, key: bytes) -> Any:
-        """Return the state of `key`."""
-        state = self.store.get(STATE + key)
+    def _read(self, place: bytes) -> Any:
+        """Return the state of a key, or what `init` makes."""
+        state = self._changed.get(place, self._clean.get(place))
+        if state is None and place not in self._changed:
+            state = self.store.get(STATE + place)
+            if type(state) in KEPT:
+                self._clean[place] = state
         return self.init() if state is None and self.init is not None else state
 
     def set_timer(self, key: bytes, at_ms: int) -> None:
@@ -177,13 +253,14 @@ class ProcessOperator:
         return MAX_TIMESTAMP + 1 if first is None else int.from_bytes(first[0][1:9], "big") - SHIFT
 
 
-def _emit(out: Batch, emitted: Iterable[Any], key: bytes, timestamp: int, stamp: int) -> None:
-    assert out.keys is not None and out.timestamps is not None and out.stamps is not None
-    for value in emitted:
-        out.values.append(value)
-        out.keys.append(key)
-        out.timestamps.append(timestamp)
-        out.stamps.append(stamp)
+def _owned(values: list[Any], ends: list[int], batch: Batch) -> Batch:
+    """Return what was emitted, given where each row's ends, with the key and the times of its row."""
+    if len(values) == len(batch) and ends == [*range(1, len(ends) + 1)]:
+        return Batch(values, batch.keys, batch.timestamps, batch.stamps)
+    rows = [row for row, (start, end) in enumerate(pairwise([0, *ends])) for _ in range(start, end)]
+    assert batch.keys is not None and batch.timestamps is not None and batch.stamps is not None
+    keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
+    return Batch(values, [keys[row] for row in rows], [timestamps[row] for row in rows], [stamps[row] for row in rows])
 
 
 def _no_timer(at_ms: int, context: Any) -> None:

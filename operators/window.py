@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from operators.aggregations import Aggregation
-from operators.base import MAX_TIMESTAMP, Batch, Spec, Store, callable_unopened, shape_of
+from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Spec, Store, callable_unopened, shape_of
 from operators.policies import DeadLetter
 from operators.window_types import WindowType
 
@@ -21,8 +21,6 @@ R = TypeVar("R")
 
 SHIFT = 2**63
 """Added to timestamps in store keys, so that their bytes sort as the numbers do."""
-MOST_HELD = 100_000
-"""Accumulators that are held beside the store; more are written back at once."""
 LATE = (0, 0, None)
 """Where a late value belongs: in no window."""
 NO_KEY = "a record has no key, and a window needs one; partition_by(...) first, or window_all(...)"
@@ -143,6 +141,11 @@ class WindowOperator:
         """The ends of all open windows, as a heap."""
         self.forget()
 
+    @property
+    def unwritten(self) -> int:
+        """How many changed accumulators are not in the store yet."""
+        return sum(map(len, self._changed.values()))
+
     def process(self, batch: Batch) -> Batch | None:
         """Fold the values in; those whose window has passed for their own source are left in `late`."""
         keys = batch.keys
@@ -169,7 +172,7 @@ class WindowOperator:
         """Fold in what was grouped by encoded keys."""
         for start, group in groups.by_start.items():
             self._fold(start, group, groups.numbers)
-        if sum(map(len, self._changed.values())) > MOST_HELD:
+        if self.unwritten > MOST_HELD:
             self.write_back()
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:

@@ -218,10 +218,16 @@ class Chain:
         except Exception as error:
             raise Failure(id, error) from error
 
-    def write_back(self) -> None:
-        """Have the stateful operators put everything into their stores."""
+    @property
+    def unwritten(self) -> int:
+        """How many changed entries are held beside the stores that commits write."""
+        return sum(operator.unwritten for operator in self.operators.values() if operator.store.durable)
+
+    def write_back(self, durable_only: bool = False) -> None:
+        """Have the stateful operators put everything into their stores, or only into those that commits write."""
         for operator in self.operators.values():
-            operator.write_back()
+            if operator.store.durable or not durable_only:
+                operator.write_back()
 
     def forget(self) -> None:
         """Have operators drop what was not yet in their stores, which were taken back, and sinks what they hold."""

@@ -48,7 +48,7 @@ class Committer:
             task.touched = True
             started = self._clock.elapsed_ms()
             for lane in task.lanes:
-                lane.chain.write_back()
+                lane.chain.write_back(durable_only=True)
             appends += self._messages(task, tasks)
             state += [changes for store in task.stores.values() if (changes := store.changes()).items]
             readers = [reader for lane in task.lanes for reader in lane.readers]

@@ -116,6 +116,8 @@ class Run:
 
     def stores(self, operator: str) -> list[Any]:
         """Return the live stores of an operator, task by task; none after the end."""
+        for lane in (lane for task in self._tasks for lane in task.lanes):
+            lane.chain.write_back()
         return [task.stores[operator] for task in self._tasks if operator in task.stores]
 
     def abandon(self) -> list[Functions]:

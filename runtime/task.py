@@ -79,7 +79,8 @@ class Task:
     @property
     def dirty_count(self) -> int:
         """How many changed entries of state wait for the next commit."""
-        return sum(getattr(store, "dirty_count", 0) for store in self.stores.values())
+        in_stores = sum(getattr(store, "dirty_count", 0) for store in self.stores.values())
+        return in_stores + sum(lane.chain.unwritten for lane in self.lanes)
 
     @property
     def firing(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from runtime.clock import monotonic_ms
@@ -35,6 +35,8 @@ class CachedStore:
     >>> store.changes()
     StateWrites(store='counts', task=0, items=[(b'b', b'2')])
     """
+
+    durable = True
 
     def __init__(
         self,
@@ -90,6 +92,14 @@ class CachedStore:
     def delete(self, key: bytes) -> None:
         """Remove `key`; nothing happens where it is absent."""
         self.put(key, ABSENT)
+
+    def update(self, entries: Mapping[bytes, Any]) -> None:
+        """Set many values."""
+        if self._journal is not None:
+            for key in entries.keys() - self._journal.keys():
+                self._journal[key] = self._dirty.get(key, _NOT_DIRTY)
+        self._order.add_all(entries)
+        self._dirty.update(entries)
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
         """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -23,6 +23,7 @@ class MemoryStore:
     [1]
     """
 
+    durable = False
     dirty_count = 0
     """Nothing ever waits for a commit."""
 
@@ -54,6 +55,14 @@ class MemoryStore:
         value = self._entries.pop(key, ABSENT)
         if self._journal is not None:
             self._journal.setdefault(key, value)
+
+    def update(self, entries: Mapping[bytes, Any]) -> None:
+        """Set many values."""
+        if self._journal is not None:
+            for key in entries.keys() - self._journal.keys():
+                self._journal[key] = self._entries.get(key, ABSENT)
+        self._order.add_all(entries)
+        self._entries.update(entries)
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
         """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""

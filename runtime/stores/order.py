@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 _FEW = 8
@@ -32,6 +32,12 @@ class KeyOrder:
         if key not in self._known:
             self._known.add(key)
             self._new.append(key)
+
+    def add_all(self, keys: Iterable[bytes]) -> None:
+        """Take in keys, some of which may be known already."""
+        new = [key for key in keys if key not in self._known]
+        self._known.update(new)
+        self._new += new
 
     def clear(self) -> None:
         """Forget all keys."""

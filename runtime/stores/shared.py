@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,6 +15,11 @@ class SharedStore:
     def __init__(self, store: Store, alone: AbstractContextManager[object]) -> None:
         self._store = store
         self._alone = alone
+
+    @property
+    def durable(self) -> bool:
+        """Whether it outlives the process."""
+        return self._store.durable
 
     def get(self, key: bytes, default: Any = None) -> Any:
         """Return the value at `key`, or `default`."""
@@ -30,6 +35,11 @@ class SharedStore:
         """Remove `key`; nothing happens where it is absent."""
         with self._alone:
             self._store.delete(key)
+
+    def update(self, entries: Mapping[bytes, Any]) -> None:
+        """Set many values."""
+        with self._alone:
+            self._store.update(entries)
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
         """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""

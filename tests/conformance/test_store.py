@@ -149,6 +149,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.put(key, deepcopy(value))
         self.model[key] = deepcopy(value)
 
+    @rule(entries=st.dictionaries(KEYS, VALUES))
+    def update(self, entries):
+        self.store.update(deepcopy(entries))
+        self.model |= deepcopy(entries)
+
     @rule(key=KEYS)
     def delete(self, key):
         self.store.delete(key)

@@ -1,5 +1,7 @@
 """A process operator against a reference that keeps state and timers in a dict and a list."""
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,7 @@ def driven(events):
     process, out = build(), []
     for what, at in [*events, ("watermark", MAX_TIMESTAMP)]:
         if what == "restart":
+            process.write_back()
             process = build()
             continue
         if what == "watermark":
@@ -75,6 +78,63 @@ def expected(events):
 @given(EVENTS)
 def test_state_and_timers_are_the_references_also_after_a_restart(events):
     assert driven(events) == expected(events)
+
+
+MESSAGES = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(("add", "extend", "remove", "read", "twice"))))
+STEPS = st.lists(st.tuples(st.sampled_from(("process", "commit", "restart", "fail")), MESSAGES), max_size=12)
+
+
+@given(STEPS, st.sampled_from((int, list, None)), st.integers(0, 3))
+def test_states_are_the_references_through_commits_restarts_and_failures(steps, init, most_held):
+    def on_message(what, context):
+        seen = len(context.state) if type(context.state) is list else context.state
+        if what == "remove":
+            context.state = None
+        elif what != "read":
+            change(context, what)
+        return {"twice": (seen, seen), "read": None}.get(what, [seen])
+
+    def change(context, what):
+        if type(context.state) is list and what == "extend":
+            context.state.append(1)
+        elif type(context.state) is list:
+            context.state = [*context.state, 1]
+        else:
+            context.state = (context.state or 0) + 1
+
+    def build():
+        functions = {"on_message": on_message} | ({"init": init} if init else {})
+        return ProcessOperator(Process(on_message=on_message, init=init), functions, store, bytes.decode)
+
+    def emits(messages, states):
+        for key, what in messages:
+            before = states.get(key, 0 if init else None)
+            yield from {"read": [], "twice": [(key, before)] * 2}.get(what, [(key, before)])
+            if what == "remove":
+                states.pop(key, None)
+            elif what != "read":
+                states[key] = (before or 0) + 1
+
+    store, states = MemoryStore(), {}
+    process = build()
+    with patch("operators.process.MOST_HELD", most_held):
+        for what, messages in steps:
+            if what == "fail":
+                process.write_back()
+                store.savepoint()
+            elif what != "process":
+                process.write_back()
+                process = build() if what == "restart" else process
+            expected = emits(messages, dict(states) if what == "fail" else states)
+            batch = Batch([what for _, what in messages], [k.encode() for k, _ in messages], *[[0] * len(messages)] * 2)
+            out = process.process(batch) or Batch([], [])
+            assert list(zip([key.decode() for key in out.keys], out.values, strict=True)) == list(expected)
+            if what == "fail":
+                store.rollback()
+                process.forget()
+        process.write_back()
+    kept = {place[1:].decode(): len(state) if init is list else state for place, state in store.range()}
+    assert {key: n for key, n in kept.items() if n} == {key: n for key, n in states.items() if n}
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=20))

@@ -82,7 +82,7 @@ class World:
         lane = SimpleNamespace(
             chain=SimpleNamespace(
                 stage=SimpleNamespace(operators=("by-rest",)),
-                write_back=lambda: self.log.append("write back"),
+                write_back=lambda durable_only: self.log.append("write back"),
                 next_due=lambda: MAX_TIMESTAMP + 1,
             ),
             units=None,
