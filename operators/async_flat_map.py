@@ -58,15 +58,17 @@ class AsyncFlatMap(Spec):
 class KeyedMessage:
     """A message for a function with state: what the newest try at it has seen and left, and what came before it.
 
-    `before` is what an earlier call for the same record has left, which is not in the store yet.
+    `stored` is the state of its key when its call was asked for; `before` what an earlier call for the same record has
+    left, which is not in the store yet.
     """
 
-    __slots__ = ("before", "context", "key", "timestamp", "value")
+    __slots__ = ("before", "context", "key", "stored", "timestamp", "value")
 
     def __init__(self, value: Any, key: bytes | None, timestamp: int | None) -> None:
         self.value = value
         self.key = key
         self.timestamp = timestamp
+        self.stored: Any = None
         self.before: KeyContext[Any, Any] | None = None
         self.context: KeyContext[Any, Any] | None = None
 
@@ -79,7 +81,8 @@ class StatefulCalls:
     """One task's share of an `async_flat_map` with state: every try has a context of its own.
 
     The state of a key is in the store when the message before it, of the same key, has taken effect; until then the
-    message's calls are not made.
+    message's calls are not made. It is read as they are asked for: the function is then called on the event loop, while
+    a thread may be at work with the store.
     """
 
     def __init__(
@@ -92,12 +95,17 @@ class StatefulCalls:
         self.decode_key = decode_key
         self.serde = serde
 
+    def prepare(self, message: KeyedMessage) -> None:
+        """Read the state that its calls begin with."""
+        if message.key is not None and message.before is None:
+            message.stored = self.store.get(STATE + message.key)
+
     def call(self, message: KeyedMessage) -> Awaitable[Iterable[Any]]:
         """Begin a try."""
         key = message.key
         if key is None:
             raise ValueError("a record has no key, and async_flat_map with state needs one; partition_by(...) first")
-        message.context = KeyContext[Any, Any](self, self.decode_key(key), (key, message.before), message.timestamp)
+        message.context = KeyContext[Any, Any](self, self.decode_key(key), message, message.timestamp)
         return self.function(message.value, message.context)  # type: ignore[no-any-return]
 
     def take(self, batch: Batch) -> None:
@@ -106,10 +114,9 @@ class StatefulCalls:
             assert key is not None
             keep(context, self.store, key)
 
-    def read(self, place: tuple[bytes, KeyContext[Any, Any] | None]) -> Any:
+    def read(self, message: KeyedMessage) -> Any:
         """Return the state of a key, or what an earlier call has left, to be changed in place without being noticed."""
-        key, before = place
-        state = self.store.get(STATE + key) if before is None else before.state
+        state = message.stored if message.before is None else message.before.state
         if state is None:
             return None if self.init is None else self.init()
         return state if type(state) in UNCHANGEABLE else self.serde.decode(self.serde.encode(state))

@@ -144,7 +144,7 @@ class WindowOperator:
     @property
     def unwritten(self) -> int:
         """How many changed accumulators are not in the store yet."""
-        return sum(map(len, self._changed.values()))
+        return sum(map(len, [*self._changed.values()]))  # a thread may be adding to it
 
     def process(self, batch: Batch) -> Batch | None:
         """Fold the values in; those whose window has passed for their own source are left in `late`."""

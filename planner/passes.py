@@ -171,15 +171,12 @@ def assign_stores(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pl
 
 
 def check_waits(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
-    """Refuse waiting between retries where it would block the event loop: only stages without async run in threads."""
-    for stage in plan.stages:
-        specs = [graph.specs[id] for id in stage.operators]
-        on_loop = not plan.options.threads or any(spec.asynchronous for spec in specs)
-        for spec in specs if on_loop else ():
-            if isinstance(spec.on_error, Retry) and spec.on_error.backoff_ms and not spec.asynchronous:
-                wrong = "waiting between retries would block the event loop"
-                async_too = ", and a partition_by between it and what is async" * bool(plan.options.threads)
-                raise refuse(spec, wrong, f"Options(threads=N){async_too}; or async_flat_map(...)")
+    """Refuse waiting between retries where it would block the event loop."""
+    ids = (id for stage in plan.stages for id in stage.operators)
+    for spec in map(graph.specs.__getitem__, ids if not plan.options.threads else ()):
+        if isinstance(spec.on_error, Retry) and spec.on_error.backoff_ms and not spec.asynchronous:
+            wrong = "waiting between retries would block the event loop"
+            raise refuse(spec, wrong, "Options(threads=N); or async_flat_map(...)")
     return plan
 
 

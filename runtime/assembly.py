@@ -198,7 +198,9 @@ class _TaskBuilder:
             columns |= {"offsets", "headers"}
         chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns))
         stores = [self.stores[id] for id in ids if id in self.stores]
-        guard = Guard(chain, self.graph, stores, self.outputs, self.assembly.clock, self.alone)
+        reads_on_loop = any(isinstance(spec := self.graph.specs[id], TaskSpec) and spec.asynchronous for id in ids)
+        alone = self.alone if reads_on_loop else None
+        guard = Guard(chain, self.graph, stores, self.outputs, self.assembly.clock, alone)
         foldings = {} if asynchronous or not guard.together else chain.foldings
         readers = list(self._readers(stage, foldings))
         lane = Lane(chain, readers, guard, Pace(self.assembly.plan.options.batch_records))
@@ -306,7 +308,7 @@ class _TaskBuilder:
     def _awaited(self, id: str, spec: AsyncFlatMap) -> Exit:
         named = self.functions.by_operator[id]
         if spec.stateful:
-            return StatefulCalls(named, self._shared_store(id, spec), self._decode_key(id), Tagged())
+            return StatefulCalls(named, self._store(id, spec), self._decode_key(id), Tagged())
         return AwaitedExit(named["async_flat_map"])
 
     def _intermediate(self, id: str, spec: Any) -> Destination:
@@ -400,9 +402,9 @@ class _TaskBuilder:
         return self.stores[id]
 
     def _shared_store(self, id: str, spec: Spec) -> Store:
-        """Return a store as async functions use it, which stay on the event loop when their task is in a thread."""
+        """Return a store as a user's task uses it, whose async calls read it while a thread may be at work with it."""
         store: Store = self._store(id, spec)
-        return SharedStore(store, self.alone) if self.assembly.plan.options.threads else store
+        return SharedStore(store, self.alone) if self.assembly.plan.options.threads and spec.asynchronous else store
 
     def _decode_key(self, id: str) -> Callable[[bytes], Any]:
         parent = self.graph.streams_into(id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -152,11 +153,15 @@ class Callback:
 
     def complete(self) -> None:
         """Say that the message is processed."""
-        self._loop.call_soon_threadsafe(self._settle, None)
+        self._tell(None)
 
     def fail(self, error: Exception) -> None:
         """Say that it could not be processed."""
-        self._loop.call_soon_threadsafe(self._settle, error)
+        self._tell(error)
+
+    def _tell(self, error: Exception | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the run has ended, and the message was not waited for
+            self._loop.call_soon_threadsafe(self._settle, error)
 
     def _settle(self, error: Exception | None) -> None:
         if self.done.done():

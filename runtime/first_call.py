@@ -22,9 +22,11 @@ def checked_once(spec: Spec, function: Callable[..., Any], settle: Callable[[Cal
 
     def call(*arguments: Any) -> Any:
         result = function(*arguments)
-        if inspect.iscoroutine(result):
-            result.close()
-            wrong = f"{spec.kind}(...) got a function that returns a coroutine, which nobody would await"
+        if inspect.isawaitable(result) or inspect.isasyncgen(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            what = "a coroutine" if inspect.iscoroutine(result) else f"what is to be awaited: {type(result).__name__}"
+            wrong = f"{spec.kind}(...) got a function that returns {what}, which nobody would await"
             instead = "an async function" if spec.kind in ("sink", "task") else ".async_flat_map(...)"
             raise refuse(spec, wrong, f"a plain function, or {instead}")
         settle(function)

@@ -65,6 +65,8 @@ class Loop:
         lines = {name: owners for task in tasks for lane in task.lanes for name, owners in lane.chain.lines.items()}
         self._watch = Watch(options.blocking_timeout_ms, lines) if options.blocking_timeout_ms else None
         self._awake = asyncio.Event()
+        self._running: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
         self._commit_wanted = self._begun = False
         self._due_ms = clock.elapsed_ms() + options.commit_interval_ms
@@ -79,8 +81,11 @@ class Loop:
         }
 
     def wake(self) -> None:
-        """Have the loop look around again."""
-        self._awake.set()
+        """Have the loop look around again; any thread may ask for it."""
+        if self._running is None or self._thread == threading.get_ident():
+            self._awake.set()
+        else:
+            self._running.call_soon_threadsafe(self._awake.set)
 
     def stop(self) -> None:
         """Ask for an end: what is in flight completes, and is committed."""
@@ -101,6 +106,7 @@ class Loop:
 
     async def run(self) -> None:
         """Run to the end; raises what stopped it, after everything in flight was cancelled."""
+        self._running, self._thread = asyncio.get_running_loop(), threading.get_ident()
         try:
             for task in self.tasks:
                 task.begin()
@@ -138,9 +144,9 @@ class Loop:
 
     def _step(self) -> bool:
         """Do one thing, if there is one to do."""
-        moved = False
+        moved, pausing = False, self.stopping or self._is_commit_due()
         for task in self.tasks:
-            if not task.busy and task.can_go_on and not (self.stopping and task.at_cut):
+            if not task.busy and task.can_go_on and not (pausing and task.at_cut):
                 moved = self._work(task, task.advance) or moved
             if task.timers and task.drained and task.timers_due and not self.stopping:
                 self._work(task, task.call_timers)
@@ -168,6 +174,8 @@ class Loop:
     def _feed(self) -> bool:
         if not self._bootstrapped():
             return False
+        if not self._begun and any(task.busy for task in self.tasks):
+            return False  # they work through the last of their tables
         if not self._begun:
             self._begun = True
             for task in self.tasks:
@@ -205,6 +213,7 @@ class Loop:
 
     def _work(self, task: Task, work: Callable[[], object]) -> bool:
         """Have work done in a task, in a thread where there are any; return whether there was something to do."""
+        assert not task.busy, "one thread at a time is in a task"
         if self._threads is None:
             moved = bool(work())
             task.start_calls()

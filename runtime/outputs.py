@@ -36,7 +36,7 @@ class Outputs:
     @property
     def count(self) -> int:
         """How many messages are pending."""
-        return sum(map(len, self.pending.values()))
+        return sum(map(len, [*self.pending.values()]))  # a thread may be adding to it
 
     def write(self, to: Destination, batch: Batch) -> None:
         """Encode and route rows whose keys are those of the output."""

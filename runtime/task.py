@@ -243,17 +243,15 @@ class Task:
     def _fire(self) -> Generator[None, None, None]:
         started = self._clock.elapsed_ms()
         for lane in self.lanes:
-            for id, fired in self._fired(lane):
-                if fired is None:
-                    pass
-                elif lane.units is not None and lane.chain.awaits_below(id):
+            began = self._clock.elapsed_ms()
+            for id, fired, number in self._fired(lane):
+                if fired is not None and lane.units is not None and lane.chain.awaits_below(id):
                     self._admit_emitted(lane, id, fired, ())
-                    while self.in_flight:
-                        yield
-                else:
-                    where = _emitted_by(id)
-                    work = _running(lane.chain, id)
-                    lane.guard.each(work, fired, Emitted(fired), where)
+                elif fired is not None:
+                    lane.guard.each(_running(lane.chain, id), fired, Emitted(fired), _emitted_by(id))
+                lane.firing_pace.took(number, self._clock.elapsed_ms() - began)
+                while self.in_flight:
+                    yield
                 self._paused = True
                 while self._is_full():
                     yield
@@ -261,17 +259,20 @@ class Task:
                     yield
                     started = self._clock.elapsed_ms()
                 self._paused = False
+                began = self._clock.elapsed_ms()
 
-    def _fired(self, lane: Lane) -> Iterator[tuple[str, Batch | None]]:
-        """Yield what each operator fires, parents first and never much at once; run each before asking for the next."""
+    def _fired(self, lane: Lane) -> Iterator[tuple[str, Batch | None, int]]:
+        """Yield what each operator fires, parents first and never much at once; run each before asking for the next.
+
+        With it comes how many panes or timers it was, 0 where there were no more.
+        """
         for id, operator in lane.chain.operators.items():
             while operator.next_due() <= lane.watermark:
                 self.touched = True
-                started, most = self._clock.elapsed_ms(), lane.firing_pace.rows
+                most = lane.firing_pace.rows
                 fired = lane.guard.fire(id, lane.watermark, most)
-                if operator.next_due() <= lane.watermark:  # else it was fewer
-                    lane.firing_pace.took(most, self._clock.elapsed_ms() - started)
-                yield id, fired
+                has_more = operator.next_due() <= lane.watermark
+                yield id, fired, most if has_more else 0
 
     def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:
         for record in malformed:

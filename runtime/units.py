@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
-from operators.async_flat_map import KeyedMessage
+from operators.async_flat_map import KeyedMessage, StatefulCalls
 from operators.base import Batch, Slice
 from operators.keyed_state import KeyContext
 from runtime.calls import Call, Calls
@@ -252,6 +252,7 @@ class Units:
         operator, argument, place = unit.calls.popleft()
         if isinstance(argument, KeyedMessage):
             argument.before = unit.contexts.get(operator)
+            cast(StatefulCalls, self.chain.exits[operator]).prepare(argument)
         call = Call(unit, argument)
         unit.unsettled.append((operator, call, place))
         unit.pending += 1

@@ -7,11 +7,15 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from planner.fuse import FUSED, row_in
+from runtime.chain import Chain
 from runtime.errors import OperatorFailure
+from runtime.first_call import checked_once
+from runtime.inputs import Reader
+from runtime.task import Task
 
 
 class Workers(Executor):
@@ -42,6 +46,16 @@ class Workers(Executor):
                     future.set_result(work())
                 except BaseException as error:
                     future.set_exception(error)
+
+
+TELLERS: dict[CodeType, Callable[[Mapping[str, Any]], str]] = {
+    Chain.apply.__code__: lambda known: known["self"].first_operator[known["exit"]],
+    Chain.call_sink.__code__: lambda known: known["id"],
+    Chain.fire.__code__: lambda known: known["id"],
+    Reader.take.__code__: lambda known: known["self"].entry,
+    Task._call_timer.__code__: lambda known: known["timer"].operator,
+}
+"""What of ours knows, while it runs, which operator it is at."""
 
 
 class Watch:
@@ -80,11 +94,23 @@ def _call_of(frame: FrameType | None, lines: Mapping[str, tuple[str, ...]]) -> t
             owners = lines.get(name, ())
             operator = owners[frame.f_lineno - 1] if frame.f_lineno <= len(owners) else ""
             return (below or frame, row_in(frame)), operator
-        module = frame.f_globals.get("__name__", "").partition(".")[0]
-        if module in ("runtime", "operators"):
-            return ((below, None), "") if below is not None else (None, "")
+        module = frame.f_globals.get("__name__", "")
+        if module == checked_once.__module__:  # it stands between ours and the user's function
+            frame = frame.f_back
+            continue
+        if module.partition(".")[0] in ("runtime", "operators"):
+            return ((below, None), _operator_at(frame)) if below is not None else (None, "")
         below, frame = frame, frame.f_back
     return None, ""
+
+
+def _operator_at(frame: FrameType | None) -> str:
+    """Return the operator at which a thread is, as the nearest of our frames that knows it says."""
+    while frame is not None:
+        if (tell := TELLERS.get(frame.f_code)) is not None:
+            return tell(frame.f_locals)
+        frame = frame.f_back
+    return ""
 
 
 def _same(call: tuple[Any, Any], seen: tuple[Any, Any] | None) -> bool:

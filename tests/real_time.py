@@ -14,7 +14,7 @@ def run_in_real_time(app: App, inputs):
     sources = {
         stream.name: ListSource(inputs[stream.name], partitions=stream.partitions or 1)
         for stream in app.plan().streams
-        if stream.role == "input"
+        if stream.role in ("input", "table")
     }
     run = Run(app.graph(), app.options, app.around, MemoryEnvironment(), bind=sources | sinks)
     asyncio.run(run.drive())

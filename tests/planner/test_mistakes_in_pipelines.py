@@ -382,15 +382,10 @@ def test_waiting_on_the_event_loop(app, numbers):
 
 def test_waiting_in_a_thread():
     app = App("patient", Options(threads=2))
-    numbers_of(app).map(abs, on_error=PATIENT).sink(print)
+    patient = numbers_of(app).map(abs, on_error=PATIENT)
+    patient.sink(print)
+    patient.async_flat_map(later).sink(print)
     app.plan()
-
-
-def test_waiting_beside_async_operators_which_run_on_the_loop():
-    app = App("mistaken", Options(threads=2))
-    with refused("would block the event loop", "and a partition_by between it and what is async", app):
-        slow = numbers_of(app).map(abs, on_error=PATIENT)  # here
-        slow.async_flat_map(later).sink(print)
 
 
 async def remember(value, context):

@@ -10,7 +10,7 @@ from runtime.pace import Pace
 from runtime.run import Run
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
-from samza_dsl import App, Options, every
+from samza_dsl import App, Options, count, every, tumbling
 
 
 class Working(SystemClock):
@@ -93,6 +93,26 @@ def test_a_slow_firing_can_be_stopped_and_goes_on_in_the_next_run(clock):
         asyncio.run(runs[-1].drive())
         assert len(fired) in expected
     assert fired == [*range(1_000)]
+
+
+def test_commits_and_a_stop_need_not_wait_for_what_is_slow_below_a_window(clock):
+    seen = []
+
+    def slow(pane):
+        seen.append(pane.key)
+        clock.work(20)
+        if len(seen) == 400:
+            run.stop()
+        return pane.key
+
+    app = App("slow", Options(commit_interval_ms=1_000))
+    numbers = app.input("numbers", value=int, key=lambda n: n)
+    numbers.window(tumbling(seconds=1), count()).map(slow).send_to(app.output("out", value=int))
+    run, out = started(app, clock, range(10_000))
+    asyncio.run(run.drive())
+    assert 400 <= len(seen) < 420
+    assert out.values == seen
+    assert run.metrics().commits >= 6
 
 
 def test_timers_that_set_themselves_after_the_end_are_told_of(clock):

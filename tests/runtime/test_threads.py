@@ -5,21 +5,24 @@ import gc
 import sqlite3
 import sys
 import threading
+from contextlib import suppress
 from operator import methodcaller
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.table_join import TableContents
 from planner.fuse import compile_segment, row_in
 from runtime.errors import OperatorFailure
 from runtime.run import Run
 from runtime.stores.memory import MemoryStore
 from runtime.stores.shared import SharedStore
 from runtime.systems.base import StreamConfig
+from runtime.systems.lists import ListSource
 from runtime.systems.memory import MemoryEnvironment
 from runtime.workers import Watch
-from samza_dsl import App, Options, count, dead_letter, every, retry, skip, tumbling
+from samza_dsl import App, Options, count, dead_letter, every, maximum, retry, skip, tumbling
 from tests.real_time import run_in_real_time
 from tests.scale import scale
 
@@ -112,19 +115,36 @@ def test_retries_may_wait_in_a_thread():
     assert run_in_real_time(app, {"numbers": [5]})["out"] == [1]
 
 
-@pytest.mark.parametrize("through", ["map", "sink", "builtin"])
-def test_a_call_that_hangs_is_noticed(through):
+HANGING = {
+    "map": lambda numbers, hang: numbers.map(hang, op_id="it").sink(id),
+    "sink": lambda numbers, hang: numbers.sink(hang, op_id="it"),
+    "process": lambda numbers, hang: numbers.process(lambda n, context: hang(n), op_id="it").sink(id),
+    "timer": lambda numbers, hang: numbers.process(
+        lambda n, context: context.set_timer(n), on_timer=lambda at, context: hang(at), op_id="it"
+    ).sink(id),
+    "window": lambda numbers, hang: numbers.window(tumbling(seconds=1), maximum(hang), op_id="it").sink(id),
+    "key": lambda numbers, hang: numbers.partition_by(hang, op_id="it").sink(id),
+    "task": lambda numbers, hang: numbers.app.task(numbers, lambda message, context: hang(message.value), op_id="it"),
+    "beside a call": lambda numbers, hang: (
+        numbers.async_flat_map(doubled).map(lambda pair: pair[0]).map(hang, op_id="it").sink(id)
+    ),
+    "an input's time": lambda numbers, hang: (
+        numbers.app.input("it", value=int, timestamp=hang).window_all(tumbling(seconds=1), count()).sink(id)
+    ),
+}
+
+
+@pytest.mark.parametrize("builtin", [False, True])
+@pytest.mark.parametrize("where", HANGING)
+def test_a_call_that_hangs_is_noticed_and_its_operator_named(where, builtin):
     forever = threading.Event()
     app = App("threads", Options(threads=1, blocking_timeout_ms=50))
-    numbers = app.input("numbers", value=int)
-    if through == "sink":
-        numbers.sink(lambda n: forever.wait(ALONE_S))
-    else:
-        hanging = forever.wait if through == "builtin" else lambda n: forever.wait(ALONE_S)
-        numbers.map(hanging).send_to(app.output("out"))
+    numbers = app.input("numbers", value=int, key=lambda n: n, timestamp=lambda n: n)
+    numbers.map(str).sink(id)
+    HANGING[where](numbers, forever.wait if builtin else lambda n: forever.wait(ALONE_S))
     try:
-        with pytest.raises(OperatorFailure, match="has not returned after blocking_timeout_ms=50"):
-            run_in_real_time(app, {"numbers": [7]})
+        with pytest.raises(OperatorFailure, match=r"^it has not returned after blocking_timeout_ms=50"):
+            run_in_real_time(app, {"numbers": [7], "it": [7]})
     finally:
         forever.set()
 
@@ -284,3 +304,89 @@ def test_what_a_thread_may_yet_take_back_is_not_seen():
     assert list(shared.range()) == [(b"key", "seen")]
     shared.delete(b"key")
     assert shared.get(b"key") is None
+
+
+def test_a_stream_waits_until_the_last_row_of_its_table_is_in_its_place(monkeypatch):
+    taken = TableContents.process
+
+    def slowly(contents, batch):
+        if batch.values == [1, 3]:
+            with suppress(threading.BrokenBarrierError):
+                late.wait(0.2)
+        return taken(contents, batch)
+
+    late = threading.Barrier(2)  # which nobody else comes to
+    monkeypatch.setattr(TableContents, "process", slowly)
+    app = App("threads", Options(threads=2))
+    keyed = {"key": lambda row: row, "value": int, "partitions": 2, "partitioned_by_key": True}
+    joined = app.input("numbers", **keyed).join(app.table("rows", **keyed), lambda n, row: row, how="left")
+    joined.send_to(app.output("out"))
+    out = run_in_real_time(app, {"numbers": [[2, 4], [1, 3]], "rows": [[2, 4], [1, 3]]})["out"]
+    assert sorted(out, key=str) == [1, 2, 3, 4]
+
+
+def test_a_firing_that_fills_several_commits_goes_on_after_each():
+    app = App("threads", Options(threads=2, max_uncommitted=50))
+    numbers = app.input("numbers", value=int, key=lambda n: n, timestamp=lambda n: 0)
+    numbers.window(tumbling(seconds=1), count()).map(lambda pane: pane.key).send_to(app.output("out", value=int))
+    assert sorted(run_in_real_time(app, {"numbers": [*range(500)]})["out"]) == [*range(500)]
+
+
+def test_who_counts_what_waits_to_be_written_is_not_disturbed_by_the_threads_that_add_to_it():
+    app = App("threads", Options(threads=3, batch_records=50, commit_interval_ms=20))
+    numbers = app.input("numbers", value=int, partitions=3)
+    numbers.partition_by(lambda n: n, partitions=128, op_id="by").send_to(app.output("out", value=int))
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        out = run_in_real_time(app, {"numbers": [list(range(part, 3_000, 3)) for part in range(3)]})["out"]
+    finally:
+        sys.setswitchinterval(switching)
+    assert sorted(out) == [*range(3_000)]
+
+
+def test_an_async_function_reads_its_state_while_its_task_blocks():
+    entered, read = threading.Event(), threading.Event()
+    waited = []
+
+    async def remember(number, context):
+        if number == 1:
+            await asyncio.to_thread(entered.wait, ALONE_S)
+        context.state = (context.state or 0) + number
+        if number == 1:
+            read.set()
+        return [number]
+
+    def block(number):
+        if number == 0:
+            entered.set()
+            waited.append(read.wait(ALONE_S))
+
+    app = App("threads", Options(threads=1))
+    numbers = app.input("numbers", value=int, key=lambda n: n)
+    numbers.async_flat_map(remember, timeout_ms=25_000).sink(block)
+    run_in_real_time(app, {"numbers": [0, 1]})
+    assert waited == [True]
+
+
+def test_a_task_may_ask_for_a_commit_and_the_end_from_its_thread():
+    def process(message, context):
+        context.commit()
+        if message.value == 99:
+            context.shutdown()
+
+    app = App("threads", Options(threads=1, batch_records=5))
+    app.task(app.input("numbers", value=int), process, op_id="task")
+    run = Run(app.graph(), app.options, (), MemoryEnvironment(), bind={"numbers": ListSource(range(200))})
+    asyncio.run(run.drive(), debug=True)  # in which the loop refuses calls from other threads
+
+
+def test_a_callback_may_come_after_the_end_of_the_run():
+    late = []
+    app = App("threads")
+    app.task(
+        app.input("numbers", value=int), lambda m, c, done: late.append(done), timeout_ms=1, on_error=skip, op_id="t"
+    )
+    run_in_real_time(app, {"numbers": [1]})
+    late[0].complete()
+    late[0].fail(ValueError("late"))
