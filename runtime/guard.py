@@ -149,11 +149,15 @@ class Guard:
             self.settle(failure, Emitted(self.chain.operators[id].drop_due()).row(0), Whence(id))
         return fired[0] if fired else None
 
-    def one(self, work: Callable[[], None], raw: Batch, where: Whence) -> None:
-        """Do the work of one record, again as often as its policy says, and settle it when that does not help."""
+    def one(self, work: Callable[[], None], raw: Batch, where: Whence) -> bool:
+        """Do the work of one record, again as often as its policy says, and settle it when that does not help.
+
+        Return whether it is done.
+        """
         failure = self.insist(work)
         if failure is not None:
             self.settle(failure, raw, where)
+        return failure is None
 
     def insist(self, work: Callable[[], None]) -> Failure | None:
         """Do the work of one record, again as often as the policy of what fails says; return the last failure."""

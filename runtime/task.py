@@ -392,8 +392,8 @@ class Task:
         else:
             for unit in (message for one in good for message in one.messages()):
                 emitted = []
-                lane.guard.one(partial(_take_effect, lane.chain, [unit], emitted), _raw(unit), _place(unit))
-                self._go_below(lane, [unit], emitted)
+                if lane.guard.one(partial(_take_effect, lane.chain, [unit], emitted), _raw(unit), _place(unit)):
+                    self._go_below(lane, [unit], emitted)
         for unit in applicable:
             units.applied(unit)
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.errors import OperatorFailure
-from samza_dsl import App, Options, dead_letter, fail, retry, skip
+from samza_dsl import App, Options, dead_letter, fail, retry, skip, testing
+from samza_dsl.testing import Record
 from tests.scale import scale
 from tests.simulation.crash import fill, memory, rows_of, run_once
 from tests.simulation.loop import rest
@@ -129,3 +130,19 @@ def test_records_with_an_async_sink_are_applied_together():
     fill(environment, "in", [[(None, b"%d" % n, 0) for n in range(100)]])
     run = run_once(app, environment)
     assert heard == list(range(100)) and all(lane.guard.together for task in run._tasks for lane in task.lanes)
+
+
+def test_what_a_process_emits_does_not_go_on_where_a_sink_fails():
+    def sink(number):
+        if number == 1:
+            raise ValueError(number)
+
+    async def alone(number):
+        return [number]
+
+    app = App("failing")
+    numbers = app.input("numbers", value=int, key=str)
+    numbers.sink(sink, on_error=skip)
+    emitted = numbers.process(lambda number, context: [number])
+    emitted.async_flat_map(alone).send_to(app.output("out", value=int))
+    assert testing.run(app, {"numbers": [Record(n, str(n)) for n in range(3)]})["out"] == [0, 2]
