@@ -233,7 +233,7 @@ class _TaskBuilder:
         lane.width = min(widths)
         lane.limit = lane.width * max(rounds, 1)
         if any(isinstance(self.graph.specs[id], TaskSpec) for id in lane.chain.awaits):
-            lane.limit = lane.width
+            lane.limit = units.most_begun = lane.width
         lane.one_at_a_time = any(self.graph.below(id) & lane.chain.awaits for id in fans_out)
 
     def _input_readers(

@@ -423,7 +423,7 @@ def _refuse_fan_out(lane: Lane, unit: Unit, most_rounds: int) -> None:
     one_by_one = lane.chain.stage.by_key and unit.key is not None
     most_calls = most_rounds if one_by_one else most_rounds * lane.width
     for operator, number in Counter(operator for operator, _, _ in unit.calls).items():
-        is_task = operator in lane.task_exits and not one_by_one
+        is_task = operator in lane.task_exits
         if number > (lane.limit if is_task else most_calls):
             by_time = f"at most {most_calls:,} are sure to end in max_drain_ms"
             most = f"the task takes {lane.limit:,} at once" if is_task else by_time

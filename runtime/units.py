@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from math import inf
 from typing import Any, cast
 
 from operators.async_flat_map import KeyedMessage, StatefulCalls
@@ -32,8 +34,8 @@ class Unit:
     """
 
     __slots__ = (
-        *("calls", "contexts", "entries", "failure", "held", "key", "pending", "raw", "reader", "rows", "stamp"),
-        "unsettled",
+        *("calls", "contexts", "entries", "failure", "held", "key", "number", "pending", "raw", "reader", "rows"),
+        *("stamp", "unsettled"),
     )
 
     def __init__(
@@ -51,6 +53,7 @@ class Unit:
         self.contexts: dict[str, KeyContext[Any, Any]] = {}
         self.failure: Failure | None = None
         self.pending = 0
+        self.number = 0
 
     def messages(self) -> Iterator[Unit]:
         """Yield each message by itself, with what it holds."""
@@ -93,12 +96,20 @@ class Units:
     When nothing is awaited any more, it is applied. In an `ordered` stage messages are applied in offset order; with
     `by_key` a message starts its calls when the one before it with the same key was applied. Neighbours that await
     nothing are one unit: what they hold are slices of the batches that they were explored in.
+
+    Of messages that make calls at most `most_begun` have begun with them and are not applied: a user's own task that
+    takes one at a time finds in its state what the one before it has left there.
     """
 
     def __init__(self, chain: Chain, pools: dict[str, Calls], wake: Callable[[], None]) -> None:
         self.chain = chain
         self.pools = pools
         self._wake = wake
+        self.most_begun: float = inf
+        self._begun: set[Unit] = set()
+        self._waiting: list[tuple[int, Unit]] = []
+        """Those that might begin if others were applied, as a heap by the order in which they came in."""
+        self._admitted = 0
         self._sequence: deque[Unit] = deque()
         self._unapplied: dict[Unit, None] = {}
         self._by_key: dict[bytes, deque[Unit]] = {}
@@ -142,6 +153,8 @@ class Units:
     def admit(self, units: Iterable[Unit]) -> None:
         """Take in messages that were explored, in offset order, and start what may start."""
         for unit in units:
+            self._admitted += 1
+            unit.number = self._admitted
             self._messages += len(unit.rows)
             self._calls += len(unit.calls)
             self._unapplied[unit] = None
@@ -152,7 +165,7 @@ class Units:
                 queue.append(unit)
                 if len(queue) > 1:
                     continue
-            self._start(unit)
+            self._begin(unit)
 
     @property
     def can_go_on(self) -> bool:
@@ -230,9 +243,22 @@ class Units:
         if queue and queue[0] is unit:
             queue.popleft()
             if queue:
-                self._start(queue[0])
+                self._begin(queue[0])
             elif unit.key is not None:
                 del self._by_key[unit.key]
+        self._begun.discard(unit)
+        while self._waiting and len(self._begun) < self.most_begun:
+            self._begin(heappop(self._waiting)[1])
+
+    def _begin(self, unit: Unit) -> None:
+        """Start a message's calls, or leave it waiting until fewer are outstanding."""
+        if not unit.calls:
+            self._start(unit)
+        elif len(self._begun) < self.most_begun:
+            self._begun.add(unit)
+            self._start(unit)
+        else:
+            heappush(self._waiting, (unit.number, unit))
 
     def _start(self, unit: Unit) -> None:
         """Start a message's calls; those that one operator makes for one key start one after the other."""

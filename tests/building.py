@@ -222,15 +222,17 @@ class _Builder:
         checked, slowly, pace, form = self._checked(mapped), self._slowly(mapped), self.pace, self.node.form
 
         def done(envelope: Any, context: Any, event: Event) -> None:
-            if form == "plain":  # what awaits may be called again before it has taken effect
-                context.put(envelope.key, context.get(envelope.key, 0) + 1)
+            context.put(envelope.key, context.get(envelope.key, 0) + 1)
             context.send(output, event, key=envelope.key)
 
         def plain(envelope: Any, context: Any) -> None:
             done(envelope, context, checked(envelope.value))
 
         async def awaited(envelope: Any, context: Any) -> None:
-            done(envelope, context, await slowly(envelope.value))
+            found = context.get(envelope.key, 0)
+            event = await slowly(envelope.value)
+            context.put(envelope.key, found + 1)
+            context.send(output, event, key=envelope.key)
 
         def called_back(envelope: Any, context: Any, callback: Any) -> None:
             try:

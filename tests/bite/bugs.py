@@ -122,6 +122,15 @@ BUGS = (
 """,
     ),
     Bug(
+        "a task is called again before what its last call has left is there",
+        "runtime/assembly.py",
+        "            lane.limit = units.most_begun = lane.width\n",
+        "            lane.limit = lane.width\n",
+        Tested(
+            "tests/runtime/test_tasks.py::test_a_task_that_takes_one_message_at_a_time_finds_what_the_one_before_has_left"
+        ),
+    ),
+    Bug(
         "what a process emits into an await does not hold its parent back",
         "runtime/task.py",
         "                entry.hold(len(stops))\n",
@@ -195,7 +204,7 @@ BUGS = (
     Bug(
         "never start the next message of a key",
         "runtime/units.py",
-        "            if queue:\n                self._start(queue[0])\n",
+        "            if queue:\n                self._begin(queue[0])\n",
         "            if queue:\n                pass\n",
     ),
     Bug(

@@ -473,3 +473,38 @@ def test_a_record_brings_a_task_no_more_messages_than_it_takes_at_once(app, numb
     app.task(numbers.flat_map(range), ignored, op_id="task", max_in_flight=2)
     with pytest.raises(OperatorFailure, match="one message makes 3 calls, and the task takes 2 at once"):
         testing.run(app, {"numbers": [2, 3]})
+
+
+@pytest.mark.parametrize("awaits", [False, True])
+def test_a_task_that_takes_one_message_at_a_time_finds_what_the_one_before_has_left(app, numbers, out, awaits):
+    def add(message, context):
+        context.put("n", context.get("n", 0) + 1)
+        context.send(out, context.get("n"))
+
+    async def add_later(message, context):
+        found = context.get("n", 0)
+        await asyncio.sleep(0)
+        context.put("n", found + 1)
+        context.send(out, found + 1)
+
+    keyed = app.input("keyed", value=int, key=lambda n: "k", timestamp=abs)
+    timers = keyed.process(lambda n, context: context.set_timer(n + 1_000), on_timer=lambda at, context: [at])
+    app.task(timers, add_later if awaits else add, outputs=[out], op_id="task")
+    numbers.sink(id)
+    for seed in range(10):
+        assert testing.run(app, {"keyed": [1, 2, 3], "numbers": []}, testing.Schedule(seed))["out"] == [1, 2, 3]
+
+
+def test_a_record_brings_a_task_no_more_messages_than_it_takes_at_once_beside_ordered_calls_either(app, numbers, out):
+    async def process(message, context):
+        context.put("n", context.get("n", 0) + 1)
+
+    async def same(n):
+        return [n]
+
+    keyed = app.input("keyed", value=int, key=lambda n: "k")
+    keyed.async_flat_map(same).send_to(out)
+    app.task(keyed.flat_map(range), process, op_id="task")
+    numbers.sink(id)
+    with pytest.raises(OperatorFailure, match="one message makes 3 calls, and the task takes 1 at once"):
+        testing.run(app, {"keyed": [3], "numbers": []})

@@ -177,7 +177,7 @@ class Reference:
         elif node.kind == "sink":
             effects.sunk[place, event] += 1
         elif node.kind == "task":
-            effects.counts[place, task, record.key] += node.form == "plain"
+            effects.counts[place, task, record.key] += 1
             effects.send(place, Record(mapped(node, event), record.key, record.at, record.stamp))
         else:
             for out in self._computed(effects, place, node, task, record):
