@@ -144,9 +144,9 @@ class Loop:
 
     def _step(self) -> bool:
         """Do one thing, if there is one to do."""
-        moved, pausing = False, self.stopping or self._is_commit_due()
+        moved = False
         for task in self.tasks:
-            if not task.busy and task.can_go_on and not (pausing and task.at_cut):
+            if not task.busy and task.can_go_on and not (task.at_cut and (self.stopping or self._is_commit_due())):
                 moved = self._work(task, task.advance) or moved
             if task.timers and task.drained and task.timers_due and not self.stopping:
                 self._work(task, task.call_timers)
@@ -249,7 +249,7 @@ class Loop:
     def _is_commit_due(self) -> bool:
         if self._commit_wanted or self._clock.elapsed_ms() >= self._due_ms:
             return any(task.touched for task in self.tasks)
-        pending = sum(task.outputs.count + task.dirty_count for task in self.tasks)
+        pending = sum(task.outputs.count + task.dirty_count for task in self.tasks if task.touched)
         return pending >= self._options.max_uncommitted
 
     def _may_commit(self) -> bool:

@@ -58,7 +58,7 @@ class World:
         self.tasks: set[asyncio.Task[Any]] = set()
         self.lives: list[Life] = []
         self.parts = [list(part) for part in scenario.parts]
-        self._plans: dict[tuple[tuple[str, int], ...], Plan] = {}
+        self._plans: dict[tuple[Any, ...], Plan] = {}
         self._ticks: dict[tuple[int, int], float] = {}
         self._seen_version, self._moved_s = -1, 0.0
         self._errors: list[dict[str, Any]] = []
@@ -75,8 +75,8 @@ class World:
         assert not unexplained, f"the loop was told of errors: {unexplained}"
 
     def _planned(self, graph: Graph, options: Options, counts: dict[str, int], *, wrapped: bool) -> Plan:
-        """Plan the application once: every life of it comes to the same, and it is a sixth of a small one."""
-        sizes = tuple(sorted(counts.items()))
+        """Plan an application once: every life of it comes to the same, and it is a sixth of a small one."""
+        sizes = (options, *sorted(counts.items()))
         if sizes not in self._plans:
             self._plans[sizes] = plan(graph, options, counts, wrapped=wrapped)
         return self._plans[sizes]
@@ -216,7 +216,7 @@ class World:
         if self.scenario.jumps is None and not any(node.poison == "once" for node in pipeline.nodes):
             built = _built(pipeline)
             built.pace.seed(self.scenario.seed)
-            built.world = self
+            built.world, self._plans = self, built.plans
             return built.graph
         app = build(pipeline, None, self.scenario.seed, opened=self.on_open, on_read=self.on_read, on_sink=self.on_sink)
         if self.scenario.jumps is not None:
@@ -253,6 +253,7 @@ class _Built:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pace = random.Random()
+        self.plans: dict[tuple[Any, ...], Plan] = {}
         self.world: World | None = None
         self.graph = build(
             pipeline, None, self.pace, opened=self._on_open, on_read=self._on_read, on_sink=self._on_sink
