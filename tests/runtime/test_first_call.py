@@ -284,3 +284,18 @@ def test_a_function_that_raises_at_first_is_checked_at_the_next_value():
     app.input("numbers", value=int).map(lambda n: later(1 // n), on_error=skip, op_id="it").sink(print)
     with pytest.raises(PlanError, match=r"'it' at .* got a function that returns a coroutine"):
         testing.run(app, {"numbers": [0, 0, 1]})
+
+
+@pytest.mark.parametrize("kind", ["async generator", "awaitable"])
+def test_other_things_to_be_awaited_are_told_of_too(kind):
+    class Later:
+        def __await__(self):
+            return iter(())
+
+    async def generated():
+        yield 1
+
+    app = App("later")
+    app.input("numbers", value=int).filter(lambda n: Later() if kind == "awaitable" else generated()).sink(print)
+    with pytest.raises(PlanError, match="returns what is to be awaited"):
+        testing.run(app, {"numbers": [1]})
