@@ -117,6 +117,7 @@ class Loop:
                 await self._abandon()
             finally:
                 self._tell_idle()
+                self._running = None  # and may be closed before somebody asks for something again
 
     async def _turn(self) -> bool:
         """Work for a while; return whether all is done."""

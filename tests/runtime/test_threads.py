@@ -5,6 +5,7 @@ import gc
 import sqlite3
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from operator import methodcaller
 
@@ -390,3 +391,13 @@ def test_a_callback_may_come_after_the_end_of_the_run():
     run_in_real_time(app, {"numbers": [1]})
     late[0].complete()
     late[0].fail(ValueError("late"))
+
+
+def test_a_run_may_be_stopped_and_woken_from_a_thread_after_its_end():
+    app = App("threads")
+    app.input("numbers", value=int).sink(id)
+    run = Run(app.graph(), app.options, (), MemoryEnvironment(), bind={"numbers": ListSource([1])})
+    asyncio.run(run.drive())
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(run.stop).result()
+        thread.submit(run.wake).result()
