@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from operators.base import Batch, Serde, Spec, Store
+from operators.base import Batch, Key, Keys, Serde, Spec, Store
 from operators.keyed_state import STATE, UNCHANGEABLE, KeyContext, is_changed, keep, meaning_of
 
 Order = Literal["partition", "key", "none"]
@@ -64,7 +64,7 @@ class KeyedMessage:
 
     __slots__ = ("before", "context", "key", "stored", "timestamp", "value")
 
-    def __init__(self, value: Any, key: bytes | None, timestamp: int | None) -> None:
+    def __init__(self, value: Any, key: Key | None, timestamp: int | None) -> None:
         self.value = value
         self.key = key
         self.timestamp = timestamp
@@ -85,34 +85,32 @@ class StatefulCalls:
     a thread may be at work with the store.
     """
 
-    def __init__(
-        self, functions: dict[str, Callable[..., Any]], store: Store, decode_key: Callable[[bytes], Any], serde: Serde
-    ) -> None:
+    def __init__(self, functions: dict[str, Callable[..., Any]], store: Store, keys: Keys, serde: Serde) -> None:
         self.function = functions["async_flat_map"]
         self.init = functions.get("init")
         self.calls = ["init"] if self.init is not None else []
         self.store = store
-        self.decode_key = decode_key
+        self.keys = keys
         self.serde = serde
 
     def prepare(self, message: KeyedMessage) -> None:
         """Read the state that its calls begin with."""
         if message.key is not None and message.before is None:
-            message.stored = self.store.get(STATE + message.key)
+            message.stored = self.store.get(STATE + self.keys.encode(message.key))
 
     def call(self, message: KeyedMessage) -> Awaitable[Iterable[Any]]:
         """Begin a try."""
         key = message.key
         if key is None:
             raise ValueError("a record has no key, and async_flat_map with state needs one; partition_by(...) first")
-        message.context = KeyContext[Any, Any](self, self.decode_key(key), message, message.timestamp)
+        message.context = KeyContext[Any, Any](self, self.keys.decode(key), message, message.timestamp)
         return self.function(message.value, message.context)  # type: ignore[no-any-return]
 
     def take(self, batch: Batch) -> None:
         """Write what complete calls have left, by key."""
         for key, context in zip(batch.keys or (), batch.values, strict=True):
             assert key is not None
-            keep(context, self.store, key)
+            keep(context, self.store, self.keys.encode(key))
 
     def read(self, message: KeyedMessage) -> Any:
         """Return the state of a key, or what an earlier call has left, to be changed in place without being noticed."""

@@ -31,18 +31,23 @@ class Site(NamedTuple):
 NOWHERE = Site("<unknown>", 0)
 
 
+Key = int | str | bytes
+"""A key as batches hold it: an int or a str as itself, any other as its bytes."""
+
+
 @dataclass(slots=True)
 class Batch:
     """Columns of equal length that move together; a column that nobody reads is None.
 
-    `keys` are *encoded* keys: two keys are equal when their bytes are. `timestamps` (event time) and `stamps` (the
+    `keys` are held keys within a stage, and bytes between stages and where they are stored; two of them are equal when
+    their bytes are. `timestamps` (event time) and `stamps` (the
     record's source watermark just before it) are ms since the epoch. `offsets` are the records' places in their source
     partition, and `headers` what else a dead letter says of them; `signs` are +1, or -1 for a retraction. `owners` are
     the numbers, in rising order, of the messages that rows came from.
     """
 
     values: list[Any]
-    keys: list[bytes | None] | None = None
+    keys: list[Any] | None = None
     timestamps: list[int] | None = None
     stamps: list[int] | None = None
     offsets: Sequence[int] | None = None
@@ -198,6 +203,19 @@ class Serde(Protocol):
 
     def decode(self, data: bytes, /) -> Any:
         """Return the value of `data`; raises when they are not what this serde writes."""
+
+
+class Keys(Protocol):
+    """Turns keys that are held into bytes and back, and into what the user calls a key."""
+
+    def encode(self, key: Key, /) -> bytes:
+        """Return the bytes of a key."""
+
+    def load(self, column: list[Any], /) -> list[Key | None]:
+        """Return what is held of keys that were stored as bytes."""
+
+    def decode(self, key: Key | None, /) -> Any:
+        """Return the key as the user knows it."""
 
 
 class Operator(Protocol):

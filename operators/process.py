@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Spec, Store
+from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Spec, Store
 from operators.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
 from operators.window import SHIFT
 
@@ -78,7 +78,7 @@ class ProcessContext(Generic[K, S]):
 
     def __init__(self, operator: ProcessOperator) -> None:
         self._operator = operator
-        self._place = b""
+        self._place: Key = b""
 
     def set_timer(self, at_ms: int) -> None:
         """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once.
@@ -99,24 +99,22 @@ class ProcessContext(Generic[K, S]):
 class ProcessOperator:
     """One task's share of a `process`: state and timers of each key in the store, states in use in plain dicts."""
 
-    def __init__(
-        self, spec: Process, functions: dict[str, Callable[..., Any]], store: Store, decode_key: Callable[[bytes], Any]
-    ) -> None:
+    def __init__(self, spec: Process, functions: dict[str, Callable[..., Any]], store: Store, keys: Keys) -> None:
         self.on_message: Callable[..., Any] = functions["on_message"]
         self.on_timer: Callable[..., Any] = functions.get("on_timer", _no_timer)
         self._has_timers = "on_timer" in functions
         self.init = functions.get("init")
         self.calls = ["on_message", "on_timer", *(["init"] if self.init is not None else [])]
         self.store = store
-        self.decode_key = decode_key
+        self.keys = keys
         self._context: ProcessContext[Any, Any] = ProcessContext(self)
-        self._changed: dict[bytes, Any] = {}
-        """States that are newer than the store's, by encoded key; None where one was removed."""
-        self._clean: dict[bytes, Any] = {}
+        self._changed: dict[Key, Any] = {}
+        """States that are newer than the store's, by key; None where one was removed."""
+        self._clean: dict[Key, Any] = {}
         """States as the store has them, of keys that have not changed since."""
         self._due = self._first_due()
         self._ending = False
-        self._set_at_end: Counter[bytes] = Counter()
+        self._set_at_end: Counter[Key] = Counter()
 
     @property
     def unwritten(self) -> int:
@@ -132,7 +130,7 @@ class ProcessOperator:
         changed: dict[Any, Any] = self._changed
         clean: dict[Any, Any] = self._clean
         context: Any = self._context
-        on_message, decode = self.on_message, self.decode_key
+        on_message, decode = self.on_message, self.keys.decode
         values: list[Any] = []
         ends: list[int] = []
         place: Any
@@ -142,7 +140,7 @@ class ProcessOperator:
                 state = clean.get(place)
                 if state is None:
                     state = self._read(place)
-            context.key = decode(place)
+            context.key = decode(place) if type(place) is bytes else place
             context._place, context.timestamp, context.state = place, timestamp, state
             emitted = on_message(value, context)
             left = context.state
@@ -170,10 +168,10 @@ class ProcessOperator:
         self._due = self._first_due()
         return out if out.values else None
 
-    def _call_timer(self, at_ms: int, place: bytes, out: Batch) -> None:
+    def _call_timer(self, at_ms: int, place: Key, out: Batch) -> None:
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None
         context, state = self._context, self._read(place)
-        context.key = self.decode_key(place)
+        context.key = self.keys.decode(place)
         context._place, context.timestamp, context.state = place, at_ms, state
         emitted = self.on_timer(at_ms, context)
         left = context.state
@@ -199,10 +197,10 @@ class ProcessOperator:
 
     def write_back(self) -> None:
         """Put the states that have changed into the store."""
-        changed, clean = self._changed, self._clean
-        self.store.update({STATE + place: state for place, state in changed.items() if state is not None})
+        changed, clean, encode = self._changed, self._clean, self.keys.encode
+        self.store.update({STATE + encode(place): state for place, state in changed.items() if state is not None})
         for place in [place for place, state in changed.items() if state is None]:
-            self.store.delete(STATE + place)
+            self.store.delete(STATE + encode(place))
         clean.update({place: state for place, state in changed.items() if type(state) in KEPT})
         changed.clear()
 
@@ -212,16 +210,16 @@ class ProcessOperator:
         self._clean.clear()
         self._due = self._first_due()
 
-    def _read(self, place: bytes) -> Any:
+    def _read(self, place: Key) -> Any:
         """Return the state of a key, or what `init` makes."""
         state = self._changed.get(place, self._clean.get(place))
         if state is None and place not in self._changed:
-            state = self.store.get(STATE + place)
+            state = self.store.get(STATE + self.keys.encode(place))
             if type(state) in KEPT:
                 self._clean[place] = state
         return self.init() if state is None and self.init is not None else state
 
-    def set_timer(self, key: bytes, at_ms: int) -> None:
+    def set_timer(self, key: Key, at_ms: int) -> None:
         """Remember a timer of `key`; raises ValueError where there is nothing to call then, or no end of it."""
         if not self._has_timers:
             _no_timer(at_ms, None)
@@ -235,18 +233,18 @@ class ProcessOperator:
         self.store.put(self.timer_place(key, at_ms), True)
         self._due = min(self._due, at_ms)
 
-    def timer_place(self, key: bytes, at_ms: int) -> bytes:
+    def timer_place(self, key: Key, at_ms: int) -> bytes:
         """Return where in the store a timer is: timers sort by time, then by key."""
-        return TIMER + (at_ms + SHIFT).to_bytes(8, "big") + key
+        return TIMER + (at_ms + SHIFT).to_bytes(8, "big") + self.keys.encode(key)
 
-    def _pop_due(self, watermark: int) -> Iterator[tuple[int, bytes]]:
+    def _pop_due(self, watermark: int) -> Iterator[tuple[int, Any]]:
         while (first := next(self.store.range(TIMER), None)) is not None:
             place = first[0]
             at_ms = int.from_bytes(place[1:9], "big") - SHIFT
             if at_ms > watermark:
                 break
             self.store.delete(place)
-            yield at_ms, place[9:]
+            yield at_ms, self.keys.load([place[9:]])[0]
 
     def _first_due(self) -> int:
         first = next(self.store.range(TIMER), None)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from operators.base import MAX_TIMESTAMP, Batch, Spec, Store
+from operators.base import MAX_TIMESTAMP, Batch, Keys, Spec, Store
 from operators.io import Table
 
 ABSENT = object()
@@ -68,19 +68,20 @@ class TableJoin(Spec):
 class TableContents:
     """The newest row of each key of a table, over a store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, keys: Keys) -> None:
         self.store = store
+        self.keys = keys
 
     def process(self, batch: Batch) -> Batch | None:
         """Take updates in; a row without a value removes its key."""
-        put, delete = self.store.put, self.store.delete
+        put, delete, encode = self.store.put, self.store.delete, self.keys.encode
         for key, value in zip(batch.keys or (), batch.values, strict=True):
             if key is None:
                 raise ValueError("a record of a table has no key; give the table key=, or key the stream")
             if value is None:
-                delete(key)
+                delete(encode(key))
             else:
-                put(key, value)
+                put(encode(key), value)
         return None
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:

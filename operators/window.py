@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from operators.aggregations import Aggregation
-from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Spec, Store, callable_unopened, shape_of
+from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Spec, Store, callable_unopened, shape_of
 from operators.policies import DeadLetter
 from operators.window_types import WindowType
 
@@ -101,11 +101,6 @@ class Groups:
         self._met.append(met)
         return met
 
-    def encode_keys(self, encode: Callable[[Any], bytes]) -> None:
-        """Replace the keys by their bytes."""
-        for start, group in self.by_start.items():
-            self.by_start[start] = dict(zip(map(encode, group), group.values(), strict=True))
-
     def __len__(self) -> int:
         """How many values there are."""
         size: Callable[[Any], int] = sum if self.numbers else lambda groups: sum(map(len, groups))
@@ -125,15 +120,15 @@ class WindowOperator:
         self,
         spec: Window,
         store: Store,
-        decode_key: Callable[[bytes], Any],
+        keys: Keys,
         aggregation: Aggregation[Any, Any] | None = None,
     ) -> None:
         self.windows = spec.windows
         self.aggregation = aggregation or spec.aggregation
         self.store = store
-        self.decode_key = decode_key
+        self.keys = keys
         self.late: Batch | None = None
-        self._changed: dict[int, dict[bytes, Any]] = {}
+        self._changed: dict[int, dict[Key, Any]] = {}
         """Accumulators by window start and key."""
         self._stored: set[int] = set()
         """The ends of windows that have something in the store."""
@@ -169,7 +164,7 @@ class WindowOperator:
         return None
 
     def add(self, groups: Groups) -> None:
-        """Fold in what was grouped by encoded keys."""
+        """Fold in what was grouped by key."""
         for start, group in groups.by_start.items():
             self._fold(start, group, groups.numbers)
         if self.unwritten > MOST_HELD:
@@ -181,7 +176,7 @@ class WindowOperator:
             return None
         panes = Batch([], keys=[], timestamps=[], stamps=[])
         assert panes.keys is not None and panes.timestamps is not None
-        finish, decode = self.aggregation.finish, self.decode_key
+        finish, decode = self.aggregation.finish, self.keys.decode
         while self._open and self._open[0] <= watermark and (most is None or len(panes) < most):
             end = self._open[0]
             start, keys, accumulators = self._take(end, None if most is None else most - len(panes))
@@ -208,10 +203,11 @@ class WindowOperator:
             self._write_window(start)
 
     def _write_window(self, start: int) -> None:
-        put, end, accumulators = self.store.put, self.windows.end(start), self._changed.pop(start)
+        put, encode = self.store.put, self.keys.encode
+        end, accumulators = self.windows.end(start), self._changed.pop(start)
         prefix = _prefix(end)
         for key, accumulator in accumulators.items():
-            put(prefix + key, (start, accumulator))
+            put(prefix + encode(key), (start, accumulator))
         if accumulators:
             self._stored.add(end)
 
@@ -226,7 +222,7 @@ class WindowOperator:
             place = _prefix(end + 1)
         self._stored = set(self._open)
 
-    def _fold(self, start: int, group: dict[bytes, Any], numbers: bool) -> None:
+    def _fold(self, start: int, group: dict[Key, Any], numbers: bool) -> None:
         """Fold in what falls in one window."""
         end = self.windows.end(start)
         accumulators = self._changed.get(start)
@@ -242,24 +238,24 @@ class WindowOperator:
         for key, values in group.items():
             held = accumulators.get(key, accumulators)
             if held is accumulators:
-                found = self.store.get(_prefix(end) + key) if stored else None
+                found = self.store.get(_prefix(end) + self.keys.encode(key)) if stored else None
                 held = init() if found is None else found[1]
             accumulators[key] = add(held, values)
 
-    def _take(self, end: int, most: int | None) -> tuple[int, list[bytes], dict[bytes, Any]]:
+    def _take(self, end: int, most: int | None) -> tuple[int, list[Key], dict[Key, Any]]:
         """Remove a window, or the first `most` of its keys; return its start, its keys in order and accumulators."""
         if end in self._stored:
             return self._take_stored(end, most)
         start = next(each for each in self._changed if self.windows.end(each) == end)
         accumulators = self._changed.pop(start)
-        keys = sorted(accumulators)
+        keys = sorted(accumulators, key=self.keys.encode)
         if most is None or len(keys) <= most:
             heapq.heappop(self._open)
         else:
             self._changed[start] = {key: accumulators[key] for key in keys[most:]}
         return start, keys[:most], accumulators
 
-    def _take_stored(self, end: int, most: int | None) -> tuple[int, list[bytes], dict[bytes, Any]]:
+    def _take_stored(self, end: int, most: int | None) -> tuple[int, list[Any], dict[Any, Any]]:
         """Remove no more than is asked for, so that a large window can fire over several commits."""
         for start in [each for each in self._changed if self.windows.end(each) == end]:
             self._write_window(start)
@@ -269,8 +265,8 @@ class WindowOperator:
             self._stored.discard(end)
         for place, _ in found[:most]:
             self.store.delete(place)
-        accumulators = {place[8:]: accumulator for place, (_, accumulator) in found[:most]}
-        return found[0][1][0], list(accumulators), accumulators
+        keys = self.keys.load([place[8:] for place, _ in found[:most]])
+        return found[0][1][0], keys, {key: held for key, (_, (_, held)) in zip(keys, found, strict=False)}
 
 
 def _prefix(end: int) -> bytes:

@@ -11,7 +11,7 @@ from threading import RLock
 from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
-from operators.base import Batch, Operator, Serde, Spec, Store
+from operators.base import Batch, Key, Operator, Serde, Spec, Store
 from operators.io import Input, Output, SendTo, Sink, Table
 from operators.partition_by import ByFunction, PartitionBy, hash_
 from operators.policies import DeadLetter
@@ -45,10 +45,11 @@ from runtime.folding import FoldingSegment
 from runtime.functions import Around, Functions
 from runtime.guard import Guard
 from runtime.inputs import Decoding, Reader
+from runtime.keys import KeySerde
 from runtime.lane import Lane
 from runtime.outputs import Destination, Outputs
 from runtime.pace import Pace
-from runtime.serdes import Natural, Tagged, remembering
+from runtime.serdes import Natural, Tagged
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
 from runtime.stores.shared import SharedStore
@@ -88,7 +89,7 @@ class Assembly:
         found = {}
         for id, spec in self.graph.specs.items():
             if isinstance(spec, Table) and spec.broadcast:
-                contents = TableContents(MemoryStore(id))
+                contents = TableContents(MemoryStore(id), KeySerde(spec.key or Tagged()))
                 readers = [
                     self.reader(spec, stream, partition, Checkpoint(0), functions)
                     for stream in self.bindings.streams_of(spec)
@@ -178,7 +179,7 @@ class _TaskBuilder:
     def _lane(self, stage: StagePlan) -> Lane:
         ids = stage.operators
         operators = {
-            id: operator_of(spec, self.functions.by_operator[id], self._store(id, spec), self._decode_key(id))
+            id: operator_of(spec, self.functions.by_operator[id], self._store(id, spec), self._keys(id))
             for id in ids
             if (spec := self.graph.specs[id]).stateful and not isinstance(spec, TaskSpec | AsyncFlatMap)
         }
@@ -271,7 +272,7 @@ class _TaskBuilder:
             self.assembly.bindings.origin(stream, self.number),
             Decoding(
                 value=spec.value or Tagged(),
-                key=None,
+                key=self.graph.key_serde(id) or Tagged(),
                 trusted=True,
                 tombstones=True,
                 located=self.assembly.locates(self.graph.below(id)),
@@ -289,7 +290,7 @@ class _TaskBuilder:
             to = self.assembly.destination(spec.output)
             if to.key is None and self.graph.key_serde(self.graph.parents(id)[0]) is None:
                 to = replace(to, key=Natural())
-            return SendToExit(self.outputs, to, self._decode_key(id))
+            return SendToExit(self.outputs, to, self._keys(id))
         if isinstance(spec, Sink):
             return SinkExit(named["sink"]) if named else NowhereExit()
         if spec.repartitions:
@@ -297,7 +298,7 @@ class _TaskBuilder:
             return (
                 PartitionByExit(self.outputs, to, named["key"])
                 if isinstance(spec, PartitionBy)
-                else BroadcastExit(self.outputs, to)
+                else BroadcastExit(self.outputs, to, self._keys(id))
             )
         if isinstance(spec, TaskSpec):
             return self._task_exit(id, spec)
@@ -308,7 +309,7 @@ class _TaskBuilder:
     def _awaited(self, id: str, spec: AsyncFlatMap) -> Exit:
         named = self.functions.by_operator[id]
         if spec.stateful:
-            return StatefulCalls(named, self._store(id, spec), self._decode_key(id), Tagged())
+            return StatefulCalls(named, self._store(id, spec), self._keys(id), Tagged())
         return AwaitedExit(named["async_flat_map"])
 
     def _intermediate(self, id: str, spec: Any) -> Destination:
@@ -329,7 +330,7 @@ class _TaskBuilder:
             self.functions.by_operator[id],
             spec.form,
             lambda: TaskContext(self.number, store, Tagged()),
-            self._decode_key(id),
+            self._keys(id),
             self.assembly.request,
             lambda: (
                 (self.task.current.origin.stream, self.task.current.origin.partition) if self.task.current else ("", 0)
@@ -346,7 +347,7 @@ class _TaskBuilder:
     def _add_table(self, id: str, spec: Table) -> None:
         stream = spec.stream
         if self.number < self.assembly.bindings.partitions(stream):
-            contents = TableContents(self._store(id, spec, spec.value))
+            contents = TableContents(self._store(id, spec, spec.value), KeySerde(spec.key or Tagged()))
             reader = self.assembly.reader(spec, stream, self.number, self.checkpoint, self.functions)
             guard = _table_guard(self.assembly, id, contents.store, self.outputs)
             self.task.tables[stream] = (reader, contents, guard)
@@ -363,20 +364,21 @@ class _TaskBuilder:
         assert isinstance(spec, TableJoin)
         contents = self.tables[spec.table.op_id or ""]
         key = spec.table.key if spec.table.key is not None else Tagged()
-        get, encode = contents.store.get, key.encode
+        get, encode, encode_held = contents.store.get, key.encode, self._keys(id).encode
 
         def lookup(on: Any) -> Any:
             return None if on is None else get(encode(on))
 
-        def lookup_key(key: bytes | None) -> Any:
+        def lookup_key(key: Key | None) -> Any:
             if key is None:
                 raise ValueError("a record has no key, and this join needs one; partition_by(...) first")
-            return get(key)
+            return get(encode_held(key))
 
         return {**self.functions.by_operator[id], "lookup": lookup, "lookup_key": lookup_key}
 
     def _late(self, id: str, spec: Spec) -> Callable[[Batch], None]:
         letter = spec.late if isinstance(spec, Window) else None
+        keys = self._keys(id)
 
         def on_late(late: Batch) -> None:
             lane = next(lane for lane in self.task.lanes if id in lane.chain.stage.operators)
@@ -384,7 +386,7 @@ class _TaskBuilder:
             if isinstance(letter, DeadLetter):
                 for row, value in enumerate(late.values):
                     headers = {**_whence(late, row), "operator": id.encode(), "error": b"late"}
-                    one = Batch([Tagged().encode(value)], late.keys and [late.keys[row]])
+                    one = Batch([Tagged().encode(value)], late.keys and keys.encode_all([late.keys[row]]))
                     self.outputs.dead_letter(letter.stream, one, headers)
 
         return on_late
@@ -406,10 +408,10 @@ class _TaskBuilder:
         store: Store = self._store(id, spec)
         return SharedStore(store, self.alone) if self.assembly.plan.options.threads and spec.asynchronous else store
 
-    def _decode_key(self, id: str) -> Callable[[bytes], Any]:
+    def _keys(self, id: str) -> KeySerde:
         parent = self.graph.streams_into(id)
         serde = self.graph.key_serde(parent[0]) if parent else None
-        return remembering((serde or Tagged()).decode)
+        return KeySerde(serde or Tagged())
 
     def _takes(self, id: str) -> bool:
         spec = self.graph.specs[id]

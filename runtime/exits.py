@@ -15,25 +15,24 @@ from operators.partition_by import ByFunction
 from operators.process import ProcessOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.window import Groups, WindowOperator
+from runtime.keys import KeySerde
 from runtime.outputs import Destination, Outputs
-from runtime.serdes import KeyColumn, Natural, encode_all, remembering
-
-DecodeKey = Callable[[bytes], Any]
+from runtime.serdes import Natural, encode_all, remembering
 
 
 class SendToExit:
     """Writes rows, whose values are encoded, to an output."""
 
-    def __init__(self, outputs: Outputs, to: Destination, decode_key: DecodeKey) -> None:
+    def __init__(self, outputs: Outputs, to: Destination, keys: KeySerde) -> None:
         self._outputs = outputs
         self._to = to
-        key = to.key
-        self._rekey = remembering(lambda data: key.encode(decode_key(data))) if key is not None else None
+        key = to.key or keys.serde
+        self._key_as_written = remembering(lambda held: key.encode(keys.decode(held)))
 
     def take(self, batch: Batch) -> None:
         """Write, with keys as the output has them."""
-        if batch.keys is not None and self._rekey is not None:
-            batch.keys = list(map(self._rekey, batch.keys))
+        if batch.keys is not None:
+            batch.keys = list(map(self._key_as_written, batch.keys))
         self._outputs.place(self._to, Batch(batch.values, batch.keys, batch.timestamps, batch.stamps))
 
 
@@ -46,7 +45,8 @@ class PartitionByExit:
         self.key_of = key_of
         self.calls = ["key_of", "by"] if isinstance(to.by, ByFunction) else ["key_of"]
         assert to.key is not None
-        self._encode_keys = KeyColumn(to.key).encode
+        self._keys = KeySerde(to.key)
+        self._encode = remembering(self._keys.encode)
 
     @property
     def by(self) -> Callable[[Any, int], int]:
@@ -62,20 +62,23 @@ class PartitionByExit:
         """Write."""
         to = self._to
         keys = list(map(self.key_of, batch.values))
-        encoded = Batch(encode_all(to.value, batch.values), self._encode_keys(keys), batch.timestamps, batch.stamps)
+        as_bytes = list(map(self._encode, self._keys.hold(keys)))
+        encoded = Batch(encode_all(to.value, batch.values), as_bytes, batch.timestamps, batch.stamps)
         self._outputs.route(to, encoded, keys)
 
 
 class BroadcastExit:
     """Writes rows to every partition of an intermediate stream."""
 
-    def __init__(self, outputs: Outputs, to: Destination) -> None:
+    def __init__(self, outputs: Outputs, to: Destination, keys: KeySerde) -> None:
         self._outputs = outputs
         self._to = to
+        self._keys = keys
 
     def take(self, batch: Batch) -> None:
         """Write."""
-        encoded = Batch(encode_all(self._to.value, batch.values), batch.keys, batch.timestamps, batch.stamps)
+        keys = batch.keys and self._keys.encode_all(batch.keys)
+        encoded = Batch(encode_all(self._to.value, batch.values), keys, batch.timestamps, batch.stamps)
         for partition in range(self._to.partitions):
             self._outputs.append((self._to.stream, partition), encoded)
 
@@ -183,7 +186,7 @@ class TaskExit:
         functions: dict[str, Callable[..., Any]],
         form: str,
         context: Callable[[], TaskContext],
-        decode_key: DecodeKey,
+        keys: KeySerde,
         request: Callable[[Effects], None],
         source: Callable[[], tuple[str, int]],
     ) -> None:
@@ -194,7 +197,7 @@ class TaskExit:
         self.window = functions.get("window")
         self._form = form
         self._context = context
-        self._decode_key = decode_key
+        self._keys = keys
         self._request = request
         self._source = source
 
@@ -221,9 +224,9 @@ class TaskExit:
         """Return rows as the messages that a task sees."""
         none = [None] * len(batch)
         columns = zip(batch.keys or none, batch.values, batch.timestamps or none, batch.offsets or none, strict=True)
-        decode = self._decode_key
+        decode = self._keys.decode
         return [
-            Envelope(None if key is None else decode(key), value, timestamp, stream, partition, offset or 0)
+            Envelope(decode(key), value, timestamp, stream, partition, offset or 0)
             for key, value, timestamp, offset in columns
         ]
 
@@ -258,8 +261,8 @@ class TaskExit:
             self._request(effects)
 
 
-def operator_of(spec: Any, functions: dict[str, Any], store: Any, decode_key: DecodeKey) -> Operator:
+def operator_of(spec: Any, functions: dict[str, Any], store: Any, keys: KeySerde) -> Operator:
     """Build the state machine of a stateful spec."""
     if spec.kind == "window":
-        return WindowOperator(spec, store, decode_key, functions["aggregation"])
-    return ProcessOperator(spec, functions, store, decode_key)
+        return WindowOperator(spec, store, keys, functions["aggregation"])
+    return ProcessOperator(spec, functions, store, keys)

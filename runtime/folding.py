@@ -10,11 +10,11 @@ from operators.io import Input
 from operators.window import Groups, Window
 from planner.fuse import compile_source
 from planner.plan import SegmentPlan
-from runtime.serdes import KeyColumn
+from runtime.keys import KeySerde
 
 
 class Folded(NamedTuple):
-    """What a batch came to: per exit its groups by encoded key and its late rows, and the watermark after it."""
+    """What a batch came to: per exit its groups by key and its late rows, and the watermark after it."""
 
     number: int
     exits: list[tuple[str, Groups, Batch]]
@@ -34,7 +34,7 @@ class FoldingSegment:
         self._disorder_ms = source.max_disorder_ms
         self._windows = {exit.id: spec for exit in plan.exits if isinstance(spec := specs[exit.id], Window)}
 
-    def run(self, batch: Batch, keys: KeyColumn, watermark: int) -> Folded | None:
+    def run(self, batch: Batch, keys: KeySerde, watermark: int) -> Folded | None:
         """Read keys and times off the values and group them; None where anything is not as in most batches."""
         kind, disorder_ms = keys.kind, self._disorder_ms
         if kind is None:
@@ -48,7 +48,8 @@ class FoldingSegment:
             if highest > LATEST_MS:
                 return None
             for each in groups.values():
-                each.encode_keys(keys.encode_one)
+                for group in each.by_start.values():
+                    keys.hold([*group])
             late_rows = [_late_rows(rows, keys, batch) for rows in lates]
         except Exception:  # the ordinary way tells what it is, and of which row
             return None
@@ -56,13 +57,13 @@ class FoldingSegment:
         return Folded(len(batch), exits, highest - disorder_ms, counted)
 
 
-def _late_rows(rows: Sequence[tuple[Any, Any, int, int, int]], keys: KeyColumn, batch: Batch) -> Batch:
+def _late_rows(rows: Sequence[tuple[Any, Any, int, int, int]], keys: KeySerde, batch: Batch) -> Batch:
     if not rows:
         return Batch([])
-    values, raw_keys, timestamps, stamps, places = map(list, zip(*rows, strict=True))
+    values, read_keys, timestamps, stamps, places = map(list, zip(*rows, strict=True))
     return Batch(
         values,
-        keys=list(map(keys.encode_one, raw_keys)),
+        keys=keys.hold(read_keys),
         timestamps=timestamps,
         stamps=stamps,
         offsets=batch.offsets and [batch.offsets[place] for place in places],

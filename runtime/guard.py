@@ -17,6 +17,7 @@ from runtime.chain import Chain
 from runtime.clock import Clock
 from runtime.errors import OperatorFailure
 from runtime.failures import Failure, Whence, tell
+from runtime.keys import KeySerde
 from runtime.outputs import Outputs
 from runtime.serdes import Tagged
 
@@ -33,10 +34,14 @@ class Emitted:
     """What an operator emitted, encoded only where a dead letter needs it."""
 
     batch: Batch
+    graph: Graph
+    operator: str
 
     def row(self, index: int) -> Batch:
         """Return the one at `index`, as bytes."""
-        return Batch([Tagged().encode(self.batch.values[index])], keys=self.batch.keys and [self.batch.keys[index]])
+        keys = KeySerde(self.graph.key_serde(self.operator) or Tagged())
+        row = self.batch.row(index)
+        return Batch([Tagged().encode(row.values[0])], keys=row.keys and keys.encode_all(row.keys))
 
 
 FEWER = 200
@@ -146,7 +151,7 @@ class Guard:
             self.must_be_lenient(failure, lambda _: Whence(id))
         failure = self.insist(partial(work, 1))
         if failure is not None:
-            self.settle(failure, Emitted(self.chain.operators[id].drop_due()).row(0), Whence(id))
+            self.settle(failure, Emitted(self.chain.operators[id].drop_due(), self.graph, id).row(0), Whence(id))
         return fired[0] if fired else None
 
     def one(self, work: Callable[[], None], raw: Batch, where: Whence) -> bool:

@@ -13,7 +13,7 @@ from runtime.errors import SerdeError
 from runtime.failures import Whence
 from runtime.folding import Folded, FoldingSegment
 from runtime.in_flight import Entry, InFlight
-from runtime.serdes import Bytes, KeyColumn, String
+from runtime.keys import KeySerde
 from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends, is_another
 
 
@@ -106,7 +106,7 @@ class Reader:
         self.later = later
         self._decoding = decoding
         self._folding = folding
-        self._keys = KeyColumn(decoding.key) if decoding.key is not None else None
+        self._keys = KeySerde(decoding.key) if decoding.key is not None else None
         self._source = SourceWatermark(disorder_ms, position.watermark if position else MIN_TIMESTAMP)
         self._producers = ProducerWatermarks(producers, position.producers if position else {}) if producers else None
         self._before = self._mark
@@ -244,6 +244,8 @@ class Reader:
         """Read keys and times into columns, and return what was taken with these."""
         if not self._decoding.trusted:
             taken = _after(_after(taken, "key", self._read_keys), "timestamp", self._read_times)
+        elif self._keys is not None and taken.batch.keys is not None:
+            taken.batch.keys = self._keys.load(taken.batch.keys)
         batch, watermark = taken.batch, self._source.value
         if batch.timestamps is not None and self._producers is None and self._decoding.stamped:
             batch.stamps = self._source.stamp(batch.timestamps)
@@ -272,17 +274,15 @@ class Reader:
         return errors
 
     def _read_keys(self, batch: Batch) -> dict[int, Exception]:
-        key, key_of, keys = self._decoding.key, self._decoding.key_of, self._keys
-        if key_of is not None and keys is not None:
-            batch.keys, errors = _column(lambda values: keys.encode([key_of(value) for value in values]), batch.values)
-            return errors
-        if key is None or batch.keys is None:
+        key_of, keys = self._decoding.key_of, self._keys
+        if keys is None or (key_of is None and batch.keys is None):
             batch.keys = None
             return {}
-        decode = key.decode
-        if type(key) is Bytes or (type(key) is String and _is_ascii(batch.keys)):
-            return {}
-        return _column(lambda keys: [None if one is None else decode(one) for one in keys], batch.keys)[1]
+        if key_of is not None:
+            batch.keys, errors = _column(lambda values: keys.hold([key_of(value) for value in values]), batch.values)
+        else:
+            batch.keys, errors = _column(keys.load, batch.keys or [])
+        return errors
 
     def _read_times(self, batch: Batch) -> dict[int, Exception]:
         timestamp_of = self._decoding.timestamp_of
@@ -303,10 +303,6 @@ def _after(taken: Taken, part: str, step: Callable[[Batch], dict[int, Exception]
     malformed = [*taken.malformed, *(Malformed(taken.raw.row(row), error, part) for row, error in errors.items())]
     readable = [row for row in range(len(taken.batch)) if row not in errors]
     return replace(taken, batch=taken.batch.take(readable), raw=taken.raw.take(readable), malformed=malformed)
-
-
-def _is_ascii(keys: list[Any]) -> bool:
-    return None not in keys and all(map(bytes.isascii, keys))
 
 
 def _column(make: Callable[[list[Any]], list[Any]], values: list[Any]) -> tuple[list[Any], dict[int, Exception]]:

@@ -55,7 +55,7 @@ class Outputs:
     def route(self, to: Destination, encoded: Batch, keys: list[Any]) -> None:
         """Append encoded rows to the partitions of their keys, given decoded as well for the user's partitioners."""
         count = to.partitions
-        if encoded.keys is None:
+        if encoded.keys is None or (count == 1 and to.by is hash_):
             self.append((to.stream, self.task % count), encoded)
             return
         rows: list[list[int]] = [[] for _ in range(count)]

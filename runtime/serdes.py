@@ -165,7 +165,7 @@ class Tagged:
     def encode(self, value: Any) -> bytes:
         """Return the bytes of `value`; raises SerdeError for a type that needs a declared serde."""
         try:
-            return self._encode(value, piecemeal=False)
+            return PLAIN + _pack(value) if type(value) in SCALARS else self._encode(value, piecemeal=False)
         except OverflowError:  # an int of more than 64 bits somewhere inside
             return self._encode(value, piecemeal=True)
 
@@ -231,38 +231,10 @@ def serde_of(declared: Any) -> Serde:
     return Json(declared)
 
 
-class KeyColumn:
-    """Encodes columns of keys, most of which it has seen before.
+def remembering(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that remembers its results, where nobody can change these; None stays None.
 
-    Only keys of exactly one type, int or str, are remembered: 1, 1.0 and True are equal to Python, and not as bytes.
-
-    >>> KeyColumn(Tagged()).encode(["AA", None, "AA"]) == encode_all(Tagged(), ["AA", None, "AA"])
-    True
-    """
-
-    def __init__(self, serde: Serde) -> None:
-        self._serde = serde
-        self._known: dict[Any, _Remembered] = {kind: _Remembered(serde.encode) for kind in (int, str)}
-        self.kind: type | None = None
-        """The one type that all keys of the newest column have, if it is one whose keys are remembered."""
-
-    @property
-    def encode_one(self) -> Callable[[Any], bytes]:
-        """What encodes one key that has the type `kind`."""
-        return self._known[self.kind].__getitem__
-
-    def encode(self, keys: list[Any]) -> list[bytes | None]:
-        """Return the bytes of each key; None stays None."""
-        kinds = set(map(type, keys))
-        kind = next(iter(kinds)) if len(kinds) == 1 else None
-        self.kind = kind if kind in self._known else None
-        if self.kind is None:
-            return encode_all(self._serde, keys)
-        return list(map(self._known[kind].__getitem__, keys))
-
-
-def remembering(function: Callable[[bytes], Any]) -> Callable[[Any], Any]:
-    """Return a function of encoded keys that remembers its results, where nobody can change these; None stays None.
+    Its arguments are bytes, or ints and strings: never two that Python takes for equal, as it does 1 and True.
 
     >>> decode = remembering(Tagged().decode)
     >>> decode(Tagged().encode("AA")), decode(None)

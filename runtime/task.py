@@ -248,7 +248,9 @@ class Task:
                 if fired is not None and lane.units is not None and lane.chain.awaits_below(id):
                     self._admit_emitted(lane, id, fired, ())
                 elif fired is not None:
-                    lane.guard.each(_running(lane.chain, id), fired, Emitted(fired), _emitted_by(id))
+                    lane.guard.each(
+                        _running(lane.chain, id), fired, Emitted(fired, lane.chain.graph, id), _emitted_by(id)
+                    )
                 lane.firing_pace.took(number, self._clock.elapsed_ms() - began)
                 while self.in_flight:
                     yield
@@ -296,7 +298,7 @@ class Task:
                 entry.hold(len(stops))
             return repeat(entries, len(stops))
 
-        self._enter(lane, id, emitted, Emitted(emitted), id, track)
+        self._enter(lane, id, emitted, Emitted(emitted, lane.chain.graph, id), id, track)
 
     def _enter(self, lane: Lane, entry: str, batch: Batch, raw: Rows, reader: Reader | str, track: Track) -> None:
         assert lane.units is not None

@@ -15,7 +15,7 @@ from operators.sites import here
 from planner.errors import refuse
 from runtime.control import to_ms
 from runtime.errors import SamzaError
-from runtime.serdes import KeyColumn, Natural, encode_all
+from runtime.serdes import Natural, encode_all
 from runtime.systems.base import END, Append, StreamConfig, contradicted
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_recovery import DATA_FILE
@@ -96,7 +96,7 @@ def produce(
         raise SamzaError(f"{site}: a value can't be written to {stream!r} as {serde}: {error}") from error
     batch = Batch(
         encoded,
-        None if key is None else KeyColumn(Natural()).encode(list(map(key, found))),
+        None if key is None else encode_all(Natural(), list(map(key, found))),
         None if timestamp is None else to_ms(list(map(timestamp, found))),
     )
     with closing(LogEnvironment(data)) as log:

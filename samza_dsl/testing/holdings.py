@@ -13,6 +13,7 @@ from operators.process import Process, ProcessOperator
 from operators.task import Task
 from operators.window import Pane, Window, WindowOperator
 from planner.graph import Graph
+from runtime.keys import KeySerde
 from runtime.serdes import Tagged
 from runtime.stores.memory import MemoryStore
 from runtime.systems.base import Environment
@@ -56,7 +57,7 @@ class Holdings:
             raise self._has_no(operator, "windows", (Window,))
         panes: list[Pane[Any, Any]] = []
         for store in self._copies(operator):
-            fired = WindowOperator(spec, store, self._key_of(operator).decode).on_watermark(MAX_TIMESTAMP)
+            fired = WindowOperator(spec, store, KeySerde(self._key_of(operator))).on_watermark(MAX_TIMESTAMP)
             panes += fired.values if fired is not None else []
         return sorted(panes, key=lambda pane: (pane.end, pane.start))
 
@@ -65,13 +66,13 @@ class Holdings:
         spec = self._graph.specs.get(operator)
         if not isinstance(spec, Process):
             raise self._has_no(operator, "timers", (Process,))
-        decode = self._key_of(operator).decode
+        keys = KeySerde(self._key_of(operator))
         timers: list[tuple[int, Any]] = []
         for store in self._copies(operator):
-            process = ProcessOperator(spec, {"on_message": _ignore, "on_timer": _ignore}, store, decode)
+            process = ProcessOperator(spec, {"on_message": _ignore, "on_timer": _ignore}, store, keys)
             while process.next_due() <= MAX_TIMESTAMP:
                 due = process.drop_due()
-                timers += [(at_ms, decode(key or b"")) for at_ms, key in zip(due.values, due.keys or (), strict=True)]
+                timers += [(at_ms, keys.decode(key)) for at_ms, key in zip(due.values, due.keys or (), strict=True)]
         return sorted(timers, key=lambda timer: timer[0])
 
     def _copies(self, operator: str) -> Iterator[MemoryStore]:

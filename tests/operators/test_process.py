@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from operators.base import MAX_TIMESTAMP, Batch
 from operators.process import Process, ProcessOperator
 from runtime.errors import OperatorFailure
+from runtime.keys import KeySerde
+from runtime.serdes import String
 from runtime.stores.memory import MemoryStore
 from samza_dsl import App, testing
 
@@ -39,7 +41,7 @@ def driven(events):
     spec = Process(on_message=on_message, on_timer=on_timer)
 
     def build():
-        return ProcessOperator(spec, {"on_message": on_message, "on_timer": on_timer}, store, bytes.decode)
+        return ProcessOperator(spec, {"on_message": on_message, "on_timer": on_timer}, store, KeySerde(String()))
 
     process, out = build(), []
     for what, at in [*events, ("watermark", MAX_TIMESTAMP)]:
@@ -51,9 +53,9 @@ def driven(events):
             emitted = process.on_watermark(at)
             assert process.next_due() > at
         else:
-            emitted = process.process(Batch([at], [what.encode()], [at], [at]))
+            emitted = process.process(Batch([at], [what], [at], [at]))
         if emitted is not None:
-            assert [key.decode() for key in emitted.keys] == [key for key, _ in emitted.values]
+            assert emitted.keys == [key for key, _ in emitted.values]
             out += emitted.values
     return out
 
@@ -104,7 +106,7 @@ def test_states_are_the_references_through_commits_restarts_and_failures(steps, 
 
     def build():
         functions = {"on_message": on_message} | ({"init": init} if init else {})
-        return ProcessOperator(Process(on_message=on_message, init=init), functions, store, bytes.decode)
+        return ProcessOperator(Process(on_message=on_message, init=init), functions, store, KeySerde(String()))
 
     def emits(messages, states):
         for key, what in messages:
@@ -126,9 +128,9 @@ def test_states_are_the_references_through_commits_restarts_and_failures(steps, 
                 process.write_back()
                 process = build() if what == "restart" else process
             expected = emits(messages, dict(states) if what == "fail" else states)
-            batch = Batch([what for _, what in messages], [k.encode() for k, _ in messages], *[[0] * len(messages)] * 2)
+            batch = Batch([what for _, what in messages], [k for k, _ in messages], *[[0] * len(messages)] * 2)
             out = process.process(batch) or Batch([], [])
-            assert list(zip([key.decode() for key in out.keys], out.values, strict=True)) == list(expected)
+            assert list(zip(out.keys, out.values, strict=True)) == list(expected)
             if what == "fail":
                 store.rollback()
                 process.forget()

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from operators.base import Batch
 from operators.table_join import TableContents
+from runtime.keys import KeySerde
+from runtime.serdes import String
 from runtime.stores.memory import MemoryStore
 from samza_dsl import App, testing
 
@@ -15,7 +17,7 @@ NUMBERS = st.lists(st.integers(0, 6), max_size=20)
 
 @given(UPDATES)
 def test_contents_are_a_dict_in_which_none_deletes(updates):
-    contents = TableContents(MemoryStore())
+    contents = TableContents(MemoryStore(), KeySerde(String()))
     contents.process(Batch([value for _, value in updates], keys=[b"%d" % key for key, _ in updates]))
     rows = {}
     for key, value in updates:
@@ -25,7 +27,7 @@ def test_contents_are_a_dict_in_which_none_deletes(updates):
 
 def test_a_row_without_a_key_is_refused():
     with pytest.raises(ValueError, match="has no key"):
-        TableContents(MemoryStore()).process(Batch([1], keys=[None]))
+        TableContents(MemoryStore(), KeySerde(String())).process(Batch([1], keys=[None]))
 
 
 @pytest.mark.parametrize("how", ["inner", "left"])

@@ -10,17 +10,19 @@ from operators.base import MAX_TIMESTAMP, Batch
 from operators.window import Window, WindowOperator
 from operators.window_types import daily, tumbling
 from runtime.control import SourceWatermark
+from runtime.keys import KeySerde
+from runtime.serdes import String
 from runtime.stores.memory import MemoryStore
 
 SIZE_MS = 10
 DISORDER_MS = 7
-RECORDS = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.integers(-30, 90)), max_size=60)
+RECORDS = st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(-30, 90)), max_size=60)
 CUTS = st.lists(st.sampled_from(["batch", "fire", "fire one", "fire two", "write back", "restart"]), max_size=60)
 
 
 def operator(store, aggregation):
     spec = Window(windows=tumbling(milliseconds=SIZE_MS), aggregation=aggregation)
-    return WindowOperator(spec, store, bytes.decode)
+    return WindowOperator(spec, store, KeySerde(String()))
 
 
 def drive(records, cuts, aggregation):
@@ -70,7 +72,7 @@ def fired(windows, watermark, most=None):
         return []
     assert most is None or len(panes) <= most
     assert panes.timestamps == panes.stamps == [pane.end - 1 for pane in panes.values]
-    assert [key.decode() for key in panes.keys] == [pane.key for pane in panes.values]
+    assert panes.keys == [pane.key for pane in panes.values]
     assert all(pane.end <= watermark for pane in panes.values)
     return panes.values
 
@@ -83,7 +85,7 @@ def expected(records):
         if start + SIZE_MS <= watermark:
             late += 1
         else:
-            windows[start, key.decode()].append(at)
+            windows[start, key].append(at)
         watermark = max(watermark, at - DISORDER_MS)
     return dict(windows), late
 
@@ -130,9 +132,9 @@ def test_what_is_forgotten_was_never_there(kept, forgotten):
 @given(st.lists(st.integers(0, 2_000_000_000_000), min_size=1, max_size=20))
 def test_many_windows_in_one_batch_are_told_apart(timestamps):
     spec = Window(windows=daily("America/New_York"), aggregation=collect())
-    windows = WindowOperator(spec, MemoryStore(), bytes.decode)
+    windows = WindowOperator(spec, MemoryStore(), KeySerde(String()))
     low = [-(2**62)] * len(timestamps)
-    windows.process(Batch(list(timestamps), [b"k"] * len(timestamps), timestamps, low))
+    windows.process(Batch(list(timestamps), ["k"] * len(timestamps), timestamps, low))
     panes = fired(windows, MAX_TIMESTAMP)
     assert sorted(at for pane in panes for at in pane.value) == sorted(timestamps)
     assert all(pane.start <= at < pane.end for pane in panes for at in pane.value)

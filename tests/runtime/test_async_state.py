@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from operators.async_flat_map import KeyedMessage, StatefulCalls
 from runtime.errors import OperatorFailure
+from runtime.keys import KeySerde
 from runtime.serdes import Tagged
 from runtime.stores.memory import MemoryStore
 from samza_dsl import App, Options, dead_letter, fail, retry, skip, testing
@@ -181,7 +182,9 @@ def test_a_context_has_key_time_and_state(store):
 
 
 def test_a_context_without_a_time_says_so():
-    calls = StatefulCalls({"async_flat_map": lambda value, context: context}, MemoryStore(), Tagged().decode, Tagged())
+    calls = StatefulCalls(
+        {"async_flat_map": lambda value, context: context}, MemoryStore(), KeySerde(Tagged()), Tagged()
+    )
     with pytest.raises(ValueError, match=r"no timestamp; give the input timestamp="):
         assert calls.call(KeyedMessage(1, Tagged().encode("k"), None)).timestamp
 

@@ -14,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runtime.errors import SerdeError
-from runtime.serdes import REFUSALS, Bytes, Json, KeyColumn, MessagePack, Natural, String, Tagged, encode_all, serde_of
+from runtime.keys import KeySerde
+from runtime.serdes import REFUSALS, Bytes, Json, MessagePack, Natural, String, Tagged, encode_all, serde_of
 from tests.scale import scale
 
 
@@ -191,7 +192,11 @@ def test_bytes_stay_bytes(data):
 @given(st.lists(st.none() | st.integers() | st.text() | st.booleans()))
 def test_a_column_is_encoded_as_its_values_are_and_nothing_stays_nothing(column):
     expected = [None if value is None else Tagged().encode(value) for value in column]
-    assert encode_all(Tagged(), list(column)) == expected == KeyColumn(Tagged()).encode(list(column))
+    assert (
+        encode_all(Tagged(), list(column))
+        == expected
+        == KeySerde(Tagged()).encode_all(KeySerde(Tagged()).hold(list(column)))
+    )
 
 
 @pytest.mark.parametrize("value", [object(), 1j, math, lambda: 0, Tagged().encode])

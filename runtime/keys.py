@@ -1,0 +1,98 @@
+"""Keys as batches hold them: an int or a str as itself, any other key as its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from operators.base import Key, Serde
+from runtime.serdes import Json, MessagePack, String, Tagged, remembering
+
+LEAST, MOST = -(2**63), 2**63 - 1
+"""The ints that every serde takes."""
+
+
+class KeySerde:
+    r"""Turns keys into what batches hold of them, and that into bytes and keys again.
+
+    Two keys are the same when their bytes are. Held are the key itself, where its type is exactly int or str and its
+    bytes tell just that, and else its bytes: so what is held is equal when the bytes would be, and keys that stay
+    within a stage are never encoded.
+
+    >>> keys = KeySerde(Tagged())
+    >>> keys.hold(["AA", 7, None, True])
+    ['AA', 7, None, b'\x00\xc3']
+    >>> keys.decode(b'\x00\xc3')
+    True
+    """
+
+    def __init__(self, serde: Serde) -> None:
+        self.serde = serde
+        self.kind: type | None = None
+        """The one type that all keys of the newest column have, if such keys are held as themselves."""
+        self._plain = _plain_types(serde)
+        self._load: Callable[[Any], Any] = remembering(self._loaded)
+        self._decode: Callable[[Any], Any] = remembering(serde.decode)
+
+    def hold(self, keys: list[Any]) -> list[Key | None]:
+        """Return what is held of a column of keys; raises what the serde does for one that it can't encode."""
+        kinds = set(map(type, keys))
+        self.kind = None
+        if len(kinds) == 1 and kinds <= self._plain and self._are_encodable(keys):
+            (self.kind,) = kinds
+            return keys
+        return [None if key is None else self._held(key) for key in keys]
+
+    def load(self, column: list[Any]) -> list[Key | None]:
+        """Return what is held of keys that were stored as bytes; raises what the serde does for others' bytes."""
+        if type(self.serde) is String and None not in column:
+            return list(map(bytes.decode, column))
+        return list(map(self._load, column))
+
+    def encode(self, key: Key) -> bytes:
+        """Return the bytes of a key that is held."""
+        return key if type(key) is bytes else self.serde.encode(key)
+
+    def encode_all(self, keys: list[Key | None]) -> list[bytes | None]:
+        """Return the bytes of a column; None stays None."""
+        encode = self.serde.encode
+        return [key if key is None or type(key) is bytes else encode(key) for key in keys]
+
+    def decode(self, key: Key | None) -> Any:
+        """Return the key."""
+        return self._decode(key) if type(key) is bytes else key
+
+    def _are_encodable(self, keys: list[Any]) -> bool:
+        if type(keys[0]) is str:
+            text = "".join(keys)
+            return text.isascii() or _is_unicode(text)
+        return type(self.serde) is Tagged or (min(keys) >= LEAST and max(keys) <= MOST)
+
+    def _held(self, key: Any) -> Key:
+        data = self.serde.encode(key)
+        return key if type(key) in self._plain and self._are_encodable([key]) else data
+
+    def _loaded(self, data: bytes) -> Key:
+        key = self.serde.decode(data)
+        is_plain = type(key) in self._plain and self._are_encodable([key]) and self.serde.encode(key) == data
+        return key if is_plain else data
+
+
+def _plain_types(serde: Serde) -> frozenset[type]:
+    """Return the types whose keys the serde gives back as they were."""
+    if type(serde) is Tagged:
+        return frozenset({int, str})
+    if type(serde) is String:
+        return frozenset({str})
+    if isinstance(serde, Json | MessagePack):
+        return frozenset({int, str} if serde.type is Any else {int, str} & {serde.type})
+    return frozenset()
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it has no lone surrogates, which have no bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
