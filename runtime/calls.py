@@ -1,37 +1,68 @@
-"""The async calls of one operator in one task: so many at once, started in order, timed out and retried."""
+"""The async calls of one operator in one task: workers take them in order, time them out and try them again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextvars import copy_context
+from math import inf
+from operator import length_hint
 from typing import Any
 
 from operators.policies import Policy, Retry
+from runtime.clock import sleep_ms
 from runtime.failures import Failure
 
 
-class Call:
-    """One call for one message; `result` is a list of values, unless it `failure`."""
+class Asked:
+    """Calls that were asked for together, numbered by row, and what they came to since that was last taken.
 
-    __slots__ = ("argument", "deadline", "done", "failure", "future", "result", "tries", "unit")
+    `returned` has the rows in the order in which they came back, `sizes` how many of the `values` each has come to.
+    `starting` are the rows that no worker has taken yet.
+    """
 
-    def __init__(self, unit: Any, argument: Any) -> None:
-        self.unit = unit
-        self.argument = argument
-        self.result: list[Any] = []
-        self.failure: Failure | None = None
-        self.future: asyncio.Future[Any] | None = None
-        self.deadline = 0.0
-        self.tries = 0
-        self.done = False
+    __slots__ = ("arguments", "failed", "returned", "sizes", "starting", "values")
+
+    def __init__(self, arguments: Sequence[Any]) -> None:
+        self.arguments = arguments
+        self.starting: Iterator[int] = iter(range(len(arguments)))
+        self.returned: list[int] = []
+        self.sizes: list[int] = []
+        self.values: list[Any] = []
+        self.failed: dict[int, Failure] = {}
+
+
+Call = tuple[Asked, int]
+"""One of the calls that were asked for together, by its row."""
+
+
+class Worker:
+    """Makes one call after the other; it is `given_up` when one of them takes too long, with what that may say later.
+
+    `tries` is which try at its first call it begins with, and `started` when the one at hand was begun.
+    """
+
+    __slots__ = ("asked", "given_up", "row", "started", "task", "tries")
+
+    task: asyncio.Task[None]
+    asked: Asked
+    row: int
+
+    def __init__(self, tries: int = 1) -> None:
+        self.tries = tries
+        self.started = inf
+        self.given_up = False
 
 
 class Calls:
-    """Starts calls in the order in which they are submitted, at most `max_in_flight` at once.
+    """Starts calls in the order in which they are submitted, at most `max_in_flight` at once, each by a worker.
+
+    A worker takes the next call as soon as it has told of one, and ends when there is none. Every call begins in the
+    context and with the count of cancellations of a task of its own: a worker whose call has left others is replaced.
 
     A call that takes longer than `timeout_ms` is cancelled and counts as failed, whether it heeds that or not. One
-    timer serves all calls: their timeouts are equal, so deadlines come in the order of starts.
+    timer looks after all workers, at the earliest of their deadlines.
     """
 
     def __init__(
@@ -41,121 +72,173 @@ class Calls:
         max_in_flight: int,
         timeout_ms: int,
         policy: Policy,
-        on_done: Callable[[Call], None],
+        on_told: Callable[[Asked], None],
+        on_ended: Callable[[Asked, int], None] | None = None,
     ) -> None:
         self._operator = operator
         self._function = function
         self._max_in_flight = max_in_flight
         self._timeout_ms = timeout_ms
         self._policy = policy
-        self._on_done = on_done
-        self._waiting: deque[Call] = deque()
-        self._running: set[Call] = set()
-        self._deadlines: OrderedDict[Call, asyncio.Future[Any]] = OrderedDict()
-        self._given_up: set[asyncio.Future[Any]] = set()
+        self._on_told = on_told
+        self._on_ended = on_ended
+        self._context = copy_context()
+        self._timeout_s = timeout_ms / 1_000
+        self._waiting: deque[Asked] = deque()
+        self._again: deque[Call] = deque()
+        self._workers: dict[Worker, None] = {}
+        self._given_up: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._backing_off: dict[Call, asyncio.TimerHandle] = {}
         self.retried = 0
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._running) + len(self._backing_off)
+        return len(self._workers)
 
-    def submit(self, call: Call) -> None:
-        """Start a call, or queue it where too many run or others wait already."""
-        if not self._waiting and len(self._running) + len(self._backing_off) < self._max_in_flight:
-            self._start(call)
-        else:
-            self._waiting.append(call)
+    def submit(self, asked: Asked, calls: int) -> None:
+        """Start so many calls that were asked for, or queue those for which there is no worker."""
+        self._context = copy_context()
+        self._waiting.append(asked)
+        for _ in range(min(calls, self._max_in_flight - len(self._workers))):
+            self._hire(Worker())
 
-    def cancel(self) -> list[asyncio.Future[Any]]:
-        """Cancel everything; return the futures that are to be awaited before the loop may close."""
-        for timer in self._backing_off.values():
-            timer.cancel()
+    def go_on(self, asked: Asked, row: int) -> None:
+        """Start a call when another one has ended: the next one of all; only for `on_ended`."""
+        self._again.append((asked, row))
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Cancel everything; return the tasks that are to be awaited before the loop may close."""
         if self._timer is not None:
             self._timer.cancel()
-        futures = [future for future in (*self._deadlines.values(), *self._given_up) if not future.done()]
-        for call in self._running:
-            call.done = True
-        for future in futures:
-            future.cancel()
+        tasks = [task for task in (*(worker.task for worker in self._workers), *self._given_up) if not task.done()]
+        for worker in self._workers:
+            worker.given_up = True
+        for task in tasks:
+            task.cancel()
         self._waiting.clear()
-        self._running.clear()
-        self._deadlines.clear()
-        self._backing_off.clear()
-        return futures
+        self._again.clear()
+        self._workers.clear()
+        return tasks
 
-    def _start(self, call: Call) -> None:
-        call.tries += 1
-        self._running.add(call)
+    def _hire(self, worker: Worker, first: Call | None = None, delay_ms: float = 0) -> None:
+        self._workers[worker] = None
         loop = asyncio.get_running_loop()
-        try:
-            future = asyncio.ensure_future(self._function(call.argument))
-        except Exception as error:
-            loop.call_soon(self._settle, call, error)
-            return
-        call.future = future
-        call.deadline = loop.time() + self._timeout_ms / 1_000
-        self._deadlines[call] = future
+        worker.task = loop.create_task(self._work(worker, first, delay_ms), context=self._context.copy())
         if self._timer is None:
-            self._timer = loop.call_at(call.deadline, self._expire)
-        future.add_done_callback(lambda done: self._returned(call, done))
+            self._timer = loop.call_at(loop.time() + self._timeout_s, self._look_after)
 
-    def _returned(self, call: Call, future: asyncio.Future[Any]) -> None:
-        self._given_up.discard(future)
-        if call.future is not future or call.done:
-            if not future.cancelled():
-                future.exception()  # what a call that was given up says later interests nobody
-            return
-        if future.cancelled():
-            self._settle(call, RuntimeError("the call was cancelled, and not by the run"))
-        elif (error := future.exception()) is not None:
-            self._settle(call, error if isinstance(error, Exception) else RuntimeError(repr(error)))
-        else:
-            self._settle(call, self._read(call, future.result()))
+    def _replace(self, worker: Worker) -> None:
+        self._workers.pop(worker, None)
+        while self._waiting and not length_hint(self._waiting[0].starting):
+            self._waiting.popleft()
+        if (self._again or self._waiting) and len(self._workers) < self._max_in_flight:
+            self._hire(Worker())
 
-    def _read(self, call: Call, result: Any) -> Exception | None:
+    def _to_do(self, first: Call | None) -> Iterator[Call]:
+        """Yield the next call, and the next; some may be asked for meanwhile."""
+        if first is not None:
+            yield first
+        waiting, again = self._waiting, self._again
+        while again or waiting:
+            if again:
+                yield again.popleft()
+                continue
+            asked = waiting[0]
+            for row in asked.starting:
+                yield asked, row
+                if again:
+                    break
+            else:
+                if waiting and waiting[0] is asked:
+                    waiting.popleft()
+
+    async def _work(self, worker: Worker, first: Call | None, delay_ms: float) -> None:
+        clock, function, task, context = asyncio.get_running_loop().time, self._function, worker.task, copy_context()
+        if delay_ms:
+            await sleep_ms(delay_ms)
+        for asked, row in self._to_do(first):
+            worker.asked, worker.row, worker.started = asked, row, clock()
+            try:
+                result = await function(asked.arguments[row])
+                if type(result) is not list:
+                    result = _listed(result)
+            except BaseException as error:
+                self._raised(worker, error)
+                return
+            if worker.given_up or task.cancelling() or copy_context() != context:
+                await self._end(worker, result)
+                return
+            worker.tries = 1
+            self._tell(asked, row, result)
+        self._workers.pop(worker, None)
+
+    async def _end(self, worker: Worker, result: list[Any]) -> None:
+        """Tell of the call after which a worker can't go on as if it were new, unless that is cancelled yet."""
         try:
-            call.result = list(result)
-        except Exception as error:
-            if isinstance(result, Iterable):
-                return error
-            return TypeError(f"an async function must return an iterable of messages: {error}")
-        return None
+            if worker.task.cancelling():
+                await asyncio.sleep(0)  # there a cancellation comes that the call has not waited for
+        except asyncio.CancelledError as error:
+            self._raised(worker, error)
+            return
+        if worker.given_up:
+            self._given_up.discard(worker.task)
+        else:
+            self._tell(worker.asked, worker.row, result)
+            self._replace(worker)
 
-    def _expire(self) -> None:
+    def _tell(self, asked: Asked, row: int, result: list[Any]) -> None:
+        asked.values += result
+        asked.sizes.append(len(result))
+        asked.returned.append(row)
+        if len(asked.returned) == 1:
+            self._on_told(asked)
+        if self._on_ended is not None:
+            self._on_ended(asked, row)
+
+    def _raised(self, worker: Worker, error: BaseException) -> None:
+        if isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit):
+            raise error
+        if worker.given_up:
+            self._given_up.discard(worker.task)  # what a call that was given up says later interests nobody
+        elif isinstance(error, asyncio.CancelledError):
+            self._settle(worker, RuntimeError("the call was cancelled, and not by the run"))
+        else:
+            self._settle(worker, error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    def _look_after(self) -> None:
+        """Give up the calls that take too long, and look again when the next one would."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        while self._deadlines and (call := next(iter(self._deadlines))).deadline <= now:
-            future = self._deadlines[call]
-            if future.done():
-                break  # it is about to be told
-            call.future = None
-            self._given_up.add(future)
-            future.cancel()
-            self._settle(call, TimeoutError(f"no result after timeout_ms={self._timeout_ms:,}"))
-        self._timer = None  # only now: what starts above must not set it to a later deadline than the first one's
-        if self._deadlines:
-            self._timer = loop.call_at(max(next(iter(self._deadlines)).deadline, now), self._expire)
+        late = [worker for worker in self._workers if worker.started + self._timeout_s <= now]
+        for worker in sorted(late, key=lambda worker: worker.started):
+            worker.given_up = True
+            self._given_up.add(worker.task)
+            worker.task.cancel()
+            self._settle(worker, TimeoutError(f"no result after timeout_ms={self._timeout_ms:,}"))
+        self._timer = None  # only now: who is hired above must not have it look later than the first one needs
+        if self._workers:
+            earliest = min(now, *(worker.started for worker in self._workers))
+            self._timer = loop.call_at(earliest + self._timeout_s, self._look_after)
 
-    def _settle(self, call: Call, error: Exception | None) -> None:
-        if call.done:
-            return
-        self._running.discard(call)
-        self._deadlines.pop(call, None)
-        policy = self._policy
-        if error is not None and isinstance(policy, Retry) and call.tries <= policy.times:
+    def _settle(self, worker: Worker, error: Exception) -> None:
+        """Try the call of a worker again, or tell of its failure; the worker is done, and another takes its place."""
+        asked, row, policy = worker.asked, worker.row, self._policy
+        if isinstance(policy, Retry) and worker.tries <= policy.times:
             self.retried += 1
-            delay_ms = policy.backoff_ms * 2 ** (call.tries - 1)
-            loop = asyncio.get_running_loop()
-            self._backing_off[call] = loop.call_later(delay_ms / 1_000, self._again, call)
+            self._workers.pop(worker, None)
+            self._hire(Worker(worker.tries + 1), (asked, row), policy.backoff_ms * 2 ** (worker.tries - 1))
             return
-        call.done = True
-        if error is not None:
-            call.failure = Failure(self._operator, error)
-        self._on_done(call)
-        while self._waiting and len(self._running) + len(self._backing_off) < self._max_in_flight:
-            self._start(self._waiting.popleft())
+        asked.failed[row] = Failure(self._operator, error)
+        self._on_told(asked)
+        if self._on_ended is not None:
+            self._on_ended(asked, row)
+        self._replace(worker)
 
-    def _again(self, call: Call) -> None:
-        del self._backing_off[call]
-        self._start(call)
+
+def _listed(result: Any) -> list[Any]:
+    """Return what a call came to; what a generator raises counts as raised by the call."""
+    try:
+        return list(result)
+    except Exception as error:
+        if isinstance(result, Iterable):
+            raise
+        raise TypeError(f"an async function must return an iterable of messages: {error}") from None

@@ -12,7 +12,7 @@ from typing import Any, cast
 from operators.async_flat_map import KeyedMessage, StatefulCalls
 from operators.base import Batch, Slice
 from operators.keyed_state import KeyContext
-from runtime.calls import Call, Calls
+from runtime.calls import Asked, Calls
 from runtime.chain import Chain
 from runtime.failures import Failure
 from runtime.guard import Rows
@@ -23,6 +23,22 @@ CARRIED = ("keys", "timestamps", "stamps", "offsets", "headers")
 
 Place = tuple[Batch, int]
 """A row of a batch."""
+
+
+class Call(Asked):
+    """One call for one message."""
+
+    __slots__ = ("argument", "unit")
+
+    def __init__(self, unit: Unit, argument: Any) -> None:
+        super().__init__((argument,))
+        self.unit = unit
+        self.argument = argument
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it failed, if it has."""
+        return self.failed.get(0)
 
 
 class Unit:
@@ -177,7 +193,7 @@ class Units:
         """Start the calls that were asked for since the last time; only this and `returned` are for the event loop."""
         while self._to_start:
             operator, call = self._to_start.popleft()
-            self.pools[operator].submit(call)
+            self.pools[operator].submit(call, 1)
 
     def returned(self, operator: str, call: Call) -> None:
         """Be told that a call is done; a thread may be at work here."""
@@ -195,7 +211,7 @@ class Units:
 
     def _settled(self, operator: str, call: Call) -> bool:
         """Take note that a call is done, and ask for the next one of its message; return whether none is left."""
-        unit: Unit = call.unit
+        unit = call.unit
         unit.pending -= 1
         self._calls -= 1
         if call.failure is not None:
@@ -309,8 +325,8 @@ def results_of(units: Sequence[Unit]) -> Iterator[tuple[str, Batch]]:
                 result = found[operator, *columns] = Batch([], owners=[])
                 for name in columns:
                     setattr(result, name, [])
-            number = len(call.result)
-            result.values += call.result
+            number = len(call.values)
+            result.values += call.values
             for name in ("owners", *columns):
                 getattr(result, name).extend([owner if name == "owners" else getattr(batch, name)[row]] * number)
         unit.unsettled = []

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from contextlib import suppress
+from contextvars import ContextVar
 from itertools import pairwise
 
 import pytest
@@ -9,9 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.policies import fail, retry, skip
-from runtime.calls import Call, Calls
+from runtime.calls import Asked, Calls
 from tests.scale import scale
 from tests.simulation.loop import rest, simulate
+
+
+class Call(Asked):
+    """One call, and what it came to."""
+
+    def __init__(self, argument):
+        super().__init__([argument])
+        self.argument = argument
+
+    @property
+    def failure(self):
+        return self.failed.get(0)
 
 
 class Pool:
@@ -31,7 +45,7 @@ class Pool:
     async def run(self, *arguments):
         self.expected = len(arguments)
         for argument in arguments:
-            self.calls.submit(Call(None, argument))
+            self.calls.submit(Call(argument), 1)
         if arguments:
             await self.all_done
         return self.done
@@ -42,7 +56,7 @@ def now_ms():
 
 
 def outcomes(done):
-    return [(call.argument, call.result, call.failure and type(call.failure.error)) for call in done]
+    return [(call.argument, call.values, call.failure and type(call.failure.error)) for call in done]
 
 
 waits = st.lists(st.integers(0, 2_000), max_size=20)
@@ -70,7 +84,7 @@ def test_every_call_is_told_once_in_time_and_at_most_so_many_run(waits, most, se
         for call in done:
             late = call.argument[1] > 1_000
             if call.argument[1] != 1_000:
-                assert (call.failure is not None) == late and call.result == ([] if late else [call.argument[0]])
+                assert (call.failure is not None) == late and call.values == ([] if late else [call.argument[0]])
         assert len(pool.calls) == 0
 
     simulate(main)
@@ -94,7 +108,7 @@ def test_retries_wait_twice_as_long_each_time_and_end_after_so_many(times, backo
         pauses = [later - earlier for earlier, later in pairwise(tries)]
         assert pauses == [backoff * 2**n for n in range(made - 1)]
         assert pool.calls.retried == made - 1
-        assert call.result == (["x"] if failures <= times else [])
+        assert call.values == (["x"] if failures <= times else [])
         assert (call.failure is None) == (failures <= times)
 
     simulate(main)
@@ -219,7 +233,7 @@ def test_cancellation_leaves_no_task_and_tells_nothing_more(waits, most, moment,
 
         pool = Pool(work, most, policy=retry(2, backoff_ms=50, then=skip))
         for wait in waits:
-            pool.calls.submit(Call(None, wait))
+            pool.calls.submit(Call(wait), 1)
         await rest(moment)
         left = pool.calls.cancel()
         if left:
@@ -241,7 +255,8 @@ def test_a_call_that_failed_at_once_is_not_made_again_after_cancellation():
 
     async def main():
         pool = Pool(work, policy=retry(3, backoff_ms=10, then=skip))
-        pool.calls.submit(Call(None, 1))
+        pool.calls.submit(Call(1), 1)
+        await rest(5)
         pool.calls.cancel()
         await rest(1_000)
         assert pool.done == []
@@ -258,11 +273,132 @@ def test_what_waits_starts_before_what_is_submitted_when_a_call_is_told():
         await rest(1)
         return []
 
+    def told(call):
+        if call.argument == "first":
+            calls.submit(Call("new"), 1)
+
     async def main():
-        calls = Calls("op", work, 1, 1_000, fail, lambda call: call.unit and calls.submit(Call(None, "new")))
-        calls.submit(Call("submits another", "first"))
-        calls.submit(Call(None, "waiting"))
+        nonlocal calls
+        calls = Calls("op", work, 1, 1_000, fail, told)
+        calls.submit(Call("first"), 1)
+        calls.submit(Call("waiting"), 1)
         await rest(100)
 
+    calls = None
     simulate(main)
     assert started == ["first", "waiting", "new"]
+
+
+def test_a_worker_takes_the_next_call_without_a_turn_of_the_loop_in_between():
+    workers = set()
+
+    async def work(wait):
+        workers.add(asyncio.current_task())
+        await rest(wait)
+        return [wait]
+
+    async def main():
+        await Pool(work, most=3).run(*[1] * 30)
+        return len(workers), now_ms()
+
+    assert simulate(main) == (3, 10)
+
+
+secret = ContextVar("secret", default="nothing")
+
+
+@given(st.lists(st.sampled_from(("sets", "sets and resets", "reads")), max_size=12), st.integers(1, 3))
+def test_what_a_call_sets_in_its_context_no_other_call_sees(kinds, most):
+    async def work(kind):
+        seen = secret.get()
+        token = secret.set(kind)
+        await rest(1)
+        if kind == "sets and resets":
+            secret.reset(token)
+        elif kind == "reads":
+            secret.set("nothing")
+        return [seen]
+
+    async def main():
+        secret.set("of the run")
+        return [call.values for call in await Pool(work, most).run(*kinds)]
+
+    assert simulate(main) == [["of the run"]] * len(kinds)
+
+
+def cancelled_and_returns():
+    asyncio.current_task().cancel()
+
+
+async def cancelled_and_swallows():
+    asyncio.current_task().cancel()
+    with suppress(asyncio.CancelledError):
+        await rest(1)
+
+
+async def out_of_time():
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await rest(10)
+
+
+async def group_that_fails():
+    async with asyncio.TaskGroup() as group:
+        group.create_task(cancelled_and_swallows())
+        group.create_task(fails())
+
+
+async def fails():
+    await rest(1)
+    raise ValueError
+
+
+HABITS = {
+    "returns": (lambda: None, None),
+    "is cancelled and returns": (cancelled_and_returns, RuntimeError),
+    "swallows its cancellation": (cancelled_and_swallows, None),
+    "has a timeout of its own": (out_of_time, None),
+    "has a group that fails": (group_that_fails, ExceptionGroup),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(HABITS)), max_size=12), st.integers(1, 3), st.integers(0, 9))
+def test_no_call_is_cancelled_for_another_one(names, most, seed):
+    async def work(name):
+        assert asyncio.current_task().cancelling() == 0
+        await rest(1)
+        done = HABITS[name][0]()
+        if done is not None:
+            await done
+        return [name]
+
+    async def main():
+        found = {}
+        for call in await Pool(work, most).run(*names):
+            found.setdefault(call.argument, set()).add(type(call.failure.error) if call.failure else None)
+        assert found == {name: {HABITS[name][1]} for name in names}
+
+    simulate(main, seed)
+
+
+def test_any_awaitable_may_be_returned_and_what_can_not_be_awaited_is_an_error():
+    class Later:
+        def __await__(self):
+            yield from rest(1).__await__()
+            return ["later"]
+
+    async def told():
+        await rest(1)
+        return ["told"]
+
+    answers = {
+        "object": Later,
+        "future": lambda: asyncio.ensure_future(told()),
+        "list": lambda: ["at once"],
+    }
+
+    async def main():
+        done = await Pool(lambda kind: answers[kind]()).run(*answers)
+        return {call.argument: call.values or type(call.failure.error) for call in done}
+
+    assert simulate(main) == {"object": ["later"], "future": ["told"], "list": TypeError}

@@ -121,7 +121,7 @@ def _length(pipeline: Pipeline, parts: list[list[Event]]) -> tuple[float, float]
     """Return about how many turns and steps a run takes that nothing disturbs: half of it to twice, as was measured."""
     kinds = [node.kind for node in pipeline.nodes]
     records = 1 + sum(map(len, parts))
-    turns = 9 * records**0.5 * 1.7 ** sum(node.awaits for node in pipeline.nodes)
+    turns = 7 * records**0.5 * 1.7 ** sum(node.awaits for node in pipeline.nodes)
     steps = 14 * (records * len(kinds)) ** 0.45 * 1.6 ** sum(kind in REPARTITIONS for kind in kinds)
     return turns, steps
 
