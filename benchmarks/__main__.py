@@ -1,26 +1,29 @@
-"""The command `python -m benchmarks`: measures workloads and shapes in fresh processes; says which pass their bar."""
+"""The command `python -m benchmarks`: measures workloads, shapes and peers in fresh processes; says what passes."""
 
 from __future__ import annotations
 
 import argparse
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks import WORKLOADS
-from benchmarks.measure import SIDES, Curve, Measurement
+from benchmarks import WORKLOADS, page
+from benchmarks.figures import AnyFigure, Curve, Measurement, PeerFigure, load, merged, save, stamped
+from benchmarks.measure import SIDES
+from benchmarks.peers import PEERS
+from benchmarks.peers.side_by_side import measured as measured_peer
+from benchmarks.report import show
 from benchmarks.shapes import SHAPES
 from benchmarks.workload import COMMIT_EVERY
 
 WIDTH = 120
-TITLE = (
-    "our time ÷ the hand loop's, and ÷ that of the loop with all inlined (lower is better); growth of anonymous memory"
-)
+ALSO_EVERY = (1_000, 100_000)
+"""How often durable workloads commit, too, for the page."""
+ALSO_PAIRS = 3
 
 
 def main() -> int:
@@ -28,54 +31,99 @@ def main() -> int:
     said = _arguments()
     console = Console(highlight=False)
     console.width = max(console.width, WIDTH)
-    points = [_measured(name, said, console) for name in said.only if name in WORKLOADS]
-    curves = [_traced(name, said, console) for name in said.only if name in SHAPES]
+    figures: list[AnyFigure] = []
+    for figure in _figures(said, console):
+        figures.append(figure if said.quick else stamped(figure))
+        if said.json is not None:
+            save(said.json, figures)
+        if said.write is not None:
+            kept = said.write.with_suffix(".json")
+            save(kept, merged(load(kept), figures))
     if said.json is not None:
-        said.json.write_bytes(msgspec.json.format(msgspec.json.encode([*points, *curves])))
-    if points:
-        console.print(_table(points))
-    for curve in curves:
-        _show(curve, console)
-    return 0 if said.quick or all(one.passed for one in (*points, *curves)) else 1
+        save(said.json, figures)
+    if said.write is not None:
+        kept = said.write.with_suffix(".json")
+        save(kept, merged(load(kept), figures))
+        page.write(said.write, load(kept))
+    show(figures, console)
+    return 0 if said.quick or all(one.passed for one in figures if not isinstance(one, PeerFigure)) else 1
+
+
+def _figures(said: argparse.Namespace, console: Console) -> Iterator[AnyFigure]:
+    for name in said.only:
+        if name in SHAPES:
+            yield _traced(name, said, console)
+            continue
+        durable = WORKLOADS[name].description.durable
+        for commit_every in said.commit_every if durable else (COMMIT_EVERY,):
+            yield _measured(name, commit_every, said, console)
+    for name in said.peers:
+        console.print(f"{name} …")
+        yield from measured_peer(PEERS[name], said.only, said.scale or 1, said.pairs)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", type=_names, default=[*WORKLOADS, *SHAPES], metavar="B1,M1", help="these of them")
+    known = [*WORKLOADS, *SHAPES]
+    parser.add_argument("--only", type=_names(known), default=known, metavar="B1,M1", help="these of them; '' for none")
+    parser.add_argument(
+        "--peers",
+        type=_names(list(PEERS)),
+        nargs="?",
+        const=list(PEERS),
+        default=[],
+        metavar="bytewax,streamz",
+        help="also run these workloads on other libraries, all or some, each in an environment that is made for it",
+    )
     parser.add_argument("--pairs", type=int, help="how often each side runs (default: each has its own, mostly 7)")
     parser.add_argument("--scale", type=float, help="times as many messages (default: 1)")
     parser.add_argument(
         "--commit-every",
-        type=int,
-        default=COMMIT_EVERY,
-        metavar="N",
-        help="after how many messages both sides of a durable workload commit (default: %(default)s)",
+        type=lambda text: [int(number) for number in text.split(",")],
+        metavar="N,M",
+        help=f"after how many messages both sides of a durable workload commit (default: {COMMIT_EVERY}, "
+        f"and with --write {' and '.join(map(str, ALSO_EVERY))} too); the bars are for {COMMIT_EVERY}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to a file")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="PAGE",
+        help="write the page: numbers go to the .json beside it, which keeps what is not measured now, charts to a "
+        "folder beside it",
+    )
     parser.add_argument("--profile", action="store_true", help="first show where one run of ours spends its time")
     parser.add_argument("--quick", action="store_true", help="one pair of tiny runs: results count, times do not")
     said = parser.parse_args()
-    if min(said.commit_every, *(1 if given is None else given for given in (said.scale, said.pairs))) <= 0:
+    if said.quick and said.write:
+        parser.error("--quick measures nothing that a page could show")
+    if said.commit_every is None:
+        said.commit_every = [COMMIT_EVERY, *(ALSO_EVERY if said.write else ())]
+    if min(*said.commit_every, *(1 if given is None else given for given in (said.scale, said.pairs))) <= 0:
         parser.error("--pairs, --scale and --commit-every are positive")
     if said.quick:
         said.pairs = 1
     return said
 
 
-def _names(text: str) -> list[str]:
-    names, known = text.split(","), [*WORKLOADS, *SHAPES]
-    if unknown := set(names).difference(known):
-        raise argparse.ArgumentTypeError(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+def _names(known: list[str]):  # type: ignore[no-untyped-def]
+    def names(text: str) -> list[str]:
+        found = text.split(",") if text else []
+        if unknown := set(found).difference(known):
+            raise argparse.ArgumentTypeError(f"no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        return found
+
     return names
 
 
-def _measured(name: str, said: argparse.Namespace, console: Console) -> Measurement:
+def _measured(name: str, commit_every: int, said: argparse.Namespace, console: Console) -> Measurement:
     """Time one workload, and measure the memory of each side in a process of its own."""
     description = WORKLOADS[name].description
-    scale, pairs = said.scale or (description.quick_scale if said.quick else 1), said.pairs or description.pairs
+    scale = said.scale or (description.quick_scale if said.quick else 1)
+    pairs = said.pairs or (description.pairs if commit_every == COMMIT_EVERY else ALSO_PAIRS)
     messages = description.scaled(scale)
     console.print(f"{name}  {description.title}: {messages:,} messages, {pairs} pairs …", soft_wrap=True)
-    command = [name, "--scale", f"{scale}", "--commit-every", f"{said.commit_every}"]
+    command = [name, "--scale", f"{scale}", "--commit-every", f"{commit_every}"]
     found = msgspec.json.decode(
         _output([*command, "--pairs", f"{pairs}", *(["--profile"] if said.profile else [])]), type=Measurement
     )
@@ -96,48 +144,6 @@ def _output(command: list[str]) -> bytes:
     return subprocess.run(
         [sys.executable, "-m", "benchmarks.measure", *command], stdout=subprocess.PIPE, check=True
     ).stdout
-
-
-def _table(measurements: list[Measurement]) -> Table:
-    table = Table(title=TITLE, box=box.SIMPLE)
-    table.add_column("")
-    for heading in ("ratio", "spread", "CPU", "inlined", "bar", "hand", "ours", "hand", "ours"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for one in measurements:
-        table.add_row(
-            one.workload,
-            f"{one.ratio:.2f}",
-            f"{one.low:.2f}-{one.high:.2f}",
-            f"{one.cpu_ratio:.2f}",
-            f"{one.ratio_inlined:.2f}" if one.ratio_inlined is not None else "",
-            _verdict(one),
-            _rate(one.messages, one.baseline_s),
-            _rate(one.messages, one.ours_s),
-            _mib(one.baseline_mib),
-            _mib(one.ours_mib),
-        )
-    return table
-
-
-def _show(one: Curve, console: Console) -> None:
-    ratio = "" if one.ratio is None else f"{one.ratio:.3g} "
-    console.print(f"[bold]{one.workload}[/]  {one.title}: {ratio}{_verdict(one)}", soft_wrap=True)
-    for name, value in one.curve.items():
-        console.print(f"{value:>14,.4g}  {name}")
-
-
-def _verdict(one: Measurement | Curve) -> str:
-    if one.bar is None or one.ratio is None:
-        return ""
-    return f"≤ {one.bar} [green]pass[/]" if one.passed else f"≤ {one.bar} [red]FAIL[/]"
-
-
-def _rate(messages: int, seconds: float) -> str:
-    return f"{messages / seconds / 1_000:,.0f}k/s"
-
-
-def _mib(mib: float | None) -> str:
-    return "" if mib is None else f"{mib:,.0f} MiB"
 
 
 if __name__ == "__main__":

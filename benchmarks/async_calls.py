@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.messages import Message, key_of, look_up, plain_messages
+from benchmarks.messages import KEYS, Message, key_of, look_up, plain_messages
 from benchmarks.workload import Description, Workload
 from runtime.run import run_blocking
 from runtime.systems.lists import ListSink, ListSource
@@ -38,6 +38,22 @@ class AsyncCalls(Workload):
         async def work(messages: Iterator[Message]) -> None:
             for message in messages:
                 results.extend(await look_up(message))
+
+        async def work_all() -> None:
+            messages = iter(self.messages)
+            await asyncio.gather(*(work(messages) for _ in range(IN_FLIGHT)))
+
+        asyncio.run(work_all())
+        return results
+
+    def baseline_inlined(self) -> list[Message]:
+        results: list[Message] = []
+        append, sleep = results.append, asyncio.sleep
+
+        async def work(messages: Iterator[Message]) -> None:
+            for message in messages:
+                await sleep(0.001)
+                append({"id": message["id"], "found": 1})
 
         async def work_all() -> None:
             messages = iter(self.messages)
@@ -95,9 +111,27 @@ class CallsByKey(AsyncCalls):
         asyncio.run(work_all())
         return results
 
+    def baseline_inlined(self) -> list[Message]:
+        results: list[Message] = []
+        append, sleep = results.append, asyncio.sleep
+        by_key: dict[int, list[Message]] = {}
+        for message in self.messages:
+            by_key.setdefault(message["id"] % KEYS, []).append(message)
+
+        async def work(messages: Iterable[Message]) -> None:
+            for message in messages:
+                await sleep(0.001)
+                append({"id": message["id"], "found": 1})
+
+        async def work_all() -> None:
+            await asyncio.gather(*map(work, by_key.values()))
+
+        asyncio.run(work_all())
+        return results
+
     def looked_up(self, app: App) -> MessageStream[Any, Message]:
         return app.input("messages", key=key_of).async_flat_map(look_up, max_in_flight=IN_FLIGHT)
 
     def outcome(self, result: list[Message]) -> list[Any]:
         """Return the results by key, and those of a key as they came."""
-        return sorted(((one["id"] % 1_000, one["id"], one["found"]) for one in result), key=lambda one: one[0])
+        return sorted(((one["id"] % KEYS, one["id"], one["found"]) for one in result), key=lambda one: one[0])

@@ -151,3 +151,12 @@ def counts_in_log(path: Path, app: str, store: str) -> list[tuple[int, int]]:
     found = [(decode(place[len(STATE) :]), decode(data)) for place, data in log.state_range(app, store, 0)]
     log.close()
     return sorted(found)
+
+
+def check_stored(path: Path, stream: str, expected: int) -> None:
+    """Raise AssertionError where a stream of the log has not so many records."""
+    log = LogEnvironment(path)
+    found, _ = log.stream_stats(stream)
+    log.close()
+    if found != expected:
+        raise AssertionError(f"{found:,} records are in {stream!r}, where {expected:,} should be")

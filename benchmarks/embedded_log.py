@@ -22,7 +22,7 @@ from benchmarks.durable import (
     records_in_log,
     sealed,
 )
-from benchmarks.messages import is_large, is_wanted, plain_messages, to_pair, weigh
+from benchmarks.messages import Message, is_large, is_wanted, plain_messages, to_pair, weigh
 from benchmarks.workload import Description, Workload
 from runtime.run import run_blocking
 from samza_dsl import App, Options
@@ -41,6 +41,11 @@ def chained(options: Options) -> App:
     chain = app.input("messages").filter(is_large).map(weigh).filter(is_wanted).map(to_pair)
     chain.send_to(app.output("pairs"))
     return app
+
+
+def passing(messages: list[Message]) -> int:
+    """Return of how many messages the chain makes an output."""
+    return sum(1 for message in messages if is_large(message) and is_wanted(message))
 
 
 class EmbeddedLog(Workload):

@@ -95,7 +95,7 @@ def test_an_unknown_workload_is_refused():
     command = [sys.executable, "-m", "benchmarks", "--only", "B1,B99"]
     shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert shown.returncode == 2
-    assert "no workload B99; there are B1" in shown.stderr
+    assert "no B99; there are B1" in shown.stderr
 
 
 def test_memory_is_the_growth_while_something_was_done():

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
-from benchmarks.durable import MOST_STORED, committing, preload_log
-from benchmarks.embedded_log import PASSING, chained, encode_json
+from benchmarks.durable import MOST_STORED, check_stored, committing, preload_log
+from benchmarks.embedded_log import PASSING, chained, encode_json, passing
+from benchmarks.figures import Chart
 from benchmarks.memory import anonymous_mib
 from benchmarks.messages import plain_messages
-from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
+from benchmarks.shapes.shape import Figures, Shape, ShapeDescription, apart
 from runtime.run import Run, run_blocking
 
 LOOK_SECONDS = 0.02
+PARTS = 10
 
 
 class FlatMemory(Shape):
@@ -23,9 +26,7 @@ class FlatMemory(Shape):
 
     def figures(self) -> Figures:
         messages = self.scaled(10_000_000)
-        records = list(map(encode_json, plain_messages(MOST_STORED)))
-        whole, rest = divmod(messages, MOST_STORED)
-        preload_log(self.scratch, "messages", [*[records] * whole, records[:rest]])
+        apart(preload, self.scratch, messages)
         seen: list[tuple[int, float]] = []
 
         async def watch(run: Run) -> None:
@@ -35,6 +36,21 @@ class FlatMemory(Shape):
 
         app = chained(committing(MOST_STORED, int(MOST_STORED * PASSING)))
         run_blocking(app.graph(), app.options, app.around, self.scratch, watch=watch)
-        first = max(mib for offset, mib in seen if offset <= messages / 10)
-        last = max(mib for offset, mib in seen if offset >= messages * 9 / 10)
-        return Figures(last / first if first else None, {"MiB at a tenth": first, "MiB at the end": last})
+        seen.append((messages, anonymous_mib() or 0))
+        highest = [0.0] * PARTS
+        for offset, mib in seen:
+            part = min(offset * PARTS // messages, PARTS - 1)
+            highest[part] = max(highest[part], mib)
+        first, last = highest[0], highest[-1]
+        points = [(messages * part / PARTS / 1e6, round(mib, 1)) for part, mib in enumerate(highest, 1)]
+        chart = Chart("million messages", "anonymous memory, MiB", {"ours": points})
+        whole, rest = divmod(messages, MOST_STORED)
+        made = plain_messages(MOST_STORED)
+        check_stored(self.scratch, "pairs", passing(made) * whole + passing(made[:rest]))
+        return Figures(last / first if first else None, {"MiB at a tenth": first, "MiB at the end": last}, chart)
+
+
+def preload(path: Path, messages: int) -> None:
+    records = list(map(encode_json, plain_messages(MOST_STORED)))
+    whole, rest = divmod(messages, MOST_STORED)
+    preload_log(path, "messages", [*[records] * whole, records[:rest]])

@@ -11,6 +11,7 @@ import msgspec
 
 from benchmarks.durable import MOST_STORED, committing, preload_log
 from benchmarks.embedded_log import PASSING, chained, encode_json
+from benchmarks.figures import Chart
 from benchmarks.messages import plain_messages
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
 from runtime.run import run_blocking
@@ -39,11 +40,14 @@ class Latency(Shape):
         run_blocking(app.graph(), app.options, app.around, self.scratch / "peak")
         half = int(messages / (perf_counter() - began) / 2)
         curve: dict[str, float] = {"messages/s": half}
+        lines: dict[str, list[tuple[float, float]]] = {}
         for interval_ms in INTERVALS_MS:
             app = chained(Options(commit_interval_ms=interval_ms))
             found = asyncio.run(self._at(app, self.scratch / f"{interval_ms}", half))
-            curve |= {f"{interval_ms} ms: {name} in ms": value for name, value in found.items()}
-        return Figures(None, curve)
+            for name, value in found.items():
+                curve[f"{interval_ms} ms: {name} in ms"] = value
+                lines.setdefault(name, []).append((interval_ms, round(value, 2)))
+        return Figures(None, curve, Chart("commit interval, ms", "latency, ms", lines, log="xy"))
 
     async def _at(self, app: App, path: Path, rate: int) -> dict[str, float]:
         log = LogEnvironment(path)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 
-from benchmarks.durable import MOST_STORED, committing, preload_log
-from benchmarks.embedded_log import PASSING, chained, encode_json
+from benchmarks.durable import MOST_STORED, check_stored, committing, preload_log
+from benchmarks.embedded_log import PASSING, chained, encode_json, passing
+from benchmarks.figures import Chart
 from benchmarks.memory import anonymous_mib
 from benchmarks.messages import is_large, is_wanted, plain_messages, to_pair, weigh
-from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
+from benchmarks.shapes.shape import Figures, Shape, ShapeDescription, apart
 from operators.base import Batch
 from runtime.run import run_blocking
 from runtime.systems.base import Append, StreamConfig
@@ -33,7 +35,8 @@ class ManyPartitions(Shape):
 
     def figures(self) -> Figures:
         stored = self.scaled(MOST_STORED)
-        batches = [list(map(encode_json, plain_messages(stored)))] * (max(COUNTS) * BATCHES_EACH)
+        made = plain_messages(stored)
+        batches = [list(map(encode_json, made))] * (max(COUNTS) * BATCHES_EACH)
         messages = stored * len(batches)
         for count in COUNTS:
             preload_log(self.scratch / f"{count}", "messages", batches, count)
@@ -47,9 +50,15 @@ class ManyPartitions(Shape):
                 began = process_time()
                 run_blocking(app.graph(), app.options, app.around, path)
                 seconds[count].append(process_time() - began)
+                check_stored(path, "pairs", passing(made) * len(batches))
         costs = {count: median(seconds[count]) / messages * 1e6 for count in COUNTS}
         curve = {f"µs at {count} partitions": cost for count, cost in costs.items()}
-        return Figures(max(costs.values()) / costs[1], curve)
+        points = [(float(count), round(cost, 3)) for count, cost in costs.items()]
+        return Figures(
+            max(costs.values()) / costs[1],
+            curve,
+            Chart("partitions", "µs of a processor per message", {"ours": points}, log="x"),
+        )
 
 
 class ManyStreams(Shape):
@@ -61,26 +70,22 @@ class ManyStreams(Shape):
 
     def figures(self) -> Figures:
         streams = [f"messages-{number}" for number in range(self.scaled(STREAMS))]
-        records = list(map(encode_json, plain_messages(RECORDS)))
-        log = LogEnvironment(self.scratch)
-        for stream in streams:
-            log.create_stream(stream, StreamConfig(partitions=PARTITIONS))
-            log.append([Append(stream, partition, Batch(records)) for partition in range(PARTITIONS)])
-            log.end_stream(stream)
-        log.close()
+        apart(preload_streams, self.scratch, streams)
         app = App("many-streams")
         chain = app.input("messages-*").filter(is_large).map(weigh).filter(is_wanted).map(to_pair)
         chain.send_to(app.output("pairs"))
         before = anonymous_mib() or 0
         started, ended, held = asyncio.run(self._timed(app))
         messages = len(streams) * PARTITIONS * RECORDS
+        at_the_end = anonymous_mib() or 0
+        check_stored(self.scratch, "pairs", passing(plain_messages(RECORDS)) * len(streams) * PARTITIONS)
         return Figures(
             None,
             {
                 "partitions": len(streams) * PARTITIONS,
                 "seconds to start": started,
                 "MiB once started": held - before,
-                "MiB at the end": (anonymous_mib() or 0) - before,
+                "MiB at the end": at_the_end - before,
                 "µs per message": ended / messages * 1e6,
             },
         )
@@ -92,3 +97,13 @@ class ManyStreams(Shape):
             opened, held = perf_counter(), anonymous_mib() or 0
             await run.ended()
             return opened - began, perf_counter() - opened, held
+
+
+def preload_streams(path: Path, streams: list[str]) -> None:
+    records = list(map(encode_json, plain_messages(RECORDS)))
+    log = LogEnvironment(path)
+    for stream in streams:
+        log.create_stream(stream, StreamConfig(partitions=PARTITIONS))
+        log.append([Append(stream, partition, Batch(records)) for partition in range(PARTITIONS)])
+        log.end_stream(stream)
+    log.close()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import ClassVar
 
 import msgspec
+
+from benchmarks.figures import Chart
 
 
 @dataclass(frozen=True)
@@ -22,10 +26,11 @@ class ShapeDescription:
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What was found: the ratio that is held against the bar, and the numbers of the curve by what they are."""
+    """What was found: the ratio that is held against the bar, the numbers by what they are, and what to draw."""
 
     ratio: float | None
     curve: dict[str, float]
+    chart: Chart | None = None
 
 
 class Shape(ABC):
@@ -44,3 +49,12 @@ class Shape(ABC):
     @abstractmethod
     def figures(self) -> Figures:
         """Measure; raises where results are not what they should be."""
+
+
+def apart(work: Callable[..., None], *arguments: object) -> None:
+    """Do it in a process of its own, which leaves no memory behind for what is measured here to use again."""
+    process = get_context("spawn").Process(target=work, args=arguments)
+    process.start()
+    process.join()
+    if process.exitcode != 0:
+        raise RuntimeError(f"{work.__name__} has failed in a process of its own")
