@@ -19,6 +19,8 @@ OUR_OWN = ("msgspec", "networkx", "lmdb")
 """What the hand loops and the measuring need; none of them needs anything else."""
 INSTALL_SECONDS = 1_800
 LONGEST_REASON = 300
+OTHER_LOGGERS = ("slf4j-log4j12*", "log4j-slf4j-impl*", "log4j-1.2.17.jar")
+MARKS = ("ERROR: ", "[ERROR] ")
 EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Differs)\b")
 
 
@@ -36,16 +38,33 @@ def ready(peer: Peer) -> Path:
     for program in peer.programs:
         if shutil.which(program) is None:
             raise Unavailable(f"it needs {program}, which is not here")
-    wanted = [*peer.requirements, *(f"{name}=={version(name)}" for name in OUR_OWN)]
+    sources = Path(__file__).parent / peer.sources
+    own = [file.read_text() for file in sorted(sources.iterdir())] if peer.sources else []
+    packages = [*peer.requirements, *(f"{name}=={version(name)}" for name in OUR_OWN)]
+    wanted = "\n".join((*packages, *own))
     place = cache() / f"{peer.name}-python{sys.version_info[0]}.{sys.version_info[1]}"
     python, stamp = place / "bin" / "python", place / "installed.txt"
-    if stamp.exists() and stamp.read_text() == "\n".join(wanted):
+    if stamp.exists() and stamp.read_text() == wanted:
         return python
     shutil.rmtree(place, ignore_errors=True)
     output([sys.executable, "-m", "venv", str(place)], INSTALL_SECONDS)
-    output([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted], INSTALL_SECONDS)
-    stamp.write_text("\n".join(wanted))
+    output([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], INSTALL_SECONDS)
+    if peer.sources:
+        compile_java(sources, place)
+    stamp.write_text(wanted)
     return python
+
+
+def compile_java(sources: Path, place: Path) -> None:
+    """Fetch what a pom names, and compile the sources beside it."""
+    jars = place / "jars"
+    fetch = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
+    output(["mvn", "-B", "-ntp", "-q", "-f", str(sources / "pom.xml"), *fetch], INSTALL_SECONDS)
+    for pattern in OTHER_LOGGERS:
+        for jar in jars.glob(pattern):
+            jar.unlink()
+    files = map(str, sources.glob("*.java"))
+    output(["javac", "-nowarn", "-d", str(place / "classes"), "-cp", f"{jars}/*", *files], INSTALL_SECONDS)
 
 
 def output(command: list[str], seconds: float) -> str:
@@ -63,15 +82,13 @@ def output(command: list[str], seconds: float) -> str:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     if process.returncode != 0:
-        raise Unavailable(reason(errors) or f"exit status {process.returncode}")
+        raise Unavailable(reason(errors) or reason(shown) or f"exit status {process.returncode}")
     return shown
 
 
 def reason(errors: str) -> str:
-    """Return the line of a program's errors that says most: pip's first ERROR, the last exception, or the last line."""
+    """Return the line of a program's errors that says most: pip's or Maven's first, the last exception, or the last."""
     told = [line.strip() for line in errors.splitlines() if line.strip()]
-    marked = [line.removeprefix("ERROR: ") for line in told if line.startswith("ERROR: ")]
-    raised = [line for line in told if EXCEPTION.match(line)]
-    return (marked[:1] or raised[-1:] or told[-1:] or [""])[0].removeprefix("benchmarks.measure.Differs: ")[
-        :LONGEST_REASON
-    ]
+    marked = [line.removeprefix(mark) for line in told for mark in MARKS if line.startswith(mark)]
+    raised = [line.removeprefix("benchmarks.measure.Differs: ") for line in told if EXCEPTION.match(line)]
+    return (marked[:1] or raised[-1:] or told[-1:] or [""])[0][:LONGEST_REASON]

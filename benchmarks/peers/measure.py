@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,7 +45,7 @@ def figure(peer: str, name: str, messages: int, pairs: int, scratch: Path) -> Pe
         workload=workload,
         title=found.title,
         peer=peer,
-        version=version(PEERS[peer].requirements[0].partition("==")[0]),
+        version=PEERS[peer].version,
         variant=variant,
         messages=messages,
         pairs=pairs,

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import select
 import sys
 from contextlib import suppress
@@ -12,7 +13,7 @@ import pytest
 
 from benchmarks import WORKLOADS
 from benchmarks.figures import PeerFigure
-from benchmarks.measure import Differs
+from benchmarks.measure import Differs, Timed
 from benchmarks.peers import PEERS, Peer, environment, measure, side_by_side
 from benchmarks.peers.case import Case, by_key, emitted, final_counts, none_late, panes_on_time
 from tests.source import ROOT, tree
@@ -31,9 +32,18 @@ def case_names(peer):
 
 @pytest.mark.parametrize("peer", PEERS.values(), ids=lambda peer: peer.name)
 def test_a_peer_runs_workloads_that_there_are_in_pinned_versions(peer):
-    names = case_names(peer)
-    assert names and {name.partition(" ")[0] for name in names} <= WORKLOADS.keys()
+    found = {name.partition(" ")[0] for name in case_names(peer)}
+    assert found and found <= WORKLOADS.keys()
+    assert peer.cannot.keys() <= WORKLOADS.keys() - found and all(peer.cannot.values())
     assert all("==" in requirement for requirement in peer.requirements)
+    assert re.fullmatch(r"\d+(\.\d+)+", peer.version)
+
+
+@pytest.mark.parametrize("peer", [peer for peer in PEERS.values() if peer.sources], ids=lambda peer: peer.name)
+def test_a_peer_that_is_not_pythons_has_its_sources_here(peer):
+    pom = (MODULES / peer.sources / "pom.xml").read_text()
+    assert f">{peer.version}<" in pom
+    assert list((MODULES / peer.sources).glob("*.java"))
 
 
 @pytest.fixture
@@ -55,7 +65,7 @@ def test_a_peer_that_cannot_be_installed_has_a_row_with_pips_reason():
 
 @pytest.mark.usefixtures("elsewhere")
 def test_a_peer_whose_programs_are_not_here_is_not_installed():
-    (row,) = side_by_side.measured(Peer("nobody", "nothing", (), ("no-such-program",)), ["B1"], 1, None)
+    (row,) = side_by_side.measured(Peer("nobody", "nothing", ("it==1.0",), ("no-such-program",)), ["B1"], 1, None)
     assert row.missing == "not installed: it needs no-such-program, which is not here"
     assert not environment.cache().exists()
 
@@ -86,6 +96,12 @@ def test_a_case_that_fails_has_a_row_and_the_others_are_measured(answers):
     assert (slow.variant, slow.ratio, slow.peer_mib) == ("slow", 2.0, 12.5)
 
 
+def test_a_workload_that_a_peer_cannot_run_has_a_row(answers):
+    answers[""] = []
+    (row,) = side_by_side.measured(PEERS["apache-samza"], ["B1", "B2"], 1, None)
+    assert (row.workload, row.ratio, row.missing) == ("B2", None, "its windows are of processing time")
+
+
 def test_a_peer_that_cannot_be_imported_has_a_row(answers):
     answers[""] = environment.Unavailable("ImportError: no such symbol")
     (row,) = side_by_side.measured(PEERS["bytewax"], ["B1"], 1, None)
@@ -98,18 +114,19 @@ def twin(monkeypatch):
     found = {
         "B1 right": Case(lambda workload: workload.baseline(), 100, "it is the hand loop"),
         "B1 wrong": Case(lambda workload: workload.baseline()[1:], 100),
+        "B1 apart": Case(lambda workload: Timed(10.0, workload.baseline()), 100),
     }
     monkeypatch.setattr(measure, "cases", lambda peer: found)
-    monkeypatch.setitem(measure.PEERS, "twin", Peer("twin", "nothing", ("msgspec==0",)))
+    monkeypatch.setitem(measure.PEERS, "twin", Peer("twin", "nothing", ("twin==2.0",)))
 
 
 @pytest.mark.usefixtures("twin")
 def test_a_case_is_measured_over_the_hand_loop(tmp_path):
-    assert [case.name for case in measure.described("twin")] == ["B1 right", "B1 wrong"]
+    assert [case.name for case in measure.described("twin")] == ["B1 right", "B1 wrong", "B1 apart"]
     found = measure.figure("twin", "B1 right", 100, 2, tmp_path)
     assert (found.workload, found.variant, found.messages, found.pairs) == ("B1", "right", 100, 2)
     assert 0 < found.low <= found.ratio <= found.high
-    assert found.note == "it is the hand loop" and found.version != "0"
+    assert found.note == "it is the hand loop" and found.version == "2.0"
     assert measure.memory("twin", "B1 right", 100, tmp_path) in (None, pytest.approx(0, abs=1_000))
 
 
@@ -117,6 +134,11 @@ def test_a_case_is_measured_over_the_hand_loop(tmp_path):
 def test_no_time_counts_where_a_peers_results_differ(tmp_path):
     with pytest.raises(Differs, match=r"B1: 6[0-9] results"):
         measure.figure("twin", "B1 wrong", 100, 1, tmp_path)
+
+
+@pytest.mark.usefixtures("twin")
+def test_a_case_in_another_process_tells_its_own_time(tmp_path):
+    assert measure.figure("twin", "B1 apart", 100, 1, tmp_path).peer_s == 10.0
 
 
 def test_a_program_says_why_it_failed():
@@ -145,6 +167,7 @@ def test_a_program_that_takes_too_long_is_ended_with_what_it_started(tmp_path):
     ("errors", "reason"),
     [
         ("noise\nERROR: No wheel for this Python\nERROR: the rest", "No wheel for this Python"),
+        ("[ERROR] no such artifact\n[ERROR] more", "no such artifact"),
         ("Traceback\n  a line\nValueError: no\n\n", "ValueError: no"),
         ("Traceback\nmodule.CustomError: no\nOccurred here:\n  a line", "module.CustomError: no"),
         ("Traceback\nbenchmarks.measure.Differs: B1: 1 results", "B1: 1 results"),
