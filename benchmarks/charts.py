@@ -30,7 +30,7 @@ Scale = Callable[[float], float]
 
 
 class Dot(NamedTuple):
-    """A row of a chart: a value with its spread, the bar that it is held against, and whether it is ours."""
+    """A row of a chart: a value with its spread, its bar, and whether it is ours or leads a group."""
 
     label: str
     value: float
@@ -38,6 +38,7 @@ class Dot(NamedTuple):
     high: float
     bar: float | None = None
     ours: bool = True
+    leads: bool = False
 
 
 def dots(title: str, rows: Sequence[Dot]) -> str:
@@ -52,6 +53,8 @@ def dots(title: str, rows: Sequence[Dot]) -> str:
         drawn += [line(at(tick), TOP, at(tick), bottom, "one" if tick == 1 else "grid")]
         drawn += [text(at(tick), bottom + 18, f"{tick:g} {TIMES}", "faint", "middle")]
     for number, row in enumerate(rows):
+        if row.leads and number:
+            drawn += [line(12, TOP + ROW * number, WIDTH - 12, TOP + ROW * number, "grid")]
         y, colour = TOP + ROW * (number + 0.5), COLOURS[0 if row.ours else 1]
         drawn += [text(LEFT - 12, y + 4, row.label, anchor="end")]
         drawn += [f'<line x1="{at(row.low):.1f}" y1="{y}" x2="{at(row.high):.1f}" y2="{y}" stroke="{colour}"/>']

@@ -110,7 +110,7 @@ class Page:
         rows = []
         for name in names:
             rows += [
-                Dot(f"{name}  samza-dsl", one.ratio, one.low, one.high)
+                Dot(f"{name}  samza-dsl", one.ratio, one.low, one.high, leads=True)
                 for one in self._points
                 if one.workload == name and one.commit_every in (None, COMMIT_EVERY)
             ]

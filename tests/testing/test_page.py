@@ -13,11 +13,18 @@ PAGE = ROOT / "docs" / "testing.md"
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMES = re.compile(r"`(testing|run|call|laws)\.(\w+)")
 
+NO_DEADLINE = """
+from hypothesis import settings
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
+"""
+
 pytest_plugins = ["pytester"]
 
 
 def test_every_story_of_the_page_passes(pytester):
     pytester.makepyprojecttoml("[tool.pytest.ini_options]\nfilterwarnings = ['error']")
+    pytester.makeconftest(NO_DEADLINE)
     pytester.makepyfile(test_page="\n\n".join(FENCE.findall(PAGE.read_text())))
     result = pytester.runpytest_subprocess("-p", "pytest_samza_dsl", "-p", "no:asyncio", "-p", "no:cacheprovider")
     stories = len(re.findall("^def test_", PAGE.read_text(), re.MULTILINE))
