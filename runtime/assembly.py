@@ -24,6 +24,7 @@ from planner.counting import exit_of
 from planner.errors import refuse
 from planner.graph import Graph
 from planner.plan import Plan, StagePlan
+from planner.single_calls import makes_one_call
 from runtime.bindings import Bindings, intermediate_of
 from runtime.calls import Calls
 from runtime.chain import Chain, Exit
@@ -41,6 +42,7 @@ from runtime.exits import (
     operator_of,
 )
 from runtime.first_call import check_kept
+from runtime.flights import Flights
 from runtime.folding import FoldingSegment
 from runtime.functions import Around, Functions
 from runtime.guard import Guard
@@ -54,7 +56,7 @@ from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
 from runtime.stores.shared import SharedStore
 from runtime.task import Task, Timer
-from runtime.units import Units
+from runtime.units import CARRIED, Units
 
 
 @dataclass(frozen=True)
@@ -174,6 +176,9 @@ class _TaskBuilder:
             if isinstance(spec, Table) and not spec.broadcast:
                 self._add_table(id, spec)
         task.lanes = [self._lane(stage) for stage in self.stages]
+        awaiting = [lane for lane in task.lanes if lane.units is not None]
+        if len(awaiting) == 1 and isinstance(awaiting[0].units, Flights):
+            awaiting[0].feed_ahead(options.max_in_flight)
         return task
 
     def _lane(self, stage: StagePlan) -> Lane:
@@ -212,30 +217,45 @@ class _TaskBuilder:
                 stage, foldings, {reader.origin.stream for reader in lane.readers}
             )
         self._add_timers(lane)
-        if asynchronous:
+        if (only := makes_one_call(stage, self.graph)) is not None:
+            self._add_flights(lane, only)
+        elif asynchronous:
             self._add_units(lane)
         return lane
 
     def _add_units(self, lane: Lane) -> None:
-        options, stage = self.assembly.plan.options, lane.chain.stage
-        pools: dict[str, Calls] = {}
-        units = lane.units = Units(lane.chain, pools, self.assembly.wake)
-        widths: list[int] = []
+        units = lane.units = Units(lane.chain, {}, self.assembly.wake)
         for id in lane.chain.awaits:
-            spec = self.graph.specs[id]
-            assert isinstance(spec, AsyncFlatMap | TaskSpec)
-            call = lane.chain.exits[id].call  # type: ignore[attr-defined]
-            pools[id] = Calls(id, call, spec.max_in_flight, spec.timeout_ms, spec.on_error, partial(units.returned, id))
-            widths.append(spec.max_in_flight)
+            units.pools[id] = self._calls(lane, id, partial(units.returned, id))
+        self._bound(lane)
+        fans_out = [id for id in lane.chain.stage.operators if self.graph.specs[id].kind == "flat_map"]
+        lane.one_at_a_time = any(self.graph.below(id) & lane.chain.awaits for id in fans_out)
+        if any(isinstance(self.graph.specs[id], TaskSpec) for id in lane.chain.awaits):
+            lane.limit = units.most_begun = lane.width
+
+    def _add_flights(self, lane: Lane, id: str) -> None:
+        located = self.assembly.locates(lane.chain.stage.operators)
+        carried = [name for name in CARRIED if name not in ("offsets", "headers") or located or lane.task_exits]
+        flights = lane.units = Flights(lane.chain, lane.guard, id, carried, self.assembly.wake)
+        flights.pool = self._calls(lane, id, flights.told, flights.ended if lane.chain.stage.by_key else None)
+        self._bound(lane)
+
+    def _calls(
+        self, lane: Lane, id: str, told: Callable[[Any], None], ended: Callable[[Any, int], None] | None = None
+    ) -> Calls:
+        spec, function = self.graph.specs[id], lane.chain.exits[id].call  # type: ignore[attr-defined]
+        assert isinstance(spec, AsyncFlatMap | TaskSpec)
+        most = min(spec.max_in_flight, self.assembly.plan.options.max_in_flight)
+        return Calls(id, function, most, spec.timeout_ms, spec.on_error, told, ended)
+
+    def _bound(self, lane: Lane) -> None:
+        """Say how many messages may be in flight in a lane: as many as run at once, as often as a commit may wait."""
+        options, stage = self.assembly.plan.options, lane.chain.stage
         rounds = options.max_drain_ms // stage.drain_ms if stage.drain_ms else 1
         if stage.drain_ms and options.guarantee == "exactly_once":
             lane.most_rounds = rounds
-        fans_out = [id for id in stage.operators if self.graph.specs[id].kind == "flat_map"]
-        lane.width = min(widths)
+        lane.width = min(self.graph.specs[id].max_in_flight for id in lane.chain.awaits)  # type: ignore[attr-defined]
         lane.limit = lane.width * max(rounds, 1)
-        if any(isinstance(self.graph.specs[id], TaskSpec) for id in lane.chain.awaits):
-            lane.limit = units.most_begun = lane.width
-        lane.one_at_a_time = any(self.graph.below(id) & lane.chain.awaits for id in fans_out)
 
     def _input_readers(
         self, stage: StagePlan, foldings: Mapping[str, FoldingSegment], known: Collection[str] = ()

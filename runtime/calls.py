@@ -6,31 +6,39 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
+from itertools import chain, repeat
 from math import inf
 from operator import length_hint
 from typing import Any
 
 from operators.policies import Policy, Retry
-from runtime.clock import sleep_ms
+from runtime.clock import clock_of, sleep_ms
 from runtime.failures import Failure
 
 
 class Asked:
     """Calls that were asked for together, numbered by row, and what they came to since that was last taken.
 
-    `returned` has the rows in the order in which they came back, `sizes` how many of the `values` each has come to.
-    `starting` are the rows that no worker has taken yet.
+    `returned` has the rows in the order in which they came back, and each has one of the `values` but where `sizes`
+    says otherwise. `tries` are the tries at a row after its first.
+    `starting` yields the calls that no worker has taken yet, of which `rows` are the rows.
     """
 
-    __slots__ = ("arguments", "failed", "returned", "sizes", "starting", "values")
+    __slots__ = ("arguments", "failed", "returned", "rows", "sizes", "starting", "tries", "values")
 
     def __init__(self, arguments: Sequence[Any]) -> None:
         self.arguments = arguments
-        self.starting: Iterator[int] = iter(range(len(arguments)))
+        self.start(range(len(arguments)))
         self.returned: list[int] = []
-        self.sizes: list[int] = []
+        self.sizes: dict[int, int] = {}
         self.values: list[Any] = []
         self.failed: dict[int, Failure] = {}
+        self.tries: dict[int, int] = {}
+
+    def start(self, rows: Sequence[int]) -> None:
+        """Have just these calls started when they are submitted."""
+        self.rows = iter(rows)
+        self.starting: Iterator[Call] = zip(repeat(self), self.rows)
 
 
 Call = tuple[Asked, int]
@@ -40,17 +48,16 @@ Call = tuple[Asked, int]
 class Worker:
     """Makes one call after the other; it is `given_up` when one of them takes too long, with what that may say later.
 
-    `tries` is which try at its first call it begins with, and `started` when the one at hand was begun.
+    `started` is when the one at hand was begun.
     """
 
-    __slots__ = ("asked", "given_up", "row", "started", "task", "tries")
+    __slots__ = ("asked", "given_up", "row", "started", "task")
 
     task: asyncio.Task[None]
     asked: Asked
     row: int
 
-    def __init__(self, tries: int = 1) -> None:
-        self.tries = tries
+    def __init__(self) -> None:
         self.started = inf
         self.given_up = False
 
@@ -86,6 +93,8 @@ class Calls:
         self._timeout_s = timeout_ms / 1_000
         self._waiting: deque[Asked] = deque()
         self._again: deque[Call] = deque()
+        self._starting = Asked(())
+        self._calls = chain.from_iterable(self._sources())
         self._workers: dict[Worker, None] = {}
         self._given_up: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -101,9 +110,9 @@ class Calls:
         for _ in range(min(calls, self._max_in_flight - len(self._workers))):
             self._hire(Worker())
 
-    def go_on(self, asked: Asked, row: int) -> None:
-        """Start a call when another one has ended: the next one of all; only for `on_ended`."""
-        self._again.append((asked, row))
+    def go_on(self, call: Call) -> None:
+        """Start a call when another one has ended; only for `on_ended`."""
+        self._again.append(call)
 
     def cancel(self) -> list[asyncio.Task[None]]:
         """Cancel everything; return the tasks that are to be awaited before the loop may close."""
@@ -116,6 +125,8 @@ class Calls:
             task.cancel()
         self._waiting.clear()
         self._again.clear()
+        self._starting.start(())
+        self._calls = chain.from_iterable(self._sources())
         self._workers.clear()
         return tasks
 
@@ -128,71 +139,69 @@ class Calls:
 
     def _replace(self, worker: Worker) -> None:
         self._workers.pop(worker, None)
-        while self._waiting and not length_hint(self._waiting[0].starting):
-            self._waiting.popleft()
-        if (self._again or self._waiting) and len(self._workers) < self._max_in_flight:
+        if len(self._workers) < self._max_in_flight and self._has_more:
             self._hire(Worker())
 
-    def _to_do(self, first: Call | None) -> Iterator[Call]:
-        """Yield the next call, and the next; some may be asked for meanwhile."""
-        if first is not None:
-            yield first
-        waiting, again = self._waiting, self._again
-        while again or waiting:
-            if again:
-                yield again.popleft()
-                continue
-            asked = waiting[0]
-            for row in asked.starting:
-                yield asked, row
-                if again:
-                    break
+    def _sources(self) -> Iterator[Iterable[Call]]:
+        """Yield what is to be started, as long as there is something; after that it begins anew."""
+        while self._again or self._waiting:
+            if self._again:
+                yield (self._again.popleft(),)
             else:
-                if waiting and waiting[0] is asked:
-                    waiting.popleft()
+                self._starting = self._waiting.popleft()
+                yield self._starting.starting
+        self._calls = chain.from_iterable(self._sources())
+
+    @property
+    def _has_more(self) -> bool:
+        return bool(self._again or self._waiting or length_hint(self._starting.rows))
 
     async def _work(self, worker: Worker, first: Call | None, delay_ms: float) -> None:
-        clock, function, task, context = asyncio.get_running_loop().time, self._function, worker.task, copy_context()
+        function, ended, clock = self._function, self._on_ended, clock_of(asyncio.get_running_loop())
+        task, context = worker.task, copy_context()
         if delay_ms:
             await sleep_ms(delay_ms)
-        for asked, row in self._to_do(first):
-            worker.asked, worker.row, worker.started = asked, row, clock()
-            try:
-                result = await function(asked.arguments[row])
-                if type(result) is not list:
-                    result = _listed(result)
-            except BaseException as error:
-                self._raised(worker, error)
-                return
-            if worker.given_up or task.cancelling() or copy_context() != context:
-                await self._end(worker, result)
-                return
-            worker.tries = 1
-            self._tell(asked, row, result)
+        calls = self._calls if first is None else chain((first,), self._calls)
+        while True:
+            for asked, row in calls:
+                worker.asked, worker.row, worker.started = asked, row, clock()
+                try:
+                    result = await function(asked.arguments[row])
+                    if type(result) is not list:
+                        result = _listed(result)
+                except BaseException as error:
+                    self._raised(worker, error)
+                    return
+                leaves = task.cancelling() or copy_context() != context or worker.given_up
+                if leaves and not await self._counts(worker):
+                    return
+                if not asked.returned:
+                    self._on_told(asked)
+                asked.returned.append(row)
+                asked.values += result
+                if len(result) != 1:
+                    asked.sizes[row] = len(result)
+                if ended is not None:
+                    ended(asked, row)
+                if leaves:
+                    self._replace(worker)
+                    return
+            if not self._has_more:
+                break
+            calls = self._calls
         self._workers.pop(worker, None)
 
-    async def _end(self, worker: Worker, result: list[Any]) -> None:
-        """Tell of the call after which a worker can't go on as if it were new, unless that is cancelled yet."""
+    async def _counts(self, worker: Worker) -> bool:
+        """Whether the call counts after which a worker can't go on as if it were new."""
         try:
             if worker.task.cancelling():
                 await asyncio.sleep(0)  # there a cancellation comes that the call has not waited for
         except asyncio.CancelledError as error:
             self._raised(worker, error)
-            return
+            return False
         if worker.given_up:
             self._given_up.discard(worker.task)
-        else:
-            self._tell(worker.asked, worker.row, result)
-            self._replace(worker)
-
-    def _tell(self, asked: Asked, row: int, result: list[Any]) -> None:
-        asked.values += result
-        asked.sizes.append(len(result))
-        asked.returned.append(row)
-        if len(asked.returned) == 1:
-            self._on_told(asked)
-        if self._on_ended is not None:
-            self._on_ended(asked, row)
+        return not worker.given_up
 
     def _raised(self, worker: Worker, error: BaseException) -> None:
         if isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit):
@@ -222,10 +231,12 @@ class Calls:
     def _settle(self, worker: Worker, error: Exception) -> None:
         """Try the call of a worker again, or tell of its failure; the worker is done, and another takes its place."""
         asked, row, policy = worker.asked, worker.row, self._policy
-        if isinstance(policy, Retry) and worker.tries <= policy.times:
+        tries = asked.tries.get(row, 0)
+        if isinstance(policy, Retry) and tries < policy.times:
             self.retried += 1
+            asked.tries[row] = tries + 1
             self._workers.pop(worker, None)
-            self._hire(Worker(worker.tries + 1), (asked, row), policy.backoff_ms * 2 ** (worker.tries - 1))
+            self._hire(Worker(), (asked, row), policy.backoff_ms * 2**tries)
             return
         asked.failed[row] = Failure(self._operator, error)
         self._on_told(asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -68,3 +69,8 @@ def monotonic_ms() -> float:
 def wall_clock_ms() -> int:
     """Return the machine's wall clock, in ms since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return what tells an event loop's time, in s, as directly as can be."""
+    return time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time

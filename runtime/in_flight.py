@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from operators.base import MIN_TIMESTAMP
@@ -30,11 +31,50 @@ class Entry:
         if not self.holds:
             self.tracker.advance()
 
+    def reached(self) -> tuple[int, Any]:
+        """Return the offset below which everything is complete, and the watermark there; asked of the first entry."""
+        return self.tracker.low_watermark, self.tracker.watermark
+
+
+class Rows(Entry):
+    """Messages of one source partition that are complete one by one; `before` has the watermark ahead of each."""
+
+    __slots__ = ("_before", "_complete", "_offsets")
+
+    def __init__(
+        self, tracker: InFlight, next_offset: int, watermark: Any, offsets: Sequence[int], before: Sequence[Any]
+    ) -> None:
+        super().__init__(tracker, next_offset, watermark)
+        self.holds = len(offsets)
+        self._offsets = offsets
+        self._before = before
+        self._complete: list[Sequence[int]] = []
+
+    @property
+    def outstanding(self) -> set[int]:
+        """The rows that are not complete."""
+        return set(range(len(self._offsets))).difference(*self._complete)
+
+    def release_rows(self, rows: Sequence[int]) -> bool:
+        """Say that rows are complete; return whether all are."""
+        assert self.holds >= len(rows), "released more often than held"
+        self._complete.append(rows)
+        self.holds -= len(rows)
+        if not self.holds:
+            self.tracker.advance()
+        return not self.holds
+
+    def reached(self) -> tuple[int, Any]:
+        """Return the offset of the first row that is not complete, and the watermark ahead of it."""
+        first = min(self.outstanding)
+        return self._offsets[first], self._before[first]
+
 
 class InFlight:
     """The outstanding messages of one source partition, in offset order.
 
-    `low_watermark` is the offset to go on from after a crash: everything below it is complete. It is the paper's
+    `low_watermark` is the offset to go on from after a crash: everything below it is complete, as far as whole entries
+    go; `reached` looks into the first one as well. It is the paper's
     checkpoint rule, the largest offset of the contiguous run of completed callbacks. `watermark` is the event-time
     watermark as of there, or that of each producer.
 
@@ -61,6 +101,16 @@ class InFlight:
         entry = Entry(self, next_offset, watermark)
         self._entries.append(entry)
         return entry
+
+    def add_rows(self, next_offset: int, watermark: Any, offsets: Sequence[int], before: Sequence[Any]) -> Rows:
+        """Start tracking messages that are complete one by one."""
+        entry = Rows(self, next_offset, watermark, offsets, before)
+        self._entries.append(entry)
+        return entry
+
+    def reached(self) -> tuple[int, Any]:
+        """Return the offset below which everything is complete, be it within an entry, and the watermark there."""
+        return self._entries[0].reached() if self._entries else (self.low_watermark, self.watermark)
 
     def advance(self) -> None:
         """Move the low watermark over every message at the front that is complete."""

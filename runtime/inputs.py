@@ -12,7 +12,7 @@ from runtime.control import ProducerWatermarks, SourceWatermark, to_ms
 from runtime.errors import SerdeError
 from runtime.failures import Whence
 from runtime.folding import Folded, FoldingSegment
-from runtime.in_flight import Entry, InFlight
+from runtime.in_flight import Entry, InFlight, Rows
 from runtime.keys import KeySerde
 from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends, is_another
 
@@ -112,6 +112,7 @@ class Reader:
         self._before = self._mark
         self.in_flight = InFlight(self.next_offset, self._mark)
         self._held: Read | None = None
+        self._taken = 0
         self._offered: Taken | None = None
         self._ended = False
         self._seen_version = -1
@@ -153,12 +154,27 @@ class Reader:
         marks = [*([self._before] * len(inner) if stamps is None else map(stamps.__getitem__, inner)), self._mark]
         return list(map(self.in_flight.add, ends, marks))
 
+    def track_rows(self, rows: Batch) -> Rows:
+        """Start tracking rows of the batch that was just accepted, each by itself; there are no others."""
+        assert rows.offsets is not None
+        stamps = rows.stamps if self._producers is None else None
+        before = [self._before] * len(rows) if stamps is None else stamps
+        return self.in_flight.add_rows(self.next_offset, self._mark, rows.offsets, before)
+
+    def place(self, batch: Batch, row: int | None) -> Whence:
+        """Return where a record is; without a row, one of the batch."""
+        stream, partition, offsets = self.origin.stream, self.origin.partition, batch.offsets or [0]
+        if row is None:
+            return Whence(stream, partition, offsets[0], offsets[-1])
+        return Whence(stream, partition, offsets[row])
+
     def position(self) -> Position:
         """Return the position to checkpoint: the low watermark, and event time as of there."""
-        origin, done = self.origin, self.in_flight
-        as_of_there = {"producers": done.watermark} if self._producers else {"watermark": done.watermark}
+        origin = self.origin
+        offset, watermark = self.in_flight.reached()
+        as_of_there = {"producers": watermark} if self._producers else {"watermark": watermark}
         place = origin.system, origin.stream, origin.partition
-        return Position(*place, done.low_watermark, stream_id=self._stream_id, **as_of_there)
+        return Position(*place, offset, stream_id=self._stream_id, **as_of_there)
 
     def refresh(self) -> None:
         """Look whether the partition has ended here."""
@@ -189,15 +205,19 @@ class Reader:
         if self._offered is not None:
             taken, self._offered = self._offered, None
             return self._part(taken, limit) if len(taken.batch) > limit else taken
-        held, self._held = self._held, None
+        held, start = self._held, self._taken
         assert held is not None
-        raw, offsets, following, control = held.batch, held.batch.offsets or [], held.next_offset, held.control
-        if len(raw) > limit:
-            self._held = held._replace(batch=raw.slice(limit, len(raw)))
-            raw, following, control = raw.slice(0, limit), offsets[limit], None
+        raw, following, control = held.batch, held.next_offset, held.control
+        stop = self._taken = start + limit
+        if stop < len(raw):  # the rest is not cut off every time: it may be long
+            following, control = (raw.offsets or [])[stop], None
+        else:
+            self._held, self._taken = None, 0
+        if start or stop < len(raw):
+            raw = raw.slice(start, stop)
         if self.stop_at is not None and following > self.stop_at:
             raw = raw.slice(0, sum(offset < self.stop_at for offset in raw.offsets or ()))
-            following, control, self._held = self.stop_at, None, None
+            following, control, self._held, self._taken = self.stop_at, None, None, 0
         return self._decode(raw, following, control)
 
     def accept(self, taken: Taken, rows: int | None = None) -> Taken:

@@ -19,7 +19,7 @@ from runtime.failures import Failure
 from runtime.guard import Guard
 from runtime.inputs import Reader, Taken
 from runtime.lane import Lane
-from runtime.task import Task, place_of
+from runtime.task import Task
 from runtime.workers import Watch
 
 POLL_MS = 50.0
@@ -215,6 +215,7 @@ class Loop:
     def _work(self, task: Task, work: Callable[[], object]) -> bool:
         """Have work done in a task, in a thread where there are any; return whether there was something to do."""
         assert not task.busy, "one thread at a time is in a task"
+        task.hear()
         if self._threads is None:
             moved = bool(work())
             task.start_calls()
@@ -340,6 +341,6 @@ def _has_room(choice: Choice) -> bool:
 def _feed_broadcast(id: str, contents: TableContents, guard: Guard, taken: Taken, reader: Reader) -> None:
     """Take updates of a table that all tasks share in; its malformed rows have no commit to be dead-lettered in."""
     for record in taken.malformed:
-        guard.settle(Failure(id, record.error), record.row, place_of(reader, record.row, 0))
+        guard.settle(Failure(id, record.error), record.row, reader.place(record.row, 0))
     if len(taken.batch):
         contents.process(taken.batch)

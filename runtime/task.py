@@ -18,11 +18,12 @@ from runtime.chain import Chain
 from runtime.clock import Clock
 from runtime.exits import TaskExit
 from runtime.failures import Failure, Whence
+from runtime.flights import Flights
 from runtime.functions import Functions
 from runtime.guard import Emitted, Guard, Rows
 from runtime.in_flight import Entry
 from runtime.inputs import Malformed, Reader, Taken
-from runtime.lane import Explored, Lane
+from runtime.lane import Lane, owned
 from runtime.outputs import Outputs
 from runtime.pace import LONGEST_MS
 from runtime.units import Unit, Units, results_of, shares, stops_of
@@ -110,6 +111,12 @@ class Task:
         now = self._clock.elapsed_ms()
         return [timer for timer in self.timers if timer.due_ms <= now]
 
+    def hear(self) -> None:
+        """Take what async calls have come to, on the event loop, so that the next piece of work goes on with it."""
+        for lane in self.lanes:
+            if lane.units is not None:
+                lane.units.hear()
+
     def start_calls(self) -> None:
         """Start the async calls that the last piece of work has asked for, on the event loop."""
         for lane in self.lanes:
@@ -126,8 +133,10 @@ class Task:
             return 0
         if lane.units is None:
             return lane.pace.rows
-        room = min(lane.limit - len(lane.units), self._options.max_in_flight - self.in_flight)
-        return max(min(room, 1) if lane.one_at_a_time else room, 0)
+        room = min(lane.limit - len(lane.units), self._options.max_in_flight + lane.ahead - self.in_flight)
+        if room < max(lane.ahead // 4, 1):
+            return 0  # enough wait for their turn already, and many at once are cheaper
+        return min(room, 1) if lane.one_at_a_time else room
 
     def feed(self, lane: Lane, reader: Reader, limit: int) -> None:
         """Take up to `limit` records of a reader in."""
@@ -137,7 +146,7 @@ class Task:
         taken = reader.take(limit)
         if taken.folded is not None:
             fold = partial(lane.chain.fold, reader.entry, taken.folded)
-            if not lane.guard.at_once(fold, _places(reader, taken.batch)):
+            if not lane.guard.at_once(fold, partial(reader.place, taken.batch)):
                 taken = reader.unfold(taken)
         taken = self._accepted(lane, reader, taken)
         self._refuse(lane.guard, reader, taken.malformed)
@@ -146,9 +155,14 @@ class Task:
         elif lane.units is None:
             entry = reader.track()
             lane.guard.each(
-                lambda rows: lane.chain.run(reader.entry, rows), taken.batch, taken.raw, _places(reader, taken.batch)
+                lambda rows: lane.chain.run(reader.entry, rows),
+                taken.batch,
+                taken.raw,
+                partial(reader.place, taken.batch),
             )
             entry.release()
+        elif isinstance(lane.units, Flights):
+            self._admit_rows(lane, lane.units, reader, taken)
         else:
             self._admit(lane, reader, taken.batch, taken.raw)
         elapsed_ms = self._clock.elapsed_ms() - started
@@ -165,7 +179,7 @@ class Task:
         self._refuse(guard, reader, taken.malformed)
         work = _attributed(reader.entry, contents.process)
         if len(taken.batch):
-            guard.each(work, taken.batch, taken.raw, _places(reader, taken.batch))
+            guard.each(work, taken.batch, taken.raw, partial(reader.place, taken.batch))
         entry.release()
 
     def _accepted(self, lane: Lane, reader: Reader, taken: Taken) -> Taken:
@@ -173,7 +187,7 @@ class Task:
         lane.held_back = False
         if lane.units is None or lane.most_rounds is None:
             return reader.accept(taken)
-        if lane.one_at_a_time:
+        if lane.one_at_a_time and isinstance(lane.units, Units):
             rows = int(self._fits(lane, lane.units, reader, taken, lane.most_rounds))
         else:
             rows = lane.units.acceptable(taken.batch.keys, lane.width, lane.most_rounds)
@@ -185,7 +199,8 @@ class Task:
         if not len(taken.batch):
             return True
         if reader not in lane.explored:
-            lane.explored[reader] = self._explore(lane, reader.entry, _owned(taken.batch), _places(reader, taken.raw))
+            where = partial(reader.place, taken.raw)
+            lane.explored[reader] = lane.explore(reader.entry, owned(taken.batch), where)
         found, _ = lane.explored[reader]
         calls = sum(len(rows) for exit, rows in found if exit in lane.chain.awaits)
         return units.fits(calls, taken.batch.keys[0] if taken.batch.keys else None, lane.width, rounds)
@@ -196,7 +211,9 @@ class Task:
         for lane in self.lanes:
             if lane.units is not None:
                 started = self._clock.elapsed_ms()
-                while self._go_on(lane, lane.units):
+                while (
+                    self._land(lane, lane.units) if isinstance(lane.units, Flights) else self._go_on(lane, lane.units)
+                ):
                     moved = True
                 self.process_ms += self._clock.elapsed_ms() - started
         if self._firing is not None or moved:
@@ -278,7 +295,7 @@ class Task:
 
     def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:
         for record in malformed:
-            where = _places(reader, record.row)(0)._replace(part=record.part)
+            where = reader.place(record.row, 0)._replace(part=record.part)
             guard.settle(Failure(reader.entry, record.error), record.row, where)
 
     def _admit(self, lane: Lane, reader: Reader, batch: Batch, raw: Batch) -> None:
@@ -288,6 +305,22 @@ class Task:
             return ((entry,) for entry in reader.track_each(batch, stops))
 
         self._enter(lane, reader.entry, batch, raw, reader, track)
+
+    def _admit_rows(self, lane: Lane, flights: Flights, reader: Reader, taken: Taken) -> None:
+        """Let what was taken in go on as columns: all that comes through makes one call."""
+        where = partial(reader.place, taken.raw)
+        found, failures = lane.explore(reader.entry, owned(taken.batch), where)
+        for row, failure in failures.items():
+            lane.guard.settle(failure, taken.raw.row(row), where(row))
+        for _, rows in found:
+            flights.admit(rows, taken.raw, where, reader.track_rows(rows))
+        if not found:
+            reader.track().release()
+
+    def _land(self, lane: Lane, flights: Flights) -> bool:
+        self.touched = True
+        lane.held_back = False
+        return flights.go_on()
 
     def _admit_emitted(self, lane: Lane, id: str, emitted: Batch, parents: Sequence[Unit]) -> None:
         """Let what a stateful operator emitted go on as messages of their own, on which all their parents wait."""
@@ -301,10 +334,12 @@ class Task:
         self._enter(lane, id, emitted, Emitted(emitted, lane.chain.graph, id), id, track)
 
     def _enter(self, lane: Lane, entry: str, batch: Batch, raw: Rows, reader: Reader | str, track: Track) -> None:
-        assert lane.units is not None
-        where = _places(reader, raw) if isinstance(reader, Reader) and isinstance(raw, Batch) else _emitted_by(entry)
+        assert isinstance(lane.units, Units)
+        where = (
+            partial(reader.place, raw) if isinstance(reader, Reader) and isinstance(raw, Batch) else _emitted_by(entry)
+        )
         before = lane.explored.pop(reader, None) if isinstance(reader, Reader) else None
-        found, failures = before or self._explore(lane, entry, _owned(batch), where)
+        found, failures = before or lane.explore(entry, owned(batch), where)
         awaiting = {owner for exit, rows in found if exit in lane.chain.awaits for owner in rows.owners or ()}
         stops = stops_of(len(batch), awaiting | failures.keys())
         units = []
@@ -314,23 +349,6 @@ class Task:
             units.append(Unit(entries, raw, range(start, stop), reader, key, stamp))
         self._hand_out(lane, found, failures, units, stops)
         lane.units.admit(units)
-
-    def _explore(self, lane: Lane, entry: str, batch: Batch, where: Callable[[int | None], Whence]) -> Explored:
-        """Run stateless operators."""
-        try:
-            return lane.chain.explore(entry, batch), {}
-        except Failure as failure:
-            lane.guard.must_be_lenient(failure, where)
-            found: dict[str, Batch] = {}
-            failures: dict[int, Failure] = {}
-            for row, owner in enumerate(batch.owners or ()):
-                one: list[tuple[str, Batch]] = []
-                work = partial(_explore_into, one, lane.chain, entry, batch.row(row))
-                if owner not in failures and (failed := lane.guard.insist(work)) is not None:
-                    failures[owner] = failed
-                for exit, rows in one:
-                    found.setdefault(exit, Batch([])).extend(rows)
-            return [*found.items()], failures
 
     def _hand_out(
         self,
@@ -372,7 +390,7 @@ class Task:
                     unit.held.append((operator, own))
             else:
                 where = _places_of(returned, batch.owners or ())
-                self._hand_out(lane, *self._explore(lane, operator, batch, where), returned, stops)
+                self._hand_out(lane, *lane.explore(operator, batch, where), returned, stops)
         for unit in returned:
             units.settle(unit)
         applicable = units.applicable()
@@ -435,15 +453,6 @@ def _refuse_fan_out(lane: Lane, unit: Unit, most_rounds: int) -> None:
             return
 
 
-def _owned(batch: Batch) -> Batch:
-    batch.owners = range(len(batch))
-    return batch
-
-
-def _explore_into(found: list[tuple[str, Batch]], chain: Chain, entry: str, row: Batch) -> None:
-    found += chain.explore(entry, row)
-
-
 def _running(chain: Chain, id: str) -> Callable[[Batch], None]:
     return lambda rows: chain.run(id, rows)
 
@@ -458,18 +467,6 @@ def _attributed(operator: str, process: Callable[[Batch], object]) -> Callable[[
             raise Failure(operator, error) from error
 
     return work
-
-
-def place_of(reader: Reader, batch: Batch, row: int | None) -> Whence:
-    """Return where a record is; without a row, one of the batch."""
-    stream, partition, offsets = reader.origin.stream, reader.origin.partition, batch.offsets or [0]
-    if row is None:
-        return Whence(stream, partition, offsets[0], offsets[-1])
-    return Whence(stream, partition, offsets[row])
-
-
-def _places(reader: Reader, batch: Batch) -> Callable[[int | None], Whence]:
-    return lambda row: place_of(reader, batch, row)
 
 
 def _emitted_by(id: str) -> Callable[[int | None], Whence]:
@@ -496,5 +493,5 @@ def _raw(unit: Unit) -> Batch:
 def _place(unit: Unit) -> Whence:
     if isinstance(unit.reader, Reader):
         assert isinstance(unit.raw, Batch)
-        return place_of(unit.reader, unit.raw, unit.rows.start)
+        return unit.reader.place(unit.raw, unit.rows.start)
     return Whence(unit.reader)

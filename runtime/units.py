@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, cast
 
 from operators.async_flat_map import KeyedMessage, StatefulCalls
-from operators.base import Batch, Slice
+from operators.base import Batch, Key, Slice
 from operators.keyed_state import KeyContext
 from runtime.calls import Asked, Calls
 from runtime.chain import Chain
@@ -55,7 +55,7 @@ class Unit:
     )
 
     def __init__(
-        self, entries: tuple[Entry, ...], raw: Rows, rows: range, reader: Any, key: bytes | None, stamp: int | None
+        self, entries: tuple[Entry, ...], raw: Rows, rows: range, reader: Any, key: Key | None, stamp: int | None
     ) -> None:
         self.entries = entries
         self.raw = raw
@@ -128,9 +128,10 @@ class Units:
         self._admitted = 0
         self._sequence: deque[Unit] = deque()
         self._unapplied: dict[Unit, None] = {}
-        self._by_key: dict[bytes, deque[Unit]] = {}
+        self._by_key: dict[Key, deque[Unit]] = {}
         self._ready: dict[Unit, None] = {}
         self._returned: deque[tuple[str, Call]] = deque()
+        self._heard: deque[tuple[str, Call]] = deque()
         self._to_start: deque[tuple[str, Call]] = deque()
         self._messages = 0
         self._calls = 0
@@ -143,28 +144,20 @@ class Units:
         """The smallest stamp that a message in flight may still emit with."""
         return min((unit.stamp for unit in self._unapplied if unit.stamp is not None), default=None)
 
-    def acceptable(self, keys: list[bytes | None] | None, width: int, rounds: int) -> int:
+    def acceptable(self, keys: list[Key | None] | None, width: int, rounds: int) -> int:
         """Return how many messages with these keys may come in so that all end within so many rounds of calls."""
         if keys is None or not self.chain.stage.by_key:
             return 2**62
         depths = Counter({key: len(queue) for key, queue in self._by_key.items()})
-        total, longest = self._messages, max(depths.values(), default=0)
-        for row, key in enumerate(keys):
-            depth = 1
-            if key is not None:
-                depths[key] = depth = depths[key] + 1
-            total, longest = total + 1, max(longest, depth)
-            if not _ends_within(total, longest, width, rounds):
-                return row
-        return len(keys)
+        return how_many_end(depths, self._messages, keys, width, rounds)
 
-    def fits(self, calls: int, key: bytes | None, width: int, rounds: int) -> bool:
+    def fits(self, calls: int, key: Key | None, width: int, rounds: int) -> bool:
         """Whether a message that makes so many calls may come in; any may where none is outstanding."""
         depths = {key: sum(len(unit.calls) + unit.pending for unit in queue) for key, queue in self._by_key.items()}
         if self.chain.stage.by_key and key is not None:
             depths[key] = depths.get(key, 0) + calls
         longest = max(depths.values(), default=1)
-        return not self._calls or _ends_within(self._calls + calls, longest, width, rounds)
+        return not self._calls or ends_within(self._calls + calls, longest, width, rounds)
 
     def admit(self, units: Iterable[Unit]) -> None:
         """Take in messages that were explored, in offset order, and start what may start."""
@@ -187,10 +180,10 @@ class Units:
     def can_go_on(self) -> bool:
         """Whether a call has returned, or a message may take effect."""
         ready = self._ready and (not self.chain.stage.ordered or self._sequence[0] in self._ready)
-        return bool(self._returned or ready)
+        return bool(self._returned or self._heard or ready)
 
     def start_calls(self) -> None:
-        """Start the calls that were asked for since the last time; only this and `returned` are for the event loop."""
+        """Start the calls that were asked for; this, `returned` and `hear` are for the event loop alone."""
         while self._to_start:
             operator, call = self._to_start.popleft()
             self.pools[operator].submit(call, 1)
@@ -200,11 +193,16 @@ class Units:
         self._returned.append((operator, call))
         self._wake()
 
+    def hear(self) -> None:
+        """Take what has returned up to now."""
+        self._heard += self._returned
+        self._returned.clear()
+
     def take_returned(self) -> list[Unit]:
         """Return the messages whose calls are all done; what they came to is to be explored."""
         done = []
-        while self._returned:
-            operator, call = self._returned.popleft()
+        while self._heard:
+            operator, call = self._heard.popleft()
             if self._settled(operator, call):
                 done.append(call.unit)
         return done
@@ -301,7 +299,23 @@ class Units:
         self._to_start.append((operator, call))
 
 
-def _ends_within(calls: int, longest: int, width: int, rounds: int) -> bool:
+def how_many_end(depths: Counter[Key], total: int, keys: Sequence[Key | None], width: int, rounds: int) -> int:
+    """Return how many messages with these keys may join `total` so that all end in so many rounds of calls.
+
+    `depths` says how many there are of each key already, of which one call runs at a time.
+    """
+    longest = max(depths.values(), default=0)
+    for row, key in enumerate(keys):
+        depth = 1
+        if key is not None:
+            depths[key] = depth = depths[key] + 1
+        total, longest = total + 1, max(longest, depth)
+        if not ends_within(total, longest, width, rounds):
+            return row
+    return len(keys)
+
+
+def ends_within(calls: int, longest: int, width: int, rounds: int) -> bool:
     """Whether calls of which `width` run at once, and `longest` one after the other, end within so many rounds.
 
     While the last call of that row waits for its turn, `width` calls of others run (R. L. Graham's bound of 1966).

@@ -145,7 +145,7 @@ BUGS = (
     Bug(
         "checkpoint the watermark of now, not that of the position",
         "runtime/inputs.py",
-        """{"watermark": done.watermark}\n""",
+        """{"watermark": watermark}\n""",
         """{"watermark": self._mark}\n""",
     ),
     Bug(
@@ -206,6 +206,24 @@ BUGS = (
         "runtime/units.py",
         "            if queue:\n                self._begin(queue[0])\n",
         "            if queue:\n                pass\n",
+    ),
+    Bug(
+        "take the last of what is not complete for the first, where messages go on as columns",
+        "runtime/in_flight.py",
+        "        first = min(self.outstanding)\n",
+        "        first = max(self.outstanding)\n",
+    ),
+    Bug(
+        "leave the next message of a key waiting where messages go on as columns",
+        "runtime/flights.py",
+        "                self.pool.go_on(waiting.popleft())\n",
+        "                waiting.popleft()\n",
+    ),
+    Bug(
+        "start all messages of a key whose messages go on as columns",
+        "runtime/flights.py",
+        "                rows = self._in_turn(flight)\n",
+        "                self._in_turn(flight)\n",
     ),
     Bug(
         "always serve the first partition first",

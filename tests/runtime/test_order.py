@@ -151,4 +151,5 @@ def test_messages_without_a_key_are_not_ordered_among_each_other():
     diary = Diary(0)
     diary.call = pace_of(slow=0)
     found = run([[0, 0, 1, 1]], diary, "key", keyless=0)
-    assert [item[1] for item in found] == [2, 3, 0, 1]
+    assert [item[1] for item in found][:2] == [2, 3]
+    assert sorted(item[1] for item in found) == [0, 1, 2, 3]

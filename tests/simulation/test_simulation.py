@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from runtime.chooser import Chooser
+from runtime.flights import Flights
 from runtime.in_flight import InFlight
 from runtime.units import Units
 from tests.building import keeps_list
@@ -95,6 +96,7 @@ def test_a_failing_scenario_is_made_smaller(monkeypatch):
 
 def test_a_run_that_waits_for_ever_is_found(monkeypatch):
     monkeypatch.setattr(Units, "returned", lambda units, operator, call: None)
+    monkeypatch.setattr(Flights, "told", lambda flights, flight: None)
     stuck = next(error for seed in range(20) if (error := failure(scenario(seed, "small"))) is not None)
     assert isinstance(stuck, Stuck)
     assert "there is work left: events[0] at 0 of" in str(stuck)
