@@ -137,6 +137,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     stores: tuple[StorePlan, ...] = ()
     version: int = 1
 
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are: as many as the widest stage has partitions."""
+        return max((stage.partitions for stage in self.stages), default=0)
+
     def operator(self, id: str) -> OperatorPlan:
         """Return an operator by its id; raises KeyError."""
         found: OperatorPlan = _by(self.operators, "id", id)

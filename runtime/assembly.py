@@ -76,9 +76,8 @@ class Assembly:
     discovers: bool = True
     """Whether streams that come to match a pattern are read as well."""
 
-    def tasks(self, broadcast: Mapping[str, TableContents]) -> list[Task]:
-        """Make every task."""
-        numbers = range(max(stage.partitions for stage in self.plan.stages))
+    def tasks(self, broadcast: Mapping[str, TableContents], numbers: Iterable[int]) -> list[Task]:
+        """Make the tasks of these numbers."""
         return [_TaskBuilder(self, number, broadcast).build() for number in numbers]
 
     def shared_functions(self) -> Functions:

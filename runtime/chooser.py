@@ -34,6 +34,13 @@ class Chooser(Generic[T]):
         self._by_priority.setdefault(priority, deque()).append(what)
         self._groups = [self._by_priority[priority] for priority in sorted(self._by_priority, reverse=True)]
 
+    def drop(self, goes: Callable[[T], bool]) -> None:
+        """Choose no more what goes."""
+        for group in self._groups:
+            left = [what for what in group if not goes(what)]
+            group.clear()
+            group.extend(left)
+
     def choose(self, ready: Callable[[T], bool]) -> T | None:
         """Return the next that is ready, or None; it goes to the end of its group."""
         lower = len(self._groups) - 1

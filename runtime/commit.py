@@ -30,6 +30,8 @@ class Committer:
         self.generation = generation
         self.commits = 0
         self.put_ms: dict[int, float] = {}
+        self.taken: dict[int, int] = {}
+        """The generations of the tasks that were taken among several containers."""
         self._graph = graph
         self._bindings = bindings
         self._clock = clock
@@ -58,7 +60,8 @@ class Committer:
             between = {(r.origin.stream, r.origin.partition) for lane in task.lanes for r in lane.readers if r.later}
             consumed |= {where: p.offset for p in positions if (where := (p.stream, p.partition)) in between}
             self.put_ms[task.number] = self.put_ms.get(task.number, 0) + self._clock.elapsed_ms() - started
-        return Commit(self.app, self.generation, appends, state, checkpoints, consumed)
+        taken = {task.number: self.taken[task.number] for task in tasks if task.touched and task.number in self.taken}
+        return Commit(self.app, self.generation, appends, state, checkpoints, consumed, taken)
 
     def write(self, commit: Commit, tasks: Iterable[Task]) -> None:
         """Make it durable: bound outputs first, which a restart takes back to the positions that the commit holds."""

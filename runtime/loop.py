@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -37,7 +37,10 @@ Choice = tuple[Task, Lane, Reader]
 
 
 class Loop:
-    """Runs all tasks of a container until their inputs end or a stop is asked for."""
+    """Runs all tasks of a container until their inputs end or a stop is asked for.
+
+    Where it is `shared`, other containers have tasks as well: tasks come and go, and the end is for others to see.
+    """
 
     def __init__(
         self,
@@ -49,8 +52,12 @@ class Loop:
         writer: Executor,
         threads: Executor | None = None,
         poll_ms: float = POLL_MS,
+        shared: bool = False,
     ) -> None:
-        self.tasks = tasks
+        self.tasks: list[Task] = []
+        self.shared = shared
+        self.finished = False
+        """Whether nothing was left to do here when it last looked."""
         self.committer = committer
         self.commit_ms = 0.0
         self.committed_at: float | None = None
@@ -62,23 +69,22 @@ class Loop:
         self._writer = writer
         self._threads = threads
         self._working: dict[asyncio.Future[None], Task] = {}
-        lines = {name: owners for task in tasks for lane in task.lanes for name, owners in lane.chain.lines.items()}
-        self._watch = Watch(options.blocking_timeout_ms, lines) if options.blocking_timeout_ms else None
+        self._lines: dict[str, tuple[str, ...]] = {}
+        self._watch = Watch(options.blocking_timeout_ms, self._lines) if options.blocking_timeout_ms else None
         self._awake = asyncio.Event()
         self._running: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
         self._commit_wanted = self._begun = False
         self._due_ms = clock.elapsed_ms() + options.commit_interval_ms
-        self._growing = [(task, lane) for task in tasks for lane in task.lanes if lane.patterns]
+        self._growing: list[tuple[Task, Lane]] = []
         self._discover_ms = clock.elapsed_ms() + DISCOVER_MS
-        choices = [
-            (reader.priority, (task, lane, reader)) for task in tasks for lane in task.lanes for reader in lane.readers
-        ]
-        self._chooser: Chooser[Choice] = Chooser(choices)
-        self._bootstraps = {
-            reader: reader.origin.offsets().end for reader in self._table_readers() if not reader.exhausted
-        }
+        self._chooser: Chooser[Choice] = Chooser([])
+        self._bootstraps: dict[Reader, int] = {}
+        self._bootstrap(reader for readers, _, _ in broadcast.values() for reader in readers)
+        self._arriving: list[Task] = []
+        self._leaving: tuple[Collection[int], asyncio.Future[list[Task]]] | None = None
+        self._take_in(tasks)
 
     def wake(self) -> None:
         """Have the loop look around again; any thread may ask for it."""
@@ -104,6 +110,19 @@ class Loop:
         self.wake()
         await waiting
 
+    def add(self, tasks: Iterable[Task]) -> None:
+        """Run more tasks, from the next turn on."""
+        self._arriving += tasks
+        self.finished = False
+        self.wake()
+
+    async def hand_over(self, numbers: Collection[int]) -> list[Task]:
+        """Commit all that some tasks have done, run them no more, and return them."""
+        leaving: asyncio.Future[list[Task]] = asyncio.get_running_loop().create_future()
+        self._leaving = numbers, leaving
+        self.wake()
+        return await leaving
+
     async def run(self) -> None:
         """Run to the end; raises what stopped it, after everything in flight was cancelled."""
         self._running, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -124,6 +143,8 @@ class Loop:
         began = self._clock.elapsed_ms()
         worked = False
         self._look_after_threads()
+        if self._arriving or self._leaving:
+            self._change_tasks()
         if self._growing and began >= self._discover_ms:
             self._discover()
         while self._step():
@@ -133,11 +154,16 @@ class Loop:
         if self._wants_commit(worked) and self._may_commit():
             await self._commit()
             return False
+        self.finished = False
         if worked:
             await sleep_ms(0)
             return False
         if self._finished():
-            return self.stopping or not self._discover()
+            if not self.stopping and self._discover():
+                return False
+            if self.stopping or not self.shared:
+                return True
+            self.finished = True
         if self._drained():
             self._tell_idle()
         await self._wait()
@@ -152,7 +178,7 @@ class Loop:
             if task.timers and task.drained and task.timers_due and not self.stopping:
                 self._work(task, task.call_timers)
                 moved = True
-        if self._is_commit_due() or self.stopping:
+        if self._is_commit_due() or self.stopping or self._leaving:
             return moved
         return self._feed_tables() or self._feed() or moved
 
@@ -236,9 +262,40 @@ class Loop:
                 del self._bootstraps[reader]
         return not self._bootstraps
 
-    def _table_readers(self) -> list[Reader]:
-        shared = [reader for readers, _, _ in self._broadcast.values() for reader in readers]
-        return shared + [reader for task in self.tasks for reader, _, _ in task.tables.values()]
+    def _change_tasks(self) -> None:
+        """Let tasks go whose effects are all committed, and take in those that have come."""
+        if self._leaving is not None:
+            numbers, leaving = self._leaving
+            going = [task for task in self.tasks if task.number in numbers]
+            if all(task.at_cut and not task.touched for task in going):
+                self._leaving = None
+                self.tasks = [task for task in self.tasks if task not in going]
+                self._growing = [(task, lane) for task, lane in self._growing if task not in going]
+                self._chooser.drop(lambda choice: choice[0] in going)
+                for reader, _, _ in (table for task in going for table in task.tables.values()):
+                    self._bootstraps.pop(reader, None)
+                if not leaving.done():
+                    leaving.set_result(going)
+        if self._arriving:
+            arriving, self._arriving = self._arriving, []
+            for task in arriving:
+                task.begin()
+            self._take_in(arriving)
+            self._begun = False  # they fire what a commit has left due, once their tables are read
+
+    def _take_in(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            self.tasks.append(task)
+            for lane in task.lanes:
+                self._lines |= lane.chain.lines
+                if lane.patterns:
+                    self._growing.append((task, lane))
+                for reader in lane.readers:
+                    self._chooser.add(reader.priority, (task, lane, reader))
+            self._bootstrap(reader for reader, _, _ in task.tables.values())
+
+    def _bootstrap(self, readers: Iterable[Reader]) -> None:
+        self._bootstraps |= {reader: reader.origin.offsets().end for reader in readers if not reader.exhausted}
 
     def _wants_commit(self, worked: bool) -> bool:
         if not any(task.touched for task in self.tasks):
@@ -249,13 +306,13 @@ class Loop:
         return idle or self._is_commit_due() or self.stopping
 
     def _is_commit_due(self) -> bool:
-        if self._commit_wanted or self._clock.elapsed_ms() >= self._due_ms:
+        if self._commit_wanted or self._leaving or self._clock.elapsed_ms() >= self._due_ms:
             return any(task.touched for task in self.tasks)
         pending = sum(task.outputs.count + task.dirty_count for task in self.tasks if task.touched)
         return pending >= self._options.max_uncommitted
 
     def _may_commit(self) -> bool:
-        if self._options.guarantee == "exactly_once" or self.stopping:
+        if self._options.guarantee == "exactly_once" or self.stopping or self._leaving:
             return all(task.at_cut for task in self.tasks)
         return not any(task.busy or (task.firing and not task.at_cut) for task in self.tasks)
 

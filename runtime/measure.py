@@ -21,7 +21,7 @@ def measure(
     """Return everything that is known of a run at this moment; `stats` has entries and bytes by store and task."""
     since = None if loop.committed_at is None else clock.elapsed_ms() - loop.committed_at
     return RunMetrics(
-        operators=tuple(one for task in loop.tasks for lane in task.lanes for one in _operators(graph, task, lane)),
+        operators=tuple(one for task in loop.tasks for one in passed(graph, task)),
         tasks=tuple(_task(task, loop) for task in loop.tasks),
         inputs=tuple(_input(reader, task) for task in loop.tasks for lane in task.lanes for reader in lane.readers),
         stores=tuple(StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items()),
@@ -30,6 +30,11 @@ def measure(
         since_commit_ms=since,
         elapsed_ms=elapsed_ms,
     )
+
+
+def passed(graph: Graph, task: Task) -> list[OperatorMetrics]:
+    """Return what passed through the operators of a task."""
+    return [one for lane in task.lanes for one in _operators(graph, task, lane)]
 
 
 def _operators(graph: Graph, task: Task, lane: Lane) -> list[OperatorMetrics]:

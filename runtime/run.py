@@ -8,34 +8,64 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+import msgspec
 
 from operators.base import Batch
-from operators.io import Input, Table
+from operators.io import Input
 from operators.partition_by import murmur2
 from operators.task import Effects
 from planner.graph import Graph
-from planner.passes import plan as make_plan
 from planner.plan import Options, Plan
 from runtime.assembly import Assembly
-from runtime.bindings import Bindings, outputs_of
-from runtime.checkpoint import Checkpoint
+from runtime.bindings import outputs_of
 from runtime.clock import Clock, SystemClock
-from runtime.commit import SHARED, STATE, Committer
+from runtime.commit import Committer
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
+from runtime.following import Follower
 from runtime.functions import Around, Functions
 from runtime.loop import POLL_MS, Loop
 from runtime.measure import measure
 from runtime.metrics import RunMetrics
+from runtime.opening import Opened, Share, ends_of, join_application, open_application, recover
 from runtime.received import values_of
-from runtime.rewind import check_rewind, check_state, meanings_of, rewind
+from runtime.rewind import check_rewind
 from runtime.serdes import Tagged
-from runtime.systems.base import Append, Commit, Environment, is_fenced
-from runtime.task import Task
+from runtime.systems.base import Append, Environment, is_fenced
 from runtime.workers import Workers
 
+if TYPE_CHECKING:
+    from runtime.containers import Containers
+
 State = Literal["reset", "keep"] | None
-Watch = Callable[["Run"], Awaitable[None]]
+
+
+class Watched(Protocol):
+    """What can be said of a run from outside, be it of one process or of several."""
+
+    plan: Plan
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run has ended before its time."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was asked for."""
+
+    def metrics(self, stores: bool = True) -> RunMetrics:
+        """Return the numbers of this moment; after the end, the last ones."""
+
+    def stop(self) -> None:
+        """Ask the run to complete what is in flight, commit and end."""
+
+    async def drive(self) -> None:
+        """Run to the end."""
+
+
+R = TypeVar("R", bound=Watched)
+Watch = Callable[[Watched], Awaitable[None]]
 
 
 class Run:
@@ -54,6 +84,7 @@ class Run:
         until_now: bool = False,
         clock: Clock | None = None,
         poll_ms: float = POLL_MS,
+        share: Share | None = None,
     ) -> None:
         check_rewind(from_start, state)
         self._graph = graph
@@ -64,26 +95,38 @@ class Run:
         self._owned = isinstance(data, str | Path)
         self._environment = open_environment(data)
         self._functions: list[Functions] = []
-        self._tasks: list[Task] = []
+        self._follower: Follower | None = None
         self._final: RunMetrics | None = None
-        self._is_open = self._over = False
+        self._is_open = self._over = self._is_released = False
         self._opened = asyncio.Event()
         self._ended = asyncio.Event()
         self._error: Exception | None = None
         try:
-            generation = self._environment.own(graph.app)
-            self._bindings = Bindings(self._environment, graph, bind or {})
-            counts = self._bindings.partition_counts(graph)
-            self.plan: Plan = make_plan(graph, options, counts, wrapped=bool(around))
-            if state != "reset":
-                check_state(self._environment, self.plan, graph)
-            self._bindings.create_streams(self.plan)
-            if from_start:
-                generation = rewind(self._environment, self.plan, self._bindings, state)
-            self._assemble(around, generation, until_now)
+            where = self._environment, graph, options, bind or {}
+            if share is None:
+                opened = open_application(*where, wrapped=bool(around), from_start=from_start, state=state)
+            else:
+                opened = join_application(*where, share, wrapped=bool(around))
+            self._bindings, self.plan = opened.bindings, opened.plan
+            self._assemble(around, opened, until_now, share)
         except BaseException:
-            self._release()
+            self.release()
             raise
+
+    @property
+    def finished(self) -> bool:
+        """Whether, in a container that shares the tasks with others, nothing was left to do when it last looked."""
+        return self._loop.finished
+
+    @property
+    def commits(self) -> int:
+        """How many commits there were."""
+        return self._loop.committer.commits
+
+    @property
+    def tasks(self) -> list[int]:
+        """The numbers of the tasks that are run here."""
+        return [task.number for task in self._loop.tasks]
 
     def metrics(self, stores: bool = True) -> RunMetrics:
         """Return the numbers of this moment; after the end, the last ones. To size up `stores` is to read them.
@@ -94,7 +137,9 @@ class Run:
             return self._final
         self._check()
         stats = self._environment.state_stats(self._graph.app) if stores else {}
-        return measure(stats, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
+        found = measure(stats, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
+        former = self._follower.former if self._follower is not None else []
+        return msgspec.structs.replace(found, operators=(*former, *found.operators)) if former else found
 
     @property
     def failed(self) -> bool:
@@ -116,9 +161,10 @@ class Run:
 
     def stores(self, operator: str) -> list[Any]:
         """Return the live stores of an operator, task by task; none after the end."""
-        for lane in (lane for task in self._tasks for lane in task.lanes):
+        tasks = [] if self._is_released else self._loop.tasks
+        for lane in (lane for task in tasks for lane in task.lanes):
             lane.chain.write_back()
-        return [task.stores[operator] for task in self._tasks if operator in task.stores]
+        return [task.stores[operator] for task in tasks if operator in task.stores]
 
     def abandon(self) -> list[Functions]:
         """Have the end leave the users' objects open, as it does in a process that is killed; return what has them."""
@@ -205,10 +251,19 @@ class Run:
             self._ended.set()
 
     async def _work(self) -> None:
+        following: asyncio.Task[None] | None = None
         try:
             await self._open()
+            if self._follower is not None:
+                following = asyncio.create_task(self._follower.follow())
+                following.add_done_callback(lambda following: self._loop.stop())
             await self._loop.run()
+            if following is not None and following.done():
+                following.result()
         finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.wait([following])
             self._over = True
 
     def _check(self) -> None:
@@ -225,49 +280,48 @@ class Run:
             return None
         return is_fenced(app, generation, current) if current != generation else None
 
-    def _assemble(self, around: tuple[Around, ...], generation: int, until_now: bool) -> None:
+    def _assemble(self, around: tuple[Around, ...], opened: Opened, until_now: bool, share: Share | None) -> None:
+        if share is not None:
+            positions, ends = {}, {(stream, partition): end for stream, partition, end in share.ends}
+        else:
+            positions = recover(self._environment, opened, self._graph)
+            ends = ends_of(self._bindings, self._graph) if until_now else {}
         options = self.plan.options
-        checkpoints = self._environment.checkpoints(self.plan.app)
-        recorded = checkpoints.get(SHARED, Checkpoint(0)).outputs
-        positions = self._bindings.recover_outputs(recorded)
-        meanings = meanings_of(self.plan, self._graph)
-        begun = {SHARED: Checkpoint(generation, outputs=positions)} if positions != recorded else {}
-        if meanings != checkpoints.get(STATE, Checkpoint(0)).meanings:
-            begun[STATE] = Checkpoint(generation, meanings=meanings)
-        if begun:
-            self._environment.commit(Commit(self.plan.app, generation, [], [], begun))
         assembly = Assembly(
             self.plan,
             self._graph,
             self._bindings,
             self._clock,
             around,
-            checkpoints,
-            self._ends() if until_now else {},
+            self._environment.checkpoints(self.plan.app),
+            ends,
             lambda: self._loop.wake(),
             self._requested,
             Path(self._data) if isinstance(self._data, str | Path) else None,
-            discovers=not until_now,
+            discovers=not (until_now or ends),
         )
-        shared = assembly.shared_functions()
-        broadcast = assembly.broadcast_tables(shared)
-        self._tasks = assembly.tasks({id: contents for id, (_, contents, _) in broadcast.items()})
-        self._functions = [shared, *(task.functions for task in self._tasks)]
-        committer = Committer(self.plan.app, generation, self._graph, self._bindings, self._clock, positions)
+        functions = assembly.shared_functions()
+        broadcast = assembly.broadcast_tables(functions)
+        contents = {id: contents for id, (_, contents, _) in broadcast.items()}
+        tasks = assembly.tasks(contents, range(self.plan.tasks) if share is None else ())
+        self._functions = [functions, *(task.functions for task in tasks)]
+        committer = Committer(self.plan.app, opened.generation, self._graph, self._bindings, self._clock, positions)
         self._writer = ThreadPoolExecutor(1, "samza-dsl-writer")
         self._threads = Workers(options.threads) if options.threads else None
         self._loop = Loop(
-            self._tasks, broadcast, committer, options, self._clock, self._writer, self._threads, self._poll_ms
+            tasks,
+            broadcast,
+            committer,
+            options,
+            self._clock,
+            self._writer,
+            self._threads,
+            self._poll_ms,
+            shared=share is not None,
         )
-
-    def _ends(self) -> dict[tuple[str, int], int]:
-        return {
-            (stream, partition): self._bindings.origin(stream, partition).offsets().end
-            for spec in self._graph.specs.values()
-            if isinstance(spec, Input) and not isinstance(spec, Table)
-            for stream in self._bindings.streams_of(spec)
-            for partition in range(self._bindings.partitions(stream))
-        }
+        if share is not None:
+            membership = self._environment.join(self.plan.app, share.generation, share.container, self.plan.tasks)
+            self._follower = Follower(membership, assembly, contents, self._loop, self._writer, self._functions)
 
     def _requested(self, effects: Effects) -> None:
         if effects.shutdown:
@@ -294,21 +348,23 @@ class Run:
                 await functions.close()
             except (Exception, asyncio.CancelledError) as error:
                 failures.append(error)
-        failures += self._release()
+        failures += self.release()
         if failures and not quietly:
             raise failures[0]
 
-    def _release(self) -> list[Exception]:
-        """Close threads, bindings and the environment; return what failed."""
+    def release(self) -> list[Exception]:
+        """Let go of threads, bindings and the environment, as a run does at its end; return what failed."""
         failures: list[Exception] = []
         closers: list[Callable[[], object]] = [
             _shut(pool) for name in ("_writer", "_threads") if (pool := getattr(self, name, None))
         ]
+        if self._follower is not None:
+            closers.append(self._follower.membership.leave)
         if hasattr(self, "_bindings"):
             closers.append(self._bindings.close)
         if self._owned:
             closers.append(self._environment.close)
-        self._tasks = []
+        self._is_released = True
         for close in closers:
             try:
                 close()
@@ -339,10 +395,22 @@ def run_blocking(
 
     `watch(run)` is awaited beside the run, and cancelled at its end.
     """
+    _check_no_loop()
+    return asyncio.run(_run_with_signals(Run(graph, options, around, data, **how), watch))
+
+
+def run_containers(*what: Any, watch: Watch | None = None, **how: Any) -> Containers:
+    """Run in several processes to the end, as `run_blocking` does in this one."""
+    from runtime.containers import Containers
+
+    _check_no_loop()
+    return asyncio.run(_run_with_signals(Containers(*what, **how), watch))
+
+
+def _check_no_loop() -> None:
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         raise SamzaError("app.run() can't run inside a running event loop, as of a notebook; await app.run_async()")
-    return asyncio.run(_run_with_signals(Run(graph, options, around, data, **how), watch))
 
 
 def running(
@@ -364,12 +432,12 @@ def running(
                 driving.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await driving
-            run._release()  # what was cancelled before it began has closed nothing
+            run.release()  # what was cancelled before it began has closed nothing
 
     return context()
 
 
-async def _run_with_signals(run: Run, watch: Watch | None) -> Run:
+async def _run_with_signals(run: R, watch: Watch | None) -> R:
     driving = asyncio.create_task(run.drive())
     watching = asyncio.create_task(_beside(watch, run)) if watch is not None else None
 
@@ -397,7 +465,7 @@ async def _run_with_signals(run: Run, watch: Watch | None) -> Run:
     return run
 
 
-async def _beside(watch: Watch, run: Run) -> None:
+async def _beside(watch: Watch, run: Watched) -> None:
     await watch(run)
 
 

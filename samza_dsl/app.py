@@ -22,6 +22,7 @@ from samza_dsl.checks import (
     check_function,
     check_kept,
     check_name,
+    check_not_loading,
     check_options,
     check_policy,
     check_store,
@@ -33,6 +34,7 @@ from samza_dsl.checks import (
 from samza_dsl.stream import MessageStream, OutputStream, Table, check_ours
 
 if TYPE_CHECKING:
+    from runtime.containers import Containers
     from runtime.run import Run, State, Watch
 
 K = TypeVar("K")
@@ -397,6 +399,7 @@ class App:
         """Return what has been said so far, as a graph of specs by id."""
         return graphs.build(self.name, self._specs)
 
+    @overload
     def run(
         self,
         data: str | Path = DATA,
@@ -407,7 +410,35 @@ class App:
         until_now: bool = False,
         live: bool = False,
         watch: Watch | None = None,
-    ) -> Run:
+        containers: Literal[1] = 1,
+    ) -> Run: ...
+
+    @overload
+    def run(
+        self,
+        data: str | Path = DATA,
+        *,
+        bind: Mapping[str, Any] | None = None,
+        from_start: bool = False,
+        state: State = None,
+        until_now: bool = False,
+        live: bool = False,
+        watch: Watch | None = None,
+        containers: int,
+    ) -> Run | Containers: ...
+
+    def run(
+        self,
+        data: str | Path = DATA,
+        *,
+        bind: Mapping[str, Any] | None = None,
+        from_start: bool = False,
+        state: State = None,
+        until_now: bool = False,
+        live: bool = False,
+        watch: Watch | None = None,
+        containers: int = 1,
+    ) -> Run | Containers:
         """Run on the embedded log in the directory `data` until the inputs end, or until SIGINT or SIGTERM.
 
         `bind` puts a file (a path), a list of values, or a source or sink of your own in the place of a stream. Where
@@ -417,14 +448,23 @@ class App:
         With `live` it shows how it goes: a picture that stays in place on a terminal, a line now and then elsewhere;
         `watch(run)` is awaited beside the run instead. Returns the finished run, for its metrics. Inside a running
         event loop use `await app.run_async()`.
+
+        With `containers` so many processes share the tasks. They load the application anew, so it must be a variable of
+        a module, and `app.run` be called under `if __name__ == "__main__":`.
         """
         from runtime.run import run_blocking
 
+        check_not_loading()
+        check_whole(here(), "containers", containers)
         if live:
             from samza_dsl.live import view
 
             watch = view().watch
         how = {"bind": bind, "from_start": from_start, "state": state, "until_now": until_now}
+        if containers > 1:
+            from samza_dsl.container import run_app
+
+            return run_app(self, data, containers, watch=watch, **how)
         return run_blocking(self.graph(), self.options, self.around, data, watch=watch, **how)
 
     async def run_async(
@@ -454,6 +494,7 @@ class App:
         """Run as `run` does in the background of an `async with`, and drain, commit and stop at its end."""
         from runtime.run import running
 
+        check_not_loading()
         how = {"bind": bind, "from_start": from_start, "state": state, "until_now": until_now}
         return running(self.graph(), self.options, self.around, data, **how)
 

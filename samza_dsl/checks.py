@@ -14,7 +14,11 @@ from operators.policies import DeadLetter, Fail, Retry, Skip
 from planner.errors import refuse
 from planner.graph import NAME
 from planner.plan import Options
+from runtime.errors import SamzaError
 from runtime.serdes import Json, serde_of
+
+loads_only = False
+"""Whether this is a container while it loads the application, which may not run itself there."""
 
 
 def check_function(
@@ -33,6 +37,15 @@ def check_function(
     _check_arguments(site, said, function, arguments)
     if not isinstance(function, type):
         _check_life(site, said, function)
+
+
+def check_not_loading() -> None:
+    """Refuse to run an application while a container loads it."""
+    if loads_only:
+        raise SamzaError(
+            "app.run(...) is called while a container loads the application: write it under "
+            'if __name__ == "__main__": in its file'
+        )
 
 
 def check_name(site: Site, what: str, name: Any, *, pattern: bool = False) -> None:

@@ -14,6 +14,7 @@ from operators.sites import OURS
 from planner.errors import PlanError
 from planner.flow import plain
 from runtime.errors import SamzaError
+from runtime.talk import Elsewhere
 from samza_dsl.load_app import CantLoad
 
 FAILED, MISTAKEN = 1, 2
@@ -52,6 +53,8 @@ def say_error(text: str) -> None:
 
 def user_lines(error: BaseException) -> list[str]:
     """Return the lines of a traceback that are the user's program, and of what it called."""
+    if isinstance(error, Elsewhere):
+        return error.lines
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -34,6 +34,9 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME=PATH", help="Read or write a file (.jsonl, .csv, .parquet) in a stream's place."),
     ] = None,
+    containers: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
+    ] = 1,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
@@ -47,7 +50,8 @@ def run(
         if state is not None and not from_start:
             raise Mistake("--state says what becomes of the state in a rewind: add --from-start, or leave it out")
         bound = bindings_of(app, bind or [])
-        app.run(data, live=True, bind=bound, from_start=from_start, until_now=until_now, state=state)
+        how: dict[str, Any] = {"bind": bound, "from_start": from_start, "until_now": until_now, "state": state}
+        app.run(data, live=True, containers=containers, **how)
 
 
 def bindings_of(app: App, said: list[str]) -> dict[str, Any]:

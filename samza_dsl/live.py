@@ -15,7 +15,7 @@ from rich.text import Text
 from planner.flow import counted, family, plain, shorten
 from planner.plan import OperatorPlan
 from runtime.clock import sleep_ms
-from runtime.run import Run
+from runtime.run import Watched
 from samza_dsl.progress import TROUBLES, Passed, Progress, Read
 from samza_dsl.readable import duration_of, rate_of, watermark_of
 
@@ -49,7 +49,7 @@ LOOKS: dict[State, tuple[str, str]] = {
 class View(Protocol):
     """Shows a run beside which it runs, until it is cancelled at the run's end."""
 
-    async def watch(self, run: Run) -> None:
+    async def watch(self, run: Watched) -> None:
         """Show the run."""
 
 
@@ -59,7 +59,7 @@ class Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    async def watch(self, run: Run) -> None:
+    async def watch(self, run: Watched) -> None:
         """Show the run."""
         progress = Progress(run.plan)
         parts = [counted(len(run.plan.stages), "stage"), counted(len(run.plan.operators), "operator")]
@@ -82,7 +82,7 @@ class Picture:
     def __init__(self, console: Console) -> None:
         self._console = console
 
-    async def watch(self, run: Run) -> None:
+    async def watch(self, run: Watched) -> None:
         """Show the run."""
         progress = Progress(run.plan)
         with Live(console=self._console, auto_refresh=False) as live:
@@ -97,7 +97,7 @@ class Picture:
                 live.update(picture_of(progress, finish(progress, run), (self._console.width, ALL_ROWS)), refresh=True)
 
 
-def finish(progress: Progress, run: Run) -> State:
+def finish(progress: Progress, run: Watched) -> State:
     """Take in a run's last numbers, where it has any, and return how it ended."""
     with suppress(Exception):
         progress.take(run.metrics(), ended=True)

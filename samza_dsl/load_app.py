@@ -41,6 +41,30 @@ def load_app(target: str | Path, name: str | None = None) -> App:
     return _find_app(module, str(target), name)
 
 
+def whereabouts(app: App) -> tuple[str, str]:
+    """Return what `load_app` takes to find an application again in another process; raises `CantLoad`."""
+    holders = [
+        (module, name) for module in [*sys.modules.values()] for name, value in _names_of(module) if value is app
+    ]
+    for module, name in sorted(holders, key=lambda holder: holder[0].__name__ != "__main__"):
+        spec, file = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+        if module.__name__ == "__main__" or module.__name__ in _loaded:
+            if file and Path(file).suffix == ".py" and (spec is None or module.__name__ in _loaded):
+                return str(Path(file).resolve()), name
+            if spec is None:
+                continue
+        if spec is not None:
+            return spec.name, name
+    raise CantLoad(
+        f"several containers load the application {app.name!r} anew, and it is no variable of a module: write "
+        f"app = App({app.name!r}) at the top level of a file, or run that with samza-dsl run app.py --containers N"
+    )
+
+
+def _names_of(module: ModuleType) -> list[tuple[str, object]]:
+    return [*getattr(module, "__dict__", {}).items()]
+
+
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         wrong = f"is a directory: name the file in it, {path / 'app.py'}" if path.is_dir() else "does not exist"

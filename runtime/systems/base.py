@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from operators.base import MAX_TIMESTAMP, Batch, Serde
+from runtime.assignment import Membership
 from runtime.checkpoint import Checkpoint
 from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, Fenced
 
@@ -108,7 +109,8 @@ class StateWrites(NamedTuple):
 class Commit(NamedTuple):
     """Everything that becomes visible together: all of it, or nothing.
 
-    `consumed` has, by intermediate stream and partition, the offset below which nobody will read again.
+    `consumed` has, by intermediate stream and partition, the offset below which nobody will read again. `tasks` has the
+    generations of the tasks that were taken among several containers.
     """
 
     app: str
@@ -117,6 +119,7 @@ class Commit(NamedTuple):
     state: list[StateWrites]
     checkpoints: dict[str, Checkpoint]
     consumed: Mapping[tuple[str, int], int] = MappingProxyType({})
+    tasks: Mapping[int, int] = MappingProxyType({})
 
 
 class Offsets(NamedTuple):
@@ -193,6 +196,14 @@ def is_fenced(app: str, generation: int, current: int) -> Fenced:
     )
 
 
+def is_taken(app: str, task: int, generation: int, current: int) -> Fenced:
+    """What is wrong when a container commits for a task that another one has taken."""
+    return Fenced(
+        f"Task {task} of application {app!r} is at generation {current}, and this container has it of {generation}: "
+        "another one has taken it over. Nothing that this container has not committed was written."
+    )
+
+
 @contextmanager
 def system_errors_told(path: Path, what: str) -> Iterator[None]:
     """Raise `EnvironmentFull` or `EnvironmentFault`, saying that `path` can't be `what`, for an OSError in a block.
@@ -261,7 +272,8 @@ class Environment(Protocol):
         """Make everything in `commit` visible and durable, or nothing of it.
 
         Of what is consumed of intermediate streams whole batches go, by and by: more in each commit than it appends.
-        Raises `Fenced` when `commit.generation` is not the application's, `EnvironmentFull` when there is no space.
+        Raises `Fenced` when `commit.generation` is not the application's, or one of `commit.tasks` not the task's;
+        `EnvironmentFull` when there is no space.
         """
 
     def own(self, app: str) -> int:
@@ -269,6 +281,9 @@ class Environment(Protocol):
 
     def generation(self, app: str) -> int:
         """Return the application's generation: 0 before anyone owned it."""
+
+    def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
+        """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         """Return the application's newest checkpoint of every task."""

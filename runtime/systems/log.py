@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from operators.base import Batch
+from runtime.assignment import Membership
 from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
 from runtime.errors import Damaged, EnvironmentFault, Owned
@@ -27,12 +28,14 @@ from runtime.systems.base import (
     check_config,
     check_name,
     is_fenced,
+    is_taken,
     system_errors_told,
 )
 from runtime.systems.log_batch import pack
 from runtime.systems.log_compaction import Compactor
 from runtime.systems.log_database import attach, verify
 from runtime.systems.log_locks import lock
+from runtime.systems.log_members import Agreed, LogMembers
 from runtime.systems.log_records import (
     PLACE,
     RESTORE,
@@ -44,11 +47,15 @@ from runtime.systems.log_records import (
     place_of_key,
     sealed,
 )
-from runtime.systems.log_state import drop_entries, keys_from, write_entries
+from runtime.systems.log_state import drop_entries, keys_from, placed, write_entries
 from runtime.systems.log_streams import Prepared, Streams, next_id
+from runtime.systems.members import holding_of
 
 if TYPE_CHECKING:
     import lmdb
+
+Placed = tuple[bytes, list[tuple[bytes, bytes | None]]]
+"""The store and task of entries, and the entries as they are stored."""
 
 __all__ = ["LogEnvironment", "verify"]
 
@@ -151,11 +158,17 @@ class LogEnvironment:
         """Make everything in `commit` visible and durable, or nothing of it.
 
         Of what is consumed of intermediate streams whole batches go, by and by: more in each commit than it appends.
-        Raises `Fenced` when `commit.generation` is not the application's, `EnvironmentFull` when there is no space.
+        Raises `Fenced` when `commit.generation` is not the application's, or one of `commit.tasks` not the task's;
+        `EnvironmentFull` when there is no space.
         """
         app = commit.app
         with self._reading() as transaction:
             prepared = self._streams.prepare(transaction, commit.appends)
+            known = {writes.store: self._committed_store_id(transaction, app, writes.store) for writes in commit.state}
+        state = [
+            (writes, _placed(writes, number) if (number := known[writes.store]) is not None else None)
+            for writes in commit.state
+        ]
         checkpoints = [
             (key := _task_key(app, task), sealed(key, msgspec.msgpack.encode(checkpoint)))
             for task, checkpoint in commit.checkpoints.items()
@@ -164,10 +177,16 @@ class LogEnvironment:
             generation = self._generation(transaction, app)
             if generation != commit.generation:
                 raise is_fenced(app, commit.generation, generation)
+            if commit.tasks:
+                agreed = Agreed(transaction, self._database.meta, app)
+                for task, taken in commit.tasks.items():
+                    if (current := holding_of(agreed, task).generation) != taken:
+                        raise is_taken(app, task, taken, current)
             self._streams.append(transaction, prepared)
             self._streams.purge(transaction, commit.consumed, _MAX_PURGED_AT_LEAST + 2 * len(prepared))
-            for writes in commit.state:
-                self._write_state(transaction, app, writes)
+            for writes, found in state:
+                place, entries = found or _placed(writes, self._new_store_id(transaction, app, writes.store))
+                write_entries(transaction, self._database, place, entries)
             for key, record in checkpoints:
                 transaction.put(key, record, db=self._database.checkpoints)
         self._compact_where_due(prepared)
@@ -196,6 +215,15 @@ class LogEnvironment:
         """Return the application's generation: 0 before anyone owned it."""
         with self._reading() as transaction:
             return self._generation(transaction, app)
+
+    def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
+        """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
+        check_name("application", app)
+        return LogMembers(self, app, generation, container, tasks)
+
+    def lock_of(self, app: str) -> int:
+        """Return the descriptor of the owner's lock, which holds for every process that has it: for one's children."""
+        return self._owned[app]
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         """Return the application's newest checkpoint of every task."""
@@ -356,13 +384,18 @@ class LogEnvironment:
             self._database.store_ids[app, store] = number
         return number
 
-    def _write_state(self, transaction: lmdb.Transaction[Any], app: str, writes: StateWrites) -> None:
-        number = self._store_id(transaction, app, writes.store)
+    def _new_store_id(self, transaction: lmdb.Transaction[Any], app: str, store: str) -> int:
+        number = self._store_id(transaction, app, store)  # which another task may have made in this transaction
         if number is None:
             number = next_id(transaction, self._database.meta)
-            key = _store_key(app, writes.store)
+            key = _store_key(app, store)
             transaction.put(key, sealed(key, _NUMBER.pack(number)), db=self._database.meta)
-        write_entries(transaction, self._database, PLACE.pack(number, writes.task), writes.items)
+        return number
+
+
+def _placed(writes: StateWrites, store: int) -> Placed:
+    place = PLACE.pack(store, writes.task)
+    return place, placed(place, writes.items)
 
 
 def _generation_key(app: str) -> bytes:

@@ -29,19 +29,24 @@ class Tally(NamedTuple):
         return Tally(*_TALLY.unpack(data))
 
 
+def placed(place: bytes, items: Iterable[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+    """Return entries of the store and task at `place` with where they lie, and what is stored there; None deletes."""
+    return [
+        (at := place_of_key(place, key), None if value is None else record_of(at, key, value)) for key, value in items
+    ]
+
+
 def write_entries(
     transaction: lmdb.Transaction[Any], database: Database, place: bytes, items: Iterable[tuple[bytes, bytes | None]]
 ) -> None:
-    """Put and delete (None) entries of the store and task at `place`."""
+    """Put and delete (None) entries of the store and task at `place`, as `placed` returned them."""
     data = fetch(transaction, database.meta, TALLY + place, "a store's number of entries")
     entries, checksums = Tally() if data is None else Tally.of(data)
     cursor = transaction.cursor(database.state)
-    for key, value in items:
-        at = place_of_key(place, key)
-        if value is None:
+    for at, record in items:
+        if record is None:
             old = cursor.pop(at)
         else:
-            record = record_of(at, key, value)
             old = cursor.replace(at, record)
             entries += 1
             checksums ^= crc_of(record)

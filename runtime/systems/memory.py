@@ -6,10 +6,12 @@ import threading
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from operators.base import Batch
+from runtime.assignment import Membership
 from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
 from runtime.stores.order import KeyOrder
@@ -30,9 +32,11 @@ from runtime.systems.base import (
     is_absent,
     is_fenced,
     is_gone,
+    is_taken,
 )
 from runtime.systems.compaction import Newest, is_due, joined
 from runtime.systems.log_batch import Stored, check_columns
+from runtime.systems.members import Members, Shared, holding_of
 
 
 class _Partition:
@@ -113,6 +117,9 @@ class _Application:
     generation: int = 0
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     state: defaultdict[tuple[str, int], _Entries] = field(default_factory=lambda: defaultdict(_Entries))
+    agreed: dict[str, bytes] = field(default_factory=dict)
+    containers: set[tuple[int, str]] = field(default_factory=set)
+    """Those that are alive, by the generation of their run and their name."""
 
 
 class MemoryEnvironment:
@@ -204,12 +211,15 @@ class MemoryEnvironment:
         """Make everything in `commit` visible, or nothing of it.
 
         Of what is consumed of intermediate streams whole batches go.
-        Raises `Fenced` when `commit.generation` is not the application's.
+        Raises `Fenced` when `commit.generation` is not the application's, or one of `commit.tasks` not the task's.
         """
         with self._lock:
             application = self._applications[commit.app]
             if application.generation != commit.generation:
                 raise is_fenced(commit.app, commit.generation, application.generation)
+            for task, taken in commit.tasks.items():
+                if (current := holding_of(application.agreed, task).generation) != taken:
+                    raise is_taken(commit.app, task, taken, current)
             self._append(self._checked(commit.appends))
             for (stream, partition), offset in commit.consumed.items():
                 if self._stream(stream).config.intermediate:
@@ -240,6 +250,12 @@ class MemoryEnvironment:
         """Return the application's generation: 0 before anyone owned it."""
         with self._lock:
             return self._applications[app].generation
+
+    def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
+        """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
+        check_name("application", app)
+        with self._lock:
+            return _MemoryMembers(self, app, generation, container, tasks)
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         """Return the application's newest checkpoint of every task."""
@@ -325,6 +341,40 @@ class MemoryEnvironment:
             found.drop_old(config, now_ms)
             if config.compacted and is_due(len(found.batches), found.batches_left):
                 found.compact(now_ms)
+
+
+class _MemoryMembers(Members):
+    """A container on an environment in memory, alive until it leaves."""
+
+    def __init__(self, memory: MemoryEnvironment, app: str, run: int, name: str, tasks: int) -> None:
+        super().__init__(run, name, tasks)
+        self._lock = memory._lock
+        self._app, self._application = app, memory._applications[app]
+        self._application.containers.add((run, name))
+
+    def leave(self) -> None:
+        """Be gone: others may take all that this container has; a second call does nothing."""
+        with self._lock:
+            self._application.containers.discard((self._run, self.name))
+
+    def _alive(self) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(sorted(name for run, name in self._application.containers if run == self._run))
+
+    def _is_alive(self, container: str) -> bool:
+        return (self._run, container) in self._application.containers
+
+    @contextmanager
+    def _looking(self) -> Iterator[Shared]:
+        with self._lock:
+            yield self._application.agreed
+
+    @contextmanager
+    def _changing(self) -> Iterator[Shared]:
+        with self._lock:
+            if self._application.generation != self._run:
+                raise is_fenced(self._app, self._run, self._application.generation)
+            yield self._application.agreed
 
 
 def _size_bytes(stored: Stored) -> int:

@@ -129,7 +129,7 @@ def test_records_with_an_async_sink_are_applied_together():
     environment = memory()
     fill(environment, "in", [[(None, b"%d" % n, 0) for n in range(100)]])
     run = run_once(app, environment)
-    assert heard == list(range(100)) and all(lane.guard.together for task in run._tasks for lane in task.lanes)
+    assert heard == list(range(100)) and all(lane.guard.together for task in run._loop.tasks for lane in task.lanes)
 
 
 def test_what_a_process_emits_does_not_go_on_where_a_sink_fails():

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import Owned
-from runtime.systems.base import Commit
+from runtime.systems.base import Commit, check_name
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_compaction import Compactor
+from runtime.systems.log_members import LogMembers
 from runtime.systems.log_streams import Streams
 
 TABLES = ("meta", "log", "state", "checkpoints", "tails")
@@ -43,10 +44,13 @@ class Directory:
     version: int = 0
     owners: dict[str, object] = field(default_factory=dict)
     """By application: who holds its lock. Taking an entry out is what a file system without locks does."""
+    containers: dict[tuple[str, int, str], object] = field(default_factory=dict)
+    """By application, run and name: whose process a container is that is alive."""
 
     def leave(self, holder: object) -> None:
         """Give up all locks of who is gone."""
         self.owners = {app: other for app, other in self.owners.items() if other is not holder}
+        self.containers = {place: other for place, other in self.containers.items() if other is not holder}
 
 
 class Transaction:
@@ -251,3 +255,27 @@ class SimulatedLog(LogEnvironment):
             raise Owned(f"Another process runs application {app!r} on {self.path}.")
         self.directory.owners[app] = self
         self._owned[app] = (app, self)
+
+    def join(self, app: str, generation: int, container: str, tasks: int) -> SimulatedMembers:
+        check_name("application", app)
+        return SimulatedMembers(self, app, generation, container, tasks)
+
+
+class SimulatedMembers(LogMembers):
+    """A container that is alive while a directory in memory says so."""
+
+    _log: SimulatedLog
+
+    def _join(self) -> int:
+        self._log.directory.containers[self._app, self._run, self.name] = self._log
+        return 0
+
+    def leave(self) -> None:
+        self._log.directory.containers.pop((self._app, self._run, self.name), None)
+
+    def _alive(self) -> tuple[str, ...]:
+        places = self._log.directory.containers
+        return tuple(sorted(name for app, run, name in places if (app, run) == (self._app, self._run)))
+
+    def _is_alive(self, container: str) -> bool:
+        return (self._app, self._run, container) in self._log.directory.containers

@@ -67,7 +67,7 @@ class World:
     def play(self) -> None:
         """Play it to its end; raises what is wrong."""
         try:
-            with patch("runtime.run.make_plan", self._planned):
+            with patch("runtime.opening.make_plan", self._planned):
                 simulate(self._main, self.scenario.seed, self._at_turn, self.tell if self.trace is not None else None)
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None

@@ -1,0 +1,344 @@
+"""Runs an application in several containers: starts them, sees to it that there are as many, and ends them together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from operators.io import Input
+from planner.errors import PlanError, refuse
+from planner.graph import Graph
+from planner.plan import Options
+from runtime import errors
+from runtime.bindings import outputs_of
+from runtime.clock import Clock, SystemClock, sleep_ms
+from runtime.container import digest_of
+from runtime.errors import Fenced, SamzaError
+from runtime.functions import Around
+from runtime.metrics import OperatorMetrics, RunMetrics, StoreMetrics
+from runtime.opening import Opened, Share, ends_of, open_application, recover
+from runtime.rewind import check_rewind
+from runtime.systems.log import LogEnvironment
+from runtime.talk import Ask, Elsewhere, Ended, Failed, Go, Joined, Line, Report, Rounds, Start, Stop, combined
+
+State = Any
+ROUND_MS = 50.0
+"""How often containers are asked whether anything is left to do."""
+METRICS_MS = 250.0
+"""How often they are asked for their metrics."""
+MOST_DEATHS = 3
+"""How often in a row a container may die without having committed anything."""
+SILENCE_S = 1.0
+"""How long an answer is waited for: a container that is stopped gives none."""
+PATIENCE_S = 60.0
+"""How long containers have to end, when one has failed."""
+
+
+class Container:
+    """One process with a share of the tasks."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, line: Line) -> None:
+        self.name = name
+        self.process = process
+        self.line = line
+        self.joined = False
+        self.report: Report | None = None
+        self.metrics = RunMetrics()
+        self.failed: Failed | None = None
+        self.ended = False
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether anything came of it."""
+        return self.report is not None and self.report.commits > 0
+
+
+class Containers:
+    """One run of an application in several processes: `metrics()` tells how it goes, `stop()` ends it.
+
+    This process is the application's owner and runs nothing of it. The containers agree among themselves who has which
+    task; they end when this process is gone.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        options: Options,
+        around: tuple[Around, ...],
+        data: str | Path,
+        number: int,
+        command: list[str],
+        found: tuple[str, str],
+        *,
+        bind: Mapping[str, Any] | None = None,
+        from_start: bool = False,
+        state: State = None,
+        until_now: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        check_rewind(from_start, state)
+        self._graph = graph
+        self._clock: Clock = clock or SystemClock()
+        self._started_ms = self._clock.elapsed_ms()
+        self._command, self._number = command, number
+        self._containers: dict[int, Container] = {}
+        self._former: list[OperatorMetrics] = []
+        self._commits = 0
+        self._changed = asyncio.Event()
+        self._final: RunMetrics | None = None
+        self._begun = self._ending = self.stopping = self.failed = False
+        bound = _paths(graph, bind or {})
+        self._environment = LogEnvironment(data)
+        try:
+            opened = open_application(
+                self._environment, graph, options, bound, wrapped=bool(around), from_start=from_start, state=state
+            )
+            self._bindings, self.plan = opened.bindings, opened.plan
+            _check_spread(opened, graph)
+            recover(self._environment, opened, graph)
+            ends = ends_of(opened.bindings, graph) if until_now else {}
+        except BaseException:
+            self._release()
+            raise
+        self._start = Start(
+            module=found[0],
+            name=found[1],
+            data=os.fspath(data),
+            options=options,
+            share=Share(
+                container="",
+                generation=opened.generation,
+                counts=opened.counts,
+                ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
+            ),
+            bind=bound,
+            plan=digest_of(self.plan),
+        )
+
+    def metrics(self, stores: bool = True) -> RunMetrics:
+        """Return the numbers of this moment, of all containers; after the end, the last ones."""
+        if self._final is not None:
+            return self._final
+        found = combined(container.metrics for container in self._containers.values())
+        stats = self._environment.state_stats(self._graph.app) if stores else {}
+        return msgspec.structs.replace(
+            found,
+            operators=(*self._former, *found.operators),
+            stores=tuple(StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items()),
+            commits=self._commits + found.commits,
+            elapsed_ms=self._clock.elapsed_ms() - self._started_ms,
+        )
+
+    def stop(self) -> None:
+        """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""
+        self.stopping = True
+        self._end_all()
+
+    def _end_all(self) -> None:
+        self._ending = True
+        for container in self._containers.values():
+            container.line.say(Stop())
+
+    async def drive(self) -> None:
+        """Run to the end, and leave no process whatever happens; raises what ended a container before its time."""
+        keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._number)]
+        asking = asyncio.create_task(self._ask())
+        try:
+            await asyncio.wait([*keeping, asking], return_when=asyncio.FIRST_EXCEPTION)
+            self._end_all()  # where one has failed, the others come to an end
+            await asyncio.wait([*keeping, asking], timeout=PATIENCE_S)
+            failures = [one.exception() for one in (*keeping, asking) if one.done()]
+            for failure in filter(None, failures):
+                raise failure
+        except BaseException:
+            self.failed = True
+            raise
+        finally:
+            for task in (*keeping, asking):
+                task.cancel()
+            await asyncio.wait([*keeping, asking])
+            with suppress(SamzaError):
+                self._final = self.metrics()
+            self._release()
+
+    async def _keep(self, slot: int) -> None:
+        """Keep a container running, another one in the place of each that dies, until all are to end."""
+        deaths = incarnation = 0
+        while not self._ending:
+            container = await self._begin(f"{slot}.{incarnation}")
+            self._containers[slot] = container
+            listened = False
+            try:
+                listened = await self._listen(container)
+            finally:
+                await _end(container, at_once=not listened)
+                self._count_out(slot)
+            incarnation += 1
+            if container.failed is not None and container.failed.kind != Fenced.__name__:
+                raise _error_of(container.failed)
+            if container.ended and not self._ending:
+                self.stop()  # of itself: the user's code asked for the end
+            elif not self._ending:
+                deaths = 0 if container.has_committed else deaths + 1
+                if deaths >= MOST_DEATHS:
+                    raise SamzaError(_how_it_died(container, deaths))
+
+    async def _begin(self, name: str) -> Container:
+        mine, its = socket.socketpair()
+        with its:
+            owner = self._environment.lock_of(self._graph.app)  # which holds while one of us lives
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                str(its.fileno()),
+                pass_fds=(its.fileno(), owner),
+                stdin=asyncio.subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C is for us alone
+            )
+        container = Container(name, process, await Line.over(mine))
+        share = msgspec.structs.replace(self._start.share, container=name)
+        container.line.say(msgspec.structs.replace(self._start, share=share))
+        return container
+
+    async def _listen(self, container: Container) -> bool:
+        """Take in what a container says, until it is gone."""
+        while (said := await container.line.hear()) is not None:
+            if isinstance(said, Joined):
+                container.joined = True
+                self._let_begin(container)
+            elif isinstance(said, Report):
+                container.report = said
+                container.metrics = said.metrics or container.metrics
+            elif isinstance(said, Failed):
+                container.failed = said
+            elif isinstance(said, Ended):
+                container.ended, container.metrics = True, said.metrics
+            self._changed.set()
+        return True
+
+    def _let_begin(self, container: Container) -> None:
+        """Have containers begin together at first, so that tasks need not move."""
+        if self._begun:
+            container.line.say(Go())
+        elif len(self._containers) == self._number and all(one.joined for one in self._containers.values()):
+            self._begun = True
+            for one in self._containers.values():
+                one.line.say(Go())
+        if self._ending:
+            container.line.say(Stop())
+
+    def _count_out(self, slot: int) -> None:
+        """Remember what a container that is gone has done."""
+        gone = self._containers.pop(slot)
+        self._changed.set()
+        self._former += gone.metrics.operators
+        self._commits += gone.metrics.commits
+
+    async def _ask(self) -> None:
+        """Ask how far all are, and end the run when nothing is left to do anywhere."""
+        rounds, number, told_ms = Rounds(self.plan.tasks), 0, 0.0
+        while not self._ending:
+            number += 1
+            wants_metrics = self._clock.elapsed_ms() - told_ms >= METRICS_MS
+            asked = {one.name: one for one in self._containers.values()} if self._begun else {}
+            for one in asked.values():
+                one.line.say(Ask(round=number, metrics=wants_metrics))
+            if wants_metrics:
+                told_ms = self._clock.elapsed_ms()
+            reports = await self._answers(number) if asked else {}
+            if reports.keys() == asked.keys() and len(asked) == self._number:
+                if rounds.over(reports):
+                    self._end_all()
+                elif all(report.finished for report in reports.values()):
+                    continue
+            await sleep_ms(ROUND_MS)
+
+    async def _answers(self, number: int) -> dict[str, Report]:
+        """Return the answers to a round by container, once each that is there has answered, or after a while."""
+        answers: dict[str, Report] = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SILENCE_S):
+                while len(answers) < len(self._containers):
+                    self._changed.clear()
+                    found = {one.name: one.report for one in self._containers.values()}
+                    answers = {name: report for name, report in found.items() if report and report.round >= number}
+                    if len(answers) < len(self._containers):
+                        await self._changed.wait()
+        return answers
+
+    def _release(self) -> None:
+        if hasattr(self, "_bindings"):
+            self._bindings.close()
+        self._environment.close()
+
+
+async def _end(container: Container, *, at_once: bool) -> None:
+    """See the end of a process whose line is cut, or make it."""
+    process = container.process
+    if not at_once:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await process.wait()
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)  # process.kill() would reap it, and asyncio would miss it
+        await process.wait()
+    await container.line.close()
+
+
+def _how_it_died(container: Container, deaths: int) -> str:
+    status = container.process.returncode or 0
+    how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+    return (
+        f"container {container.name} {how}, as did {deaths - 1} before it, and none of them has committed anything: "
+        "look at what they have printed, and whether there is memory enough for so many"
+    )
+
+
+def _error_of(failed: Failed) -> Exception:
+    """Return the error that a container has ended with, as if it had been raised here."""
+    kind = PlanError if failed.kind == PlanError.__name__ else getattr(errors, failed.kind, None)
+    error = kind(failed.text) if kind is not None else SamzaError(f"{failed.kind}: {failed.text}")
+    error.__cause__ = Elsewhere(failed.lines) if failed.lines else None
+    return error
+
+
+def _paths(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is bound, so that other processes can open it; raises SamzaError for what they can't."""
+    written = {output.stream for spec in graph.specs.values() for output in outputs_of(spec)}
+    for stream, what in bind.items():
+        if stream in written:
+            raise SamzaError(
+                f"bind={{{stream!r}: {what!r}}}: one process writes a bound output, and there are several containers; "
+                f"leave it in the data directory, where samza-dsl streams show {stream} shows it, or run containers=1"
+            )
+        if not isinstance(what, str | Path):
+            raise SamzaError(
+                f"bind={{{stream!r}: ...}}: every container opens what is bound, and can't open a "
+                f'{type(what).__name__} of this process; write instead: bind={{{stream!r}: "{stream}.jsonl"}}, or '
+                "run containers=1"
+            )
+    return {stream: os.path.abspath(what) for stream, what in bind.items()}
+
+
+def _check_spread(opened: Opened, graph: Graph) -> None:
+    """Refuse a pattern where tasks without a partition would have to hear of those of another process."""
+    for stage in opened.plan.stages:
+        specs = [graph.specs[id] for id in stage.operators]
+        pattern = next((spec for spec in specs if isinstance(spec, Input) and spec.is_pattern), None)
+        if pattern is None or not any(spec.repartitions for spec in specs):
+            continue
+        streams = [name for spec in specs if isinstance(spec, Input) for name in opened.bindings.streams_of(spec)]
+        streams += [name for name in stage.inputs if opened.plan.stream(name).role == "intermediate"]
+        widest = max(map(opened.bindings.partitions, streams), default=0)
+        if widest < stage.partitions:
+            wrong = f"its streams have {widest} partitions at most, and {stage.partitions} tasks read it"
+            instead = f"partitions={widest or 1}, or run containers=1: tasks without a partition follow the others"
+            raise refuse(pattern, wrong, instead)

@@ -1,0 +1,86 @@
+"""Follows the job model while a run goes on: hands tasks over to other containers, and takes others over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from operators.table_join import TableContents
+from runtime.assembly import Assembly
+from runtime.assignment import Membership
+from runtime.clock import sleep_ms
+from runtime.functions import Functions
+from runtime.loop import Loop
+from runtime.measure import passed
+from runtime.metrics import OperatorMetrics
+
+FOLLOW_MS = 200.0
+"""How often a container looks whether others have come or gone."""
+
+T = TypeVar("T")
+
+
+class Follower:
+    """Keeps the tasks of a loop those that the job model gives to its container."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        assembly: Assembly,
+        broadcast: Mapping[str, TableContents],
+        loop: Loop,
+        writer: Executor,
+        functions: list[Functions],
+    ) -> None:
+        self.membership = membership
+        self._assembly = assembly
+        self._broadcast = broadcast
+        self._loop = loop
+        self._writer = writer
+        self._functions = functions
+        self.former: list[OperatorMetrics] = []
+        """What passed through tasks that were run here before."""
+
+    async def follow(self) -> None:
+        """Do so until it is cancelled."""
+        while True:
+            await self.change()
+            await sleep_ms(FOLLOW_MS)
+
+    async def change(self) -> None:
+        """Hand over and take over what there is to; what another container still has is taken later."""
+        mine = await self._apart(self.membership.mine)
+        have = {task.number for task in self._loop.tasks}
+        if have - mine:
+            await self._hand_over(have - mine)
+        if mine - have:
+            await self._take_over(mine - have)
+
+    async def _hand_over(self, numbers: Collection[int]) -> None:
+        tasks = await self._loop.hand_over(numbers)
+        for task in tasks:
+            self.former += passed(self._assembly.graph, task)
+            self._functions.remove(task.functions)
+            await task.functions.close()
+        await self._apart(partial(self.membership.give_up, numbers))
+
+    async def _take_over(self, numbers: Collection[int]) -> None:
+        taken = await self._apart(partial(self.membership.take, numbers))
+        if not taken:
+            return
+        environment, app = self._assembly.bindings.environment, self._assembly.plan.app
+        checkpoints = await self._apart(partial(environment.checkpoints, app))
+        tasks = replace(self._assembly, checkpoints=checkpoints).tasks(self._broadcast, taken)
+        for task in tasks:
+            self._functions.append(task.functions)
+            await task.functions.open()
+        self._loop.committer.taken |= taken
+        self._loop.add(tasks)
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        """Do what may wait for the disk in the thread that commits."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, work)

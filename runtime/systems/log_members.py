@@ -1,0 +1,131 @@
+"""Containers that share a data directory: each is alive while it holds the lock of a file, and LMDB has the rest."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime.systems.base import is_fenced, system_errors_told
+from runtime.systems.log_locks import lock
+from runtime.systems.log_records import fetch, sealed
+from runtime.systems.log_state import keys_from
+from runtime.systems.members import Members, Shared
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from runtime.systems.log import LogEnvironment
+
+_JOINING = ".joining"
+
+
+class LogMembers(Members):
+    """A container on the embedded log; the operating system drops its lock when the process ends, however it ends.
+
+    One that is only stopped has its lock and its tasks still.
+    """
+
+    def __init__(self, log: LogEnvironment, app: str, run: int, name: str, tasks: int) -> None:
+        super().__init__(run, name, tasks)
+        self._log, self._app = log, app
+        self._folder = log.path / "containers" / app
+        with system_errors_told(self._folder, "made"):
+            self._descriptor: int | None = self._join()
+
+    def leave(self) -> None:
+        """Be gone: others may take all that this container has; a second call does nothing."""
+        if self._descriptor is not None:
+            with suppress(FileNotFoundError):
+                self._file(self.name).unlink()
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _join(self) -> int:
+        """Lock a file before others can see it, and remove those of the dead."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in self._folder.iterdir():
+            if not file.name.endswith(_JOINING) and not _is_locked(file):
+                file.unlink(missing_ok=True)
+        unseen = self._file(self.name).with_suffix(_JOINING)
+        descriptor = lock(unseen, wait=True)
+        assert descriptor is not None
+        unseen.rename(self._file(self.name))
+        return descriptor
+
+    def _file(self, container: str) -> Path:
+        return self._folder / f"{self._run}-{container}.lock"
+
+    def _alive(self) -> tuple[str, ...]:
+        prefix = f"{self._run}-"
+        with system_errors_told(self._folder, "read"):
+            return tuple(
+                sorted(
+                    file.stem.removeprefix(prefix)
+                    for file in self._folder.glob(f"{prefix}*.lock")
+                    if file.stem == f"{prefix}{self.name}" or _is_locked(file)
+                )
+            )
+
+    def _is_alive(self, container: str) -> bool:
+        return container == self.name or _is_locked(self._file(container))
+
+    @contextmanager
+    def _looking(self) -> Iterator[Shared]:
+        with self._log._reading() as transaction:
+            yield Agreed(transaction, self._log._database.meta, self._app)
+
+    @contextmanager
+    def _changing(self) -> Iterator[Shared]:
+        with self._log._writing() as transaction:
+            generation = self._log._generation(transaction, self._app)
+            if generation != self._run:
+                raise is_fenced(self._app, self._run, generation)
+            yield Agreed(transaction, self._log._database.meta, self._app)
+
+
+class Agreed(MutableMapping[str, bytes]):
+    """What the containers of an application have agreed on, as sealed records in one transaction."""
+
+    def __init__(self, transaction: lmdb.Transaction[Any], table: Any, app: str) -> None:
+        self._transaction, self._table = transaction, table
+        self._prefix = b"containers\0" + app.encode() + b"\0"
+
+    def __getitem__(self, place: str) -> bytes:
+        key = self._prefix + place.encode()
+        data = fetch(self._transaction, self._table, key, f"what containers have agreed on ({place})")
+        if data is None:
+            raise KeyError(place)
+        return data
+
+    def __setitem__(self, place: str, data: bytes) -> None:
+        key = self._prefix + place.encode()
+        self._transaction.put(key, sealed(key, data), db=self._table)
+
+    def __delitem__(self, place: str) -> None:
+        self._transaction.delete(self._prefix + place.encode(), db=self._table)
+
+    def __iter__(self) -> Iterator[str]:
+        for key in keys_from(self._transaction, self._table, self._prefix):
+            yield key[len(self._prefix) :].decode()
+
+    def __len__(self) -> int:
+        return len(keys_from(self._transaction, self._table, self._prefix))
+
+
+def _is_locked(file: Path) -> bool:
+    """Whether a process has the lock; whoever looks shares it for a moment, and is not taken for one that has it."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)

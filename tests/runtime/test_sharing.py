@@ -1,0 +1,120 @@
+"""Whatever containers come, die and go: together they come to what one alone comes to, exactly once."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operators.base import Batch
+from runtime.systems.base import Append, StreamConfig
+from samza_dsl import App, Options
+from tests.building import build
+from tests.runtime.test_laws import crash_points, worlds
+from tests.scale import scale
+from tests.simulation.containers import Event, run_among
+from tests.simulation.crash import memory, rows_of
+from tests.simulation.loop import rest
+
+events = st.builds(Event, st.integers(0, 600), st.sampled_from(("is cancelled", "stops")), number=st.integers(0, 3)) | (
+    st.builds(Event, st.integers(0, 600), st.just("comes"), st.none() | crash_points)
+)
+
+
+def among(world, number, happenings):
+    def see(place, event):
+        world.outcome.sunk[place, event] += 1
+
+    app = build(world.pipeline, world.options, world.seed, on_sink=see)
+    return run_among(app, world.environment, number, happenings, world.seed, world.outcome.note)
+
+
+@given(worlds(), st.integers(1, 4))
+def test_several_containers_come_to_what_the_records_say(world, number):
+    among(world, number, ())
+    world.outcome.check_end()
+
+
+@given(worlds(), st.integers(1, 3), st.lists(events, min_size=1, max_size=6))
+@settings(max_examples=scale(60, 500, 20_000))
+def test_so_do_those_that_come_and_die_and_go(world, number, happenings):
+    among(world, number, happenings)
+    world.outcome.check_end()
+
+
+@pytest.fixture
+def environment():
+    return memory()
+
+
+def counting(options=None, slow=False):
+    """Count words by themselves, whichever of four partitions the line is in; a `slow` one takes a second."""
+
+    def count_up(word, context):
+        context.state = (context.state or 0) + 1
+        return [[word, context.state]]
+
+    async def take_time(line):
+        await rest(5)
+        return [line]
+
+    app = App("counting", options)
+    read = app.input("lines", value=str)
+    if slow:
+        read = read.async_flat_map(take_time, max_in_flight=1)
+    words = read.flat_map(str.split).partition_by(lambda word: word, partitions=4, op_id="by")
+    words.process(count_up, op_id="counts").send_to(app.output("counts", partitions=4))
+    return app
+
+
+def lines(environment, number, ended=False):
+    environment.create_stream("lines", StreamConfig(partitions=4))
+    for partition in range(4):
+        batch = Batch([f"a b c d{n % 5}".encode() for n in range(number)])
+        environment.append([Append("lines", partition, batch)])
+    if ended:
+        environment.end_stream("lines")
+
+
+def newest(environment):
+    rows = [value for partition in rows_of(environment, "counts") for _, value, _ in partition]
+    assert len(rows) == len(set(rows)), "something was counted twice"
+    return len(rows)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_the_end_is_when_nobody_has_anything_left_to_do(environment, ended):
+    lines(environment, 20, ended)
+    cluster = run_among(counting(Options(batch_records=3)), environment, 3, until_now=not ended)
+    assert newest(environment) == 320
+    assert cluster.came == 3 and cluster.died == 0
+
+
+def test_more_containers_than_tasks_stand_by(environment):
+    lines(environment, 20, ended=True)
+    cluster = run_among(counting(), environment, 7)
+    assert newest(environment) == 320
+    assert sorted(len(run.metrics().tasks) for run in cluster.ran) == [0, 0, 0, 1, 1, 1, 1]
+
+
+def test_what_one_that_died_had_is_taken_over(environment):
+    lines(environment, 200, ended=True)
+    cluster = run_among(counting(slow=True), environment, 2, [Event(500, "is cancelled")])
+    assert newest(environment) == 3_200
+    assert cluster.died == 1 and cluster.came == 2
+    assert sorted(len(run.metrics().tasks) for run in cluster.ran) == [2, 4]
+
+
+def test_one_that_comes_late_gets_its_share_and_no_count_is_lost(environment):
+    lines(environment, 200, ended=True)
+    late = [Event(200, "comes"), Event(200, "comes")]
+    cluster = run_among(counting(slow=True), environment, 1, late)
+    assert newest(environment) == 3_200
+    assert sorted(len(run.metrics().tasks) for run in cluster.ran) == [1, 1, 2]
+    assert sum(run.metrics().received("counts") for run in cluster.ran) == 3_200
+
+
+def test_one_that_stops_leaves_its_tasks_to_the_others(environment):
+    lines(environment, 200, ended=True)
+    cluster = run_among(counting(slow=True), environment, 2, [Event(500, "stops")])
+    assert newest(environment) == 3_200
+    assert cluster.died == 0
+    assert sum(run.metrics().received("counts") for run in cluster.ran) == 3_200
