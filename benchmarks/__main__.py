@@ -108,7 +108,9 @@ def _arguments() -> argparse.Namespace:
 
 def _names(known: list[str]):  # type: ignore[no-untyped-def]
     def names(text: str) -> list[str]:
-        found = text.split(",") if text else []
+        said = text.split(",") if text else []
+        families = {name: [one for one in known if one.startswith(f"{name}-")] or [name] for name in said}  # as in B9
+        found = [one for name in said for one in ([name] if name in known else families[name])]
         if unknown := set(found).difference(known):
             raise argparse.ArgumentTypeError(f"no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
         return found

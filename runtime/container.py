@@ -13,7 +13,7 @@ from planner.plan import Plan
 from runtime.errors import SamzaError
 from runtime.functions import Around
 from runtime.run import Run
-from runtime.talk import Ask, Ended, Failed, Go, Joined, Line, Report, Start, Stop
+from runtime.talk import Ask, Ended, Failed, Finished, Go, Joined, Line, Report, Start, Stop
 
 Tell = Callable[[BaseException], Failed]
 """Makes of an error what the other process is told."""
@@ -52,6 +52,7 @@ async def serve(connection: Any, start: Start, graph: Graph, around: tuple[Aroun
 async def _run(run: Run, line: Line) -> None:
     """Drive a run, and do meanwhile as one is told."""
     line.say(Joined())
+    run.when_finished(lambda: line.say(Finished()))
     began = asyncio.get_running_loop().create_future()
     heeding = asyncio.create_task(_heed(run, line, began))
     try:

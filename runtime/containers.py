@@ -19,22 +19,34 @@ from planner.graph import Graph
 from planner.plan import Options
 from runtime import errors
 from runtime.bindings import outputs_of
-from runtime.clock import Clock, SystemClock, sleep_ms
+from runtime.clock import Clock, SystemClock
 from runtime.container import digest_of
 from runtime.errors import Fenced, SamzaError
 from runtime.functions import Around
-from runtime.metrics import OperatorMetrics, RunMetrics, StoreMetrics
+from runtime.metrics import RunMetrics, StoreMetrics
 from runtime.opening import Opened, Share, ends_of, open_application, recover
 from runtime.rewind import check_rewind
 from runtime.systems.log import LogEnvironment
-from runtime.talk import Ask, Elsewhere, Ended, Failed, Go, Joined, Line, Report, Rounds, Start, Stop, combined
+from runtime.talk import (
+    Ask,
+    Elsewhere,
+    Ended,
+    Failed,
+    Finished,
+    Go,
+    Joined,
+    Line,
+    Report,
+    Rounds,
+    Start,
+    Stop,
+    combined,
+)
 
 State = Any
-ROUND_MS = 50.0
-"""How often containers are asked whether anything is left to do."""
-METRICS_MS = 250.0
-"""How often they are asked for their metrics."""
-MOST_DEATHS = 3
+ROUND_MS = 250.0
+"""How often containers are asked how far they are, and at once when one of them seems to be done."""
+MOST_DEATHS = 5
 """How often in a row a container may die without having committed anything."""
 SILENCE_S = 1.0
 """How long an answer is waited for: a container that is stopped gives none."""
@@ -90,10 +102,13 @@ class Containers:
         self._started_ms = self._clock.elapsed_ms()
         self._command, self._number = command, number
         self._containers: dict[int, Container] = {}
-        self._former: list[OperatorMetrics] = []
-        self._commits = 0
-        self._changed = asyncio.Event()
+        self._former: list[RunMetrics] = []
+        """What those have told last that are gone; of one that has died, only what adds up."""
+        self._changed, self._one_finished = asyncio.Event(), asyncio.Event()
+        self._is_watched = False
         self._final: RunMetrics | None = None
+        self.start_up_ms = 0.0
+        """How long it took until all had loaded the application and could begin."""
         self._begun = self._ending = self.stopping = self.failed = False
         bound = _paths(graph, bind or {})
         self._environment = LogEnvironment(data)
@@ -127,13 +142,12 @@ class Containers:
         """Return the numbers of this moment, of all containers; after the end, the last ones."""
         if self._final is not None:
             return self._final
-        found = combined(container.metrics for container in self._containers.values())
+        self._is_watched = True
+        found = combined([*self._former, *(container.metrics for container in self._containers.values())])
         stats = self._environment.state_stats(self._graph.app) if stores else {}
         return msgspec.structs.replace(
             found,
-            operators=(*self._former, *found.operators),
             stores=tuple(StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items()),
-            commits=self._commits + found.commits,
             elapsed_ms=self._clock.elapsed_ms() - self._started_ms,
         )
 
@@ -213,6 +227,8 @@ class Containers:
             if isinstance(said, Joined):
                 container.joined = True
                 self._let_begin(container)
+            elif isinstance(said, Finished):
+                self._one_finished.set()
             elif isinstance(said, Report):
                 container.report = said
                 container.metrics = said.metrics or container.metrics
@@ -229,6 +245,7 @@ class Containers:
             container.line.say(Go())
         elif len(self._containers) == self._number and all(one.joined for one in self._containers.values()):
             self._begun = True
+            self.start_up_ms = self._clock.elapsed_ms() - self._started_ms
             for one in self._containers.values():
                 one.line.say(Go())
         if self._ending:
@@ -238,27 +255,30 @@ class Containers:
         """Remember what a container that is gone has done."""
         gone = self._containers.pop(slot)
         self._changed.set()
-        self._former += gone.metrics.operators
-        self._commits += gone.metrics.commits
+        told = gone.metrics
+        self._former.append(
+            told if gone.ended else RunMetrics(operators=told.operators, commits=told.commits, commit_ms=told.commit_ms)
+        )
 
     async def _ask(self) -> None:
         """Ask how far all are, and end the run when nothing is left to do anywhere."""
-        rounds, number, told_ms = Rounds(self.plan.tasks), 0, 0.0
+        rounds, number = Rounds(self.plan.tasks), 0
         while not self._ending:
             number += 1
-            wants_metrics = self._clock.elapsed_ms() - told_ms >= METRICS_MS
             asked = {one.name: one for one in self._containers.values()} if self._begun else {}
             for one in asked.values():
-                one.line.say(Ask(round=number, metrics=wants_metrics))
-            if wants_metrics:
-                told_ms = self._clock.elapsed_ms()
+                one.line.say(Ask(round=number, metrics=self._is_watched))
+            self._is_watched = False
             reports = await self._answers(number) if asked else {}
             if reports.keys() == asked.keys() and len(asked) == self._number:
                 if rounds.over(reports):
                     self._end_all()
                 elif all(report.finished for report in reports.values()):
                     continue
-            await sleep_ms(ROUND_MS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ROUND_MS / 1_000):
+                    await self._one_finished.wait()
+            self._one_finished.clear()
 
     async def _answers(self, number: int) -> dict[str, Report]:
         """Return the answers to a round by container, once each that is there has answered, or after a while."""

@@ -58,6 +58,7 @@ class Loop:
         self.shared = shared
         self.finished = False
         """Whether nothing was left to do here when it last looked."""
+        self.on_finished: Callable[[], None] = lambda: None
         self.committer = committer
         self.commit_ms = 0.0
         self.committed_at: float | None = None
@@ -152,18 +153,22 @@ class Loop:
             if self._clock.elapsed_ms() - began > SLICE_MS:
                 break
         if self._wants_commit(worked) and self._may_commit():
+            self.finished = False
             await self._commit()
             return False
-        self.finished = False
         if worked:
+            self.finished = False
             await sleep_ms(0)
             return False
-        if self._finished():
+        finished = self._finished()
+        if finished:
             if not self.stopping and self._discover():
                 return False
             if self.stopping or not self.shared:
                 return True
-            self.finished = True
+        if finished and not self.finished:
+            self.on_finished()
+        self.finished = finished
         if self._drained():
             self._tell_idle()
         await self._wait()

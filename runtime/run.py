@@ -118,6 +118,10 @@ class Run:
         """Whether, in a container that shares the tasks with others, nothing was left to do when it last looked."""
         return self._loop.finished
 
+    def when_finished(self, tell: Callable[[], None]) -> None:
+        """Have it told whenever `finished` comes to be so."""
+        self._loop.on_finished = tell
+
     @property
     def commits(self) -> int:
         """How many commits there were."""

@@ -46,6 +46,10 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
     """I am one of the containers, and wait."""
 
 
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """Nothing seems to be left to do here."""
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How far I am, in answer to a round: whether nothing is left to do, which tasks I have, and what I committed."""
 
@@ -70,7 +74,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     metrics: RunMetrics
 
 
-Said = Joined | Report | Failed | Ended
+Said = Joined | Finished | Report | Failed | Ended
 Told = Start | Go | Ask | Stop
 
 _encode = msgspec.json.Encoder().encode

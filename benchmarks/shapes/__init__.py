@@ -9,9 +9,14 @@ from benchmarks.shapes.long_chain import LongChain
 from benchmarks.shapes.partitions import ManyPartitions, ManyStreams
 from benchmarks.shapes.shape import Shape
 from benchmarks.shapes.start_up import StartUp
+from benchmarks.shapes.two_containers import TwoReadWrite4, TwoReadWrite5, TwoReadWrite6, TwoWordCount
 
 KINDS: tuple[type[Shape], ...] = (
     LocalJoin,
+    TwoReadWrite4,
+    TwoReadWrite5,
+    TwoReadWrite6,
+    TwoWordCount,
     FlatMemory,
     ManyPartitions,
     ManyStreams,

@@ -53,6 +53,7 @@ class LogMembers(Members):
         unseen = self._file(self.name).with_suffix(_JOINING)
         descriptor = lock(unseen, wait=True)
         assert descriptor is not None
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)  # for people to read
         unseen.rename(self._file(self.name))
         return descriptor
 

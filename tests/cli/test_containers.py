@@ -209,7 +209,7 @@ def test_those_that_die_again_and_again_end_the_run(program, folder, write):
     run = program("run", "dying.py", "--containers", "2")
     _, errors = run.communicate()
     assert run.returncode == 1
-    assert "ended with exit code 3, as did 2 before it" in errors and "committed" in errors
+    assert "ended with exit code 3, as did 4 before it" in errors and "committed" in errors
 
 
 def python(folder, file, **how):

@@ -15,6 +15,7 @@ from runtime.errors import EnvironmentFault
 from runtime.systems import log, log_batch, log_database, log_locks, log_records, log_recovery
 from runtime.systems.base import Commit
 from runtime.systems.log import LogEnvironment
+from runtime.systems.log_members import LogMembers
 from runtime.task import Task
 
 
@@ -65,6 +66,16 @@ def _no_owner_lock() -> None:
     log.lock = lock
 
 
+def _no_holders() -> None:
+    LogMembers._is_alive = lambda self, container: False  # type: ignore[method-assign]
+    whole = LogEnvironment.commit
+
+    def commit(self: LogEnvironment, commit: Commit) -> None:
+        whole(self, commit._replace(tasks={}))
+
+    LogEnvironment.commit = commit  # type: ignore[method-assign]
+
+
 def _no_monotonic_clock() -> None:
     SystemClock.elapsed_ms = lambda self: float(self.now_ms())  # type: ignore[method-assign]
 
@@ -95,6 +106,7 @@ SAFEGUARDS: dict[str, Callable[[], None]] = {
     "checksums": _no_checksums,
     "pages are checked": _no_page_check,
     "one owner per application": _no_owner_lock,
+    "a task has one container": _no_holders,
     "timers run by the monotonic clock": _no_monotonic_clock,
     "in flight is bounded": _no_bound_in_flight,
     "any error of a serde is caught": _no_foreign_errors,

@@ -31,6 +31,7 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault("kill-9", "kills the main job with kill -9", "nothing", "kills", 10, 500),
+    Fault("kill-container", "kills containers of one run, and who has started them", "nothing", "runs", 5, 100),
     Fault("power-cut", "cuts the power under a FUSE disk", "root, fuse3", "power cuts", 60, 1_000),
     Fault("full-disk", "fills the disk, a tmpfs", "root", "full disks", 20, 100),
     Fault("io-error", "has the system refuse a write or a sync", "root, strace", "errors of the system", 30, 300),

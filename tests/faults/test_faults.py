@@ -14,7 +14,15 @@ from tests.faults.trials import MOST_TRIALS, Missed, Order, one_by_one
 from tests.simulation.__main__ import main as simulation
 from tests.source import ROOT
 
-TIMES = {"bit-flip": 30, "truncation": 8, "hostile": 2_000, "two-owners": 4, "stop": 1, "clock-jump": 2}
+TIMES = {
+    "bit-flip": 30,
+    "truncation": 8,
+    "hostile": 2_000,
+    "two-owners": 4,
+    "kill-container": 1,
+    "stop": 1,
+    "clock-jump": 2,
+}
 
 
 def verdict(*arguments):
