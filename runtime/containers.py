@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -43,7 +43,6 @@ from runtime.talk import (
     combined,
 )
 
-State = Any
 ROUND_MS = 250.0
 """How often containers are asked how far they are, and at once when one of them seems to be done."""
 MOST_DEATHS = 5
@@ -92,7 +91,7 @@ class Containers:
         *,
         bind: Mapping[str, Any] | None = None,
         from_start: bool = False,
-        state: State = None,
+        state: Literal["reset", "keep"] | None = None,
         until_now: bool = False,
         clock: Clock | None = None,
     ) -> None:
@@ -196,7 +195,7 @@ class Containers:
                 await _end(container, at_once=not listened)
                 self._count_out(slot)
             incarnation += 1
-            if container.failed is not None and container.failed.kind != Fenced.__name__:
+            if container.failed is not None and not self._has_lost_a_task(container.failed):
                 raise _error_of(container.failed)
             if container.ended and not self._ending:
                 self.stop()  # of itself: the user's code asked for the end
@@ -204,6 +203,11 @@ class Containers:
                 deaths = 0 if container.has_committed else deaths + 1
                 if deaths >= MOST_DEATHS:
                     raise SamzaError(_how_it_died(container, deaths))
+
+    def _has_lost_a_task(self, failed: Failed) -> bool:
+        """Whether a container was fenced by another one of ours, which has its task."""
+        generation = self._environment.generation(self._graph.app)
+        return failed.kind == Fenced.__name__ and generation == self._start.share.generation
 
     async def _begin(self, name: str) -> Container:
         mine, its = socket.socketpair()

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from operators.base import Batch
+from runtime.errors import Owned
 from runtime.systems.base import Append, StreamConfig
 from runtime.systems.log import LogEnvironment, verify
 from samza_dsl import App, Options
@@ -125,12 +126,12 @@ def _members(work: Path) -> list[int]:
 
 
 def _is_owned(work: Path) -> bool:
-    with suppress(BlockingIOError), closing(LogEnvironment(work / "data")) as log:
+    with closing(LogEnvironment(work / "data")) as log:
         try:
-            log.own("shared-ledger")
-        except Exception:
+            log.own(app.name)
+        except Owned:
             return True
-    return False
+        return False
 
 
 def _fill(work: Path) -> None:
