@@ -1,5 +1,7 @@
 """Whatever containers come, die and go: together they come to what one alone comes to, exactly once."""
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,6 +39,22 @@ def test_several_containers_come_to_what_the_records_say(world, number):
 @settings(max_examples=scale(60, 500, 20_000))
 def test_so_do_those_that_come_and_die_and_go(world, number, happenings):
     among(world, number, happenings)
+    world.outcome.check_end()
+
+
+@given(worlds(("process", "async", "partition_by"), "at_least_once"), st.lists(events, min_size=1, max_size=4))
+def test_at_least_once_nothing_is_lost_among_them(world, happenings):
+    among(world, 2, happenings)
+    world.outcome.check_nothing_lost()
+
+
+@pytest.mark.parametrize("kinds", [("window",), ("window", "partition_by", "window")])
+@given(st.data(), st.sampled_from((1, 2, 5)), st.lists(events, max_size=4))
+@settings(max_examples=scale(20, 200, 5_000))
+def test_a_firing_that_moves_while_it_is_cut_goes_on_where_it_was(kinds, data, most, happenings):
+    world = data.draw(worlds(kinds))
+    with patch("runtime.lane.MOST_FIRED", most):
+        among(world, 2, happenings)
     world.outcome.check_end()
 
 
