@@ -19,7 +19,6 @@ TIMES = {
     "truncation": 8,
     "hostile": 2_000,
     "two-owners": 4,
-    "kill-container": 1,
     "stop": 1,
     "clock-jump": 2,
 }
