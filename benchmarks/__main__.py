@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,7 @@ from benchmarks.peers.side_by_side import measured as measured_peer
 from benchmarks.report import show
 from benchmarks.shapes import SHAPES
 from benchmarks.workload import COMMIT_EVERY
+from planner.levers import Levers
 
 WIDTH = 120
 ALSO_EVERY = (1_000, 100_000)
@@ -84,6 +86,11 @@ def _arguments() -> argparse.Namespace:
         help=f"after how many messages both sides of a durable workload commit (default: {COMMIT_EVERY}, "
         f"and with --write {' and '.join(map(str, ALSO_EVERY))} too); the bars are for {COMMIT_EVERY}",
     )
+    parser.add_argument(
+        "--without",
+        choices=[lever.name for lever in fields(Levers)],
+        help="measure with a lever left out, which shows what it brings; no bar is for that",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers to a file")
     parser.add_argument(
         "--write",
@@ -95,6 +102,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--profile", action="store_true", help="first show where one run of ours spends its time")
     parser.add_argument("--quick", action="store_true", help="one pair of tiny runs: results count, times do not")
     said = parser.parse_args()
+    if said.without and said.write:
+        parser.error("--without LEVER is for looking, not for the page")
     if said.quick and said.write:
         parser.error("--quick measures nothing that a page could show")
     if said.commit_every is None:
@@ -126,6 +135,7 @@ def _measured(name: str, commit_every: int, said: argparse.Namespace, console: C
     messages = description.scaled(scale)
     console.print(f"{name}  {description.title}: {messages:,} messages, {pairs} pairs …", soft_wrap=True)
     command = [name, "--scale", f"{scale}", "--commit-every", f"{commit_every}"]
+    command += ["--without", said.without] if said.without else []
     found = msgspec.json.decode(
         _output([*command, "--pairs", f"{pairs}", *(["--profile"] if said.profile else [])]), type=Measurement
     )

@@ -68,9 +68,9 @@ class AsyncCalls(Workload):
     def ours(self) -> list[Message]:
         app = App("async-calls")
         self.looked_up(app).send_to(app.output("results"))
-        sink = ListSink()
+        sink = ListSink(columns=())
         bind = {"messages": ListSource(self.messages, self.times), "results": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind)
+        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
         return sink.values
 
     def outcome(self, result: list[Message]) -> list[Any]:

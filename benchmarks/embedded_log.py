@@ -115,7 +115,7 @@ class EmbeddedLog(Workload):
     def ours(self) -> Path:
         path = self.copy / "ours"
         app = chained(committing(self.commit_every, int(self.commit_every * PASSING)))
-        run_blocking(app.graph(), app.options, app.around, path)
+        run_blocking(app.graph(), app.options, app.around, path, levers=self.levers)
         return path
 
     def outcome(self, result: Path) -> list[Any]:

@@ -82,9 +82,9 @@ class KeyedCount(Workload):
         messages = app.input("messages", key=key_of, timestamp=time_of, max_disorder_ms=DISORDER_MS)
         counted = messages.window(tumbling(milliseconds=WINDOW_MS), count(), op_id="counted")
         counted.send_to(app.output("counts"))
-        sink = ListSink()
+        sink = ListSink(columns=())
         bind = {"messages": ListSource(self.messages), "counts": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind)
+        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
         return sink.values
 
     def outcome(self, result: list[Any]) -> list[Counts]:

@@ -8,6 +8,7 @@ import gc
 import pstats
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from hashlib import blake2b
 from pathlib import Path
 from statistics import median
@@ -23,6 +24,7 @@ from benchmarks.memory import growth_mib
 from benchmarks.shapes import SHAPES
 from benchmarks.shapes.shape import Shape
 from benchmarks.workload import COMMIT_EVERY, Workload
+from planner.levers import Levers
 
 SIDES = ("baseline", "ours")
 
@@ -135,6 +137,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--commit-every", type=int, default=COMMIT_EVERY)
     parser.add_argument("--memory", choices=SIDES)
+    parser.add_argument("--without", choices=[lever.name for lever in fields(Levers)])
     parser.add_argument("--profile", action="store_true")
     said = parser.parse_args()
     with TemporaryDirectory(prefix="samza-dsl-benchmark-") as scratch:
@@ -144,6 +147,8 @@ def main() -> None:
             kind = WORKLOADS[said.name]
             messages = kind.description.scaled(said.scale)
             workload = kind(messages, Path(scratch), said.commit_every)
+            if said.without:
+                workload.levers = Levers(**{said.without: False})
             if said.profile:
                 _profile(workload)
             if said.memory:

@@ -8,8 +8,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from samza_dsl import ProcessContext
-
 Message = dict[str, Any]
 
 KEYS = 1_000
@@ -108,15 +106,9 @@ async def look_up_slowly(message: Message) -> list[Message]:
     return [{"id": message["id"], "found": 1}]
 
 
-def increased(count: int | None) -> int:
+def increased(count: int | None, message: object = None) -> int:
     return (count or 0) + 1
 
 
 def to_count(key: Any, count: int) -> tuple[Any, int]:
     return key, count
-
-
-def count_up(message: Any, context: ProcessContext[Any, int]) -> tuple[tuple[Any, int]]:
-    """Do in a pipeline what the hand loops do with `increased` and `to_count`."""
-    context.state = count = increased(context.state)
-    return (to_count(context.key, count),)

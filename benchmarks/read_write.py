@@ -22,7 +22,7 @@ from benchmarks.durable import (
     read_by_hand,
     sealed,
 )
-from benchmarks.messages import Padded, count_up, id_of, increased, padded_messages, to_count
+from benchmarks.messages import Padded, id_of, increased, padded_messages, to_count
 from benchmarks.workload import Description, Workload
 from runtime.run import run_blocking
 from runtime.systems.lists import ListSink
@@ -65,10 +65,11 @@ class ReadWrite(Workload):
             with environment.begin(write=True, buffers=True) as transaction:
                 get, put = transaction.get, transaction.put
                 for record in records:
-                    id = id_of(decode_json(record))
+                    message = decode_json(record)
+                    id = id_of(message)
                     place = NUMBER.pack(id)
                     found = get(place, db=table)
-                    count = increased(None if found is None else NUMBER.unpack(checked(found))[0])
+                    count = increased(None if found is None else NUMBER.unpack(checked(found))[0], message)
                     put(place, sealed(NUMBER.pack(count)), db=table)
                     append(to_count(id, count))
                 position += len(records)
@@ -105,9 +106,9 @@ class ReadWrite(Workload):
         path = self.copy / "ours"
         app = App("read-write", committing(self.commit_every, self.written))
         keyed = app.input("messages", value=Padded, key=id_of)
-        keyed.process(count_up, op_id="counting").send_to(app.output("counts"))
-        sink = ListSink()
-        run_blocking(app.graph(), app.options, app.around, path, bind={"counts": sink})
+        keyed.scan(increased, emit=to_count, op_id="counting").send_to(app.output("counts"))
+        sink = ListSink(columns=())
+        run_blocking(app.graph(), app.options, app.around, path, bind={"counts": sink}, levers=self.levers)
         return sink.values, lambda: counts_in_log(path, "read-write", "counting")
 
     def outcome(self, result: Stored) -> list[Any]:

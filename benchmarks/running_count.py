@@ -17,7 +17,7 @@ from benchmarks.durable import (
     open_by_hand,
     sealed,
 )
-from benchmarks.messages import SPREAD_KEYS, count_up, increased, plain_messages, spread_key_of, to_count
+from benchmarks.messages import SPREAD_KEYS, increased, plain_messages, spread_key_of, to_count
 from benchmarks.workload import Description, Workload
 from runtime.run import run_blocking
 from runtime.systems.lists import ListSink, ListSource
@@ -50,7 +50,7 @@ class RunningCount(Workload):
         counts: dict[int, int] = {}
         for message in self.messages:
             key = spread_key_of(message)
-            counts[key] = count = increased(counts.get(key))
+            counts[key] = count = increased(counts.get(key), message)
             append(to_count(key, count))
         return results
 
@@ -67,10 +67,10 @@ class RunningCount(Workload):
     def ours(self) -> Counts:
         app = App("running-count")
         keyed = app.input("messages", key=spread_key_of)
-        keyed.process(count_up, store="memory", op_id="counting").send_to(app.output("counts"))
-        sink = ListSink()
+        keyed.scan(increased, emit=to_count, store="memory", op_id="counting").send_to(app.output("counts"))
+        sink = ListSink(columns=())
         bind = {"messages": ListSource(self.messages, self.times), "counts": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind)
+        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
         return sink.values
 
     def outcome(self, result: Counts) -> Counts:
@@ -105,7 +105,7 @@ class DurableCount(RunningCount):
                     key = spread_key_of(message)
                     place = NUMBER.pack(key)
                     found = get(place, db=table)
-                    count = increased(None if found is None else NUMBER.unpack(checked(found))[0])
+                    count = increased(None if found is None else NUMBER.unpack(checked(found))[0], message)
                     put(place, sealed(NUMBER.pack(count)), db=table)
                     append(to_count(key, count))
                 put(POSITION, sealed(NUMBER.pack(first + len(batch))), db=positions)
@@ -138,10 +138,10 @@ class DurableCount(RunningCount):
     def ours(self) -> Stored:
         app = App("durable-count", committing(self.commit_every, 2 * self.commit_every))
         keyed = app.input("messages", key=spread_key_of)
-        keyed.process(count_up, op_id="counting").send_to(app.output("counts"))
-        sink = ListSink()
+        keyed.scan(increased, emit=to_count, op_id="counting").send_to(app.output("counts"))
+        sink = ListSink(columns=())
         bind = {"messages": SteppedSource(self.messages, self.times, self.commit_every), "counts": sink}
-        run_blocking(app.graph(), app.options, app.around, self.path, bind=bind)
+        run_blocking(app.graph(), app.options, app.around, self.path, bind=bind, levers=self.levers)
         return sink.values, lambda: counts_in_log(self.path, "durable-count", "counting")
 
     def outcome(self, result: Stored) -> list[Any]:

@@ -82,7 +82,7 @@ class SlowService(Workload):
         looked_up = app.input("messages").async_flat_map(look_up_slowly, max_in_flight=IN_FLIGHT, order="none")
         looked_up.send_to(app.output("results"))
         bind = {"messages": ListSource(self.messages, self.times)}
-        run_blocking(app.graph(), app.options, app.around, path, bind=bind)
+        run_blocking(app.graph(), app.options, app.around, path, bind=bind, levers=self.levers)
         return path
 
     def outcome(self, result: Path) -> list[Any]:

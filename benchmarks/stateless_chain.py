@@ -55,9 +55,9 @@ class StatelessChain(Workload):
         app = App("stateless-chain", Options(inline=self.inline))
         chain = app.input("messages").filter(is_large).map(weigh).filter(is_wanted).map(to_pair)
         chain.send_to(app.output("pairs"))
-        sink = ListSink()
+        sink = ListSink(columns=())
         bind = {"messages": ListSource(self.messages), "pairs": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind)
+        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
         return sink.values
 
     def outcome(self, result: Pairs) -> Pairs:

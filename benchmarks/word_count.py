@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.messages import count_up, increased, itself, lines, to_count, words_of
+from benchmarks.messages import increased, itself, lines, to_count, words_of
 from benchmarks.workload import Description, Workload
 from runtime.run import run_blocking
 from runtime.systems.lists import ListSink, ListSource
@@ -35,7 +35,7 @@ class WordCount(Workload):
         for line in self.lines:
             for word in words_of(line):
                 key = itself(word)
-                counts[key] = count = increased(counts.get(key))
+                counts[key] = count = increased(counts.get(key), word)
                 append(to_count(key, count))
         return results
 
@@ -52,10 +52,10 @@ class WordCount(Workload):
     def ours(self) -> Counts:
         app = App("word-count")
         words = app.input("lines").flat_map(words_of).partition_by(itself, op_id="by-word")
-        words.process(count_up, store="memory", op_id="counting").send_to(app.output("counts"))
-        sink = ListSink()
+        words.scan(increased, emit=to_count, store="memory", op_id="counting").send_to(app.output("counts"))
+        sink = ListSink(columns=())
         bind = {"lines": ListSource(self.lines, self.times), "counts": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind)
+        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
         return sink.values
 
     def outcome(self, result: Counts) -> Counts:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from planner.levers import ALL, Levers
+
 COMMIT_EVERY = 10_000
 """After how many messages both sides of a durable workload commit."""
 
@@ -38,6 +40,8 @@ class Workload(ABC):
     """
 
     description: ClassVar[Description]
+    levers: Levers = ALL
+    """What is left out is in no bar: it shows what a lever brings."""
     baseline_inlined: Callable[[], Any] | None = None
     """The hand loop with everything inlined, and state in a dict until the commit, where there is such a loop."""
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from operators.base import Batch, Key, Keys, Serde, Spec, Store
+from operators.base import EVENT_COLUMNS, Batch, Key, Keys, Serde, Spec, Store
 from operators.keyed_state import STATE, UNCHANGEABLE, KeyContext, is_changed, keep, meaning_of
 
 Order = Literal["partition", "key", "none"]
@@ -84,6 +84,8 @@ class StatefulCalls:
     message's calls are not made. It is read as they are asked for: the function is then called on the event loop, while
     a thread may be at work with the store.
     """
+
+    columns = EVENT_COLUMNS
 
     def __init__(self, functions: dict[str, Callable[..., Any]], store: Store, keys: Keys, serde: Serde) -> None:
         self.function = functions["async_flat_map"]

@@ -132,6 +132,8 @@ class Batch:
         return (self.keys, self.timestamps, self.stamps, self.offsets, self.headers, self.signs, self.owners)
 
 
+EVENT_COLUMNS = frozenset({"keys", "timestamps", "stamps"})
+"""The columns of a record's key and event time."""
 Slice = tuple[Batch, int, int]
 """Rows of a batch: the first, and the one after the last."""
 
@@ -253,8 +255,10 @@ class Spec:
     The class variables are traits: the planner asks these, never the type. `code` is what a stateless operator
     contributes to a fused function, with `{value}` for what comes in and `{out}`, where it is something new, for what
     goes on; a line that ends with a colon opens the block in which all that follows runs, and what `drops` a message
-    does so by the last such line, an `if`. `fold` is the line by which one that keeps tiling windows adds `{value}` to
-    the `{group}` of its window, under `{key}`. What `encodes` is handed encoded values by a fused function.
+    does so by the last such line, an `if`. `keyed_code` is the like of one that keeps state by `{key}`, for stages in
+    which nothing awaits. `binds` names what the runtime gives such code beside the user's functions. `fold` is the line
+    by which one that keeps tiling windows adds `{value}` to the `{group}` of its window, under `{key}`. What `encodes`
+    is handed encoded values by a fused function.
     """
 
     parents: tuple[Spec, ...] = ()
@@ -264,6 +268,8 @@ class Spec:
 
     kind: ClassVar[str]
     code: ClassVar[tuple[str, ...] | None] = None
+    keyed_code: ClassVar[tuple[str, ...] | None] = None
+    binds: ClassVar[tuple[str, ...]] = ()
     fold: ClassVar[str | None] = None
     source: ClassVar[bool] = False
     terminal: ClassVar[bool] = False
@@ -277,6 +283,7 @@ class Spec:
     order_sensitive: ClassVar[bool] = False
     wall_clock: ClassVar[bool] = False
     needs_id: ClassVar[bool] = False
+    event_time: ClassVar[bool] = False
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The user's functions by the name under which `code` calls them."""

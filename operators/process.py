@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Spec, Store
-from operators.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
+from operators.key_states import KeyStates, emitted_of, loop_of
+from operators.keyed_state import UNCHANGEABLE, K, S, meaning_of
 from operators.window import SHIFT
 
 TIMER = b"t"
-KEPT = UNCHANGEABLE - {type(None)}
-"""Types of states that may be used on while the store has them, too: nobody can change them in place."""
+IN_HAND = frozenset({tuple, list, type(None)})
+"""What a function may return that is there already: a generator would go on after its state was looked at."""
 MOST_SET_AT_END = 1_000
 """How many timers the timers of one key may set when nothing more will come: without a bound they never end."""
 
@@ -31,8 +32,23 @@ class Process(Spec):
     kind: ClassVar[str] = "process"
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
+    event_time: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
+    keyed_code: ClassVar[tuple[str, ...]] = (
+        "state_{id} = {changed}.get({key})",
+        "if state_{id} is None: state_{id} = {clean}.get({key})",
+        "if state_{id} is None: state_{id} = {read}({key})",
+        "{context}.key = {key} if type({key}) is not bytes else {decode}({key})",
+        "{context}._place, {context}.timestamp, {context}.state = {key}, {timestamp}, state_{id}",
+        "emitted_{id} = {on_message}({value}, {context})",
+        "if type(emitted_{id}) not in {in_hand}: emitted_{id} = [*emitted_{id}]",
+        "left_{id} = {context}.state",
+        "if left_{id} is not state_{id} or type(left_{id}) not in {unchangeable}: {changed}[{key}] = left_{id}",
+        "if left_{id} is None: {clean}.pop({key}, None)",
+        "for {out} in emitted_{id} or ():",
+    )
+    binds: ClassVar[tuple[str, ...]] = (*("changed", "clean", "read", "context", "decode", "unchangeable", "in_hand"),)
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The user's functions."""
@@ -96,66 +112,34 @@ class ProcessContext(Generic[K, S]):
         self._operator.store.delete(self._operator.timer_place(self._place, at_ms))
 
 
-class ProcessOperator:
-    """One task's share of a `process`: state and timers of each key in the store, states in use in plain dicts."""
+class ProcessOperator(KeyStates):
+    """One task's share of a `process`: the states of its keys, and their timers, which are in the store."""
 
-    def __init__(self, spec: Process, functions: dict[str, Callable[..., Any]], store: Store, keys: Keys) -> None:
+    def __init__(
+        self,
+        spec: Process,
+        functions: dict[str, Callable[..., Any]],
+        store: Store,
+        keys: Keys,
+        most_held: int = MOST_HELD,
+    ) -> None:
+        super().__init__(store, keys, functions.get("init"), most_held)
         self.on_message: Callable[..., Any] = functions["on_message"]
         self.on_timer: Callable[..., Any] = functions.get("on_timer", _no_timer)
         self._has_timers = "on_timer" in functions
-        self.init = functions.get("init")
         self.calls = ["on_message", "on_timer", *(["init"] if self.init is not None else [])]
-        self.store = store
-        self.keys = keys
-        self._context: ProcessContext[Any, Any] = ProcessContext(self)
-        self._changed: dict[Key, Any] = {}
-        """States that are newer than the store's, by key; None where one was removed."""
-        self._clean: dict[Key, Any] = {}
-        """States as the store has them, of keys that have not changed since."""
+        self.in_hand = IN_HAND
+        self.context: ProcessContext[Any, Any] = ProcessContext(self)
         self._due = self._first_due()
         self._ending = False
         self._set_at_end: Counter[Key] = Counter()
 
-    @property
-    def unwritten(self) -> int:
-        """How many changed states are not in the store yet."""
-        return len(self._changed)
-
     def process(self, batch: Batch) -> Batch | None:
         """Hand each message to the user's function; what it returns carries the message's key, time and stamp."""
-        keys, timestamps = batch.keys, batch.timestamps
-        assert timestamps is not None and batch.stamps is not None
-        if keys is None or None in keys:
-            raise ValueError("a record has no key, and process needs one; partition_by(...) first")
-        changed: dict[Any, Any] = self._changed
-        clean: dict[Any, Any] = self._clean
-        context: Any = self._context
-        on_message, decode = self.on_message, self.keys.decode
-        values: list[Any] = []
-        ends: list[int] = []
-        place: Any
-        for place, value, timestamp in zip(keys, batch.values, timestamps, strict=True):
-            state = changed.get(place)
-            if state is None:
-                state = clean.get(place)
-                if state is None:
-                    state = self._read(place)
-            context.key = decode(place) if type(place) is bytes else place
-            context._place, context.timestamp, context.state = place, timestamp, state
-            emitted = on_message(value, context)
-            left = context.state
-            if left is not state or type(left) not in UNCHANGEABLE:
-                changed[place] = left
-                if left is None:
-                    clean.pop(place, None)
-            if emitted is not None:
-                values += emitted
-            ends.append(len(values))
-        if len(changed) > MOST_HELD:
-            self.write_back()
-        if len(clean) > MOST_HELD:
-            clean.clear()
-        return _owned(values, ends, batch) if values else None
+        assert batch.timestamps is not None
+        found = _process(self, batch.values, batch.keys or [None] * len(batch), batch.timestamps)
+        self.relieve()
+        return emitted_of(found, batch)
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Call the timers that are due, in order of time and key; those that they set and are due, too."""
@@ -170,14 +154,14 @@ class ProcessOperator:
 
     def _call_timer(self, at_ms: int, place: Key, out: Batch) -> None:
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None
-        context, state = self._context, self._read(place)
+        context, state = self.context, self.read(place)
         context.key = self.keys.decode(place)
         context._place, context.timestamp, context.state = place, at_ms, state
         emitted = self.on_timer(at_ms, context)
         left = context.state
         if left is not state or type(left) not in UNCHANGEABLE:
-            self._changed[place] = left
-            self._clean.pop(place, None)
+            self.changed[place] = left
+            self.clean.pop(place, None)
         before = len(out)
         out.values += emitted or ()
         number = len(out) - before
@@ -195,29 +179,10 @@ class ProcessOperator:
         """Return the time of the first timer."""
         return self._due
 
-    def write_back(self) -> None:
-        """Put the states that have changed into the store."""
-        changed, clean, encode = self._changed, self._clean, self.keys.encode
-        self.store.update({STATE + encode(place): state for place, state in changed.items() if state is not None})
-        for place in [place for place, state in changed.items() if state is None]:
-            self.store.delete(STATE + encode(place))
-        clean.update({place: state for place, state in changed.items() if type(state) in KEPT})
-        changed.clear()
-
     def forget(self) -> None:
         """Drop the states that have changed, and look up again when the first timer is due."""
-        self._changed.clear()
-        self._clean.clear()
+        super().forget()
         self._due = self._first_due()
-
-    def _read(self, place: Key) -> Any:
-        """Return the state of a key, or what `init` makes."""
-        state = self._changed.get(place, self._clean.get(place))
-        if state is None and place not in self._changed:
-            state = self.store.get(STATE + self.keys.encode(place))
-            if type(state) in KEPT:
-                self._clean[place] = state
-        return self.init() if state is None and self.init is not None else state
 
     def set_timer(self, key: Key, at_ms: int) -> None:
         """Remember a timer of `key`; raises ValueError where there is nothing to call then, or no end of it."""
@@ -251,17 +216,10 @@ class ProcessOperator:
         return MAX_TIMESTAMP + 1 if first is None else int.from_bytes(first[0][1:9], "big") - SHIFT
 
 
-def _owned(values: list[Any], ends: list[int], batch: Batch) -> Batch:
-    """Return what was emitted, given where each row's ends, with the key and the times of its row."""
-    if len(values) == len(batch) and ends == [*range(1, len(ends) + 1)]:
-        return Batch(values, batch.keys, batch.timestamps, batch.stamps)
-    rows = [row for row, (start, end) in enumerate(pairwise([0, *ends])) for _ in range(start, end)]
-    assert batch.keys is not None and batch.timestamps is not None and batch.stamps is not None
-    keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
-    return Batch(values, [keys[row] for row in rows], [timestamps[row] for row in rows], [stamps[row] for row in rows])
-
-
 def _no_timer(at_ms: int, context: Any) -> None:
     raise ValueError(
         "process(...) has no function for a timer; write instead: process(..., on_timer=lambda at_ms, context: ...)"
     )
+
+
+_process = loop_of(Process.keyed_code, {name: f"operator.{name}" for name in (*Process.binds, "on_message")})

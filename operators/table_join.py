@@ -56,6 +56,11 @@ class TableJoin(Spec):
         """A join on the message's key needs one."""
         return self.on is None
 
+    @property
+    def binds(self) -> tuple[str, ...]:  # type: ignore[override]
+        """How a row is found."""
+        return ("lookup",) if self.on else ("lookup_key",)
+
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The user's functions; the lookup is the runtime's."""
         return {"join": self.with_} if self.on is None else {"on": self.on, "join": self.with_}

@@ -51,6 +51,7 @@ class Window(Spec):
     kind: ClassVar[str] = "window"
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
+    event_time: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
 
     @property
@@ -122,11 +123,13 @@ class WindowOperator:
         store: Store,
         keys: Keys,
         aggregation: Aggregation[Any, Any] | None = None,
+        most_held: int = MOST_HELD,
     ) -> None:
         self.windows = spec.windows
         self.aggregation = aggregation or spec.aggregation
         self.store = store
         self.keys = keys
+        self.most_held = most_held
         self.late: Batch | None = None
         self._changed: dict[int, dict[Key, Any]] = {}
         """Accumulators by window start and key."""
@@ -167,7 +170,7 @@ class WindowOperator:
         """Fold in what was grouped by key."""
         for start, group in groups.by_start.items():
             self._fold(start, group, groups.numbers)
-        if self.unwritten > MOST_HELD:
+        if self.unwritten > self.most_held:
             self.write_back()
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:

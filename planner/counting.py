@@ -38,6 +38,14 @@ def teller(graph: Graph, id: str) -> str | None:
     return None
 
 
+def exit_below(graph: Graph, id: str) -> str | None:
+    """Return the operator behind an exit that takes in just what `id` emits, whichever function it comes from."""
+    below = teller(graph, id)
+    while below is not None and graph.specs[below].one_to_one:
+        below = teller(graph, below)
+    return below if below is not None and graph.specs[below].code is None else None
+
+
 def droppers(graph: Graph, ids: Iterable[str]) -> frozenset[str]:
     """Return the operators that have to count what they drop, so that it is known what each of `ids` emits."""
     found = set()

@@ -22,7 +22,7 @@ def fold(graph: Graph, entry: str, inline: bool = True) -> list[Line]:
         return []
     writer = _FoldingWriter(graph, entry, inline, spec.max_disorder_ms)
     foldable = all(graph.specs[exit].fold for exit in writer.exits)
-    return writer.lines(rows=False) if foldable and writer.exits and not writer.inner and not writer.keyed else []
+    return writer.lines(rows=False) if foldable and writer.exits and not writer.inner and not writer.reads else []
 
 
 class _FoldingWriter(Writer):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import networkx
 
 from operators.stateless import BranchArm
-from planner.counting import droppers, exit_of, teller
+from planner.counting import droppers, exit_below, exit_of, teller
 from planner.graph import Graph
 from planner.inline import expression, inlined
 from planner.plan import ExitPlan, SegmentPlan
@@ -26,6 +26,8 @@ FUSED = "<fused "
 VALUES_ONLY = ", values only"
 """What they end with where the function keeps no rows."""
 INDENT = "    "
+VARIABLES = {"keys": "key", "timestamps": "timestamp"}
+"""The columns beside the values that operators may read, and how a loop calls what a row has there."""
 LONGEST_RUN = 15
 """Python nests 20 loops at most; after so many operators a run goes on in an inner function of its own."""
 
@@ -38,9 +40,15 @@ class Line(NamedTuple):
     rows_of: str = ""
 
 
-def fuse(graph: Graph, entry: str, inline: bool = True) -> SegmentPlan:
-    """Write the function for everything that messages from `entry` reach before state, awaiting, or writing."""
-    writer = Writer(graph, entry, inline)
+def fuse(
+    graph: Graph, entry: str, inline: bool = True, keyed: bool = False, longest_run: int = LONGEST_RUN
+) -> SegmentPlan:
+    """Write the function for everything that messages from `entry` reach before awaiting, writing, or state.
+
+    Where `keyed`, operators that keep state by key and nothing but that go on in the same loop. After `longest_run`
+    operators it goes on in an inner function.
+    """
+    writer = Writer(graph, entry, inline, keyed, longest_run)
     lines, plain = writer.lines(rows=True), writer.lines(rows=False)
     return SegmentPlan(
         entry=entry,
@@ -52,9 +60,14 @@ def fuse(graph: Graph, entry: str, inline: bool = True) -> SegmentPlan:
             ExitPlan(id=exit, operators=tuple(operators), whole=exit not in writer.partial)
             for exit, operators in writer.exits.items()
         ),
+        keyed=tuple(
+            ExitPlan(id=id, operators=(id,), whole=id not in writer.taken)
+            for id in writer.reached
+            if graph.specs[id].keyed_code
+        ),
         counted=tuple(writer.counted),
         inlined=tuple(writer.inlined),
-        keyed=writer.keyed,
+        reads=writer.reads,
     )
 
 
@@ -111,32 +124,38 @@ def bound(id: str, name: str) -> str:
 class Writer:
     """Writes one segment: depth first, in the order in which the user wrote the operators."""
 
-    def __init__(self, graph: Graph, entry: str, inline: bool) -> None:
+    def __init__(
+        self, graph: Graph, entry: str, inline: bool, keyed: bool = False, longest_run: int = LONGEST_RUN
+    ) -> None:
         self.graph = graph
         self.entry = entry
         self.inline = inline
+        self.keyed = keyed
+        self.longest_run = longest_run
         self.exits: dict[str, dict[str, None]] = {}
         self.partial: set[str] = set()
         self.counted: list[str] = []
+        self.taken: list[str] = []
         self.inlined: dict[str, None] = {}
         self.reached = self._reached()
         self.inner = self._inner_functions()
-        self.droppers = droppers(graph, self.reached)
-        self.keyed = any("{key}" in line for id in self.reached for line in graph.specs[id].code or ())
+        self.droppers = droppers(graph, [id for id in self.reached if graph.specs[id].code is not None])
+        self.reads = tuple(column for column, variable in VARIABLES.items() if self._is_read(variable))
         self.variables = 0
         self.body = [*self._below(entry, "value", 2, whole=True)]
         self.inner_lines = [line for id in self.inner for line in self._inner(id)]
 
     def lines(self, rows: bool) -> list[Line]:
         """Return the whole function; without `rows` it keeps no track of which row a value came from."""
-        lines = [Line("def segment(values, keys=None):")]
+        timed = ", timestamps=None" if "timestamps" in self.reads else ""
+        lines = [Line(f"def segment(values, keys=None{timed}):")]
         if not self.reached and not self.partial and not any(self.graph.specs[id].encodes for id in self._takers()):
             whole = "".join("(values, None), " for _ in self.exits)
             return [*lines, Line(f"{INDENT}return ({whole}())")]
         for exit in self.exits:
             lines.append(Line(f"{INDENT}{self._list(exit)} = []"))
             lines.append(Line(f"{INDENT}{self._list(exit)}_rows = []", rows_of=exit))
-        if self.counted:
+        if self.counters():
             lines.append(Line(INDENT + self.counters_at_zero()))
         lines += self.inner_lines
         tracked = rows and bool(self.partial)
@@ -150,13 +169,25 @@ class Writer:
 
     def _head(self, tracked: bool) -> Iterator[Line]:
         """Write the head of the loop; its frame tells the row by `row`, or else by how many are left in `rest`."""
+        values = "values" if tracked else "rest"
+        names = ", ".join((*self._variables(), "value"))
+        each = f"zip({', '.join((*self.reads, values))})" if self.reads else values
         if not tracked:
             yield Line(f"{INDENT}rest = iter(values)")
-            yield Line(f"{INDENT}for {'key, value in zip(keys, rest)' if self.keyed else 'value in rest'}:")
-        elif self.keyed:
-            yield Line(f"{INDENT}for row, (key, value) in enumerate(zip(keys, values)):")
+            yield Line(f"{INDENT}for {names} in {each}:")
         else:
-            yield Line(f"{INDENT}for row, value in enumerate(values):")
+            yield Line(f"{INDENT}for row, {f'({names})' if self.reads else names} in enumerate({each}):")
+
+    def _is_read(self, variable: str) -> bool:
+        return any(f"{{{variable}}}" in line for id in self.reached for line in self.code_of(id) or ())
+
+    def _variables(self) -> list[str]:
+        return [VARIABLES[column] for column in self.reads]
+
+    def code_of(self, id: str) -> tuple[str, ...] | None:
+        """Return what an operator contributes to the loop; None where its messages leave the loop."""
+        spec = self.graph.specs[id]
+        return spec.keyed_code if self.keyed and spec.code is None else spec.code
 
     def _takers(self) -> Iterator[str]:
         return (id for ids in self.exits.values() for id in ids)
@@ -164,32 +195,38 @@ class Writer:
     def _below(self, id: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
         for child in self._children(id):
             if child in self.inner:
-                arguments = f"{value}, key" if self.keyed else value
+                arguments = ", ".join((value, *self._variables()))
                 yield Line(f"{INDENT * depth}{_inner_name(child)}({arguments}, row)", child)
             else:
                 yield from self._emit(child, id, value, depth, whole)
 
     def _emit(self, id: str, parent: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
-        spec = self.graph.specs[id]
-        if spec.code is None:
+        spec, code = self.graph.specs[id], self.code_of(id)
+        if code is None:
             yield from self._emit_exit(id, value, depth, whole)
             return
+        if spec.code is None and not whole:
+            self.taken.append(id)
+            yield Line(f"{INDENT * depth}{_taken(id)} += 1", id)
         out = value
-        if any("{out}" in line for line in spec.code):
+        if any("{out}" in line for line in code):
             self.variables += 1
             out = f"v{self.variables}"
-        names = {name: bound(id, name) for name in ("lookup", "lookup_key", *spec.functions())}
+        names = {name: bound(id, name) for name in (*spec.binds, *spec.functions())}
         opened = depth
-        for line in spec.code:
-            text = line.format(value=value, out=out, id=word(id), parent=word(parent), key="key", **names)
+        for line in code:
+            text = line.format(
+                value=value, out=out, id=word(id), parent=word(parent), key="key", timestamp="timestamp", **names
+            )
             yield Line(INDENT * depth + self.written(text, id), id)
             if line.endswith(":"):
                 opened, depth = depth, depth + 1
-        if not spec.one_to_one and teller(self.graph, id) is None:
+        tells = teller if spec.code is not None else exit_below
+        if not spec.one_to_one and tells(self.graph, id) is None:
             yield self._count(id, depth)
         below = [*self._below(id, out, depth, whole and spec.one_to_one)]
         yield from below
-        if not below and spec.code and spec.code[-1].endswith(":"):
+        if not below and code and code[-1].endswith(":"):
             yield Line(INDENT * depth + "pass", id)
         if id in self.droppers:
             yield Line(f"{INDENT * opened}else:", id)
@@ -225,10 +262,10 @@ class Writer:
         """Write what several ways lead to, or what is too deep, as a function of its own."""
         parent = self._parents(id)[0]
         body = [*self._emit(id, parent, "value", 2, whole=False)]
-        arguments = "value, key" if self.keyed else "value"
+        arguments = ", ".join(("value", *self._variables()))
         yield Line(f"{INDENT}def {_inner_name(id)}({arguments}, row):", id)
-        if self.counted:
-            yield Line(f"{INDENT * 2}nonlocal {', '.join(map(_counter, self.counted))}", id)
+        if self.counters():
+            yield Line(f"{INDENT * 2}nonlocal {', '.join(self.counters())}", id)
         yield from body or [Line(INDENT * 2 + "pass", id)]
 
     def _children(self, id: str) -> list[str]:
@@ -241,7 +278,7 @@ class Writer:
         """The stateless operators of the segment, parents first."""
         found = {self.entry}
         for id in networkx.topological_sort(self.graph.edges):
-            if self.graph.specs[id].code is not None and found.intersection(self.graph.streams_into(id)):
+            if self.code_of(id) is not None and found.intersection(self.graph.streams_into(id)):
                 found.add(id)
         return [id for id in self.graph.specs if id in found and id != self.entry]
 
@@ -252,20 +289,24 @@ class Writer:
         for id in self.reached:
             depth[id] = 1 + max(depth[parent] for parent in self._parents(id))
             ways = sum(self.graph.specs[id].parents.count(self.graph.specs[p]) for p in self._parents(id))
-            if ways > 1 or (depth[id] % LONGEST_RUN == 0 and not isinstance(self.graph.specs[id], BranchArm)):
+            if ways > 1 or (depth[id] % self.longest_run == 0 and not isinstance(self.graph.specs[id], BranchArm)):
                 inner.append(id)
         return inner[::-1]
 
     def _list(self, exit: str) -> str:
         return f"x{list(self.exits).index(exit)}"
 
+    def counters(self) -> list[str]:
+        """Return the variables that count."""
+        return [*map(_counter, self.counted), *map(_taken, self.taken)]
+
     def counters_at_zero(self) -> str:
         """Return the line that starts counting."""
-        return " = ".join(map(_counter, self.counted)) + " = 0"
+        return " = ".join(self.counters()) + " = 0"
 
     def counts(self) -> str:
         """Return the tuple of what was counted."""
-        return f"({''.join(_counter(id) + ', ' for id in self.counted)})"
+        return f"({''.join(name + ', ' for name in self.counters())})"
 
 
 @lru_cache(maxsize=10_000)
@@ -281,6 +322,10 @@ def _encoded(id: str, value: str) -> str:
 
 def _counter(id: str) -> str:
     return f"n__{word(id)}"
+
+
+def _taken(id: str) -> str:
+    return f"taken__{word(id)}"
 
 
 def _inner_name(id: str) -> str:

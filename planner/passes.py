@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from operators.window import Window
 from planner.copartitioning import check_keys_meet, check_streams_alike, check_table_meets
 from planner.errors import refuse
 from planner.folding import fold
-from planner.fuse import fuse, word
+from planner.fuse import LONGEST_RUN, fuse, word
 from planner.graph import NAME, Graph, intermediate
+from planner.levers import ALL, Levers
 from planner.names import label_of
 from planner.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePlan, StorePlan, StreamPlan
 from planner.rules import RULES, outputs_of
@@ -36,16 +37,20 @@ def plan(
     partitions: Mapping[str, int] | None = None,
     *,
     wrapped: bool = False,
+    levers: Levers = ALL,
 ) -> Plan:
-    """Plan a graph: apply every pass, in order.
+    """Plan a graph: apply every pass, in order, as `levers` has them.
 
     `partitions` has the partition counts of the streams that exist; where a stream does not, it is as large as it was
     declared, or 1. With `wrapped` functions, none is inlined. Raises PlanError for what can't run.
     """
     options = options or Options()
-    drafted = Plan(app=graph.app, options=replace(options, inline=options.inline and not wrapped))
+    drafted = Plan(app=graph.app, options=replace(options, inline=options.inline and levers.inlining and not wrapped))
     for each in PASSES:
-        drafted = each(drafted, graph, partitions or {})
+        if each is fuse_segments:
+            each = partial(fuse_segments, levers=levers)
+        if levers.folding or each is not fold_windows:
+            drafted = each(drafted, graph, partitions or {})
     return drafted
 
 
@@ -204,9 +209,13 @@ def bound_drains(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
     return replace(plan, stages=stages)
 
 
-def fuse_segments(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
-    """Write one function for each run of stateless operators, below whatever messages can start from."""
-    return replace(plan, stages=tuple(_with_segments(graph, stage, plan.options.inline) for stage in plan.stages))
+def fuse_segments(plan: Plan, graph: Graph, partitions: Mapping[str, int], levers: Levers = ALL) -> Plan:
+    """Write one function for each run of operators below whatever messages can start from.
+
+    It goes up to what writes or awaits, and to what keeps state where something in the stage awaits.
+    """
+    inline = plan.options.inline
+    return replace(plan, stages=tuple(_with_segments(graph, stage, inline, levers) for stage in plan.stages))
 
 
 def fold_windows(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
@@ -270,12 +279,14 @@ def _check_no_stage_waits_for_itself(graph: Graph, stage_of: Mapping[str, str]) 
             raise refuse(graph.specs[child], wrong, ".partition_by(...) on both, before they meet")
 
 
-def _with_segments(graph: Graph, stage: StagePlan, inline: bool) -> StagePlan:
+def _with_segments(graph: Graph, stage: StagePlan, inline: bool, levers: Levers) -> StagePlan:
     feeding = [
         id for id, spec in graph.specs.items() if spec.repartitions and set(graph.children(id)) & set(stage.operators)
     ]
     entries = [id for id in stage.operators if begins_segment(graph.specs[id]) and not graph.specs[id].repartitions]
-    segments = tuple(fuse(graph, entry, inline) for entry in [*feeding, *entries])
+    keyed = levers.keyed and not any(graph.specs[id].asynchronous for id in stage.operators)
+    longest_run = LONGEST_RUN if levers.fusion else 1
+    segments = tuple(fuse(graph, entry, inline, keyed, longest_run) for entry in [*feeding, *entries])
     mixed = any(_is_mixed(graph, [exit.operators[0] for exit in segment.exits]) for segment in segments)
     return replace(stage, segments=segments, ordered=stage.ordered or mixed)
 

@@ -64,13 +64,14 @@ class ExitPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of stateless operators below `entry`, fused into one Python function over columns.
+    """A run of operators below `entry`, stateless or with state by key, fused into one Python function over columns.
 
     `source` is the function that also keeps track of rows, `plain` the same for batches that carry values only.
     `folding`, where all its exits are windows, reads keys and times off the values and groups these by window in the
     same loop. `lines` and so on say which operator each line of these came from; `counted` are the operators for which
     the function counts: what they drop where something below tells the rest, else what they emit; `inlined` those whose
-    functions it does not call; `keyed` when it reads the keys column.
+    functions it does not call; `reads` the columns beside the values that it takes; `keyed` the operators that keep
+    state by key within it, as exits from which their messages come back.
     """
 
     entry: str
@@ -81,7 +82,8 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     exits: tuple[ExitPlan, ...]
     counted: tuple[str, ...] = ()
     inlined: tuple[str, ...] = ()
-    keyed: bool = False
+    reads: tuple[str, ...] = ()
+    keyed: tuple[ExitPlan, ...] = ()
     folding: str = ""
     folding_lines: tuple[str, ...] = ()
 

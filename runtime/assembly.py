@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
-from operators.base import Batch, Key, Operator, Serde, Spec, Store
+from operators.base import MOST_HELD, Batch, Key, Operator, Serde, Spec, Store
 from operators.io import Input, Output, SendTo, Sink, Table
 from operators.partition_by import ByFunction, PartitionBy, hash_
 from operators.policies import DeadLetter
@@ -23,6 +23,7 @@ from planner.copartitioning import check_streams_alike
 from planner.counting import exit_of
 from planner.errors import refuse
 from planner.graph import Graph
+from planner.levers import ALL, Levers
 from planner.plan import Plan, StagePlan
 from planner.single_calls import makes_one_call
 from runtime.bindings import Bindings, intermediate_of
@@ -51,6 +52,7 @@ from runtime.keys import KeySerde
 from runtime.lane import Lane
 from runtime.outputs import Destination, Outputs
 from runtime.pace import Pace
+from runtime.relay import Relay
 from runtime.serdes import Natural, Tagged
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
@@ -73,6 +75,9 @@ class Assembly:
     wake: Callable[[], None]
     request: Callable[[Effects], None]
     data: Path | None = None
+    relays: dict[tuple[str, int], Relay] = field(default_factory=dict)
+    """What hands rows to the readers of later stages, by stream and partition."""
+    levers: Levers = ALL
     discovers: bool = True
     """Whether streams that come to match a pattern are read as well."""
 
@@ -145,8 +150,16 @@ class Assembly:
         specs = map(self.graph.specs.__getitem__, ids)
         return any(isinstance(spec, Window) and isinstance(spec.late, DeadLetter) for spec in specs)
 
+    def is_relayed(self, stage: StagePlan) -> bool:
+        """Whether a stage is handed in memory what earlier ones write, as where nothing asks for a record's offset.
+
+        What calls a sink reads what is committed, so that a record has the same place again after a restart.
+        """
+        specs = [self.graph.specs[id] for id in stage.operators]
+        return self.levers.relays and not any(spec.asynchronous or isinstance(spec, Sink | TaskSpec) for spec in specs)
+
     def _needs_event_time(self, spec: Spec) -> bool:
-        return any(self.graph.specs[id].stateful for id in self.graph.below(spec.op_id or ""))
+        return any(self.graph.specs[id].event_time for id in self.graph.below(spec.op_id or ""))
 
 
 class _TaskBuilder:
@@ -163,6 +176,7 @@ class _TaskBuilder:
         specs += [spec for spec in self.graph.specs.values() if isinstance(spec, Table) and not spec.broadcast]
         self.functions = Functions(assembly.plan.app, number, specs, assembly.around, assembly.data)
         self.outputs = Outputs(number)
+        self.outputs.relays = assembly.relays
         self.stores: dict[str, Any] = {}
         self.alone: AbstractContextManager[object] = RLock() if assembly.plan.options.threads else nullcontext()
 
@@ -181,9 +195,10 @@ class _TaskBuilder:
         return task
 
     def _lane(self, stage: StagePlan) -> Lane:
-        ids = stage.operators
+        ids, levers = stage.operators, self.assembly.levers
+        most_held = MOST_HELD if levers.hot_state else 0
         operators = {
-            id: operator_of(spec, self.functions.by_operator[id], self._store(id, spec), self._keys(id))
+            id: operator_of(spec, self.functions.by_operator[id], self._store(id, spec), self._keys(id), most_held)
             for id in ids
             if (spec := self.graph.specs[id]).stateful and not isinstance(spec, TaskSpec | AsyncFlatMap)
         }
@@ -192,6 +207,7 @@ class _TaskBuilder:
             **self.functions.by_operator,
             **{id: self._join(id) for id in ids if self._is_join(id)},
             **{id: self._encoding(id) for id in ids if self.graph.specs[id].encodes},
+            **{id: self._keyed(id, one) for id, one in operators.items()},
         }
         columns = {"keys", "timestamps", "stamps"}
         asynchronous = any(self.graph.specs[id].asynchronous for id in ids)
@@ -201,14 +217,17 @@ class _TaskBuilder:
             columns.add("offsets")
         if self.assembly.locates(ids):
             columns |= {"offsets", "headers"}
-        chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns))
+        chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns), levers)
         stores = [self.stores[id] for id in ids if id in self.stores]
         reads_on_loop = any(isinstance(spec := self.graph.specs[id], TaskSpec) and spec.asynchronous for id in ids)
         alone = self.alone if reads_on_loop else None
         guard = Guard(chain, self.graph, stores, self.outputs, self.assembly.clock, alone)
         foldings = {} if asynchronous or not guard.together else chain.foldings
         readers = list(self._readers(stage, foldings))
-        lane = Lane(chain, readers, guard, Pace(self.assembly.plan.options.batch_records))
+        lane = Lane(chain, readers, guard, Pace(self.assembly.plan.options.batch_records if levers.batches else 1))
+        lane.depth = self.assembly.plan.stages.index(stage)
+        writing = [self.graph.specs[id] for id in ids if self.graph.specs[id].repartitions]
+        lane.writes = frozenset(intermediate_of(self.graph, spec) for spec in writing)
         lane.task_exits = {id: one for id, one in exits.items() if isinstance(one, TaskExit)}
         if self.assembly.discovers:
             lane.patterns = frozenset(filter(self._may_match_more, ids))
@@ -283,10 +302,14 @@ class _TaskBuilder:
             if spec.repartitions and set(self.graph.children(id)) & set(stage.operators):
                 stream = intermediate_of(self.graph, spec)
                 if self.number < bindings.partitions(stream):
-                    yield self._intermediate_reader(id, spec, stream)
+                    yield self._intermediate_reader(stage, id, spec, stream)
 
-    def _intermediate_reader(self, id: str, spec: Any, stream: str) -> Reader:
+    def _intermediate_reader(self, stage: StagePlan, id: str, spec: Any, stream: str) -> Reader:
         writing = next(stage for stage in self.assembly.plan.stages if id in stage.operators)
+        relay = None
+        if self.assembly.is_relayed(stage):
+            keys, values = self.graph.key_serde(id) or Tagged(), spec.value or Tagged()
+            relay = self.assembly.relays[stream, self.number] = Relay(KeySerde(values), KeySerde(keys))
         return Reader(
             self.assembly.bindings.origin(stream, self.number),
             Decoding(
@@ -300,6 +323,7 @@ class _TaskBuilder:
             position=_position(self.checkpoint, stream, self.number),
             producers=[str(task) for task in range(writing.partitions)],
             later=True,
+            relay=relay,
         )
 
     def _exit(self, id: str, operators: Mapping[str, Operator]) -> Exit:
@@ -378,6 +402,10 @@ class _TaskBuilder:
         serde = self.assembly.destination(spec.output).value
         return {} if getattr(serde, "unchanged", False) else {"encode": serde.encode}
 
+    def _keyed(self, id: str, operator: Operator) -> dict[str, Any]:
+        named = {name: getattr(operator, name) for name in self.graph.specs[id].binds}
+        return {**self.functions.by_operator[id], **named}
+
     def _join(self, id: str) -> dict[str, Any]:
         spec = self.graph.specs[id]
         assert isinstance(spec, TableJoin)
@@ -418,7 +446,14 @@ class _TaskBuilder:
             else:
                 environment, plan = self.assembly.bindings.environment, self.assembly.plan
                 self.stores[id] = CachedStore(
-                    environment, plan.app, id, self.number, kept.encode, kept.decode, plan.options.cache_entries
+                    environment,
+                    plan.app,
+                    id,
+                    self.number,
+                    kept.encode,
+                    kept.decode,
+                    plan.options.cache_entries,
+                    keeps_plain=spec.keyed_code is None,
                 )
         return self.stores[id]
 

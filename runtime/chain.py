@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Protocol, cast
 
-from operators.base import Batch, Operator
+from operators.base import EVENT_COLUMNS, Batch, Operator
+from operators.key_states import KeyStates
 from planner.errors import PlanError
-from planner.fuse import Segment, compile_segment, fuse
+from planner.fuse import LONGEST_RUN, compile_segment, fuse
 from planner.graph import Graph
+from planner.levers import ALL, Levers
 from planner.plan import SegmentPlan, StagePlan
-from runtime.exits import SinkExit, StatefulExit
+from runtime.control import is_constant
+from runtime.exits import NO_TIME, SinkExit, StatefulExit
 from runtime.failures import Failure, Whence, locate, row_of, trace_into
 from runtime.first_call import check_fused, check_kept
 from runtime.folding import Folded, FoldingSegment
 
 
 class Exit(Protocol):
-    """What takes the rows that leave a segment."""
+    """What takes the rows that leave a segment; of keys and event times only the `columns` that it reads."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Which of EVENT_COLUMNS it reads."""
 
     def take(self, batch: Batch) -> Batch | None:
         """Take rows in; what is returned goes on below the operator."""
@@ -36,8 +44,11 @@ class Counts:
     def enter(self, plan: SegmentPlan, number: int, counted: Iterable[int]) -> None:
         """Count what a segment took in, and what it counted itself."""
         self.entered[plan.entry] = self.entered.get(plan.entry, 0) + number
-        for id, passed in zip(plan.counted, counted, strict=True):
+        numbers = iter(counted)
+        for id, passed in zip(plan.counted, numbers, strict=False):
             self.counted[id] = self.counted.get(id, 0) + passed
+        for operator in plan.keyed:
+            self.leave(operator.id, number if operator.whole else next(numbers))
 
     def leave(self, exit: str, number: int) -> None:
         """Count what left a segment."""
@@ -58,35 +69,37 @@ class FusedSegment:
         graph: Graph,
         functions: Mapping[str, Mapping[str, Any]],
         columns: frozenset[str],
+        exits: Mapping[str, Exit],
+        levers: Levers,
     ) -> None:
         self.plan = plan
-        self.columns = columns
+        unread = {exit.id: EVENT_COLUMNS - exits[exit.id].columns if levers.columns else () for exit in plan.exits}
+        self._columns = {id: columns.difference(names) for id, names in unread.items()}
+        self._carried = frozenset[str]().union(*self._columns.values())
         self._full, filename = compile_segment(plan, functions)
-        self._plain: Segment | None = None
-        self.lines = {filename: plan.lines}
-        check_fused(self._full, graph)
-        if not plan.keyed:
-            self._plain, filename = compile_segment(plan, functions, plain=True)
-            self.lines[filename] = plan.plain_lines
-            check_fused(self._plain, graph)
+        self._plain, plain_name = compile_segment(plan, functions, plain=True)
+        self.lines = {filename: plan.lines, plain_name: plan.plain_lines}
+        for function in (self._full, self._plain):
+            check_fused(function, graph)
 
     def run(self, batch: Batch, counts: Counts) -> list[tuple[str, Batch]]:
         """Return the rows that reach each exit, in order, with the columns that something downstream reads."""
         plan = self.plan
-        if "headers" in self.columns and batch.headers is None:
+        if "timestamps" in plan.reads and batch.timestamps is None:
+            raise Failure(plan.keyed[0].id, ValueError(NO_TIME))
+        if "headers" in self._carried and batch.headers is None:
             batch.headers = [Whence(plan.entry).headers()] * len(batch)
-        carried = {name: column for name in self.columns if (column := getattr(batch, name)) is not None}
-        if self._plain is None or not all(map(_is_constant, carried.values())):
-            results = self._full(batch.values, batch.keys)
-        else:
-            results = self._plain(batch.values)
+        carried = {name: column for name in self._carried if (column := getattr(batch, name)) is not None}
+        segment = self._plain if all(map(is_constant, carried.values())) else self._full
+        results = segment(batch.values, **{name: getattr(batch, name) or repeat(None) for name in plan.reads})
         counts.enter(plan, len(batch.values), results[-1])
         found = []
         for exit, (values, rows) in zip(plan.exits, results, strict=False):
             if values:
                 counts.leave(exit.id, len(values))
                 out = Batch(values)
-                for name, column in carried.items():
+                for name in self._columns[exit.id] & carried.keys():
+                    column = carried[name]
                     if rows is not None:
                         column = list(map(column.__getitem__, rows))
                     elif len(column) != len(values):
@@ -94,11 +107,6 @@ class FusedSegment:
                     setattr(out, name, column)
                 found.append((exit.id, out))
         return found
-
-
-def _is_constant(column: Sequence[Any]) -> bool:
-    """Whether all rows have the same, as the times of records have that were appended together."""
-    return not column or (column[0] == column[-1] and column.count(column[0]) == len(column))
 
 
 class Chain:
@@ -115,9 +123,11 @@ class Chain:
         exits: Mapping[str, Exit],
         operators: Mapping[str, Operator],
         columns: frozenset[str],
+        levers: Levers = ALL,
     ) -> None:
         self.stage = stage
         self.graph = graph
+        self._longest_run = LONGEST_RUN if levers.fusion else 1
         self.exits = exits
         self.operators = operators
         self.sinks = {id: exit for id, exit in exits.items() if isinstance(exit, SinkExit)}
@@ -125,7 +135,9 @@ class Chain:
         for id, holder in (*exits.items(), *operators.items()):
             if hasattr(holder, "calls"):
                 check_kept(graph.specs[id], holder)
-        self.segments = {plan.entry: FusedSegment(plan, graph, functions, columns) for plan in stage.segments}
+        self.segments = {
+            plan.entry: FusedSegment(plan, graph, functions, columns, exits, levers) for plan in stage.segments
+        }
         self.lines = {file: lines for segment in self.segments.values() for file, lines in segment.lines.items()}
         self.foldings = {
             plan.entry: FoldingSegment(plan, functions, graph.specs) for plan in stage.segments if plan.folding
@@ -141,17 +153,20 @@ class Chain:
     def explore(self, entry: str, batch: Batch) -> list[tuple[str, Batch]]:
         """Run the stateless operators below `entry`; raises Failure with the operator that raised."""
         try:
-            return self.segments[entry].run(batch, self.counts)
-        except PlanError:
+            found = self.segments[entry].run(batch, self.counts)
+        except (Failure, PlanError):
             raise
         except Exception as error:
             raise Failure(locate(error, self.lines, entry), error, row_of(error)) from error
+        for operator in self.segments[entry].plan.keyed:
+            cast(KeyStates, self.operators[operator.id]).relieve()
+        return found
 
     def trace(self, failure: Failure) -> None:
         """Let the traceback of what an inlined expression raised go on to the user's own line."""
         for entry, segment in self.segments.items():
             if failure.operator in segment.plan.inlined:
-                calling = fuse(self.graph, entry, inline=False)
+                calling = fuse(self.graph, entry, False, bool(segment.plan.keyed), self._longest_run)
                 trace_into(failure.error, self.graph.specs[failure.operator], segment.lines, calling)
 
     def run(self, entry: str, batch: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:

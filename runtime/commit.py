@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from operators.base import MIN_TIMESTAMP, Batch
-from planner.graph import Graph
-from runtime.bindings import Bindings, intermediate_of
+from runtime.bindings import Bindings
 from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock
 from runtime.lane import Lane
+from runtime.relay import Relay
 from runtime.systems.base import Append, Commit, Control
 from runtime.task import Task
 
@@ -24,7 +24,13 @@ class Committer:
     """Gathers what the tasks have done into one commit, and tells them when it is durable."""
 
     def __init__(
-        self, app: str, generation: int, graph: Graph, bindings: Bindings, clock: Clock, positions: dict[str, int]
+        self,
+        app: str,
+        generation: int,
+        bindings: Bindings,
+        clock: Clock,
+        positions: dict[str, int],
+        relays: dict[tuple[str, int], Relay],
     ) -> None:
         self.app = app
         self.generation = generation
@@ -32,15 +38,17 @@ class Committer:
         self.put_ms: dict[int, float] = {}
         self.taken: dict[int, int] = {}
         """The generations of the tasks that were taken among several containers."""
-        self._graph = graph
         self._bindings = bindings
         self._clock = clock
         self._positions = positions
+        self.relays = relays
         self._told: dict[tuple[int, str], int] = {}
 
     def gather(self, tasks: Sequence[Task]) -> Commit:
         """Return the commit of everything that the tasks have done; nothing is changed yet."""
-        appends: list[Append] = []
+        appends = [
+            Append(*place, _without_gaps(relay.stored(), self._clock)) for place, relay in self.relays.items() if relay
+        ]
         state: list[Any] = []
         checkpoints: dict[str, Checkpoint] = {}
         consumed: dict[tuple[str, int], int] = {}
@@ -80,6 +88,8 @@ class Committer:
     def done(self, commit: Commit, tasks: Iterable[Task]) -> None:
         """After a commit: what was pending is no more, what was written is clean."""
         self.commits += 1
+        for relay in self.relays.values():
+            relay.clear()
         for append in commit.appends:
             if append.control is not None:
                 self._told[int(append.control.producer), append.stream] = append.control.watermark
@@ -94,7 +104,7 @@ class Committer:
         controls = {
             stream: watermark
             for lane in task.lanes
-            for stream in self._written_by(lane)
+            for stream in lane.writes
             if (watermark := _told_below(lane, tasks)) > self._told.get((task.number, stream), MIN_TIMESTAMP)
         }
         appends = []
@@ -107,10 +117,6 @@ class Committer:
                 batch = task.outputs.pending.get((stream, partition), Batch([]))
                 appends.append(Append(stream, partition, _without_gaps(batch, self._clock), control))
         return appends
-
-    def _written_by(self, lane: Lane) -> list[str]:
-        specs = (self._graph.specs[id] for id in lane.chain.stage.operators)
-        return [intermediate_of(self._graph, spec) for spec in specs if spec.repartitions]
 
 
 def _only_tells(lane: Lane) -> bool:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import repeat
 from typing import Any
 
 from operators.base import EARLIEST_MS, LATEST_MS, MAX_TIMESTAMP, MIN_TIMESTAMP
+
+
+def is_constant(column: Sequence[Any]) -> bool:
+    """Whether all rows have the same, as the times of records have that were appended together.
+
+    >>> is_constant([7, 7, 7]), is_constant([7, 8, 7])
+    (True, False)
+    """
+    return not column or (column[0] == column[-1] and column.count(column[0]) == len(column))
 
 
 class SourceWatermark:
@@ -26,6 +36,9 @@ class SourceWatermark:
         """Return the watermark just before each record, were these to come next, and after the last one."""
         disorder, watermark = self._disorder_ms, self.value
         highest = watermark + disorder
+        if is_constant(timestamps):
+            after = max(watermark, timestamps[0] - disorder) if timestamps else watermark
+            return [watermark, *repeat(after, len(timestamps))]
         following = [watermark if at <= highest else (watermark := (highest := at) - disorder) for at in timestamps]
         return [self.value, *following]
 
@@ -61,7 +74,8 @@ def to_ms(found: list[Any]) -> list[int]:
     """
     if not set(map(type, found)) <= {int}:
         found = [_one_to_ms(at) for at in found]
-    if found and not (min(found) >= EARLIEST_MS and max(found) <= LATEST_MS):
+    some = found[:1] if is_constant(found) else found
+    if some and not (min(some) >= EARLIEST_MS and max(some) <= LATEST_MS):
         raise ValueError("timestamp= returned a time that is not in the years 1 to 9999; return ms since the epoch")
     return found
 

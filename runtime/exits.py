@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from operators.base import Batch, Operator
+from operators.base import EVENT_COLUMNS, Batch, Operator
 from operators.io import Output
-from operators.partition_by import ByFunction
+from operators.partition_by import ByFunction, hash_, murmur2
 from operators.process import ProcessOperator
+from operators.scan import ScanOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.window import Groups, WindowOperator
 from runtime.keys import KeySerde
 from runtime.outputs import Destination, Outputs
-from runtime.serdes import Natural, encode_all, remembering
+from runtime.serdes import Natural, Tagged, encode_all, remembering
+
+NO_TIME = "the records have no timestamps, and event time is needed here; give the input timestamp="
 
 
 class SendToExit:
@@ -26,6 +29,7 @@ class SendToExit:
     def __init__(self, outputs: Outputs, to: Destination, keys: KeySerde) -> None:
         self._outputs = outputs
         self._to = to
+        self.columns = EVENT_COLUMNS if to.sink is None else to.sink.columns
         key = to.key or keys.serde
         self._key_as_written = remembering(lambda held: key.encode(keys.decode(held)))
 
@@ -39,14 +43,16 @@ class SendToExit:
 class PartitionByExit:
     """Gives rows their new key and writes them to its partition of an intermediate stream."""
 
+    columns = frozenset({"timestamps", "stamps"})
+
     def __init__(self, outputs: Outputs, to: Destination, key_of: Callable[[Any], Any]) -> None:
         self._outputs = outputs
         self._to = to
         self.key_of = key_of
         self.calls = ["key_of", "by"] if isinstance(to.by, ByFunction) else ["key_of"]
         assert to.key is not None
-        self._keys = KeySerde(to.key)
-        self._encode = remembering(self._keys.encode)
+        self._keys, self._values = KeySerde(to.key), KeySerde(to.value)
+        self._hashed = remembering(lambda key: murmur2(self._keys.encode(key)) % to.partitions)
 
     @property
     def by(self) -> Callable[[Any, int], int]:
@@ -62,31 +68,51 @@ class PartitionByExit:
         """Write."""
         to = self._to
         keys = list(map(self.key_of, batch.values))
-        as_bytes = list(map(self._encode, self._keys.hold(keys)))
-        encoded = Batch(encode_all(to.value, batch.values), as_bytes, batch.timestamps, batch.stamps)
-        self._outputs.route(to, encoded, keys)
+        held = Batch(self._values.hold(batch.values), self._keys.hold(keys), batch.timestamps, batch.stamps)
+        for partition, rows in self._spread(keys, held):
+            self._outputs.hand((to.stream, partition), rows, self._values, self._keys)
+
+    def _spread(self, keys: list[Any], held: Batch) -> Iterator[tuple[int, Batch]]:
+        """Yield the rows of each partition; those without a key stay in that of the task."""
+        to, column = self._to, held.keys or []
+        if to.partitions == 1 and to.by is hash_:
+            yield 0, held
+            return
+        rows: list[list[int]] = [[] for _ in range(to.partitions)]
+        if to.by is hash_:
+            here, hashed = self._outputs.task % to.partitions, self._hashed
+            for row, key in enumerate(column):
+                rows[here if key is None else hashed(key)].append(row)
+        else:
+            for row, data in enumerate(self._keys.encode_all(column)):
+                rows[to.by.partition(keys[row], data or b"", to.partitions)].append(row)
+        for partition, places in enumerate(rows):
+            if places:
+                yield partition, held.take(places)
 
 
 class BroadcastExit:
     """Writes rows to every partition of an intermediate stream."""
 
+    columns = EVENT_COLUMNS
+
     def __init__(self, outputs: Outputs, to: Destination, keys: KeySerde) -> None:
         self._outputs = outputs
         self._to = to
-        self._keys = keys
+        self._keys, self._values = keys, KeySerde(to.value)
 
     def take(self, batch: Batch) -> None:
         """Write."""
-        keys = batch.keys and self._keys.encode_all(batch.keys)
-        encoded = Batch(encode_all(self._to.value, batch.values), keys, batch.timestamps, batch.stamps)
+        held = Batch(self._values.hold(batch.values), batch.keys, batch.timestamps, batch.stamps)
         for partition in range(self._to.partitions):
-            self._outputs.append((self._to.stream, partition), encoded)
+            self._outputs.hand((self._to.stream, partition), held, self._values, self._keys)
 
 
 class SinkExit:
     """Calls the user's function, once all other effects of the same records have succeeded."""
 
     calls = ("function",)
+    columns = frozenset[str]()
 
     def __init__(self, function: Callable[[Any], object]) -> None:
         self.function = function
@@ -106,12 +132,16 @@ class SinkExit:
 class NowhereExit:
     """Takes what has gone where it should already."""
 
+    columns = frozenset[str]()
+
     def take(self, batch: Batch) -> None:
         """Do nothing."""
 
 
 class AwaitedExit:
     """Stands at an async operator, whose rows are called for and leave nothing but results."""
+
+    columns = EVENT_COLUMNS
 
     def __init__(self, call: Callable[[Any], Any]) -> None:
         self.call = call
@@ -124,15 +154,18 @@ class AwaitedExit:
 class StatefulExit:
     """Hands rows to a stateful operator; those that are late there go where the user wants them."""
 
+    columns = EVENT_COLUMNS
+
     def __init__(self, operator: Operator, on_late: Callable[[Batch], None]) -> None:
         self._operator = operator
         self._on_late = on_late
+        self._is_timed = not isinstance(operator, ScanOperator)
 
     def take(self, batch: Batch) -> Batch | None:
         """Process, and return what is emitted at once."""
-        if batch.timestamps is None:
-            raise ValueError("the records have no timestamps, and event time is needed here; give the input timestamp=")
-        if batch.stamps is None:
+        if self._is_timed and batch.timestamps is None:
+            raise ValueError(NO_TIME)
+        if batch.timestamps is not None and batch.stamps is None:
             batch.stamps = list(batch.timestamps)
         emitted = self._operator.process(batch)
         if isinstance(self._operator, WindowOperator) and self._operator.late is not None:
@@ -177,6 +210,8 @@ class Callback:
 
 class TaskExit:
     """Calls the user's own task, and applies the effects of its complete calls."""
+
+    columns = EVENT_COLUMNS
 
     def __init__(
         self,
@@ -261,8 +296,10 @@ class TaskExit:
             self._request(effects)
 
 
-def operator_of(spec: Any, functions: dict[str, Any], store: Any, keys: KeySerde) -> Operator:
+def operator_of(spec: Any, functions: dict[str, Any], store: Any, keys: KeySerde, most_held: int) -> Operator:
     """Build the state machine of a stateful spec."""
     if spec.kind == "window":
-        return WindowOperator(spec, store, keys, functions["aggregation"])
-    return ProcessOperator(spec, functions, store, keys)
+        return WindowOperator(spec, store, keys, functions["aggregation"], most_held)
+    if spec.kind == "scan":
+        return ScanOperator(spec, functions, store, keys, Tagged(), most_held)
+    return ProcessOperator(spec, functions, store, keys, most_held)

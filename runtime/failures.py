@@ -20,8 +20,8 @@ class Whence(NamedTuple):
 
     >>> str(Whence("flights", 0, 7)), str(Whence("flights", 0, 7, last=9)), str(Whence("daily"))
     ('flights/0 at 7', 'one record of flights/0 from 7 to 9', 'what daily emitted')
-    >>> str(Whence("flights", 0, 7, part="key"))
-    'the key of flights/0 at 7'
+    >>> str(Whence("flights", 0, 7, part="key")), str(Whence("by-word", 0))
+    ('the key of flights/0 at 7', 'a message to by-word/0')
     """
 
     source: str
@@ -35,6 +35,8 @@ class Whence(NamedTuple):
             return f"what {self.source} emitted"
         if self.last is not None and self.last != self.offset:
             return f"one record of {self.source}/{self.partition} from {self.offset} to {self.last}"
+        if self.offset is None:
+            return f"a message to {self.source}/{self.partition}"
         return f"the {self.part} of " * bool(self.part) + f"{self.source}/{self.partition} at {self.offset}"
 
     def headers(self) -> dict[str, bytes]:

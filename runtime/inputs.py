@@ -14,6 +14,7 @@ from runtime.failures import Whence
 from runtime.folding import Folded, FoldingSegment
 from runtime.in_flight import Entry, InFlight, Rows
 from runtime.keys import KeySerde
+from runtime.relay import Relay
 from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends, is_another
 
 
@@ -74,7 +75,7 @@ class Taken:
     """
 
     batch: Batch
-    raw: Batch
+    raw: Any
     malformed: list[Malformed]
     next_offset: int
     watermark: int
@@ -97,6 +98,7 @@ class Reader:
         priority: int = 0,
         later: bool = False,
         folding: FoldingSegment | None = None,
+        relay: Relay | None = None,
     ) -> None:
         self.origin = origin
         self.entry = entry
@@ -104,6 +106,7 @@ class Reader:
         self.stop_at = stop_at
         self.priority = priority
         self.later = later
+        self.relay = relay
         self._decoding = decoding
         self._folding = folding
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
@@ -163,7 +166,9 @@ class Reader:
 
     def place(self, batch: Batch, row: int | None) -> Whence:
         """Return where a record is; without a row, one of the batch."""
-        stream, partition, offsets = self.origin.stream, self.origin.partition, batch.offsets or [0]
+        stream, partition, offsets = self.origin.stream, self.origin.partition, batch.offsets
+        if offsets is None:
+            return Whence(stream, partition)  # it came by a relay, and is nowhere stored
         if row is None:
             return Whence(stream, partition, offsets[0], offsets[-1])
         return Whence(stream, partition, offsets[row])
@@ -184,6 +189,9 @@ class Reader:
 
     def ready(self) -> bool:
         """Whether there is something to take: cheap where nothing has changed since the last look."""
+        return self._is_stored() or bool(self.relay)
+
+    def _is_stored(self) -> bool:
         if self._held is not None or self._offered is not None:
             return True
         if self._ended or (self.stop_at is not None and self.next_offset >= self.stop_at):
@@ -206,7 +214,11 @@ class Reader:
             taken, self._offered = self._offered, None
             return self._part(taken, limit) if len(taken.batch) > limit else taken
         held, start = self._held, self._taken
-        assert held is not None
+        if held is None:
+            assert self.relay is not None
+            batch, relayed = self.relay.take(limit)
+            self._locate(batch)
+            return Taken(batch, relayed, [], self.next_offset, self._source.value)
         raw, following, control = held.batch, held.next_offset, held.control
         stop = self._taken = start + limit
         if stop < len(raw):  # the rest is not cut off every time: it may be long
@@ -251,14 +263,17 @@ class Reader:
 
     def _decode(self, raw: Batch, following: int, control: Control | None) -> Taken:
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=raw.stamps, offsets=raw.offsets)
-        if self._decoding.located:
-            batch.headers = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
+        self._locate(batch)
         taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
         if self._folding is not None and self._keys is not None and not taken.malformed:
             folded = self._folding.run(taken.batch, self._keys, self._source.value)
             if folded is not None:
                 return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, control))
         return self.unfold(taken)
+
+    def _locate(self, batch: Batch) -> None:
+        if self._decoding.located:
+            batch.headers = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
 
     def unfold(self, taken: Taken) -> Taken:
         """Read keys and times into columns, and return what was taken with these."""

@@ -43,6 +43,10 @@ class Lane:
     held_back: bool = False
     explored: dict[Reader, Explored] = field(default_factory=dict)
     task_exits: dict[str, TaskExit] = field(default_factory=dict)
+    depth: int = 0
+    """How many stages of the plan come before."""
+    writes: frozenset[str] = frozenset()
+    """The intermediate streams that it writes."""
     patterns: frozenset[str] = frozenset()
     """The inputs that may come to read more streams while they run, by id."""
     find_readers: Callable[[], Iterable[Reader]] = tuple

@@ -81,6 +81,7 @@ class Loop:
         self._growing: list[tuple[Task, Lane]] = []
         self._discover_ms = clock.elapsed_ms() + DISCOVER_MS
         self._chooser: Chooser[Choice] = Chooser([])
+        self._relayed: list[Choice] = []
         self._bootstraps: dict[Reader, int] = {}
         self._bootstrap(reader for readers, _, _ in broadcast.values() for reader in readers)
         self._arriving: list[Task] = []
@@ -183,9 +184,22 @@ class Loop:
             if task.timers and task.drained and task.timers_due and not self.stopping:
                 self._work(task, task.call_timers)
                 moved = True
-        if self._is_commit_due() or self.stopping or self._leaving:
+        if self.stopping or self._leaving:
             return moved
+        if self._is_commit_due():
+            return self._feed_relayed() or moved
         return self._feed_tables() or self._feed() or moved
+
+    def _feed_relayed(self) -> bool:
+        """Take in what is handed on in memory, later stages first."""
+        choice = next((choice for choice in self._relayed if choice[2].relay and _has_room(choice)), None)
+        if choice is not None:
+            self._feed_from(choice)
+        return choice is not None
+
+    def _feed_from(self, choice: Choice) -> None:
+        task, lane, reader = choice
+        self._work(task, partial(task.feed, lane, reader, min(task.room(lane), self._options.batch_records)))
 
     def _feed_tables(self) -> bool:
         """Read tables on; at first they are read to what was their end when the run began."""
@@ -212,12 +226,14 @@ class Loop:
             self._begun = True
             for task in self.tasks:
                 self._work(task, task.fire)  # what a commit has left due
-        choice = self._chooser.choose(_has_room)
-        if choice is None:
-            return False
-        task, lane, reader = choice
-        self._work(task, partial(task.feed, lane, reader, min(task.room(lane), self._options.batch_records)))
-        return True
+        if self._feed_relayed():
+            return True
+        choice = self._chooser.choose(lambda choice: _has_room(choice) and not _is_held_up(choice))
+        if choice is not None:
+            self._feed_from(choice)
+        elif any(relay.is_full for relay in self.committer.relays.values()):
+            self._commit_wanted = True  # what waits there is stored, and the stages before it can go on
+        return choice is not None
 
     def _discover(self) -> bool:
         """Read new streams that match an input's pattern as well; return whether there are any."""
@@ -249,6 +265,7 @@ class Loop:
         task.hear()
         if self._threads is None:
             moved = bool(work())
+            task.outputs.hand_on()
             task.start_calls()
             return moved
         task.busy = True
@@ -277,6 +294,9 @@ class Loop:
                 self.tasks = [task for task in self.tasks if task not in going]
                 self._growing = [(task, lane) for task, lane in self._growing if task not in going]
                 self._chooser.drop(lambda choice: choice[0] in going)
+                self._relayed = [choice for choice in self._relayed if choice[0] not in going]
+                for reader in (reader for task in going for lane in task.lanes for reader in lane.readers):
+                    self.committer.relays.pop((reader.origin.stream, reader.origin.partition), None)
                 for reader, _, _ in (table for task in going for table in task.tables.values()):
                     self._bootstraps.pop(reader, None)
                 if not leaving.done():
@@ -297,7 +317,10 @@ class Loop:
                     self._growing.append((task, lane))
                 for reader in lane.readers:
                     self._chooser.add(reader.priority, (task, lane, reader))
+                    if reader.relay is not None:
+                        self._relayed.append((task, lane, reader))
             self._bootstrap(reader for reader, _, _ in task.tables.values())
+        self._relayed.sort(key=lambda choice: -choice[1].depth)
 
     def _bootstrap(self, readers: Iterable[Reader]) -> None:
         self._bootstraps |= {reader: reader.origin.offsets().end for reader in readers if not reader.exhausted}
@@ -317,6 +340,8 @@ class Loop:
         return pending >= self._options.max_uncommitted
 
     def _may_commit(self) -> bool:
+        if not (self.stopping or self._leaving) and any(c[2].relay and _has_room(c) for c in self._relayed):
+            return False
         if self._options.guarantee == "exactly_once" or self.stopping or self._leaving:
             return all(task.at_cut for task in self.tasks)
         return not any(task.busy or (task.firing and not task.at_cut) for task in self.tasks)
@@ -391,6 +416,7 @@ def _as(task: Task, work: Callable[[], object]) -> None:
     task.thread = threading.get_ident()
     try:
         work()
+        task.outputs.hand_on()
     finally:
         task.thread = None
 
@@ -398,6 +424,12 @@ def _as(task: Task, work: Callable[[], object]) -> None:
 def _has_room(choice: Choice) -> bool:
     task, lane, reader = choice
     return task.room(lane) > 0 and reader.ready()
+
+
+def _is_held_up(choice: Choice) -> bool:
+    """Whether what a lane hands on waits for its readers."""
+    task, lane, _ = choice
+    return any(relay.is_full for place, relay in task.outputs.relays.items() if place[0] in lane.writes)
 
 
 def _feed_broadcast(id: str, contents: TableContents, guard: Guard, taken: Taken, reader: Reader) -> None:

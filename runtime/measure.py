@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from operators.base import MIN_TIMESTAMP
-from planner.counting import exit_of, is_alone, teller
+from planner.counting import exit_below, exit_of, is_alone, teller
 from planner.graph import Graph
 from runtime.clock import Clock
 from runtime.inputs import Reader
@@ -65,6 +65,7 @@ class _Derived:
         self._counts = lane.chain.counts
         self._inside = set(lane.chain.stage.operators)
         self._entries = set(lane.chain.segments)
+        self._keyed = {one.id for segment in lane.chain.stage.segments for one in segment.keyed}
         self._known: dict[str, int] = {}
 
     def received(self, id: str) -> int:
@@ -82,8 +83,12 @@ class _Derived:
 
     def _emitted(self, id: str) -> int:
         spec = self._graph.specs[id]
+        if id in self._keyed and spec.one_to_one:
+            return self.received(id)
+        if id in self._keyed and (exit := exit_below(self._graph, id)) is not None:
+            return self._told(exit)
         if id in self._entries:
-            return self._counts.entered.get(id, 0)
+            return self._counts.entered.get(id, 0) + self._counts.counted.get(id, 0)
         if spec.code is None:
             return self.received(id) if spec.repartitions and id in self._inside else 0
         if spec.one_to_one:

@@ -9,6 +9,7 @@ import msgspec
 
 from operators.io import Input, Table
 from planner.graph import Graph
+from planner.levers import ALL, Levers
 from planner.passes import plan as make_plan
 from planner.plan import Options, Plan
 from runtime.bindings import Bindings
@@ -49,6 +50,7 @@ def open_application(
     bind: Mapping[str, Any],
     *,
     wrapped: bool,
+    levers: Levers = ALL,
     from_start: bool = False,
     state: Literal["reset", "keep"] | None = None,
 ) -> Opened:
@@ -57,7 +59,7 @@ def open_application(
     bindings = Bindings(environment, graph, bind)
     try:
         counts = bindings.partition_counts(graph)
-        plan = make_plan(graph, options, counts, wrapped=wrapped)
+        plan = make_plan(graph, options, counts, wrapped=wrapped, levers=levers)
         if state != "reset":
             check_state(environment, plan, graph)
         bindings.create_streams(plan)
@@ -70,10 +72,17 @@ def open_application(
 
 
 def join_application(
-    environment: Environment, graph: Graph, options: Options, bind: Mapping[str, Any], share: Share, *, wrapped: bool
+    environment: Environment,
+    graph: Graph,
+    options: Options,
+    bind: Mapping[str, Any],
+    share: Share,
+    *,
+    wrapped: bool,
+    levers: Levers = ALL,
 ) -> Opened:
     """Return an application as another process has opened it."""
-    plan = make_plan(graph, options, share.counts, wrapped=wrapped)
+    plan = make_plan(graph, options, share.counts, wrapped=wrapped, levers=levers)
     return Opened(share.generation, Bindings(environment, graph, bind), share.counts, plan)
 
 

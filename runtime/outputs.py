@@ -8,6 +8,8 @@ from typing import Any
 
 from operators.base import Batch, Serde
 from operators.partition_by import Partitioner, hash_, murmur2
+from runtime.keys import KeySerde
+from runtime.relay import Relay, encoded
 from runtime.serdes import Json, encode_all
 from runtime.systems.base import Sink
 
@@ -30,8 +32,11 @@ class Outputs:
     def __init__(self, task: int) -> None:
         self.task = task
         self.pending: dict[tuple[str, int], Batch] = {}
+        self.handed: dict[tuple[str, int], Batch] = {}
+        """What goes on to relays when the work at hand is done, as it is held."""
+        self.relays: Mapping[tuple[str, int], Relay] = {}
         self.sinks: dict[str, Sink] = {}
-        self._marks: dict[tuple[str, int], int] | None = None
+        self._marks: tuple[dict[tuple[str, int], int], ...] = ()
 
     @property
     def count(self) -> int:
@@ -70,6 +75,19 @@ class Outputs:
             if places:
                 self.append((to.stream, partition), encoded.take(places))
 
+    def hand(self, place: tuple[str, int], held: Batch, values: KeySerde, keys: KeySerde) -> None:
+        """Give rows to the relay of a partition, when the work at hand is done; else append them, encoded."""
+        if place in self.relays:
+            _append(self.handed, place, held)
+        else:
+            self.append(place, encoded(held, values, keys))
+
+    def hand_on(self) -> None:
+        """Give relays what the work that is done has for them."""
+        for place, batch in self.handed.items():
+            self.relays[place].give(batch)
+        self.handed.clear()
+
     def dead_letter(self, stream: str, row: Batch, headers: Mapping[str, bytes]) -> None:
         """Append a record as it was stored; what never was, as that of a list, as JSON or as it is shown."""
         keys, value = row.keys or [None], row.values[0]
@@ -78,21 +96,22 @@ class Outputs:
 
     def savepoint(self) -> None:
         """Remember what is pending."""
-        self._marks = {place: len(batch) for place, batch in self.pending.items()}
+        self._marks = tuple({place: len(one) for place, one in rows.items()} for rows in (self.pending, self.handed))
 
     def rollback(self) -> None:
         """Take back what was written since the savepoint."""
-        assert self._marks is not None
-        for place in [*self.pending]:
-            if place not in self._marks:
-                del self.pending[place]
-            else:
-                self.pending[place].truncate(self._marks[place])
-        self._marks = None
+        assert self._marks
+        for rows, marks in zip((self.pending, self.handed), self._marks, strict=True):
+            for place in [*rows]:
+                if place not in marks:
+                    del rows[place]
+                else:
+                    rows[place].truncate(marks[place])
+        self._marks = ()
 
     def release(self) -> None:
         """Forget the savepoint."""
-        self._marks = None
+        self._marks = ()
 
     def clear(self) -> None:
         """Forget what a commit has written."""
@@ -100,11 +119,15 @@ class Outputs:
 
     def append(self, place: tuple[str, int], batch: Batch) -> None:
         """Append encoded rows to one (stream, partition)."""
-        held = self.pending.get(place)
-        if held is None:
-            self.pending[place] = batch.copy()
-        else:
-            held.extend(batch)
+        _append(self.pending, place, batch)
+
+
+def _append(rows: dict[tuple[str, int], Batch], place: tuple[str, int], batch: Batch) -> None:
+    held = rows.get(place)
+    if held is None:
+        rows[place] = batch.copy()
+    else:
+        held.extend(batch)
 
 
 def _shown(value: Any) -> bytes:

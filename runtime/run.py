@@ -17,6 +17,7 @@ from operators.io import Input
 from operators.partition_by import murmur2
 from operators.task import Effects
 from planner.graph import Graph
+from planner.levers import ALL, Levers
 from planner.plan import Options, Plan
 from runtime.assembly import Assembly
 from runtime.bindings import outputs_of
@@ -84,6 +85,7 @@ class Run:
         until_now: bool = False,
         clock: Clock | None = None,
         poll_ms: float = POLL_MS,
+        levers: Levers = ALL,
         share: Share | None = None,
     ) -> None:
         check_rewind(from_start, state)
@@ -91,6 +93,7 @@ class Run:
         self._clock: Clock = clock or SystemClock()
         self._started = self._clock.elapsed_ms()
         self._poll_ms = poll_ms
+        self._levers = levers
         self._data = data
         self._owned = isinstance(data, str | Path)
         self._environment = open_environment(data)
@@ -103,10 +106,11 @@ class Run:
         self._error: Exception | None = None
         try:
             where = self._environment, graph, options, bind or {}
+            how: dict[str, Any] = {"wrapped": bool(around), "levers": levers}
             if share is None:
-                opened = open_application(*where, wrapped=bool(around), from_start=from_start, state=state)
+                opened = open_application(*where, **how, from_start=from_start, state=state)
             else:
-                opened = join_application(*where, share, wrapped=bool(around))
+                opened = join_application(*where, share, **how)
             self._bindings, self.plan = opened.bindings, opened.plan
             self._assemble(around, opened, until_now, share)
         except BaseException:
@@ -302,6 +306,7 @@ class Run:
             lambda: self._loop.wake(),
             self._requested,
             Path(self._data) if isinstance(self._data, str | Path) else None,
+            levers=self._levers,
             discovers=not (until_now or ends),
         )
         functions = assembly.shared_functions()
@@ -309,7 +314,7 @@ class Run:
         contents = {id: contents for id, (_, contents, _) in broadcast.items()}
         tasks = assembly.tasks(contents, range(self.plan.tasks) if share is None else ())
         self._functions = [functions, *(task.functions for task in tasks)]
-        committer = Committer(self.plan.app, opened.generation, self._graph, self._bindings, self._clock, positions)
+        committer = Committer(self.plan.app, opened.generation, self._bindings, self._clock, positions, assembly.relays)
         self._writer = ThreadPoolExecutor(1, "samza-dsl-writer")
         self._threads = Workers(options.threads) if options.threads else None
         self._loop = Loop(

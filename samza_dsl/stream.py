@@ -14,6 +14,7 @@ from operators.keyed_state import KeyContext
 from operators.partition_by import Broadcast, ByFunction, PartitionBy, Partitioner, hash_
 from operators.policies import DeadLetter, Policy, fail
 from operators.process import Process, ProcessContext
+from operators.scan import Scan
 from operators.sites import here, takes
 from operators.stateless import Branch, BranchArm, Filter, FlatMap, Map, Merge
 from operators.table_join import TableJoin
@@ -431,6 +432,79 @@ class MessageStream(Generic[K, V]):
             left=how == "left",
         )
         return MessageStream(self.app, self.app.add(join))
+
+    @overload
+    def scan(
+        self,
+        step: Callable[[S | None, V], S],
+        *,
+        store: Literal["lmdb", "memory"] = "lmdb",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, S]: ...
+
+    @overload
+    def scan(
+        self,
+        step: Callable[[S, V], S],
+        *,
+        init: Callable[[], S],
+        store: Literal["lmdb", "memory"] = "lmdb",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, S]: ...
+
+    @overload
+    def scan(
+        self,
+        step: Callable[[S | None, V], S],
+        *,
+        emit: Callable[[K, S], R],
+        store: Literal["lmdb", "memory"] = "lmdb",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]: ...
+
+    @overload
+    def scan(
+        self,
+        step: Callable[[S, V], S],
+        *,
+        init: Callable[[], S],
+        emit: Callable[[K, S], R],
+        store: Literal["lmdb", "memory"] = "lmdb",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]: ...
+
+    def scan(
+        self,
+        step: Callable[[Any, V], Any],
+        *,
+        init: Callable[[], Any] | None = None,
+        emit: Callable[[K, Any], Any] | None = None,
+        store: Literal["lmdb", "memory"] = "lmdb",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, Any]:
+        """Keep a state per key: `step(state, value)` returns the next one, and that goes on, message by message.
+
+        The state is `init()` at first, else None; a step to None removes it. With `emit` what goes on is
+        `emit(key, state)`. Raises PlanError when the messages have no key. It is the scan of functional libraries, and
+        costs less than `process`, which can do more.
+
+        >>> app, numbers = _numbers(key=lambda n: n % 2)
+        >>> _run(app, numbers.scan(lambda total, n: total + n, init=int, emit=lambda key, total: (key, total)))
+        [(0, 0), (1, 1), (0, 2), (1, 4)]
+        """
+        site = here()
+        check_function(site, "scan(...)", step, 2)
+        if init is not None:
+            check_function(site, "scan(init=...)", init, 0)
+        if emit is not None:
+            check_function(site, "scan(emit=...)", emit, 2)
+        stored = check_store(site, store)
+        return self._then(Scan, site, on_error, op_id, step=step, init=init, emit=emit, store=stored)
 
     def process(
         self,

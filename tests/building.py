@@ -260,6 +260,18 @@ class _Builder:
         on_timer = _timed
         return above.process(on_message, on_timer=on_timer, init=initial(self.node), **self.how)
 
+    def _scan(self, above: MessageStream[Any, Any]) -> Any:
+        checked, in_place = self._checked(mapped), keeps_list(self.node)
+
+        def step(state: Any, event: Event) -> Any:
+            found = checked(event)
+            if in_place:
+                state[:] = state[0] + 1, found
+            return state if in_place else (state[0] + 1, found)
+
+        init = (lambda: [0, None]) if in_place else (lambda: (0, None))
+        return above.scan(step, init=init, emit=lambda key, state: state[1], **self.how)
+
     def _join(self, above: MessageStream[Any, Any]) -> Any:
         return self._with_table(above, broadcast=False, on=None)
 

@@ -19,14 +19,14 @@ APP, SOURCE, LETTERS = "law", "events", "letters"
 TIMER_MS = 10 * 86_400_000
 """How long after a record its timer is due: longer than any disorder and window, so that none is set in the past."""
 ZONE = "America/New_York"
-KEYED = ("window", "process", "join", "remember")
+KEYED = ("window", "process", "scan", "join", "remember")
 REPARTITIONS = ("partition_by", "broadcast", "window_all")
 WINDOWS = ("window", "window_all")
 LAST = ("sink", "task")
 """What hands nothing on."""
 KINDS = (
     *("filter", "map", "flat_map", "branch", "merge", "async", "async", "partition_by", "broadcast", "input"),
-    *("window", "window_all", "process", "join", "lookup", "remember", "sink", "task"),
+    *("window", "window_all", "process", "scan", "join", "lookup", "remember", "sink", "task"),
 )
 SEVERAL = ("flat_map", "async", "remember", "merge")
 """What may make several messages of one."""
@@ -240,7 +240,7 @@ class _Growing:
         self._depth[place] = max((self._depth[one] for one in node.parents), default=1) + moved
         self._asyncs[place] = max((self._asyncs[one] for one in node.parents), default=0) + node.awaits
         self._stage[place] = place if moved else self._stage[node.parents[0]] if node.parents else 0
-        if node.kind == "process" or (self.is_guarded(node.parents) and not moved):
+        if node.kind in ("process", "scan") or (self.is_guarded(node.parents) and not moved):
             self._guarded.add(place)
         if not moved and (node.kind in SEVERAL or not self._several.isdisjoint(node.parents)):
             self._several.add(place)
@@ -249,7 +249,7 @@ class _Growing:
         return place
 
     def is_guarded(self, parents: tuple[int, ...]) -> bool:
-        """Whether a process lies above: what it emits is atomic with it only where nothing below awaits."""
+        """Whether a process or scan lies above: what it emits is atomic with it only where nothing below awaits."""
         return not self._guarded.isdisjoint(parents)
 
     def beside(self, place: int) -> list[int]:

@@ -87,7 +87,7 @@ def join_remotely(rows: list[Padded], in_flight: int, messages: list[Padded]) ->
 
 
 def results_of(app: App, data: Path | MemoryEnvironment, messages: list[Padded]) -> Joined:
-    sink = ListSink()
+    sink = ListSink(columns=())
     bind = {"messages": ListSource(messages), "results": sink}
     run_blocking(app.graph(), app.options, app.around, data, bind=bind)
     return sink.values

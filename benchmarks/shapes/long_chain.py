@@ -63,7 +63,7 @@ def pipeline(length: int) -> Loop:
         for _ in range(length):
             chain = chain.map(one_more)
         chain.send_to(app.output("results"))
-        sink = ListSink()
+        sink = ListSink(columns=())
         bind = {"numbers": ListSource(numbers), "results": sink}
         run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind)
         return sink.values

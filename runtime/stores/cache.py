@@ -21,7 +21,8 @@ class CachedStore:
     """An ordered map from bytes to values that reads its own writes; they become durable with the next commit.
 
     Writes stay here until `committed`, however many; of what is only read, at most `capacity` values are kept. A value
-    that was got may be changed in place, if it is put back: only what is put is written.
+    that was got may be changed in place, if it is put back: only what is put is written. Whoever keeps plain values
+    anyway has it without `keeps_plain`.
 
     >>> import msgspec
     >>> from runtime.systems.memory import MemoryEnvironment
@@ -47,11 +48,13 @@ class CachedStore:
         encode: Callable[[Any], bytes],
         decode: Callable[[bytes], Any],
         capacity: int = 10_000,
+        keeps_plain: bool = True,
     ) -> None:
         self._environment = environment
         self._app, self._name, self._task = app, store, task
         self._encode, self._decode = encode, decode
         self._capacity = capacity
+        self._keeps_plain = keeps_plain
         self.get_ms = 0.0
         """How long reading took of what no cache held."""
         self._clean: OrderedDict[bytes, Any] = OrderedDict()
@@ -120,8 +123,9 @@ class CachedStore:
             raise RuntimeError(f"Store {self._name!r} can't be committed under a savepoint: release it first.")
         clean = self._clean
         for key, value in self._dirty.items():
-            clean[key] = value
-            clean.move_to_end(key)
+            if self._keeps_plain or key in clean or type(value) not in IMMUTABLE:
+                clean[key] = value
+                clean.move_to_end(key)
         self._dirty.clear()
         self._order.clear()
         self._evict()

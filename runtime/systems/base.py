@@ -333,6 +333,8 @@ class Sink(Protocol):
     """A bound output that is not a stream of the environment: written before the commit, taken back after a crash."""
 
     name: str
+    columns: frozenset[str]
+    """What it keeps beside the values: "keys", "timestamps"."""
     partitions: int
 
     def serde(self, declared: Serde) -> Serde:

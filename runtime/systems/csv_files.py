@@ -62,6 +62,7 @@ class CsvSink:
     """
 
     name = "csv"
+    columns = frozenset[str]()
     partitions = 1
 
     def __init__(self, path: Path) -> None:

@@ -41,6 +41,7 @@ class JsonlSink:
     """
 
     name = "jsonl"
+    columns = frozenset[str]()
     partitions = 1
 
     def __init__(self, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
@@ -89,6 +89,8 @@ class ListSource:
 class ListSink:
     """An output that keeps its rows as batches, in the order of the writes; its position is their number.
 
+    `columns` are what it keeps beside the values.
+
     >>> sink = ListSink()
     >>> sink.write(Batch([1, 2, 3]))
     >>> sink.recover(2)
@@ -99,7 +101,8 @@ class ListSink:
     name = "list"
     partitions = 1
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Iterable[str] = ("keys", "timestamps")) -> None:
+        self.columns = frozenset(columns)
         self.batches: list[Batch] = []
 
     @property

@@ -78,6 +78,7 @@ class ParquetSink:
     """
 
     name = "parquet"
+    columns = frozenset[str]()
     partitions = 1
 
     def __init__(self, path: Path) -> None:

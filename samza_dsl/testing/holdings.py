@@ -10,6 +10,7 @@ from operators.base import MAX_TIMESTAMP, Serde
 from operators.io import Table
 from operators.keyed_state import STATE
 from operators.process import Process, ProcessOperator
+from operators.scan import Scan
 from operators.task import Task
 from operators.window import Pane, Window, WindowOperator
 from planner.graph import Graph
@@ -34,7 +35,7 @@ class Holdings:
     def state(self, operator: str) -> dict[Any, Any]:
         """Return the state of each key of a `process` or an `async_flat_map`, of a task, or the rows of a table."""
         spec = self._graph.specs.get(operator)
-        if isinstance(spec, Process | AsyncFlatMap) and spec.stateful:
+        if isinstance(spec, Process | Scan | AsyncFlatMap) and spec.stateful:
             decode = self._key_of(operator).decode
             entries = self._entries(operator, Tagged())
             return {decode(place[1:]): value for place, value in entries if place[:1] == STATE}
@@ -48,7 +49,7 @@ class Holdings:
                 f"{operator!r} is a broadcast table, which is no state: each run reads it anew; its rows are what "
                 f"run.records({spec.stream!r}) has"
             )
-        raise self._has_no(operator, "state of its own", (Process, AsyncFlatMap, Task, Table))
+        raise self._has_no(operator, "state of its own", (Process, Scan, AsyncFlatMap, Task, Table))
 
     def panes(self, operator: str) -> list[Pane[Any, Any]]:
         """Return what the open windows of an operator would emit if they fired now."""

@@ -118,8 +118,9 @@ def test_states_are_the_references_through_commits_restarts_and_failures(steps, 
                 states[key] = (before or 0) + 1
 
     store, states = MemoryStore(), {}
+    store.durable = True
     process = build()
-    with patch("operators.process.MOST_HELD", most_held):
+    with patch("operators.key_states.MOST_HELD", most_held):
         for what, messages in steps:
             if what == "fail":
                 process.write_back()

@@ -267,7 +267,7 @@ def test_keys_are_read_only_where_something_asks_for_them():
     rows = app.table("rows", value=int, key=int)
     app.input("numbers", value=int, key=int).join(rows, lambda n, row: n).send_to(app.output("out"))
     (segment,) = app.plan().stages[0].segments
-    assert segment.keyed
+    assert segment.reads == ("keys",)
     assert "zip(keys, values)" in segment.source
 
 

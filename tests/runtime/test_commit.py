@@ -69,7 +69,7 @@ class World:
             places={"bound": "bound=file"},
             partitions=lambda stream: {BETWEEN: 2}[stream],
         )
-        self.committer = Committer("app", 7, app.graph(), bindings, Clock(), positions or {"bound=file": 0})
+        self.committer = Committer("app", 7, bindings, Clock(), positions or {"bound=file": 0}, {})
         self.tasks = [self.task(0), self.task(1)]
 
     def commit(self, commit):
@@ -86,6 +86,7 @@ class World:
                 next_due=lambda: MAX_TIMESTAMP + 1,
             ),
             units=None,
+            writes=frozenset({BETWEEN}),
             watermark=MIN_TIMESTAMP,
             readers=[reader("in", number, 10 + number)],
         )

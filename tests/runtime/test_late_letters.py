@@ -64,6 +64,6 @@ def test_behind_a_repartitioning_it_says_the_stream_between(app):
     assert places(app, [1, 98, 2, 3]) == [("late-again", 0, 2), ("late-again", 0, 3)]
 
 
-def test_of_what_was_emitted_it_says_by_which_operator(app):
+def test_of_what_a_process_returned_it_says_for_which_record(app):
     ending_in_a_window(read(app).process(lambda n, context: [n], op_id="passing"))
-    assert places(app, [1, 98, 2]) == [("passing", None, None)]
+    assert places(app, [1, 98, 2]) == [("numbers", 0, 2)]

@@ -1,13 +1,14 @@
 """Whatever the pipeline, the batches, the schedule and the crashes: what a run comes to is what its records say."""
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.levers import Levers
 from samza_dsl import Options
 from tests.building import build
 from tests.scale import scale
@@ -33,7 +34,7 @@ class World:
         for stream, rows in tables(self.pipeline).items():
             fill(self.environment, stream, rows)
 
-    def run(self, crashes=(), on_commit=None):
+    def run(self, crashes=(), on_commit=None, **how):
         def app():
             return build(self.pipeline, self.options, self.seed, on_sink=see)
 
@@ -45,7 +46,7 @@ class World:
             if on_commit is not None:
                 on_commit(commit)
 
-        return run_through(app, self.environment, crashes, self.seed, note)
+        return run_through(app, self.environment, crashes, self.seed, note, **how)
 
 
 @st.composite
@@ -84,6 +85,16 @@ def test_a_restart_after_crashes_gives_what_an_undisturbed_run_gives(world, cras
 @settings(max_examples=scale(60, 500, 20_000))
 def test_no_commit_holds_an_effect_of_what_lies_beyond_its_cut_nor_lacks_one_before_it(world, crashes):
     world.run(crashes, lambda commit: world.outcome.check_cut())
+
+
+LEVERS = st.builds(Levers, **{lever.name: st.booleans() for lever in fields(Levers)})
+
+
+@given(worlds(), st.lists(crash_points, max_size=2), LEVERS)
+@settings(max_examples=scale(60, 500, 20_000))
+def test_whatever_lever_is_left_out_commits_and_the_end_are_those_of_the_records(world, crashes, levers):
+    world.run(crashes, lambda commit: world.outcome.check_cut(), levers=levers)
+    world.outcome.check_end()
 
 
 @given(

@@ -21,7 +21,7 @@ def twice(n, context):
         (lambda numbers: numbers.map(inverted), "numbers/0 at 3"),
         (lambda numbers: numbers.filter(lambda n: n < 9).map(inverted), "numbers/0 at 3"),
         (lambda numbers: numbers.map(abs).merge(numbers).map(inverted), "numbers/0 at 3"),
-        (lambda numbers: numbers.process(twice, op_id="twice").map(inverted), "one record of numbers/0 from 0 to 4"),
+        (lambda numbers: numbers.process(twice, op_id="twice").map(inverted), "numbers/0 at 3"),
     ],
 )
 @pytest.mark.parametrize("times", ["one", "several"])

@@ -108,13 +108,14 @@ def run_through(
     seed: int | None = None,
     on_commit: Callable[[Commit], None] | None = None,
     bind: dict[str, Any] | None = None,
+    **how: Any,
 ) -> int:
     """Run an application, once more after each crash, until it ends by itself; return how often it crashed."""
     died = 0
     for number, crash in enumerate([*crashes, None]):
         watched = Watched(environment, crash, on_commit)
         try:
-            run_once(app(), watched, None if seed is None else seed + number, bind)
+            run_once(app(), watched, None if seed is None else seed + number, bind, **how)
         except Crash:
             died += 1
         else:

@@ -27,6 +27,7 @@ class SimulatedSink:
     """A file as one process has it open; `step` sees what it does there."""
 
     name, partitions = "simulated", 1
+    columns = frozenset({"keys", "timestamps"})
 
     def __init__(self, file: File, step: Callable[[str], None]) -> None:
         self._file, self._step = file, step

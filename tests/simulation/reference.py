@@ -198,10 +198,10 @@ class Reference:
         event = record.event
         if node.kind == "filter":
             return [event] if kept(node, event) else []
-        if node.kind == "map":
-            return [mapped(node, event)]
-        if node.kind == "remember":
+        if node.kind in ("remember", "scan"):
             effects.counts[place, task, record.key] += 1
+        if node.kind in ("map", "scan"):
+            return [mapped(node, event)]
         if node.kind in ("flat_map", "async", "remember"):
             return many(node, event)
         if node.kind in ("left", "right"):

@@ -58,7 +58,7 @@ def features(node):
         yield node.aggregation
         if node.number == 4:
             yield "a day"
-    if node.kind in ("process", "remember"):
+    if node.kind in ("process", "remember", "scan"):
         yield "state in a list" if keeps_list(node) else "state in a number"
     if node.kind in LAST:
         yield f"{node.form} {node.kind}"

@@ -74,11 +74,11 @@ class World:
         unexplained = [one for one in self._errors if not isinstance(one.get("exception"), Crash)]
         assert not unexplained, f"the loop was told of errors: {unexplained}"
 
-    def _planned(self, graph: Graph, options: Options, counts: dict[str, int], *, wrapped: bool) -> Plan:
+    def _planned(self, graph: Graph, options: Options, counts: dict[str, int], **how: Any) -> Plan:
         """Plan an application once: every life of it comes to the same, and it is a sixth of a small one."""
         sizes = (options, *sorted(counts.items()))
         if sizes not in self._plans:
-            self._plans[sizes] = plan(graph, options, counts, wrapped=wrapped)
+            self._plans[sizes] = plan(graph, options, counts, **how)
         return self._plans[sizes]
 
     def tell(self, what: str) -> None:

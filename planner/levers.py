@@ -1,0 +1,30 @@
+"""What makes a pipeline cheap, each of which benchmarks and tests can leave out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Levers:
+    """Which levers are in use: with any of them left out a pipeline comes to the same, and costs more.
+
+    `fusion` writes stateless operators into one loop, `keyed` those that keep state by key as well, `folding` also the
+    reading of keys and times, and windows; `inlining` writes expressions in the place of calls. `columns` carries only
+    what something downstream reads. `batches` takes in many messages at once, and completes them at once. `hot_state`
+    keeps states as plain dicts until the commit. `relays` hands on in memory what one stage writes for the next.
+
+    Not an option of users, who can only switch off `inline`.
+    """
+
+    fusion: bool = True
+    keyed: bool = True
+    folding: bool = True
+    inlining: bool = True
+    columns: bool = True
+    batches: bool = True
+    hot_state: bool = True
+    relays: bool = True
+
+
+ALL = Levers()

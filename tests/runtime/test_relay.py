@@ -1,0 +1,130 @@
+"""What a stage hands to the next in memory: the same as if it had been stored, and only what a cut leaves is."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operators.base import Batch
+from runtime.errors import OperatorFailure
+from runtime.keys import KeySerde
+from runtime.relay import Relay
+from runtime.serdes import Json, Tagged
+from samza_dsl import App, Options, dead_letter, testing
+from tests.scale import scale
+from tests.simulation.crash import fill, memory, rows_of, run_through
+
+VALUES = st.integers() | st.text(max_size=3) | st.none() | st.binary(max_size=3) | st.lists(st.integers(), max_size=2)
+STEPS = st.lists(st.lists(VALUES, min_size=1, max_size=5) | st.integers(1, 7), max_size=20)
+
+
+@given(STEPS)
+def test_rows_come_in_order_as_the_stream_would_have_kept_them(steps):
+    values, keys = KeySerde(Tagged()), KeySerde(Tagged())
+    relay, expected = Relay(values, keys), []
+    for step in steps:
+        if isinstance(step, list):
+            relay.give(Batch(values.hold(step), keys.hold([len(step)] * len(step)), [7] * len(step)))
+            expected += [(value, len(step)) for value in step]
+        elif relay:
+            taken, relayed = relay.take(step)
+            assert list(zip(taken.values, taken.keys, strict=True)) == expected[: len(taken)]
+            assert [relayed.row(row).values[0] for row in range(len(taken))] == [
+                None if value is None else Tagged().encode(value) for value in taken.values
+            ]
+            del expected[: len(taken)]
+        stored = relay.stored()
+        assert len(relay) == len(stored) == len(expected)
+        assert bool(relay) == bool(expected)
+        assert stored.values == [None if value is None else Tagged().encode(value) for value, _ in expected]
+        assert (stored.keys or []) == [Tagged().encode(key) for _, key in expected]
+    relay.clear()
+    assert not relay
+
+
+def counting(options=None, stage=lambda words: words, **how):
+    app = App("counting", options or Options())
+    lines = app.input("lines", value=str).flat_map(str.split)
+    words = stage(lines.partition_by(lambda word: word, op_id="by-word", **how))
+    counts = words.scan(lambda count, word: count + 1, init=int, emit=lambda word, count: [word, count])
+    counts.send_to(app.output("counts", value=list))
+    return app
+
+
+LINES = [[(None, line, 0) for line in [b"a b a", b"c a", b"b b d"] * 30]]
+LAST = {"a": 90, "b": 90, "c": 30, "d": 30}
+
+
+def last_counts(environment):
+    found = {}
+    for part in rows_of(environment, "counts"):
+        for _, data, _ in part:
+            word, number = Json(list).decode(data)
+            assert number == found.get(word, 0) + 1
+            found[word] = number
+    return found
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_what_is_consumed_by_the_cut_is_never_written(partitions):
+    environment, commits = memory(), []
+    fill(environment, "lines", LINES)
+    run_through(lambda: counting(partitions=partitions), environment, on_commit=commits.append)
+    between = [append for commit in commits for append in commit.appends if append.stream == "counting-by-word"]
+    assert sum(len(append.batch) for append in between) == 0
+    assert any(append.control is not None for append in between)
+    assert last_counts(environment) == LAST
+
+
+def test_a_stage_that_calls_a_sink_reads_what_is_committed():
+    environment, commits, seen = memory(), [], []
+    fill(environment, "lines", LINES)
+
+    def sinking(words):
+        words.sink(seen.append)
+        return words
+
+    run_through(lambda: counting(stage=sinking), environment, on_commit=commits.append)
+    between = [append for commit in commits for append in commit.appends if append.stream == "counting-by-word"]
+    assert sum(len(append.batch) for append in between) == len(seen) == sum(LAST.values())
+    assert last_counts(environment) == LAST
+
+
+@given(st.integers(1, 50), st.integers(1, 30), st.integers(1, 3))
+@settings(max_examples=scale(15, 100, 2_000))
+def test_batches_and_commits_in_any_number_come_to_the_same(batch, uncommitted, partitions):
+    environment = memory()
+    fill(environment, "lines", LINES)
+    options = Options(batch_records=batch, max_uncommitted=uncommitted)
+    run_through(lambda: counting(options, partitions=partitions), environment)
+    assert last_counts(environment) == LAST
+
+
+def test_what_a_stage_changes_in_place_is_its_own():
+    app = App("aliases")
+    numbers = app.input("numbers", value=int).map(lambda n: [n])
+    numbers.partition_by(len, op_id="first").map(lambda one: one.append(0) or one).send_to(app.output("changed"))
+    numbers.partition_by(len, op_id="second").send_to(app.output("kept"))
+    assert testing.run(app, {"numbers": [1, 2]}) == {"changed": [[1, 0], [2, 0]], "kept": [[1], [2]]}
+
+
+def test_a_declared_type_is_what_the_next_stage_gets():
+    app = App("declared")
+    pairs = app.input("numbers", value=int).map(lambda n: (n, n))
+    again = pairs.partition_by(len, value=list, op_id="first")
+    again.map(lambda pair: type(pair).__name__).send_to(app.output("types"))
+    assert testing.run(app, {"numbers": [1]})["types"] == ["list"]
+
+
+def test_a_record_that_fails_there_says_where_it_came_from():
+    app = counting(stage=lambda words: words.map(lambda word: word[5], op_id="sixth"))
+    with pytest.raises(OperatorFailure, match=r"map 'sixth' at .* IndexError: .* on a message to counting-by-word/0; "):
+        testing.run(app, {"lines": ["short"]})
+
+
+def test_a_dead_letter_has_the_bytes_that_the_stream_would_have():
+    app = counting(stage=lambda words: words.map(lambda word: word[5], on_error=dead_letter("bad")))
+    with testing.running(app, {"lines": ["short lengthy"]}) as run:
+        run.end("lines")
+        (letter,) = run.dead_letters("bad")
+        assert Tagged().decode(letter.value) == "short"
+        assert run.received("counts") == [["lengthy", 1]]
