@@ -13,7 +13,7 @@ from runtime.errors import Damaged
 if TYPE_CHECKING:
     import lmdb
 
-_CRC = struct.Struct("<I")
+CRC = struct.Struct("<I")
 RESTORE = "Restore the data directory from a copy, or delete what is damaged (a stream, an application's state)."
 STORE = b"store\0"
 """What the key of a store's id begins with; the application's name and the store's follow."""
@@ -22,22 +22,22 @@ PLACE = struct.Struct(">II")
 _LENGTH = struct.Struct("<I")
 _MAX_KEY_BYTES = 511
 _DIGEST_BYTES = 32
-_SHORT_BYTES = _MAX_KEY_BYTES - PLACE.size - _DIGEST_BYTES
+SHORT_BYTES = _MAX_KEY_BYTES - PLACE.size - _DIGEST_BYTES
 """Keys up to this length are stored as they are; of longer ones this many bytes, then a digest of the whole."""
 
 
-_LONG_PREFIX_BYTES = PLACE.size + _SHORT_BYTES
+_LONG_PREFIX_BYTES = PLACE.size + SHORT_BYTES
 
 
 def sealed(key: bytes, data: bytes) -> bytes:
     """Return `data` behind a checksum over it and over the key it is stored at."""
-    return _CRC.pack(crc32(data, crc32(key))) + data
+    return CRC.pack(crc32(data, crc32(key))) + data
 
 
 def opened(key: bytes, record: memoryview | bytes) -> bytes:
     """Return what `sealed` put behind the checksum; raises ValueError when one of its bits has changed."""
-    data = bytes(record[_CRC.size :])
-    if len(record) < _CRC.size or _CRC.unpack_from(record)[0] != crc32(data, crc32(key)):
+    data = bytes(record[CRC.size :])
+    if len(record) < CRC.size or CRC.unpack_from(record)[0] != crc32(data, crc32(key)):
         raise ValueError("its checksum does not match")
     return data
 
@@ -55,21 +55,21 @@ def fetch(transaction: lmdb.Transaction[Any], table: Any, key: bytes, what: str)
 
 def place_of_key(prefix: bytes, key: bytes) -> bytes:
     """Return where the entry of `key` lies among those that begin with `prefix`."""
-    if len(key) <= _SHORT_BYTES:
+    if len(key) <= SHORT_BYTES:
         return prefix + key
-    return prefix + key[:_SHORT_BYTES] + blake2b(key, digest_size=_DIGEST_BYTES).digest()
+    return prefix + key[:SHORT_BYTES] + blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
 def record_of(place: bytes, key: bytes, value: bytes) -> bytes:
     """Return what is stored at `place` for an entry."""
     if _is_long(place):
         value = _LENGTH.pack(len(key)) + key + value
-    return _CRC.pack(crc32(value, crc32(place))) + value
+    return CRC.pack(crc32(value, crc32(place))) + value
 
 
 def crc_of(record: memoryview | bytes) -> int:
     """Return the checksum that an entry is stored with."""
-    return int.from_bytes(record[: _CRC.size], "little")
+    return int.from_bytes(record[: CRC.size], "little")
 
 
 def entry_of(place: bytes, record: memoryview | bytes) -> tuple[bytes, bytes]:
@@ -83,7 +83,7 @@ def entry_of(place: bytes, record: memoryview | bytes) -> tuple[bytes, bytes]:
 
 def entry_bytes(place: memoryview, record: memoryview) -> int:
     """Return how long the key and value of an entry are together, without looking at them."""
-    length_bytes = len(record) - _CRC.size
+    length_bytes = len(record) - CRC.size
     return length_bytes - _LENGTH.size if _is_long(place) else length_bytes + len(place) - PLACE.size
 
 
@@ -94,9 +94,9 @@ def entries_between(
 
     Long keys that agree in their first 471 bytes lie in the order of their digests: they are sorted here.
     """
-    if not cursor.set_range(prefix + start[:_SHORT_BYTES]):
+    if not cursor.set_range(prefix + start[:SHORT_BYTES]):
         return
-    last_place = None if end is None else prefix + end[:_SHORT_BYTES]
+    last_place = None if end is None else prefix + end[:SHORT_BYTES]
     alike: list[tuple[bytes, bytes]] = []
     for view, record in cursor.iternext():
         place = bytes(view)
@@ -104,7 +104,7 @@ def entries_between(
             break
         entry = entry_of(place, record)
         key = entry[0]
-        if alike and key[:_SHORT_BYTES] != alike[0][0][:_SHORT_BYTES]:
+        if alike and key[:SHORT_BYTES] != alike[0][0][:SHORT_BYTES]:
             yield from sorted(alike)
             alike.clear()
         if key >= start and (end is None or key < end):

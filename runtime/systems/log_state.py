@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
-from runtime.systems.log_records import PLACE, crc_of, fetch, place_of_key, record_of, sealed
+from runtime.systems.log_records import CRC, PLACE, SHORT_BYTES, crc_of, fetch, place_of_key, record_of, sealed
 
 if TYPE_CHECKING:
     import lmdb
@@ -31,9 +32,15 @@ class Tally(NamedTuple):
 
 def placed(place: bytes, items: Iterable[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
     """Return entries of the store and task at `place` with where they lie, and what is stored there; None deletes."""
-    return [
-        (at := place_of_key(place, key), None if value is None else record_of(at, key, value)) for key, value in items
-    ]
+    found: list[tuple[bytes, bytes | None]] = []
+    append, pack = found.append, CRC.pack
+    for key, value in items:
+        at = place + key if len(key) <= SHORT_BYTES else place_of_key(place, key)
+        if value is None or len(key) > SHORT_BYTES:
+            append((at, None if value is None else record_of(at, key, value)))
+        else:
+            append((at, pack(crc32(value, crc32(at))) + value))  # as record_of does, without a call for each
+    return found
 
 
 def write_entries(

@@ -258,4 +258,25 @@ BUGS = (
         "        with suppress(TimeoutError, asyncio.CancelledError):\n",
         Simulated("cancellations", 1_000),
     ),
+    Bug(
+        "store nothing of what waits in memory for the next stage",
+        "runtime/commit.py",
+        "for place, relay in self.relays.items() if relay",
+        "for place, relay in self.relays.items() if relay and not relay",
+        Tested("tests/runtime/test_laws.py"),
+    ),
+    Bug(
+        "keep what was stored in memory, too",
+        "runtime/commit.py",
+        "            relay.clear()\n",
+        "            pass\n",
+        Tested("tests/runtime/test_laws.py"),
+    ),
+    Bug(
+        "believe that all states are in hand when some were let go",
+        "operators/key_states.py",
+        "            self.clean.clear()\n            self._has_all = False\n",
+        "            self.clean.clear()\n",
+        Tested("tests/operators/test_scan.py"),
+    ),
 )
