@@ -1,7 +1,5 @@
 """A process operator against a reference that keeps state and timers in a dict and a list."""
 
-from unittest.mock import patch
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,7 +104,9 @@ def test_states_are_the_references_through_commits_restarts_and_failures(steps, 
 
     def build():
         functions = {"on_message": on_message} | ({"init": init} if init else {})
-        return ProcessOperator(Process(on_message=on_message, init=init), functions, store, KeySerde(String()))
+        return ProcessOperator(
+            Process(on_message=on_message, init=init), functions, store, KeySerde(String()), most_held
+        )
 
     def emits(messages, states):
         for key, what in messages:
@@ -120,22 +120,21 @@ def test_states_are_the_references_through_commits_restarts_and_failures(steps, 
     store, states = MemoryStore(), {}
     store.durable = True
     process = build()
-    with patch("operators.key_states.MOST_HELD", most_held):
-        for what, messages in steps:
-            if what == "fail":
-                process.write_back()
-                store.savepoint()
-            elif what != "process":
-                process.write_back()
-                process = build() if what == "restart" else process
-            expected = emits(messages, dict(states) if what == "fail" else states)
-            batch = Batch([what for _, what in messages], [k for k, _ in messages], *[[0] * len(messages)] * 2)
-            out = process.process(batch) or Batch([], [])
-            assert list(zip(out.keys, out.values, strict=True)) == list(expected)
-            if what == "fail":
-                store.rollback()
-                process.forget()
-        process.write_back()
+    for what, messages in steps:
+        if what == "fail":
+            process.write_back()
+            store.savepoint()
+        elif what != "process":
+            process.write_back()
+            process = build() if what == "restart" else process
+        expected = emits(messages, dict(states) if what == "fail" else states)
+        batch = Batch([what for _, what in messages], [k for k, _ in messages], *[[0] * len(messages)] * 2)
+        out = process.process(batch) or Batch([], [])
+        assert list(zip(out.keys, out.values, strict=True)) == list(expected)
+        if what == "fail":
+            store.rollback()
+            process.forget()
+    process.write_back()
     kept = {place[1:].decode(): len(state) if init is list else state for place, state in store.range()}
     assert {key: n for key, n in kept.items() if n} == {key: n for key, n in states.items() if n}
 

@@ -1,7 +1,5 @@
 """A scan against a reference that keeps states in a dict, alone and fused with what is around it."""
 
-from unittest.mock import patch
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,29 +47,28 @@ def test_states_are_the_references_through_commits_restarts_and_failures(steps, 
     spec = Scan(step=step, init=init, emit=emit)
 
     def build():
-        return ScanOperator(spec, spec.functions(), store, KeySerde(String()), Tagged())
+        return ScanOperator(spec, spec.functions(), store, KeySerde(String()), Tagged(), most_held)
 
     store, states = MemoryStore(), {}
     store.durable = True
     scan = build()
-    with patch("operators.key_states.MOST_HELD", most_held):
-        for what, messages in steps:
-            if what == "fail":
-                scan.write_back()
-                store.savepoint()
-            elif what != "process":
-                scan.write_back()
-                scan = build() if what == "restart" else scan
-            expected = [*follow(messages, dict(states) if what == "fail" else states, init)]
-            batch = Batch([what for _, what in messages], [k for k, _ in messages], *[[0] * len(messages)] * 2)
-            out = scan.process(batch) or Batch([], [])
-            assert out.keys == [key for key, _ in expected]
-            found = zip(out.keys, out.values, strict=True)
-            assert [one if emits else (key, size_of(one)) for key, one in found] == expected
-            if what == "fail":
-                store.rollback()
-                scan.forget()
-        scan.write_back()
+    for what, messages in steps:
+        if what == "fail":
+            scan.write_back()
+            store.savepoint()
+        elif what != "process":
+            scan.write_back()
+            scan = build() if what == "restart" else scan
+        expected = [*follow(messages, dict(states) if what == "fail" else states, init)]
+        batch = Batch([what for _, what in messages], [k for k, _ in messages], *[[0] * len(messages)] * 2)
+        out = scan.process(batch) or Batch([], [])
+        assert out.keys == [key for key, _ in expected]
+        found = zip(out.keys, out.values, strict=True)
+        assert [one if emits else (key, size_of(one)) for key, one in found] == expected
+        if what == "fail":
+            store.rollback()
+            scan.forget()
+    scan.write_back()
     kept = {place[1:].decode(): size_of(state) for place, state in store.range()}
     assert {key: n for key, n in kept.items() if n} == {key: n for key, n in states.items() if n}
 
