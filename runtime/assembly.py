@@ -11,7 +11,7 @@ from threading import RLock
 from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
-from operators.base import MOST_HELD, Batch, Key, Operator, Serde, Spec, Store
+from operators.base import MOST_HELD, Batch, Operator, Serde, Spec, Store
 from operators.io import Input, Output, SendTo, Sink, Table
 from operators.partition_by import ByFunction, PartitionBy, hash_
 from operators.policies import DeadLetter
@@ -29,7 +29,7 @@ from planner.single_calls import makes_one_call
 from runtime.bindings import Bindings, intermediate_of
 from runtime.calls import Calls
 from runtime.chain import Chain, Exit
-from runtime.checkpoint import Checkpoint, Position
+from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock
 from runtime.exits import (
     AwaitedExit,
@@ -50,6 +50,8 @@ from runtime.guard import Guard
 from runtime.inputs import Decoding, Reader
 from runtime.keys import KeySerde
 from runtime.lane import Lane
+from runtime.late import late_exit
+from runtime.lookups import lookups
 from runtime.outputs import Destination, Outputs
 from runtime.pace import Pace
 from runtime.relay import Relay
@@ -131,7 +133,7 @@ class Assembly:
             self.bindings.origin(stream, partition),
             decoding,
             entry=spec.op_id or "",
-            position=_position(checkpoint, stream, partition),
+            position=checkpoint.position_of(stream, partition),
             disorder_ms=spec.max_disorder_ms,
             stop_at=self.stop_at.get((stream, partition)),
             priority=spec.priority,
@@ -320,7 +322,7 @@ class _TaskBuilder:
                 located=self.assembly.locates(self.graph.below(id)),
             ),
             entry=id,
-            position=_position(self.checkpoint, stream, self.number),
+            position=self.checkpoint.position_of(stream, self.number),
             producers=[str(task) for task in range(writing.partitions)],
             later=True,
             relay=relay,
@@ -409,34 +411,18 @@ class _TaskBuilder:
     def _join(self, id: str) -> dict[str, Any]:
         spec = self.graph.specs[id]
         assert isinstance(spec, TableJoin)
-        contents = self.tables[spec.table.op_id or ""]
-        key = spec.table.key if spec.table.key is not None else Tagged()
-        get, encode, encode_held = contents.store.get, key.encode, self._keys(id).encode
-
-        def lookup(on: Any) -> Any:
-            return None if on is None else get(encode(on))
-
-        def lookup_key(key: Key | None) -> Any:
-            if key is None:
-                raise ValueError("a record has no key, and this join needs one; partition_by(...) first")
-            return get(encode_held(key))
-
-        return {**self.functions.by_operator[id], "lookup": lookup, "lookup_key": lookup_key}
+        found = lookups(self.tables[spec.table.op_id or ""], spec.table.key or Tagged(), self._keys(id))
+        return {**self.functions.by_operator[id], **found}
 
     def _late(self, id: str, spec: Spec) -> Callable[[Batch], None]:
         letter = spec.late if isinstance(spec, Window) else None
-        keys = self._keys(id)
+        to = letter.stream if isinstance(letter, DeadLetter) else None
 
-        def on_late(late: Batch) -> None:
-            lane = next(lane for lane in self.task.lanes if id in lane.chain.stage.operators)
-            lane.chain.counts.late[id] = lane.chain.counts.late.get(id, 0) + len(late)
-            if isinstance(letter, DeadLetter):
-                for row, value in enumerate(late.values):
-                    headers = {**_whence(late, row), "operator": id.encode(), "error": b"late"}
-                    one = Batch([Tagged().encode(value)], late.keys and keys.encode_all([late.keys[row]]))
-                    self.outputs.dead_letter(letter.stream, one, headers)
+        def count(number: int) -> None:
+            late = next(one for one in self.task.lanes if id in one.chain.stage.operators).chain.counts.late
+            late[id] = late.get(id, 0) + number
 
-        return on_late
+        return late_exit(id, to, count, self.outputs, self._keys(id))
 
     def _store(self, id: str, spec: Spec, serde: Serde | None = None) -> Any:
         if id not in self.stores:
@@ -444,17 +430,10 @@ class _TaskBuilder:
             if getattr(spec, "store", "lmdb") == "memory":
                 self.stores[id] = MemoryStore(id, self.number)
             else:
-                environment, plan = self.assembly.bindings.environment, self.assembly.plan
-                self.stores[id] = CachedStore(
-                    environment,
-                    plan.app,
-                    id,
-                    self.number,
-                    kept.encode,
-                    kept.decode,
-                    plan.options.cache_entries,
-                    keeps_plain=spec.keyed_code is None,
-                )
+                plan = self.assembly.plan
+                where = self.assembly.bindings.environment, plan.app, id, self.number
+                how = kept.encode, kept.decode, plan.options.cache_entries
+                self.stores[id] = CachedStore(*where, *how, keeps_plain=spec.keyed_code is None)
         return self.stores[id]
 
     def _shared_store(self, id: str, spec: Spec) -> Store:
@@ -477,20 +456,6 @@ class _TaskBuilder:
 
     def _is_join(self, id: str) -> bool:
         return isinstance(self.graph.specs[id], TableJoin)
-
-
-def _position(checkpoint: Checkpoint, stream: str, partition: int) -> Position | None:
-    for position in checkpoint.positions:
-        if position.stream == stream and position.partition == partition:
-            return position
-    return None
-
-
-def _whence(batch: Batch, row: int) -> dict[str, bytes]:
-    """Return what a dead letter says of where a row came from."""
-    place = (batch.headers and batch.headers[row]) or {}
-    offset = batch.offsets[row] if batch.offsets is not None else None
-    return {**place} if offset is None else {**place, "offset": b"%d" % offset}
 
 
 def _table_guard(assembly: Assembly, id: str, store: Any, outputs: Outputs) -> Guard:

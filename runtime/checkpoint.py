@@ -37,3 +37,8 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     outputs: dict[str, int] = {}
     version: int = 1
     meanings: dict[str, str] = {}
+
+    def position_of(self, stream: str, partition: int) -> Position | None:
+        """Return where a partition was left, if it was read."""
+        found = (one for one in self.positions if (one.stream, one.partition) == (stream, partition))
+        return next(found, None)

@@ -16,6 +16,7 @@ import msgspec
 from operators.io import Input
 from planner.errors import PlanError, refuse
 from planner.graph import Graph
+from planner.levers import ALL, Levers
 from planner.plan import Options
 from runtime import errors
 from runtime.bindings import outputs_of
@@ -94,6 +95,7 @@ class Containers:
         state: Literal["reset", "keep"] | None = None,
         until_now: bool = False,
         clock: Clock | None = None,
+        levers: Levers = ALL,
     ) -> None:
         check_rewind(from_start, state)
         self._graph = graph
@@ -112,9 +114,8 @@ class Containers:
         bound = _paths(graph, bind or {})
         self._environment = LogEnvironment(data)
         try:
-            opened = open_application(
-                self._environment, graph, options, bound, wrapped=bool(around), from_start=from_start, state=state
-            )
+            where = self._environment, graph, options, bound
+            opened = open_application(*where, wrapped=bool(around), levers=levers, from_start=from_start, state=state)
             self._bindings, self.plan = opened.bindings, opened.plan
             _check_spread(opened, graph)
             recover(self._environment, opened, graph)
@@ -128,6 +129,7 @@ class Containers:
             data=os.fspath(data),
             options=options,
             share=Share(
+                levers=levers,
                 container="",
                 generation=opened.generation,
                 counts=opened.counts,

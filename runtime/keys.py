@@ -70,7 +70,13 @@ class KeySerde:
 
     def _held(self, key: Any) -> Key:
         data = self.serde.encode(key)
-        return key if type(key) in self._plain and self._are_encodable([key]) else data
+        if type(key) in self._plain and self._are_encodable([key]):
+            return key
+        try:
+            held: Key = self._load(data)
+        except Exception:
+            return data  # which nobody can read, or needs to
+        return held
 
     def _loaded(self, data: bytes) -> Key:
         key = self.serde.decode(data)

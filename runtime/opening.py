@@ -32,6 +32,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     counts: dict[str, int] = {}
     ends: tuple[tuple[str, int, int], ...] = ()
+    levers: Levers = ALL
 
 
 class Opened(NamedTuple):
@@ -79,10 +80,9 @@ def join_application(
     share: Share,
     *,
     wrapped: bool,
-    levers: Levers = ALL,
 ) -> Opened:
     """Return an application as another process has opened it."""
-    plan = make_plan(graph, options, share.counts, wrapped=wrapped, levers=levers)
+    plan = make_plan(graph, options, share.counts, wrapped=wrapped, levers=share.levers)
     return Opened(share.generation, Bindings(environment, graph, bind), share.counts, plan)
 
 

@@ -93,7 +93,7 @@ class Run:
         self._clock: Clock = clock or SystemClock()
         self._started = self._clock.elapsed_ms()
         self._poll_ms = poll_ms
-        self._levers = levers
+        self._levers = levers if share is None else share.levers
         self._data = data
         self._owned = isinstance(data, str | Path)
         self._environment = open_environment(data)
@@ -106,11 +106,11 @@ class Run:
         self._error: Exception | None = None
         try:
             where = self._environment, graph, options, bind or {}
-            how: dict[str, Any] = {"wrapped": bool(around), "levers": levers}
+            wrapped = bool(around)
             if share is None:
-                opened = open_application(*where, **how, from_start=from_start, state=state)
+                opened = open_application(*where, wrapped=wrapped, levers=levers, from_start=from_start, state=state)
             else:
-                opened = join_application(*where, share, **how)
+                opened = join_application(*where, share, wrapped=wrapped)
             self._bindings, self.plan = opened.bindings, opened.plan
             self._assemble(around, opened, until_now, share)
         except BaseException:

@@ -33,7 +33,8 @@ from planner.plan import Options, Plan
 from runtime.errors import SamzaError
 from runtime.serdes import Bytes, Json, MessagePack, String
 from samza_dsl.app import App
-from samza_dsl.stream import MessageStream, OutputStream, Table
+from samza_dsl.ends import OutputStream, Table
+from samza_dsl.stream import MessageStream
 from samza_dsl.streams import StreamSummary, list_streams, produce
 
 __all__ = [

@@ -31,7 +31,8 @@ from samza_dsl.checks import (
     is_coroutine_function,
     serde_said,
 )
-from samza_dsl.stream import MessageStream, OutputStream, Table, check_ours
+from samza_dsl.ends import OutputStream, Table
+from samza_dsl.stream import MessageStream, check_ours
 
 if TYPE_CHECKING:
     from runtime.containers import Containers

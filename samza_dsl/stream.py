@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeGuard, TypeVar, cas
 from operators.aggregations import Aggregation
 from operators.async_flat_map import AsyncFlatMap, Order
 from operators.base import Serde, Site, Spec
-from operators.io import Output, SendTo, Sink
-from operators.io import Table as TableSpec
+from operators.io import SendTo, Sink
 from operators.keyed_state import KeyContext
 from operators.partition_by import Broadcast, ByFunction, PartitionBy, Partitioner, hash_
 from operators.policies import DeadLetter, Policy, fail
@@ -33,6 +32,8 @@ from samza_dsl.checks import (
     is_coroutine_function,
     serde_said,
 )
+from samza_dsl.ends import OutputStream, Table
+from samza_dsl.forgetting import Forgetting
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -47,30 +48,8 @@ T = TypeVar("T")
 K2 = TypeVar("K2")
 
 
-class OutputStream(Generic[V]):
-    """A stream that the pipeline writes; `app.output` makes it.
-
-    >>> from samza_dsl import App
-    >>> App("a").output("totals", value=int).spec.stream
-    'totals'
-    """
-
-    def __init__(self, app: App, spec: Output) -> None:
-        self.app = app
-        self.spec = spec
-
-
-class Table(Generic[K, V]):
-    """The newest value of each key of a stream; `app.table` makes it, `join` looks into it.
-
-    >>> from samza_dsl import App
-    >>> App("a").table("planes", key=str, value=dict).spec.stream
-    'planes'
-    """
-
-    def __init__(self, app: App, spec: TableSpec) -> None:
-        self.app = app
-        self.spec = spec
+Kept = Literal["lmdb", "memory"]
+"""Where state is kept."""
 
 
 class MessageStream(Generic[K, V]):
@@ -80,8 +59,8 @@ class MessageStream(Generic[K, V]):
     may also have `open(context)` and `close()`, plain or async: then every task has its own copy, opened in the run's
     event loop before its first message, and closed there at the end, also after a failure.
 
-    >>> app, numbers = _numbers()
-    >>> _run(app, numbers.filter(lambda n: n > 0).map(lambda n: n * n))
+    >>> app, numbers = numbers()
+    >>> shown(app, numbers.filter(lambda n: n > 0).map(lambda n: n * n))
     [1, 4, 9]
     """
 
@@ -112,8 +91,8 @@ class MessageStream(Generic[K, V]):
         Where `keep` is declared to return a TypeGuard or TypeIs, type checkers know what is left. Raises PlanError when
         it is not a plain function of one argument.
 
-        >>> app, numbers = _numbers()
-        >>> _run(app, numbers.filter(lambda n: n % 2))
+        >>> app, numbers = numbers()
+        >>> shown(app, numbers.filter(lambda n: n % 2))
         [1, 3]
         """
         kept: MessageStream[K, Any] = self._with_function(Filter, "filter(...)", keep, on_error, op_id)
@@ -126,8 +105,8 @@ class MessageStream(Generic[K, V]):
 
         Raises PlanError when `function` is not a plain function of one argument.
 
-        >>> app, numbers = _numbers()
-        >>> _run(app, numbers.map(lambda n: n * 10))
+        >>> app, numbers = numbers()
+        >>> shown(app, numbers.map(lambda n: n * 10))
         [0, 10, 20, 30]
         """
         mapped: MessageStream[K, R] = self._with_function(Map, "map(...)", function, on_error, op_id)
@@ -140,8 +119,8 @@ class MessageStream(Generic[K, V]):
 
         Raises PlanError when `function` is not a plain function of one argument.
 
-        >>> app, numbers = _numbers()
-        >>> _run(app, numbers.flat_map(range))
+        >>> app, numbers = numbers()
+        >>> shown(app, numbers.flat_map(range))
         [0, 0, 1, 0, 1, 2]
         """
         mapped: MessageStream[K, R] = self._with_function(FlatMap, "flat_map(...)", function, on_error, op_id)
@@ -165,7 +144,7 @@ class MessageStream(Generic[K, V]):
         function: Callable[[V, KeyContext[K, S]], Awaitable[Iterable[R]]],
         *,
         init: Callable[[], S] | None = None,
-        store: Literal["lmdb", "memory"] = "lmdb",
+        store: Kept = "lmdb",
         max_in_flight: int = 100,
         timeout_ms: int = 2_000,
         order: Literal["key"] = "key",
@@ -178,7 +157,7 @@ class MessageStream(Generic[K, V]):
         function: Callable[..., Awaitable[Iterable[Any]]],
         *,
         init: Callable[[], Any] | None = None,
-        store: Literal["lmdb", "memory"] = "lmdb",
+        store: Kept = "lmdb",
         max_in_flight: int = 100,
         timeout_ms: int = 2_000,
         order: Order = "key",
@@ -194,8 +173,8 @@ class MessageStream(Generic[K, V]):
 
         >>> async def look_up(n):
         ...     return [n, -n]
-        >>> app, numbers = _numbers()
-        >>> _run(app, numbers.async_flat_map(look_up, timeout_ms=500))
+        >>> app, numbers = numbers()
+        >>> shown(app, numbers.async_flat_map(look_up, timeout_ms=500))
         [0, 0, 1, -1, 2, -2, 3, -3]
 
         A function of two arguments, `function(value, context)`, has the state of the message's key, as in `process`:
@@ -205,8 +184,8 @@ class MessageStream(Generic[K, V]):
         >>> async def running_total(n, context):
         ...     context.state += n
         ...     return [context.state]
-        >>> app, numbers = _numbers(key=lambda n: "all")
-        >>> _run(app, numbers.async_flat_map(running_total, init=int))
+        >>> app, numbers = numbers(key=lambda n: "all")
+        >>> shown(app, numbers.async_flat_map(running_total, init=int))
         [0, 1, 3, 6]
         """
         site = here()
@@ -248,8 +227,8 @@ class MessageStream(Generic[K, V]):
         `by` is `hash_` (Kafka's own), `ranges([...])` or a function of key and partition count. Without `key_type`
         and `value` any plain value, Struct or dataclass can pass. Raises PlanError for a malformed argument.
 
-        >>> app, numbers = _numbers()
-        >>> _run(app, numbers.partition_by(lambda n: n % 2, partitions=1))
+        >>> app, numbers = numbers()
+        >>> shown(app, numbers.partition_by(lambda n: n % 2, partitions=1))
         [0, 1, 2, 3]
         """
         site = here()
@@ -275,8 +254,8 @@ class MessageStream(Generic[K, V]):
 
         Raises PlanError when one is not a stream of this application.
 
-        >>> app, numbers = _numbers()
-        >>> _run(app, numbers.filter(lambda n: n > 2).merge(numbers.filter(lambda n: n < 1)))
+        >>> app, numbers = numbers()
+        >>> shown(app, numbers.filter(lambda n: n > 2).merge(numbers.filter(lambda n: n < 1)))
         [0, 3]
         """
         site = here()
@@ -303,9 +282,9 @@ class MessageStream(Generic[K, V]):
         Choosing none drops it; choosing what is not in `into` is an error of the record. Raises PlanError when the
         names are not distinct.
 
-        >>> app, numbers = _numbers()
+        >>> app, numbers = numbers()
         >>> parts = numbers.branch(lambda n: "even" if n % 2 == 0 else "odd", into=("even", "odd"))
-        >>> _run(app, parts["odd"])
+        >>> shown(app, parts["odd"])
         [1, 3]
         """
         site = here()
@@ -322,7 +301,7 @@ class MessageStream(Generic[K, V]):
         aggregation: Aggregation[V, R],
         *,
         late: DeadLetter | None = None,
-        store: Literal["lmdb", "memory"] = "lmdb",
+        store: Kept = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
     ) -> MessageStream[K, Pane[K, R]]:
@@ -332,8 +311,8 @@ class MessageStream(Generic[K, V]):
         `late` if that is `dead_letter("name")`. Raises PlanError when the messages have no key.
 
         >>> from samza_dsl import count, tumbling
-        >>> app, numbers = _numbers(key=lambda n: str(n))
-        >>> _run(app, numbers.window(tumbling(seconds=1), count()).map(lambda pane: (pane.key, pane.value)))
+        >>> app, numbers = numbers(key=lambda n: str(n))
+        >>> shown(app, numbers.window(tumbling(seconds=1), count()).map(lambda pane: (pane.key, pane.value)))
         [('0', 1), ('1', 1), ('2', 1), ('3', 1)]
         """
         site = here()
@@ -354,15 +333,15 @@ class MessageStream(Generic[K, V]):
         aggregation: Aggregation[V, R],
         *,
         late: DeadLetter | None = None,
-        store: Literal["lmdb", "memory"] = "lmdb",
+        store: Kept = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
     ) -> MessageStream[None, Pane[None, R]]:
         """Aggregate all messages per window, whatever their key, in one task; the panes' key is None.
 
         >>> from samza_dsl import count, tumbling
-        >>> app, numbers = _numbers()
-        >>> _run(app, numbers.window_all(tumbling(seconds=1), count()).map(lambda pane: pane.value))
+        >>> app, numbers = numbers()
+        >>> shown(app, numbers.window_all(tumbling(seconds=1), count()).map(lambda pane: pane.value))
         [4]
         """
         same = cast("Callable[[V], None]", lambda value: b"")
@@ -408,10 +387,10 @@ class MessageStream(Generic[K, V]):
         A broadcast table needs `on`; another is joined by key, and has as many partitions as the stream. Where there
         is no row, an inner join drops the message, a left join passes None. Raises PlanError when keys can't meet.
 
-        >>> app, numbers = _numbers()
+        >>> app, numbers = numbers()
         >>> words = app.table("words", key=int, value=str, broadcast=True)
         >>> named = numbers.join(words, lambda n, word: (n, word), on=lambda n: n, how="left")
-        >>> _run(app, named, words=[(1, "one")])
+        >>> shown(app, named, words=[(1, "one")])
         [(0, None), (1, 'one'), (2, None), (3, None)]
         """
         site = here()
@@ -435,12 +414,7 @@ class MessageStream(Generic[K, V]):
 
     @overload
     def scan(
-        self,
-        step: Callable[[S | None, V], S],
-        *,
-        store: Literal["lmdb", "memory"] = "lmdb",
-        on_error: Policy = fail,
-        op_id: str | None = None,
+        self, step: Callable[[S | None, V], S], *, store: Kept = ..., on_error: Policy = ..., op_id: str | None = ...
     ) -> MessageStream[K, S]: ...
 
     @overload
@@ -449,9 +423,9 @@ class MessageStream(Generic[K, V]):
         step: Callable[[S, V], S],
         *,
         init: Callable[[], S],
-        store: Literal["lmdb", "memory"] = "lmdb",
-        on_error: Policy = fail,
-        op_id: str | None = None,
+        store: Kept = ...,
+        on_error: Policy = ...,
+        op_id: str | None = ...,
     ) -> MessageStream[K, S]: ...
 
     @overload
@@ -460,9 +434,9 @@ class MessageStream(Generic[K, V]):
         step: Callable[[S | None, V], S],
         *,
         emit: Callable[[K, S], R],
-        store: Literal["lmdb", "memory"] = "lmdb",
-        on_error: Policy = fail,
-        op_id: str | None = None,
+        store: Kept = ...,
+        on_error: Policy = ...,
+        op_id: str | None = ...,
     ) -> MessageStream[K, R]: ...
 
     @overload
@@ -472,9 +446,9 @@ class MessageStream(Generic[K, V]):
         *,
         init: Callable[[], S],
         emit: Callable[[K, S], R],
-        store: Literal["lmdb", "memory"] = "lmdb",
-        on_error: Policy = fail,
-        op_id: str | None = None,
+        store: Kept = ...,
+        on_error: Policy = ...,
+        op_id: str | None = ...,
     ) -> MessageStream[K, R]: ...
 
     def scan(
@@ -483,7 +457,7 @@ class MessageStream(Generic[K, V]):
         *,
         init: Callable[[], Any] | None = None,
         emit: Callable[[K, Any], Any] | None = None,
-        store: Literal["lmdb", "memory"] = "lmdb",
+        store: Kept = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
     ) -> MessageStream[K, Any]:
@@ -493,8 +467,8 @@ class MessageStream(Generic[K, V]):
         `emit(key, state)`. Raises PlanError when the messages have no key. It is the scan of functional libraries, and
         costs less than `process`, which can do more.
 
-        >>> app, numbers = _numbers(key=lambda n: n % 2)
-        >>> _run(app, numbers.scan(lambda total, n: total + n, init=int, emit=lambda key, total: (key, total)))
+        >>> app, numbers = numbers(key=lambda n: n % 2)
+        >>> shown(app, numbers.scan(lambda total, n: total + n, init=int, emit=lambda key, total: (key, total)))
         [(0, 0), (1, 1), (0, 2), (1, 4)]
         """
         site = here()
@@ -512,7 +486,7 @@ class MessageStream(Generic[K, V]):
         *,
         on_timer: Callable[[int, ProcessContext[K, Any]], Iterable[R] | None] | None = None,
         init: Callable[[], Any] | None = None,
-        store: Literal["lmdb", "memory"] = "lmdb",
+        store: Kept = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
     ) -> MessageStream[K, R]:
@@ -524,8 +498,8 @@ class MessageStream(Generic[K, V]):
         >>> def running_total(n, context):
         ...     context.state += n
         ...     return [context.state]
-        >>> app, numbers = _numbers(key=lambda n: "all")
-        >>> _run(app, numbers.process(running_total, init=int))
+        >>> app, numbers = numbers(key=lambda n: "all")
+        >>> shown(app, numbers.process(running_total, init=int))
         [0, 1, 3, 6]
         """
         site = here()
@@ -558,10 +532,10 @@ class MessageStream(Generic[K, V]):
 
         Raises PlanError when `function` does not take one argument.
 
-        >>> app, numbers = _numbers()
+        >>> app, numbers = numbers()
         >>> seen = []
         >>> numbers.sink(seen.append)
-        >>> _run(app)
+        >>> shown(app)
         >>> seen
         [0, 1, 2, 3]
         """
@@ -571,7 +545,7 @@ class MessageStream(Generic[K, V]):
             self._then(Sink, site, on_error, op_id, function=function)
             return
         awaited = self.async_flat_map(
-            _Forgetting(function), max_in_flight=max_in_flight, timeout_ms=timeout_ms, on_error=on_error, op_id=op_id
+            Forgetting(function), max_in_flight=max_in_flight, timeout_ms=timeout_ms, on_error=on_error, op_id=op_id
         )
         awaited._then(Sink, site, fail, None, function=None)
 
@@ -580,7 +554,7 @@ class MessageStream(Generic[K, V]):
 
         Raises PlanError when `output` is not one.
 
-        >>> app, numbers = _numbers()
+        >>> app, numbers = numbers()
         >>> numbers.send_to(app.output("copy", value=int))
         >>> print(app.plan().stream("copy").role)
         output
@@ -599,8 +573,8 @@ class MessageStream(Generic[K, V]):
     ) -> MessageStream[K, V]:
         """Send every message to every task of what follows.
 
-        >>> app, numbers = _numbers()
-        >>> sorted(_run(app, numbers.broadcast(partitions=2)))
+        >>> app, numbers = numbers()
+        >>> sorted(shown(app, numbers.broadcast(partitions=2)))
         [0, 0, 1, 1, 2, 2, 3, 3]
         """
         site = here()
@@ -635,39 +609,3 @@ def check_ours(app: App, site: Site, said: str, thing: Any, kind: type) -> None:
     check_type(site, said, thing, kind, f"what {made_by} returns")
     if thing.app is not app:
         raise refuse(site, f"{said} got something of the app {thing.app.name!r}", f"what {made_by} of this app returns")
-
-
-class _Forgetting:
-    """An async sink as an async function whose result is of no interest."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
-
-    async def __call__(self, value: Any) -> Iterable[Any]:
-        await self.function(value)
-        return (value,)
-
-    def open(self, context: Any) -> Any:
-        return self.function.open(context) if hasattr(self.function, "open") else None
-
-    def close(self) -> Any:
-        return self.function.close() if hasattr(self.function, "close") else None
-
-
-def _numbers(key: Any = None) -> tuple[Any, MessageStream[Any, int]]:
-    """Make the application that the examples above begin with: it reads the numbers 0 to 3."""
-    from samza_dsl.app import App
-
-    app = App("example")
-    return app, app.input("numbers", value=int, key=key, timestamp=lambda n: n)
-
-
-def _run(app: Any, stream: Any = None, **tables: Any) -> Any:
-    """Run an example in memory and return what `stream` came to."""
-    from samza_dsl.testing import run
-
-    if stream is not None:
-        stream.send_to(app.output("result"))
-    results = run(app, {"numbers": [0, 1, 2, 3], **tables})
-    return results["result"] if stream is not None else None

@@ -13,10 +13,11 @@ from typing import ClassVar
 import msgspec
 
 from benchmarks.durable import committing
-from benchmarks.messages import Padded, count_up, id_of, itself, lines, padded_messages, words_of
+from benchmarks.messages import Padded, id_of, increased, itself, lines, padded_messages, to_count, words_of
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
 from benchmarks.workload import COMMIT_EVERY
 from operators.base import Batch
+from planner.levers import Levers
 from runtime.containers import Containers
 from runtime.systems.base import Append, StreamConfig
 from runtime.systems.log import LogEnvironment
@@ -31,7 +32,7 @@ PADDING = 100
 def _read_write() -> App:
     app = App("read-write")
     keyed = app.input("messages", value=Padded, key=id_of, partitioned_by_key=True)
-    keyed.process(count_up, op_id="counting").send_to(app.output("counts", partitions=PARTITIONS))
+    keyed.scan(increased, emit=to_count, op_id="counting").send_to(app.output("counts", partitions=PARTITIONS))
     return app
 
 
@@ -39,7 +40,7 @@ def _word_count() -> App:
     app = App("word-count")
     words = app.input("lines", value=str).flat_map(words_of)
     by_word = words.partition_by(itself, partitions=PARTITIONS, op_id="by-word")
-    by_word.process(count_up, op_id="counting").send_to(app.output("counts", partitions=PARTITIONS))
+    by_word.scan(increased, emit=to_count, op_id="counting").send_to(app.output("counts", partitions=PARTITIONS))
     return app
 
 
@@ -89,7 +90,8 @@ class TwoContainers(Shape):
         shutil.copytree(preloaded, data)
         command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
         app, options = self.app, self.options()
-        run = Containers(app.graph(), options, app.around, data, containers, command, whereabouts(app))
+        levers = Levers(relays=containers > 1)  # the bar is over one that hands nothing on in memory
+        run = Containers(app.graph(), options, app.around, data, containers, command, whereabouts(app), levers=levers)
         asyncio.run(run.drive())
         seconds = (run.metrics().elapsed_ms - run.start_up_ms) / 1_000
         log = LogEnvironment(data)

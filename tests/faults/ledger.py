@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from operators.base import Batch
-from operators.process import STATE
+from operators.keyed_state import STATE
 from runtime.checkpoint import Position
 from runtime.commit import SHARED
 from runtime.serdes import Tagged

@@ -119,6 +119,10 @@ def process(app, *functions, **said):
     return numbers_of(app).process(*functions, op_id="it", **said).sink(print)
 
 
+def scanned(app, step, **said):
+    return numbers_of(app).scan(step, op_id="it", **said).sink(print)
+
+
 def windowed(numbers, aggregation):
     return numbers.window(tumbling(seconds=1), aggregation, op_id="it").sink(print)
 
@@ -149,6 +153,9 @@ PLACES = {
     ("process", "init"): lambda app, how: process(
         app, lambda n, context: [context.state], init=lambda: later(0), **how
     ),
+    ("scan", "step"): lambda app, how: scanned(app, lambda total, n: later(n), **how),
+    ("scan", "emit"): lambda app, how: scanned(app, max, init=int, emit=lambda key, total: later(total), **how),
+    ("scan", "init"): lambda app, how: scanned(app, max, init=lambda: later(0), **how),
     ("async_flat_map", "init"): lambda app, how: (
         numbers_of(app).async_flat_map(remember, init=lambda: later(0), op_id="it", **how).sink(print)
     ),

@@ -9,6 +9,7 @@ import pytest
 
 from operators.base import Batch
 from planner.errors import PlanError
+from planner.levers import Levers
 from runtime.clock import LoopClock
 from runtime.errors import Damaged, Fenced, SamzaError
 from runtime.run import Run
@@ -49,7 +50,9 @@ def environment():
 
 def test_what_is_consumed_goes_with_the_commit(environment):
     numbers(environment, *range(25))
-    run_once(counting(Options(batch_records=3, max_uncommitted=4)), environment, until_now=True)
+    run_once(
+        counting(Options(batch_records=3, max_uncommitted=4)), environment, until_now=True, levers=Levers(relays=False)
+    )
     for partition in range(2):
         start, end, _ = environment.offsets(BETWEEN, partition)
         assert start == end > 5

@@ -8,11 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.base import Batch
+from planner.levers import Levers
 from runtime.units import Unit, shares, stops_of
 from samza_dsl import App, Options, dead_letter, retry, skip
 from tests.scale import scale
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
 from tests.simulation.loop import rest
+
+STORED = Levers(relays=False)
+"""What goes on between stages is there to be looked at."""
 
 numbers = st.lists(st.lists(st.integers(0, 9), min_size=10, max_size=30), min_size=1, max_size=2)
 crashes = st.lists(
@@ -151,7 +155,9 @@ def test_every_commit_holds_exactly_what_one_message_after_the_other_comes_to(pa
             letters = [number for part in written(environment, "letters") for number in part]
             assert sorted(letters) == sorted(number for part in before for number in part if job.fails(number))
 
-    run_through(lambda: job.app(max_in_flight=most, max_uncommitted=uncommitted), environment, crashes, 1, check)
+    run_through(
+        lambda: job.app(max_in_flight=most, max_uncommitted=uncommitted), environment, crashes, 1, check, levers=STORED
+    )
     check()
     keyed = [number for part in written(environment, "keyed") for number in part]
     assert sorted(keyed) == sorted(number for part in parts for number in job.comes_to(part)[1])
