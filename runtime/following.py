@@ -61,8 +61,7 @@ class Follower:
             await self._take_over(mine - have)
 
     async def _hand_over(self, numbers: Collection[int]) -> None:
-        tasks = await self._loop.hand_over(numbers)
-        for task in tasks:
+        for task in await self._loop.change(numbers, ()):
             self.former += passed(self._assembly.graph, task)
             self._functions.remove(task.functions)
             await task.functions.close()
@@ -79,7 +78,7 @@ class Follower:
             self._functions.append(task.functions)
             await task.functions.open()
         self._loop.committer.taken |= taken
-        self._loop.add(tasks)
+        await self._loop.change((), tasks)
 
     async def _apart(self, work: Callable[[], T]) -> T:
         """Do what may wait for the disk in the thread that commits."""

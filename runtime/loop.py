@@ -84,8 +84,7 @@ class Loop:
         self._relayed: list[Choice] = []
         self._bootstraps: dict[Reader, int] = {}
         self._bootstrap(reader for readers, _, _ in broadcast.values() for reader in readers)
-        self._arriving: list[Task] = []
-        self._leaving: tuple[Collection[int], asyncio.Future[list[Task]]] | None = None
+        self._change: tuple[Collection[int], list[Task], asyncio.Future[list[Task]]] | None = None
         self._take_in(tasks)
 
     def wake(self) -> None:
@@ -112,18 +111,17 @@ class Loop:
         self.wake()
         await waiting
 
-    def add(self, tasks: Iterable[Task]) -> None:
-        """Run more tasks, from the next turn on."""
-        self._arriving += tasks
+    async def change(self, leaving: Collection[int], arriving: Iterable[Task]) -> list[Task]:
+        """Commit all that is done, run some tasks no more and others from then on; return those that leave.
+
+        What is on its way from stage to stage is stored then: it is not lost with a task that leaves, and is read by
+        one that comes before what that is handed on.
+        """
+        changed: asyncio.Future[list[Task]] = asyncio.get_running_loop().create_future()
+        self._change = leaving, list(arriving), changed
         self.finished = False
         self.wake()
-
-    async def hand_over(self, numbers: Collection[int]) -> list[Task]:
-        """Commit all that some tasks have done, run them no more, and return them."""
-        leaving: asyncio.Future[list[Task]] = asyncio.get_running_loop().create_future()
-        self._leaving = numbers, leaving
-        self.wake()
-        return await leaving
+        return await changed
 
     async def run(self) -> None:
         """Run to the end; raises what stopped it, after everything in flight was cancelled."""
@@ -145,7 +143,7 @@ class Loop:
         began = self._clock.elapsed_ms()
         worked = False
         self._look_after_threads()
-        if self._arriving or self._leaving:
+        if self._change and all(task.at_cut and not task.touched for task in self.tasks):
             self._change_tasks()
         if self._growing and began >= self._discover_ms:
             self._discover()
@@ -184,7 +182,7 @@ class Loop:
             if task.timers and task.drained and task.timers_due and not self.stopping:
                 self._work(task, task.call_timers)
                 moved = True
-        if self.stopping or self._leaving:
+        if self.stopping or self._change:
             return moved
         if self._is_commit_due():
             return self._feed_relayed() or moved
@@ -285,28 +283,24 @@ class Loop:
         return not self._bootstraps
 
     def _change_tasks(self) -> None:
-        """Let tasks go whose effects are all committed, and take in those that have come."""
-        if self._leaving is not None:
-            numbers, leaving = self._leaving
-            going = [task for task in self.tasks if task.number in numbers]
-            if all(task.at_cut and not task.touched for task in going):
-                self._leaving = None
-                self.tasks = [task for task in self.tasks if task not in going]
-                self._growing = [(task, lane) for task, lane in self._growing if task not in going]
-                self._chooser.drop(lambda choice: choice[0] in going)
-                self._relayed = [choice for choice in self._relayed if choice[0] not in going]
-                for reader in (reader for task in going for lane in task.lanes for reader in lane.readers):
-                    self.committer.relays.pop((reader.origin.stream, reader.origin.partition), None)
-                for reader, _, _ in (table for task in going for table in task.tables.values()):
-                    self._bootstraps.pop(reader, None)
-                if not leaving.done():
-                    leaving.set_result(going)
-        if self._arriving:
-            arriving, self._arriving = self._arriving, []
-            for task in arriving:
-                task.begin()
-            self._take_in(arriving)
-            self._begun = False  # they fire what a commit has left due, once their tables are read
+        """Let tasks go, and take in those that have come."""
+        assert self._change is not None
+        (leaving, arriving, changed), self._change = self._change, None
+        going = [task for task in self.tasks if task.number in leaving]
+        self.tasks = [task for task in self.tasks if task not in going]
+        self._growing = [(task, lane) for task, lane in self._growing if task not in going]
+        self._chooser.drop(lambda choice: choice[0] in going)
+        self._relayed = [choice for choice in self._relayed if choice[0] not in going]
+        for reader in (reader for task in going for lane in task.lanes for reader in lane.readers):
+            self.committer.relays.pop((reader.origin.stream, reader.origin.partition), None)
+        for reader, _, _ in (table for task in going for table in task.tables.values()):
+            self._bootstraps.pop(reader, None)
+        for task in arriving:
+            task.begin()
+        self._take_in(arriving)
+        self._begun = False  # those that came fire what a commit has left due, once their tables are read
+        if not changed.done():
+            changed.set_result(going)
 
     def _take_in(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
@@ -318,6 +312,7 @@ class Loop:
                 for reader in lane.readers:
                     self._chooser.add(reader.priority, (task, lane, reader))
                     if reader.relay is not None:
+                        self.committer.relays[reader.origin.stream, reader.origin.partition] = reader.relay
                         self._relayed.append((task, lane, reader))
             self._bootstrap(reader for reader, _, _ in task.tables.values())
         self._relayed.sort(key=lambda choice: -choice[1].depth)
@@ -334,15 +329,15 @@ class Loop:
         return idle or self._is_commit_due() or self.stopping
 
     def _is_commit_due(self) -> bool:
-        if self._commit_wanted or self._leaving or self._clock.elapsed_ms() >= self._due_ms:
+        if self._commit_wanted or self._change or self._clock.elapsed_ms() >= self._due_ms:
             return any(task.touched for task in self.tasks)
         pending = sum(task.outputs.count + task.dirty_count for task in self.tasks if task.touched)
         return pending >= self._options.max_uncommitted
 
     def _may_commit(self) -> bool:
-        if not (self.stopping or self._leaving) and any(c[2].relay and _has_room(c) for c in self._relayed):
+        if not (self.stopping or self._change) and any(c[2].relay and _has_room(c) for c in self._relayed):
             return False
-        if self._options.guarantee == "exactly_once" or self.stopping or self._leaving:
+        if self._options.guarantee == "exactly_once" or self.stopping or self._change:
             return all(task.at_cut for task in self.tasks)
         return not any(task.busy or (task.firing and not task.at_cut) for task in self.tasks)
 

@@ -77,7 +77,7 @@ BUGS = (
     Bug(
         "skip the drain",
         "runtime/loop.py",
-        """        if self._options.guarantee == "exactly_once" or self.stopping or self._leaving:
+        """        if self._options.guarantee == "exactly_once" or self.stopping or self._change:
             return all(task.at_cut for task in self.tasks)
 """,
         "",

@@ -20,6 +20,10 @@ events = st.builds(Event, st.integers(0, 600), st.sampled_from(("is cancelled", 
     st.builds(Event, st.integers(0, 600), st.just("comes"), st.none() | crash_points)
 )
 
+moves = st.builds(
+    Event, st.integers(0, 60), st.sampled_from(("comes", "is cancelled", "stops")), number=st.integers(0, 3)
+)
+
 
 def among(world, number, happenings):
     def see(place, event):
@@ -136,3 +140,14 @@ def test_one_that_stops_leaves_its_tasks_to_the_others(environment):
     assert newest(environment) == 3_200
     assert cluster.died == 0
     assert sum(run.metrics().received("counts") for run in cluster.ran) == 3_200
+
+
+@given(st.lists(moves, min_size=1, max_size=6), st.sampled_from((5, 50, 1_000)), st.integers(0, 999))
+@settings(max_examples=scale(20, 100, 2_000))
+def test_tasks_that_move_often_lose_nothing(happenings, commit_interval_ms, seed):
+    environment = memory()
+    lines(environment, 20, ended=True)
+    with patch("runtime.following.FOLLOW_MS", 7.0):
+        app = counting(Options(commit_interval_ms=commit_interval_ms), slow=True)
+        run_among(app, environment, 2, happenings, seed)
+    assert newest(environment) == 320
