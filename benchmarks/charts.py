@@ -61,7 +61,7 @@ def dots(title: str, rows: Sequence[Dot]) -> str:
         drawn += [f'<circle cx="{at(row.value):.1f}" cy="{y}" r="5" fill="{colour}"/>']
         if row.bar is not None:
             drawn += [line(at(row.bar), y - 8, at(row.bar), y + 8, "bar")]
-        drawn += [text(WIDTH - RIGHT + 12, y + 4, f"{row.value:.3g} {TIMES}")]
+        drawn += [text(WIDTH - RIGHT + 12, y + 4, f"{readable(row.value)} {TIMES}")]
     return picture(title, height, drawn)
 
 
@@ -131,6 +131,10 @@ def linear_ticks(most: float) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(step * power for step in (1, 2, 5, 10) if step * power >= rough)
     return [step * number for number in range(int(most / step) + 1)]
+
+
+def readable(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks import WORKLOADS
-from benchmarks.charts import TIMES, Dot, dots, lines
+from benchmarks.charts import TIMES, Dot, dots, lines, readable
 from benchmarks.figures import AnyFigure, Curve, Measurement, PeerFigure
 from benchmarks.peers import PEERS
 from benchmarks.shapes import SHAPES
@@ -101,7 +101,7 @@ class Page:
         rows = [["**samza-dsl**", *(f"**{ours[name].ratio:.2f}**" if name in ours else "" for name in names)]]
         for peer in dict.fromkeys(one.peer for one in self._peers):
             best = {name: [one for one in timed if (one.peer, one.workload) == (peer, name)] for name in names}
-            cells = [f"{min(one.ratio or 0 for one in found):.3g}" if found else "-" for found in best.values()]
+            cells = [readable(min(one.ratio or 0 for one in found)) if found else "-" for found in best.values()]
             rows.append([peer, *cells])
         chart = self._picture("peers", dots("time over the hand loop's, ours in blue", self._peer_dots(names, timed)))
         return f"{chart}\n\n{markdown(['', *names], rows)}"
@@ -136,7 +136,7 @@ class Page:
         pieces = [f"**{one.workload}**, {one.title}{verdict}."]
         if one.chart is not None:
             pieces.append(self._picture(name, lines(one.title, one.chart)))
-        pieces.append(markdown(["figure", ""], [[what, number(value)] for what, value in one.curve.items()]))
+        pieces.append(markdown(["figure", ""], [[what, readable(value)] for what, value in one.curve.items()]))
         return "\n\n".join(pieces)
 
     def _other_shapes(self, _: str) -> str:
@@ -190,17 +190,13 @@ def peer_row(one: PeerFigure) -> list[str]:
         return [name, workload, "", "", "", "", "", one.missing]
     rates = f"{rate(one.messages, one.baseline_s)}, {rate(one.messages, one.peer_s)}"
     memory = "" if one.peer_mib is None else f"{one.peer_mib:,.0f}"
-    spread = f"{one.low:.3g} to {one.high:.3g}"
-    return [name, workload, f"{one.messages:,}", f"**{one.ratio:.3g}** {TIMES}", spread, rates, memory, one.note]
+    spread = f"{readable(one.low or 0)} to {readable(one.high or 0)}"
+    return [name, workload, f"{one.messages:,}", f"**{readable(one.ratio)}** {TIMES}", spread, rates, memory, one.note]
 
 
 def rate(messages: int, seconds: float) -> str:
     found = messages / seconds
     return f"{found / 1e3:,.0f}k" if found >= 10_000 else f"{found / 1e3:,.1f}k"
-
-
-def number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
 
 
 def markdown(head: list[str], rows: Iterable[list[str]]) -> str:

@@ -93,7 +93,7 @@ CASES = {
     "B4": Case(lambda workload: called(workload.messages), 20_000, "`merge(max_concurrent=1000)`", results=by_id),
     "B5": Case(
         lambda workload: observed(words, workload.lines),
-        5_000,
+        2_000,
         "`group_by` and `scan`, 5,000 words; the order of different words is not kept",
         results=lambda results: by_key(None, results),
         expected=by_key,
