@@ -71,7 +71,8 @@ class KeySerde:
     def _held(self, key: Any) -> Key:
         data = self.serde.encode(key)
         if type(key) in self._plain and self._are_encodable([key]):
-            return key
+            plain: Key = key
+            return plain
         try:
             held: Key = self._load(data)
         except Exception:

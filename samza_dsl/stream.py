@@ -473,12 +473,10 @@ class MessageStream(Generic[K, V]):
         """
         site = here()
         check_function(site, "scan(...)", step, 2)
-        if init is not None:
-            check_function(site, "scan(init=...)", init, 0)
-        if emit is not None:
-            check_function(site, "scan(emit=...)", emit, 2)
-        stored = check_store(site, store)
-        return self._then(Scan, site, on_error, op_id, step=step, init=init, emit=emit, store=stored)
+        for said, function, arguments in (("init", init, 0), ("emit", emit, 2)):
+            if function is not None:
+                check_function(site, f"scan({said}=...)", function, arguments)
+        return self._then(Scan, site, on_error, op_id, step=step, init=init, emit=emit, store=check_store(site, store))
 
     def process(
         self,
@@ -508,16 +506,9 @@ class MessageStream(Generic[K, V]):
             check_function(site, "process(on_timer=...)", on_timer, 2, yields=True)
         if init is not None:
             check_function(site, "process(init=...)", init, 0)
-        return self._then(
-            Process,
-            site,
-            on_error,
-            op_id,
-            on_message=on_message,
-            on_timer=on_timer,
-            init=init,
-            store=check_store(site, store),
-        )
+        kept = check_store(site, store)
+        how = {"on_message": on_message, "on_timer": on_timer, "init": init, "store": kept}
+        return self._then(Process, site, on_error, op_id, **how)
 
     def sink(
         self,
