@@ -34,6 +34,7 @@ from samza_dsl.checks import (
 )
 from samza_dsl.ends import OutputStream, Table
 from samza_dsl.forgetting import Forgetting
+from samza_dsl.shown import numbers, shown  # noqa: F401  (what the examples run)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
