@@ -13,6 +13,7 @@ class Levers:
     reading of keys and times, and windows; `inlining` writes expressions in the place of calls. `columns` carries only
     what something downstream reads. `batches` takes in many messages at once, and completes them at once. `hot_state`
     keeps states as plain dicts until the commit. `relays` hands on in memory what one stage writes for the next.
+    `flights` keeps messages as columns while they await.
 
     Not an option of users, who can only switch off `inline`.
     """
@@ -25,6 +26,7 @@ class Levers:
     batches: bool = True
     hot_state: bool = True
     relays: bool = True
+    flights: bool = True
 
 
 ALL = Levers()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -25,9 +24,8 @@ from planner.errors import refuse
 from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import Plan, StagePlan
-from planner.single_calls import makes_one_call
+from runtime.awaiting import feed_ahead, let_await
 from runtime.bindings import Bindings, intermediate_of
-from runtime.calls import Calls
 from runtime.chain import Chain, Exit
 from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock
@@ -43,7 +41,6 @@ from runtime.exits import (
     operator_of,
 )
 from runtime.first_call import check_kept
-from runtime.flights import Flights
 from runtime.folding import FoldingSegment
 from runtime.functions import Around, Functions
 from runtime.guard import Guard
@@ -60,7 +57,6 @@ from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
 from runtime.stores.shared import SharedStore
 from runtime.task import Task, Timer
-from runtime.units import CARRIED, Units
 
 
 @dataclass(frozen=True)
@@ -191,9 +187,7 @@ class _TaskBuilder:
             if isinstance(spec, Table) and not spec.broadcast:
                 self._add_table(id, spec)
         task.lanes = [self._lane(stage) for stage in self.stages]
-        awaiting = [lane for lane in task.lanes if lane.units is not None]
-        if len(awaiting) == 1 and isinstance(awaiting[0].units, Flights):
-            awaiting[0].feed_ahead(options.max_in_flight)
+        feed_ahead(task.lanes)
         return task
 
     def _lane(self, stage: StagePlan) -> Lane:
@@ -237,45 +231,10 @@ class _TaskBuilder:
                 stage, foldings, {reader.origin.stream for reader in lane.readers}
             )
         self._add_timers(lane)
-        if (only := makes_one_call(stage, self.graph)) is not None:
-            self._add_flights(lane, only)
-        elif asynchronous:
-            self._add_units(lane)
+        if asynchronous:
+            located = self.assembly.locates(ids) or bool(lane.task_exits)
+            let_await(lane, self.graph, self.assembly.plan.options, self.assembly.wake, located, levers.flights)
         return lane
-
-    def _add_units(self, lane: Lane) -> None:
-        units = lane.units = Units(lane.chain, {}, self.assembly.wake)
-        for id in lane.chain.awaits:
-            units.pools[id] = self._calls(lane, id, partial(units.returned, id))
-        self._bound(lane)
-        fans_out = [id for id in lane.chain.stage.operators if self.graph.specs[id].kind == "flat_map"]
-        lane.one_at_a_time = any(self.graph.below(id) & lane.chain.awaits for id in fans_out)
-        if any(isinstance(self.graph.specs[id], TaskSpec) for id in lane.chain.awaits):
-            lane.limit = units.most_begun = lane.width
-
-    def _add_flights(self, lane: Lane, id: str) -> None:
-        located = self.assembly.locates(lane.chain.stage.operators)
-        carried = [name for name in CARRIED if name not in ("offsets", "headers") or located or lane.task_exits]
-        flights = lane.units = Flights(lane.chain, lane.guard, id, carried, self.assembly.wake)
-        flights.pool = self._calls(lane, id, flights.told, flights.ended if lane.chain.stage.by_key else None)
-        self._bound(lane)
-
-    def _calls(
-        self, lane: Lane, id: str, told: Callable[[Any], None], ended: Callable[[Any, int], None] | None = None
-    ) -> Calls:
-        spec, function = self.graph.specs[id], lane.chain.exits[id].call  # type: ignore[attr-defined]
-        assert isinstance(spec, AsyncFlatMap | TaskSpec)
-        most = min(spec.max_in_flight, self.assembly.plan.options.max_in_flight)
-        return Calls(id, function, most, spec.timeout_ms, spec.on_error, told, ended)
-
-    def _bound(self, lane: Lane) -> None:
-        """Say how many messages may be in flight in a lane: as many as run at once, as often as a commit may wait."""
-        options, stage = self.assembly.plan.options, lane.chain.stage
-        rounds = options.max_drain_ms // stage.drain_ms if stage.drain_ms else 1
-        if stage.drain_ms and options.guarantee == "exactly_once":
-            lane.most_rounds = rounds
-        lane.width = min(self.graph.specs[id].max_in_flight for id in lane.chain.awaits)  # type: ignore[attr-defined]
-        lane.limit = lane.width * max(rounds, 1)
 
     def _input_readers(
         self, stage: StagePlan, foldings: Mapping[str, FoldingSegment], known: Collection[str] = ()

@@ -52,12 +52,6 @@ class Lane:
     find_readers: Callable[[], Iterable[Reader]] = tuple
     """Returns readers of streams that match a pattern and are not read yet."""
 
-    def feed_ahead(self, most_calls: int) -> None:
-        """Let as many messages wait for their turn as calls run, so that calls follow each other without a pause."""
-        running = min(self.width, most_calls)
-        self.limit = min(self.limit, 2 * running)
-        self.ahead = self.limit - running
-
     def explore(self, entry: str, batch: Batch, where: Callable[[int | None], Whence]) -> Explored:
         """Run stateless operators on rows that have owners; raises what ends the run."""
         try:

@@ -123,9 +123,9 @@ BUGS = (
     ),
     Bug(
         "a task is called again before what its last call has left is there",
-        "runtime/assembly.py",
-        "            lane.limit = units.most_begun = lane.width\n",
-        "            lane.limit = lane.width\n",
+        "runtime/awaiting.py",
+        "        lane.limit = units.most_begun = lane.width\n",
+        "        lane.limit = lane.width\n",
         Tested(
             "tests/runtime/test_tasks.py::test_a_task_that_takes_one_message_at_a_time_finds_what_the_one_before_has_left"
         ),

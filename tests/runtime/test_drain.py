@@ -26,9 +26,10 @@ SLACK_MS = 50
     st.sampled_from((None, 1, 3)),
     st.booleans(),
     st.booleans(),
+    st.sampled_from((1, 2, 1_000)),
 )
 @settings(max_examples=scale(60, 400, 10_000))
-def test_what_is_let_in_can_end_in_time(copies, order, width, rounds, keys, also_sent, fans_out):
+def test_what_is_let_in_can_end_in_time(copies, order, width, rounds, keys, also_sent, fans_out, outstanding):
     copies = copies if fans_out else [1] * len(copies)
 
     async def slowly(item):
@@ -36,7 +37,8 @@ def test_what_is_let_in_can_end_in_time(copies, order, width, rounds, keys, also
         return [item]
 
     def app():
-        app = App("drain", Options(max_drain_ms=rounds * TIMEOUT_MS, commit_interval_ms=INTERVAL_MS))
+        bounds = {"max_drain_ms": rounds * TIMEOUT_MS, "max_in_flight": outstanding}
+        app = App("drain", Options(commit_interval_ms=INTERVAL_MS, **bounds))
         key = None if keys is None else lambda item: item[0] % keys
         stream = app.input("in", value=tuple[int, int], key=key)
         many = stream.flat_map(lambda item: [item] * item[1]) if fans_out else stream

@@ -2,14 +2,12 @@
 
 import random
 from collections import Counter
-from contextlib import contextmanager
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import runtime.assembly
+from planner.levers import ALL, Levers
 from planner.single_calls import makes_one_call
 from samza_dsl import App, Options, dead_letter, retry, skip
 from tests.scale import scale
@@ -23,6 +21,8 @@ crashes = st.lists(
 PLACES = ("enters", "awaits", "takes too long", "goes on")
 """Where the functions below fail on a number."""
 KEYS = 3
+WAYS = (ALL, Levers(flights=False))
+"""Messages go on as columns, or each as a unit by itself, as they do where they make several calls."""
 
 
 def key_of(number):
@@ -98,13 +98,6 @@ jobs = st.builds(
 )
 
 
-@contextmanager
-def going(way):
-    """Have messages go on as columns, or each as a unit by itself, as they do where they make several calls."""
-    with mock.patch.object(runtime.assembly, "makes_one_call", makes_one_call if way == "columns" else lambda *_: None):
-        yield
-
-
 def written(environment, stream):
     """Return what is stored, by the partition of the input that it came from."""
     found = [abs(int(value)) for part in rows_of(environment, stream) for _, value, _ in part]
@@ -132,7 +125,7 @@ def compared(job, environment, parts):
         yield found, job.comes_to(part[:end])
 
 
-@pytest.mark.parametrize("way", ["columns", "units"])
+@pytest.mark.parametrize("way", WAYS, ids=["columns", "units"])
 @given(numbers, jobs, crashes, st.sampled_from((1, 3, 1_000)), st.sampled_from((1, 7, 1_000)))
 @settings(max_examples=scale(60, 500, 20_000))
 def test_every_commit_holds_exactly_what_lies_before_it(way, parts, job, crashes, most, uncommitted):
@@ -148,13 +141,14 @@ def test_every_commit_holds_exactly_what_lies_before_it(way, parts, job, crashes
             letters = [number for part in written(environment, "letters") for number in part]
             assert sorted(letters) == sorted(n for part in before for n in part if job.fails(n))
 
-    with going(way):
-        run_through(lambda: job.app(max_in_flight=most, max_uncommitted=uncommitted), environment, crashes, 1, check)
+    run_through(
+        lambda: job.app(max_in_flight=most, max_uncommitted=uncommitted), environment, crashes, 1, check, levers=way
+    )
     check()
     assert all(end >= len(part) for end, part in zip(reached(environment, len(parts)), parts, strict=True))
 
 
-@pytest.mark.parametrize("way", ["columns", "units"])
+@pytest.mark.parametrize("way", WAYS, ids=["columns", "units"])
 @given(numbers, jobs, crashes, st.sampled_from((1, 7, 1_000)))
 def test_at_least_once_has_all_that_lies_before_a_commit(way, parts, job, crashes, uncommitted):
     environment, parts = stored(parts)
@@ -163,10 +157,14 @@ def test_at_least_once_has_all_that_lies_before_a_commit(way, parts, job, crashe
         for found, expected in compared(job, environment, parts):
             assert Counter(found) >= Counter(expected)
 
-    with going(way):
-        run_through(
-            lambda: job.app(guarantee="at_least_once", max_uncommitted=uncommitted), environment, crashes, 1, check
-        )
+    run_through(
+        lambda: job.app(guarantee="at_least_once", max_uncommitted=uncommitted),
+        environment,
+        crashes,
+        1,
+        check,
+        levers=way,
+    )
     check()
     assert all(end >= len(part) for end, part in zip(reached(environment, len(parts)), parts, strict=True))
 

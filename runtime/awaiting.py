@@ -1,0 +1,85 @@
+"""How a lane awaits: what keeps its messages in flight, who makes its calls, and how many there may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from operators.async_flat_map import AsyncFlatMap
+from operators.task import Task as TaskSpec
+from planner.graph import Graph
+from planner.plan import Options
+from planner.single_calls import makes_one_call
+from runtime.calls import Asked, Calls
+from runtime.flights import Flights
+from runtime.lane import Lane
+from runtime.units import CARRIED, Units
+
+MOST_CALLS = 2**62
+"""What a message of several calls may make at once is bounded by the operators alone."""
+
+
+def let_await(
+    lane: Lane, graph: Graph, options: Options, wake: Callable[[], None], located: bool, as_columns: bool
+) -> None:
+    """Give a lane what it awaits with: columns where they are enough, else units.
+
+    Where it is `located`, something below asks for the places of records.
+    """
+    only = makes_one_call(lane.chain.stage, graph) if as_columns else None
+    if only is None:
+        _go_on_as_units(lane, graph, options, wake)
+        return
+    carried = [name for name in CARRIED if name not in ("offsets", "headers") or located]
+    flights = lane.units = Flights(lane.chain, lane.guard, only, carried, wake)
+    ended = flights.ended if lane.chain.stage.by_key else None
+    _bound(lane, graph, options, options.max_in_flight)
+    flights.pool = _calls(lane, graph, only, lane.width, flights.told, ended)
+
+
+def _go_on_as_units(lane: Lane, graph: Graph, options: Options, wake: Callable[[], None]) -> None:
+    units = lane.units = Units(lane.chain, {}, wake)
+    for id in lane.chain.awaits:
+        units.pools[id] = _calls(lane, graph, id, MOST_CALLS, partial(units.returned, id))
+    _bound(lane, graph, options, MOST_CALLS)
+    fans_out = [id for id in lane.chain.stage.operators if graph.specs[id].kind == "flat_map"]
+    lane.one_at_a_time = any(graph.below(id) & lane.chain.awaits for id in fans_out)
+    if any(isinstance(graph.specs[id], TaskSpec) for id in lane.chain.awaits):
+        lane.limit = units.most_begun = lane.width
+
+
+def _calls(
+    lane: Lane,
+    graph: Graph,
+    id: str,
+    most: int,
+    told: Callable[[Any], None],
+    ended: Callable[[Asked, int], None] | None = None,
+) -> Calls:
+    spec, function = graph.specs[id], lane.chain.exits[id].call  # type: ignore[attr-defined]
+    assert isinstance(spec, AsyncFlatMap | TaskSpec)
+    return Calls(id, function, min(spec.max_in_flight, most), spec.timeout_ms, spec.on_error, told, ended)
+
+
+def _bound(lane: Lane, graph: Graph, options: Options, most: int) -> None:
+    """Say how many messages may be in flight in a lane: as many as run at once, as often as a commit may wait."""
+    drain_ms = lane.chain.stage.drain_ms
+    rounds = options.max_drain_ms // drain_ms if drain_ms else 1
+    if drain_ms and options.guarantee == "exactly_once":
+        lane.most_rounds = rounds
+    widths = [graph.specs[id].max_in_flight for id in lane.chain.awaits]  # type: ignore[attr-defined]
+    lane.width = min(*widths, most)
+    lane.limit = lane.width * max(rounds, 1)
+
+
+def feed_ahead(lanes: Iterable[Lane]) -> None:
+    """Let as many messages wait for their turn as calls run, so that calls follow each other without a pause.
+
+    In a task of which several lanes await they would run where another one's should.
+    """
+    awaiting = [lane for lane in lanes if lane.units is not None]
+    if len(awaiting) == 1 and isinstance(awaiting[0].units, Flights):
+        (lane,) = awaiting
+        lane.limit = min(lane.limit, 2 * lane.width)
+        lane.ahead = lane.limit - lane.width
