@@ -29,6 +29,9 @@ DISCOVER_MS = 1_000.0
 SLICE_MS = 5.0
 """How long the loop works before it lets other coroutines run."""
 
+DRAINS = 4
+"""A commit is due no sooner than after so many times what the last one had to wait for what was in flight."""
+
 PATIENCE_S = 5.0
 """How long the end of a run waits for calls that were cancelled, and for threads."""
 
@@ -77,6 +80,7 @@ class Loop:
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
         self._commit_wanted = self._begun = False
+        self._due_since: float | None = None
         self._due_ms = clock.elapsed_ms() + options.commit_interval_ms
         self._growing: list[tuple[Task, Lane]] = []
         self._discover_ms = clock.elapsed_ms() + DISCOVER_MS
@@ -151,10 +155,12 @@ class Loop:
             worked = True
             if self._clock.elapsed_ms() - began > SLICE_MS:
                 break
-        if self._wants_commit(worked) and self._may_commit():
-            self.finished = False
-            await self._commit()
-            return False
+        if self._wants_commit(worked):
+            if self._may_commit():
+                self.finished = False
+                await self._commit()
+                return False
+            self._due_since = self._due_since or began
         if worked:
             self.finished = False
             await sleep_ms(0)
@@ -354,7 +360,9 @@ class Loop:
         self.committer.done(commit, self.tasks)
         self.committed_at = self._clock.elapsed_ms()
         self.commit_ms += self.committed_at - started
-        self._due_ms = self.committed_at + self._options.commit_interval_ms
+        drained_ms = started - (self._due_since or started)
+        self._due_since = None
+        self._due_ms = self.committed_at + max(self._options.commit_interval_ms, DRAINS * drained_ms)
 
     def _finished(self) -> bool:
         """Whether nothing is left to do: asked to stop, or all inputs read, and everything committed."""
