@@ -185,7 +185,7 @@ BUGS = (
     Bug(
         "leave checksums unchecked",
         "runtime/systems/log_records.py",
-        " or _CRC.unpack_from(record)[0] != crc32(data, crc32(key)):",
+        " or CRC.unpack_from(record)[0] != crc32(data, crc32(key)):",
         ":",
         Tested("tests/runtime/test_log_faults.py::test_no_flipped_bit_goes_unnoticed"),
     ),
