@@ -270,7 +270,7 @@ class _TaskBuilder:
         relay = None
         if self.assembly.is_relayed(stage):
             keys, values = self.graph.key_serde(id) or Tagged(), spec.value or Tagged()
-            relay = self.assembly.relays[stream, self.number] = Relay(KeySerde(values), KeySerde(keys))
+            relay = Relay(KeySerde(values), KeySerde(keys))
         return Reader(
             self.assembly.bindings.origin(stream, self.number),
             Decoding(

@@ -1,5 +1,7 @@
 """Whatever containers come, die and go: together they come to what one alone comes to, exactly once."""
 
+import json
+import random
 from unittest.mock import patch
 
 import pytest
@@ -7,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.base import Batch
+from runtime.loop import Loop
 from runtime.systems.base import Append, StreamConfig
 from samza_dsl import App, Options
 from tests.building import build
 from tests.runtime.test_laws import crash_points, worlds
 from tests.scale import scale
 from tests.simulation.containers import Event, run_among
-from tests.simulation.crash import memory, rows_of
+from tests.simulation.crash import fill, memory, rows_of
 from tests.simulation.loop import rest
 
 events = st.builds(Event, st.integers(0, 600), st.sampled_from(("is cancelled", "stops")), number=st.integers(0, 3)) | (
@@ -151,3 +154,38 @@ def test_tasks_that_move_often_lose_nothing(happenings, commit_interval_ms, seed
         app = counting(Options(commit_interval_ms=commit_interval_ms), slow=True)
         run_among(app, environment, 2, happenings, seed)
     assert newest(environment) == 320
+
+
+@given(st.lists(moves, min_size=1, max_size=6), st.sampled_from((5, 50, 1_000)), st.integers(0, 999))
+@settings(max_examples=scale(20, 100, 2_000))
+def test_what_is_handed_on_in_memory_is_neither_lost_nor_passed_where_tasks_move(happenings, commit_interval_ms, seed):
+    """Readers are slow to take what is handed on, and tasks move often: each key's numbers come through in order."""
+    environment, chance, feed = memory(), random.Random(seed), Loop._feed_relayed
+    numbers = [[(None, b"[%d, %d]" % (partition, n), 0) for n in range(40)] for partition in range(4)]
+    fill(environment, "numbers", numbers)
+    with (
+        patch("runtime.following.FOLLOW_MS", 7.0),
+        patch.object(Loop, "_feed_relayed", lambda loop: chance.random() < 0.2 and feed(loop)),
+    ):
+        run_among(in_order(Options(commit_interval_ms=commit_interval_ms)), environment, 2, happenings, seed)
+    found = [json.loads(value) for partition in rows_of(environment, "seen") for _, value, _ in partition]
+    assert {key: [n for k, n in found if k == key] for key in range(4)} == {key: [*range(40)] for key in range(4)}
+
+
+def in_order(options):
+    """Pass numbers on by the partition that they came from, some of them at a time."""
+
+    async def take_time(pair):
+        await rest(3)
+        return [pair]
+
+    def remember(pair, context):
+        context.state = pair[1]
+        return [pair]
+
+    app = App("in-order", options)
+    read = app.input("numbers", value=list).async_flat_map(take_time, max_in_flight=3, order="partition")
+    read.partition_by(lambda pair: pair[0], partitions=4, op_id="by").process(remember, op_id="last").send_to(
+        app.output("seen", partitions=4)
+    )
+    return app
