@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from samza_dsl.stream import MessageStream
 
 
-def numbers(key: Any = None) -> tuple[Any, MessageStream[Any, int]]:
+def example(key: Any = None) -> tuple[Any, MessageStream[Any, int]]:
     """Make the application that reads the numbers 0 to 3."""
     from samza_dsl.app import App
 

@@ -34,7 +34,7 @@ from samza_dsl.checks import (
 )
 from samza_dsl.ends import OutputStream, Table
 from samza_dsl.forgetting import Forgetting
-from samza_dsl.shown import numbers, shown  # noqa: F401  (what the examples run)
+from samza_dsl.shown import example, shown  # noqa: F401  (what the examples run)
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -60,7 +60,7 @@ class MessageStream(Generic[K, V]):
     may also have `open(context)` and `close()`, plain or async: then every task has its own copy, opened in the run's
     event loop before its first message, and closed there at the end, also after a failure.
 
-    >>> app, numbers = numbers()
+    >>> app, numbers = example()
     >>> shown(app, numbers.filter(lambda n: n > 0).map(lambda n: n * n))
     [1, 4, 9]
     """
@@ -92,7 +92,7 @@ class MessageStream(Generic[K, V]):
         Where `keep` is declared to return a TypeGuard or TypeIs, type checkers know what is left. Raises PlanError when
         it is not a plain function of one argument.
 
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> shown(app, numbers.filter(lambda n: n % 2))
         [1, 3]
         """
@@ -106,7 +106,7 @@ class MessageStream(Generic[K, V]):
 
         Raises PlanError when `function` is not a plain function of one argument.
 
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> shown(app, numbers.map(lambda n: n * 10))
         [0, 10, 20, 30]
         """
@@ -120,7 +120,7 @@ class MessageStream(Generic[K, V]):
 
         Raises PlanError when `function` is not a plain function of one argument.
 
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> shown(app, numbers.flat_map(range))
         [0, 0, 1, 0, 1, 2]
         """
@@ -174,7 +174,7 @@ class MessageStream(Generic[K, V]):
 
         >>> async def look_up(n):
         ...     return [n, -n]
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> shown(app, numbers.async_flat_map(look_up, timeout_ms=500))
         [0, 0, 1, -1, 2, -2, 3, -3]
 
@@ -185,7 +185,7 @@ class MessageStream(Generic[K, V]):
         >>> async def running_total(n, context):
         ...     context.state += n
         ...     return [context.state]
-        >>> app, numbers = numbers(key=lambda n: "all")
+        >>> app, numbers = example(key=lambda n: "all")
         >>> shown(app, numbers.async_flat_map(running_total, init=int))
         [0, 1, 3, 6]
         """
@@ -228,7 +228,7 @@ class MessageStream(Generic[K, V]):
         `by` is `hash_` (Kafka's own), `ranges([...])` or a function of key and partition count. Without `key_type`
         and `value` any plain value, Struct or dataclass can pass. Raises PlanError for a malformed argument.
 
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> shown(app, numbers.partition_by(lambda n: n % 2, partitions=1))
         [0, 1, 2, 3]
         """
@@ -255,7 +255,7 @@ class MessageStream(Generic[K, V]):
 
         Raises PlanError when one is not a stream of this application.
 
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> shown(app, numbers.filter(lambda n: n > 2).merge(numbers.filter(lambda n: n < 1)))
         [0, 3]
         """
@@ -283,7 +283,7 @@ class MessageStream(Generic[K, V]):
         Choosing none drops it; choosing what is not in `into` is an error of the record. Raises PlanError when the
         names are not distinct.
 
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> parts = numbers.branch(lambda n: "even" if n % 2 == 0 else "odd", into=("even", "odd"))
         >>> shown(app, parts["odd"])
         [1, 3]
@@ -312,7 +312,7 @@ class MessageStream(Generic[K, V]):
         `late` if that is `dead_letter("name")`. Raises PlanError when the messages have no key.
 
         >>> from samza_dsl import count, tumbling
-        >>> app, numbers = numbers(key=lambda n: str(n))
+        >>> app, numbers = example(key=lambda n: str(n))
         >>> shown(app, numbers.window(tumbling(seconds=1), count()).map(lambda pane: (pane.key, pane.value)))
         [('0', 1), ('1', 1), ('2', 1), ('3', 1)]
         """
@@ -341,7 +341,7 @@ class MessageStream(Generic[K, V]):
         """Aggregate all messages per window, whatever their key, in one task; the panes' key is None.
 
         >>> from samza_dsl import count, tumbling
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> shown(app, numbers.window_all(tumbling(seconds=1), count()).map(lambda pane: pane.value))
         [4]
         """
@@ -388,7 +388,7 @@ class MessageStream(Generic[K, V]):
         A broadcast table needs `on`; another is joined by key, and has as many partitions as the stream. Where there
         is no row, an inner join drops the message, a left join passes None. Raises PlanError when keys can't meet.
 
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> words = app.table("words", key=int, value=str, broadcast=True)
         >>> named = numbers.join(words, lambda n, word: (n, word), on=lambda n: n, how="left")
         >>> shown(app, named, words=[(1, "one")])
@@ -468,7 +468,7 @@ class MessageStream(Generic[K, V]):
         `emit(key, state)`. Raises PlanError when the messages have no key. It is the scan of functional libraries, and
         costs less than `process`, which can do more.
 
-        >>> app, numbers = numbers(key=lambda n: n % 2)
+        >>> app, numbers = example(key=lambda n: n % 2)
         >>> shown(app, numbers.scan(lambda total, n: total + n, init=int, emit=lambda key, total: (key, total)))
         [(0, 0), (1, 1), (0, 2), (1, 4)]
         """
@@ -497,7 +497,7 @@ class MessageStream(Generic[K, V]):
         >>> def running_total(n, context):
         ...     context.state += n
         ...     return [context.state]
-        >>> app, numbers = numbers(key=lambda n: "all")
+        >>> app, numbers = example(key=lambda n: "all")
         >>> shown(app, numbers.process(running_total, init=int))
         [0, 1, 3, 6]
         """
@@ -524,7 +524,7 @@ class MessageStream(Generic[K, V]):
 
         Raises PlanError when `function` does not take one argument.
 
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> seen = []
         >>> numbers.sink(seen.append)
         >>> shown(app)
@@ -546,7 +546,7 @@ class MessageStream(Generic[K, V]):
 
         Raises PlanError when `output` is not one.
 
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> numbers.send_to(app.output("copy", value=int))
         >>> print(app.plan().stream("copy").role)
         output
@@ -565,7 +565,7 @@ class MessageStream(Generic[K, V]):
     ) -> MessageStream[K, V]:
         """Send every message to every task of what follows.
 
-        >>> app, numbers = numbers()
+        >>> app, numbers = example()
         >>> sorted(shown(app, numbers.broadcast(partitions=2)))
         [0, 0, 1, 1, 2, 2, 3, 3]
         """

@@ -148,7 +148,7 @@ def test_a_task_of_another_app(app):
 
 
 def test_a_task_with_an_output_that_is_no_list(app, numbers):
-    with refused("task(outputs=...) got <samza_dsl.stream.OutputStream", "outputs=[app.output(...)]"):
+    with refused("task(outputs=...) got <samza_dsl.ends.OutputStream", "outputs=[app.output(...)]"):
         app.task(numbers, run, op_id="mine", outputs=app.output("out"))
 
 
