@@ -242,8 +242,13 @@ def is_relayed(pipeline: Pipeline, place: int) -> bool:
 
 
 def sees(pipeline: Pipeline, node: Node, fired: set[int]) -> bool:
-    passed_on = ("partition_by", "broadcast")
-    return any(parent in fired and pipeline.nodes[parent].kind not in passed_on for parent in node.parents)
+    """Whether what was fired reaches an operator before a commit has stored it."""
+
+    def hands_on(parent: int) -> bool:
+        stored = pipeline.nodes[parent].kind in ("partition_by", "broadcast") and not is_relayed(pipeline, parent)
+        return parent in fired and not stored
+
+    return any(map(hands_on, node.parents))
 
 
 def in_order(pipeline: Pipeline) -> Iterator[int]:
