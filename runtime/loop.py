@@ -19,6 +19,7 @@ from runtime.failures import Failure
 from runtime.guard import Guard
 from runtime.inputs import Reader, Taken
 from runtime.lane import Lane
+from runtime.relay import Relay
 from runtime.task import Task
 from runtime.workers import Watch
 
@@ -88,8 +89,11 @@ class Loop:
         self._relayed: list[Choice] = []
         self._bootstraps: dict[Reader, int] = {}
         self._bootstrap(reader for readers, _, _ in broadcast.values() for reader in readers)
+        self._fresh: dict[tuple[str, int], Relay] = {}
+        """What hands on to tasks that came, from the next commit on: what was written before lies in the log then."""
         self._change: tuple[Collection[int], list[Task], asyncio.Future[list[Task]]] | None = None
         self._take_in(tasks)
+        self._hand_on_to_fresh()
 
     def wake(self) -> None:
         """Have the loop look around again; any thread may ask for it."""
@@ -116,10 +120,10 @@ class Loop:
         await waiting
 
     async def change(self, leaving: Collection[int], arriving: Iterable[Task]) -> list[Task]:
-        """Commit all that is done, run some tasks no more and others from then on; return those that leave.
+        """Run some tasks no more, when all that is done is committed, and others from then on; return those that leave.
 
-        What is on its way from stage to stage is stored then: it is not lost with a task that leaves, and is read by
-        one that comes before what that is handed on.
+        What is on its way from stage to stage is stored then, so that it is not lost with a task that leaves. Who only
+        takes tasks over waits for nothing.
         """
         changed: asyncio.Future[list[Task]] = asyncio.get_running_loop().create_future()
         self._change = leaving, list(arriving), changed
@@ -147,7 +151,7 @@ class Loop:
         began = self._clock.elapsed_ms()
         worked = False
         self._look_after_threads()
-        if self._change and all(task.at_cut and not task.touched for task in self.tasks):
+        if self._change and (not self._change[0] or all(task.at_cut and not task.touched for task in self.tasks)):
             self._change_tasks()
         if self._growing and began >= self._discover_ms:
             self._discover()
@@ -298,7 +302,8 @@ class Loop:
         self._chooser.drop(lambda choice: choice[0] in going)
         self._relayed = [choice for choice in self._relayed if choice[0] not in going]
         for reader in (reader for task in going for lane in task.lanes for reader in lane.readers):
-            self.committer.relays.pop((reader.origin.stream, reader.origin.partition), None)
+            for relays in (self.committer.relays, self._fresh):
+                relays.pop((reader.origin.stream, reader.origin.partition), None)
         for reader, _, _ in (table for task in going for table in task.tables.values()):
             self._bootstraps.pop(reader, None)
         for task in arriving:
@@ -318,10 +323,14 @@ class Loop:
                 for reader in lane.readers:
                     self._chooser.add(reader.priority, (task, lane, reader))
                     if reader.relay is not None:
-                        self.committer.relays[reader.origin.stream, reader.origin.partition] = reader.relay
+                        self._fresh[reader.origin.stream, reader.origin.partition] = reader.relay
                         self._relayed.append((task, lane, reader))
             self._bootstrap(reader for reader, _, _ in task.tables.values())
         self._relayed.sort(key=lambda choice: -choice[1].depth)
+
+    def _hand_on_to_fresh(self) -> None:
+        self.committer.relays.update(self._fresh)
+        self._fresh.clear()
 
     def _bootstrap(self, readers: Iterable[Reader]) -> None:
         self._bootstraps |= {reader: reader.origin.offsets().end for reader in readers if not reader.exhausted}
@@ -358,6 +367,7 @@ class Loop:
         loop = asyncio.get_running_loop()
         await asyncio.shield(loop.run_in_executor(self._writer, self.committer.write, commit, self.tasks))
         self.committer.done(commit, self.tasks)
+        self._hand_on_to_fresh()
         self.committed_at = self._clock.elapsed_ms()
         self.commit_ms += self.committed_at - started
         drained_ms = started - (self._due_since or started)
