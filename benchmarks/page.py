@@ -166,7 +166,7 @@ def order(known: Iterable[str], name: str) -> tuple[int, str]:
 
 def short(title: str) -> str:
     words = re.split(r"[,:]", title)[0]
-    return words if len(words) <= 32 else words[:31] + "…"
+    return words if len(words) <= 28 else words[:27] + "…"
 
 
 def point_row(one: Measurement) -> list[str]:
