@@ -161,3 +161,15 @@ def test_a_timer_without_a_function_for_it_is_refused_where_it_is_set():
     )
     with pytest.raises(OperatorFailure, match=told + "imer=lambda at_ms, context: .*, on numbers/0 at 0"):
         testing.run(app, {"numbers": [1]})
+
+
+def test_state_that_a_generator_sets_as_it_goes_is_kept():
+    def counted(word, context):
+        context.state += 1
+        yield context.state
+        context.state += 1
+
+    app = App("generators")
+    words_in = app.input("words", value=str, key=lambda word: word, timestamp=lambda word: 0)
+    words_in.process(counted, init=int).send_to(app.output("out", value=int))
+    assert testing.run(app, {"words": ["a", "a", "b"]})["out"] == [1, 3, 1]
