@@ -40,10 +40,10 @@ class Batch:
     """Columns of equal length that move together; a column that nobody reads is None.
 
     `keys` are held keys within a stage, and bytes between stages and where they are stored; two of them are equal when
-    their bytes are. `timestamps` (event time) and `stamps` (the
-    record's source watermark just before it) are ms since the epoch. `offsets` are the records' places in their source
-    partition, and `headers` what else a dead letter says of them; `signs` are +1, or -1 for a retraction. `owners` are
-    the numbers, in rising order, of the messages that rows came from.
+    their bytes are. `timestamps` (event time) and `stamps` (the record's source watermark just before it) are ms since
+    the epoch. `offsets` are the records' places in their source partition, and `headers` what else a dead letter says
+    of them; `signs` are +1, or -1 for a retraction. `owners` are the numbers, in rising order, of the messages that
+    rows came from.
     """
 
     values: list[Any]
@@ -258,7 +258,7 @@ class Spec:
     does so by the last such line, an `if`. `keyed_code` is the like of one that keeps state by `{key}`, for stages in
     which nothing awaits. `binds` names what the runtime gives such code beside the user's functions. `fold` is the line
     by which one that keeps tiling windows adds `{value}` to the `{group}` of its window, under `{key}`. What `encodes`
-    is handed encoded values by a fused function.
+    is handed encoded values by a fused function. What reads `event_time` has records stamped where they enter.
     """
 
     parents: tuple[Spec, ...] = ()

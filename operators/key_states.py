@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from operators.base import MOST_HELD, Batch, Key, Keys, Store
@@ -62,7 +63,7 @@ class KeyStates:
         for key in [key for key, state in changed.items() if state is None]:
             self.store.delete(STATE + encode(key))
         kept = {key: state for key, state in changed.items() if type(state) in KEPT}
-        self._has_all = self._has_all and len(kept) + sum(state is None for state in changed.values()) == len(changed)
+        self._has_all = self._has_all and all(type(state) in UNCHANGEABLE for state in changed.values())
         self.clean.update(kept)
         changed.clear()
 
@@ -76,17 +77,25 @@ class KeyStates:
         return next(self.store.range(STATE), None) is None
 
 
+READ_STATE = (
+    "state_{id} = {changed}.get({key})",
+    "if state_{id} is None: state_{id} = {clean}.get({key})",
+    "if state_{id} is None: state_{id} = {read}({key})",
+)
+"""What the code of an operator with state by key begins with."""
+
 Loop = Callable[[Any, list[Any], list[Any], list[Any]], tuple[list[Any], list[int]]]
 """Takes an operator and columns of values, keys and timestamps; returns what is emitted, and of which row it came."""
 
 
-def loop_of(code: tuple[str, ...], names: Mapping[str, str]) -> Loop:
+@cache
+def loop_of(code: tuple[str, ...], names: tuple[str, ...]) -> Loop:
     """Return the loop that the code of an operator with state by key says, where it stands alone.
 
-    `names` are what the code calls its functions and what belongs to its operator.
+    `names` are those attributes of the operator that the code calls by name. All tasks share in one loop.
     """
-    variables = {"id": "", "value": "value", "out": "one", "key": "key", "timestamp": "timestamp", **names}
-    body = [line.format(**variables) for line in code]
+    variables = {"id": "", "value": "value", "out": "one", "key": "key", "timestamp": "timestamp"}
+    body = [line.format(**variables, **{name: f"operator.{name}" for name in names}) for line in code]
     indent = "    " if body[-1].endswith(":") else ""
     lines = [
         "def process(operator, values, keys, timestamps):",
@@ -108,9 +117,8 @@ def emitted_of(found: tuple[list[Any], list[int]], batch: Batch) -> Batch | None
     values, rows = found
     if not values:
         return None
-    emitted = Batch([], batch.keys, batch.timestamps, batch.stamps)
-    for name in ("keys", "timestamps", "stamps"):
-        column = getattr(batch, name)
-        setattr(emitted, name, None if column is None else [column[row] for row in rows])
-    emitted.values = values
-    return emitted
+
+    def of_rows(column: list[Any] | None) -> list[Any] | None:
+        return None if column is None else [column[row] for row in rows]
+
+    return Batch(values, of_rows(batch.keys), of_rows(batch.timestamps), of_rows(batch.stamps))

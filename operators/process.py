@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Spec, Store
-from operators.key_states import KeyStates, emitted_of, loop_of
+from operators.key_states import READ_STATE, KeyStates, emitted_of, loop_of
 from operators.keyed_state import UNCHANGEABLE, K, S, meaning_of
 from operators.window import SHIFT
 
@@ -36,9 +36,7 @@ class Process(Spec):
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     keyed_code: ClassVar[tuple[str, ...]] = (
-        "state_{id} = {changed}.get({key})",
-        "if state_{id} is None: state_{id} = {clean}.get({key})",
-        "if state_{id} is None: state_{id} = {read}({key})",
+        *READ_STATE,
         "{context}.key = {key} if type({key}) is not bytes else {decode}({key})",
         "{context}._place, {context}.timestamp, {context}.state = {key}, {timestamp}, state_{id}",
         "emitted_{id} = {on_message}({value}, {context})",
@@ -222,4 +220,4 @@ def _no_timer(at_ms: int, context: Any) -> None:
     )
 
 
-_process = loop_of(Process.keyed_code, {name: f"operator.{name}" for name in (*Process.binds, "on_message")})
+_process = loop_of(Process.keyed_code, (*Process.binds, "on_message"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Keys, Serde, Spec, Store
-from operators.key_states import KeyStates, emitted_of, loop_of
+from operators.key_states import READ_STATE, KeyStates, emitted_of, loop_of
 from operators.keyed_state import meaning_of
 
 
@@ -32,9 +32,7 @@ class Scan(Spec):
     def keyed_code(self) -> tuple[str, ...]:  # type: ignore[override]
         """A step of the key's state, and what is emitted."""
         step = (
-            "state_{id} = {changed}.get({key})",
-            "if state_{id} is None: state_{id} = {clean}.get({key})",
-            "if state_{id} is None: state_{id} = {read}({key})",
+            *READ_STATE,
             "{changed}[{key}] = state_{id} = {step}(state_{id}, {value})",
             "if state_{id} is None: {clean}.pop({key}, None)",
         )
@@ -70,7 +68,7 @@ class ScanOperator(KeyStates):
         self.emit = functions.get("emit")
         self.calls = [*functions]
         self._serde = serde
-        self._loop = loop_of(spec.keyed_code, {name: f"operator.{name}" for name in (*spec.binds, *functions)})
+        self._loop = loop_of(spec.keyed_code, (*spec.binds, *functions))
 
     def copy(self, state: Any) -> Any:
         """Return a state that no later step changes in place."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from operators.base import EVENT_COLUMNS, Batch, Operator
 from operators.io import Output
-from operators.partition_by import ByFunction, hash_, murmur2
+from operators.partition_by import ByFunction, murmur2
 from operators.process import ProcessOperator
 from operators.scan import ScanOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
@@ -52,7 +52,7 @@ class PartitionByExit:
         self.calls = ["key_of", "by"] if isinstance(to.by, ByFunction) else ["key_of"]
         assert to.key is not None
         self._keys, self._values = KeySerde(to.key), KeySerde(to.value)
-        self._hashed = remembering(lambda key: murmur2(self._keys.encode(key)) % to.partitions)
+        self._hashed = remembering(lambda key: murmur2(self._keys.encode(key)))
 
     @property
     def by(self) -> Callable[[Any, int], int]:
@@ -69,26 +69,8 @@ class PartitionByExit:
         to = self._to
         keys = list(map(self.key_of, batch.values))
         held = Batch(self._values.hold(batch.values), self._keys.hold(keys), batch.timestamps, batch.stamps)
-        for partition, rows in self._spread(keys, held):
+        for partition, rows in self._outputs.spread(to, held, self._hashed, keys):
             self._outputs.hand((to.stream, partition), rows, self._values, self._keys)
-
-    def _spread(self, keys: list[Any], held: Batch) -> Iterator[tuple[int, Batch]]:
-        """Yield the rows of each partition; those without a key stay in that of the task."""
-        to, column = self._to, held.keys or []
-        if to.partitions == 1 and to.by is hash_:
-            yield 0, held
-            return
-        rows: list[list[int]] = [[] for _ in range(to.partitions)]
-        if to.by is hash_:
-            here, hashed = self._outputs.task % to.partitions, self._hashed
-            for row, key in enumerate(column):
-                rows[here if key is None else hashed(key)].append(row)
-        else:
-            for row, data in enumerate(self._keys.encode_all(column)):
-                rows[to.by.partition(keys[row], data or b"", to.partitions)].append(row)
-        for partition, places in enumerate(rows):
-            if places:
-                yield partition, held.take(places)
 
 
 class BroadcastExit:

@@ -200,10 +200,13 @@ class Loop:
 
     def _feed_relayed(self) -> bool:
         """Take in what is handed on in memory, later stages first."""
-        choice = next((choice for choice in self._relayed if choice[2].relay and _has_room(choice)), None)
+        choice = self._relayed_next()
         if choice is not None:
             self._feed_from(choice)
         return choice is not None
+
+    def _relayed_next(self) -> Choice | None:
+        return next((choice for choice in self._relayed if choice[2].relay and _has_room(choice)), None)
 
     def _feed_from(self, choice: Choice) -> None:
         task, lane, reader = choice
@@ -350,7 +353,7 @@ class Loop:
         return pending >= self._options.max_uncommitted
 
     def _may_commit(self) -> bool:
-        if not (self.stopping or self._change) and any(c[2].relay and _has_room(c) for c in self._relayed):
+        if not (self.stopping or self._change) and self._relayed_next() is not None:
             return False
         if self._options.guarantee == "exactly_once" or self.stopping or self._change:
             return all(task.at_cut for task in self.tasks)

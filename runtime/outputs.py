@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,25 +55,32 @@ class Outputs:
         elif to.partitions == 1:
             self.append((to.stream, 0), encoded)
         else:
-            self.route(to, encoded, [None] * len(encoded))
+            for partition, rows in self.spread(to, encoded, murmur2):
+                self.append((to.stream, partition), rows)
 
-    def route(self, to: Destination, encoded: Batch, keys: list[Any]) -> None:
-        """Append encoded rows to the partitions of their keys, given decoded as well for the user's partitioners."""
-        count = to.partitions
-        if encoded.keys is None or (count == 1 and to.by is hash_):
-            self.append((to.stream, self.task % count), encoded)
+    def spread(
+        self, to: Destination, rows: Batch, hashed: Callable[[Any], int], keys: list[Any] | None = None
+    ) -> Iterator[tuple[int, Batch]]:
+        """Yield the rows of each partition: by their keys as `hashed`, or as the user chooses for `keys`.
+
+        Those without a key stay in that of the task, where it is not the user who chooses.
+        """
+        count, here = to.partitions, self.task % to.partitions
+        if rows.keys is None or (count == 1 and to.by is hash_):
+            yield here, rows
             return
-        rows: list[list[int]] = [[] for _ in range(count)]
+        places: list[list[int]] = [[] for _ in range(count)]
         if to.by is hash_:
-            here = self.task % count
-            for row, key in enumerate(encoded.keys):
-                rows[here if key is None else murmur2(key) % count].append(row)
+            for row, key in enumerate(rows.keys):
+                places[here if key is None else hashed(key) % count].append(row)
         else:
-            for row, key in enumerate(encoded.keys):
-                rows[to.by.partition(keys[row], key or b"", count)].append(row)
-        for partition, places in enumerate(rows):
-            if places:
-                self.append((to.stream, partition), encoded.take(places))
+            assert keys is not None and to.key is not None
+            for row, key in enumerate(keys):
+                data = b"" if key is None else to.key.encode(key)
+                places[to.by.partition(key, data, count)].append(row)
+        for partition, found in enumerate(places):
+            if found:
+                yield partition, rows.take(found)
 
     def hand(self, place: tuple[str, int], held: Batch, values: KeySerde, keys: KeySerde) -> None:
         """Give rows to the relay of a partition, when the work at hand is done; else append them, encoded."""
