@@ -39,10 +39,15 @@ class KeyStates:
 
     def read(self, key: Key | None) -> Any:
         """Return the state of a key, or what `init` makes; raises ValueError where there is no key."""
+        state = None if key is None else self.changed.get(key, self.clean.get(key))
+        return self.look_up(key) if state is None else state
+
+    def look_up(self, key: Key | None) -> Any:
+        """Return the state of a key of which none is in use; raises ValueError where there is no key."""
+        state = None
         if key is None:
             raise ValueError("a record has no key, and state by key needs one; partition_by(...) first")
-        state = self.changed.get(key, self.clean.get(key))
-        if state is None and not self._has_all and key not in self.changed:
+        if not self._has_all and key not in self.changed:
             state = self.store.get(STATE + self.keys.encode(key))
             if type(state) in KEPT:
                 self.clean[key] = state
@@ -80,7 +85,7 @@ class KeyStates:
 READ_STATE = (
     "state_{id} = {changed}.get({key})",
     "if state_{id} is None: state_{id} = {clean}.get({key})",
-    "if state_{id} is None: state_{id} = {read}({key})",
+    "if state_{id} is None: state_{id} = {look_up}({key})",
 )
 """What the code of an operator with state by key begins with."""
 
@@ -95,6 +100,7 @@ def loop_of(code: tuple[str, ...], names: tuple[str, ...]) -> Loop:
     `names` are those attributes of the operator that the code calls by name. All tasks share in one loop.
     """
     variables = {"id": "", "value": "value", "out": "one", "key": "key", "timestamp": "timestamp"}
+    variables["user_key"] = "key if type(key) is not bytes else operator.decode(key)"
     body = [line.format(**variables, **{name: f"operator.{name}" for name in names}) for line in code]
     indent = "    " if body[-1].endswith(":") else ""
     lines = [

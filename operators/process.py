@@ -37,7 +37,7 @@ class Process(Spec):
     order_sensitive: ClassVar[bool] = True
     keyed_code: ClassVar[tuple[str, ...]] = (
         *READ_STATE,
-        "{context}.key = {key} if type({key}) is not bytes else {decode}({key})",
+        "{context}.key = {user_key}",
         "{context}._place, {context}.timestamp, {context}.state = {key}, {timestamp}, state_{id}",
         "emitted_{id} = {on_message}({value}, {context})",
         "if type(emitted_{id}) not in {in_hand}: emitted_{id} = [*emitted_{id}]",
@@ -46,7 +46,9 @@ class Process(Spec):
         "if left_{id} is None: {clean}.pop({key}, None)",
         "for {out} in emitted_{id} or ():",
     )
-    binds: ClassVar[tuple[str, ...]] = (*("changed", "clean", "read", "context", "decode", "unchangeable", "in_hand"),)
+    binds: ClassVar[tuple[str, ...]] = (
+        *("changed", "clean", "look_up", "context", "decode", "unchangeable", "in_hand"),
+    )
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The user's functions."""

@@ -26,7 +26,7 @@ class Scan(Spec):
     needs_id: ClassVar[bool] = True
     one_to_one: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
-    binds: ClassVar[tuple[str, ...]] = ("changed", "clean", "read", "decode", "unchangeable", "copy")
+    binds: ClassVar[tuple[str, ...]] = ("changed", "clean", "look_up", "decode", "unchangeable", "copy")
 
     @property
     def keyed_code(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -38,8 +38,7 @@ class Scan(Spec):
         )
         if self.emit is None:
             return (*step, "{out} = state_{id} if type(state_{id}) in {unchangeable} else {copy}(state_{id})")
-        key = "key_{id} = {key} if type({key}) is not bytes else {decode}({key})"
-        return (*step, key, "{out} = {emit}(key_{id}, state_{id})")
+        return (*step, "key_{id} = {user_key}", "{out} = {emit}(key_{id}, state_{id})")
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The user's functions."""

@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 
 import networkx
 
+from operators.base import Spec
+from operators.io import Input
+from operators.policies import Fail
 from operators.stateless import BranchArm
 from planner.counting import droppers, exit_below, exit_of, teller
 from planner.graph import Graph
@@ -28,6 +31,10 @@ VALUES_ONLY = ", values only"
 INDENT = "    "
 VARIABLES = {"keys": "key", "timestamps": "timestamp"}
 """The columns beside the values that operators may read, and how a loop calls what a row has there."""
+USER_KEY = "{key} if type({key}) is not bytes else {decode}({key})"
+"""A held key as the user knows it."""
+HOLD = "user_key if type(user_key) is int or (type(user_key) is str and user_key.isascii()) else {hold}(user_key)"
+"""What is held of a key that a loop reads itself."""
 LONGEST_RUN = 15
 """Python nests 20 loops at most; after so many operators a run goes on in an inner function of its own."""
 
@@ -41,14 +48,19 @@ class Line(NamedTuple):
 
 
 def fuse(
-    graph: Graph, entry: str, inline: bool = True, keyed: bool = False, longest_run: int = LONGEST_RUN
+    graph: Graph,
+    entry: str,
+    inline: bool = True,
+    keyed: bool = False,
+    longest_run: int = LONGEST_RUN,
+    reading: bool = False,
 ) -> SegmentPlan:
     """Write the function for everything that messages from `entry` reach before awaiting, writing, or state.
 
-    Where `keyed`, operators that keep state by key and nothing but that go on in the same loop. After `longest_run`
-    operators it goes on in an inner function.
+    Where `keyed`, operators that keep state by key and nothing but that go on in the same loop, which where `reading`
+    reads the keys off the values, if it can. After `longest_run` operators it goes on in an inner function.
     """
-    writer = Writer(graph, entry, inline, keyed, longest_run)
+    writer = Writer(graph, entry, inline, keyed, longest_run, reading)
     lines, plain = writer.lines(rows=True), writer.lines(rows=False)
     return SegmentPlan(
         entry=entry,
@@ -68,6 +80,7 @@ def fuse(
         counted=tuple(writer.counted),
         inlined=tuple(writer.inlined),
         reads=writer.reads,
+        reading=writer.reading,
     )
 
 
@@ -125,7 +138,13 @@ class Writer:
     """Writes one segment: depth first, in the order in which the user wrote the operators."""
 
     def __init__(
-        self, graph: Graph, entry: str, inline: bool, keyed: bool = False, longest_run: int = LONGEST_RUN
+        self,
+        graph: Graph,
+        entry: str,
+        inline: bool,
+        keyed: bool = False,
+        longest_run: int = LONGEST_RUN,
+        reading: bool = False,
     ) -> None:
         self.graph = graph
         self.entry = entry
@@ -141,6 +160,9 @@ class Writer:
         self.inner = self._inner_functions()
         self.droppers = droppers(graph, [id for id in self.reached if graph.specs[id].code is not None])
         self.reads = tuple(column for column, variable in VARIABLES.items() if self._is_read(variable))
+        self.reading = reading and self._is_read("key") and _has_keys_to_read(graph.specs[entry])
+        if self.reading:
+            self.reads = tuple(column for column in self.reads if column != "keys")
         self.variables = 0
         self.body = [*self._below(entry, "value", 2, whole=True)]
         self.inner_lines = [line for id in self.inner for line in self._inner(id)]
@@ -159,7 +181,7 @@ class Writer:
             lines.append(Line(INDENT + self.counters_at_zero()))
         lines += self.inner_lines
         tracked = rows and bool(self.partial)
-        lines += [*self._head(tracked), *(self.body or [Line(INDENT * 2 + "pass")])]
+        lines += [*self._head(tracked, rows), *(self.body or [Line(INDENT * 2 + "pass")])]
         found = [
             f"({self._list(x)}, {self._list(x) + '_rows' if rows and x in self.partial else None})" for x in self.exits
         ]
@@ -167,22 +189,30 @@ class Writer:
         kept = [line for line in lines if not line.rows_of or (rows and line.rows_of in self.partial)]
         return kept if tracked else [line._replace(text=line.text.replace(", row)", ")")) for line in kept]
 
-    def _head(self, tracked: bool) -> Iterator[Line]:
+    def _head(self, tracked: bool, rows: bool) -> Iterator[Line]:
         """Write the head of the loop; its frame tells the row by `row`, or else by how many are left in `rest`."""
         values = "values" if tracked else "rest"
-        names = ", ".join((*self._variables(), "value"))
+        names = ", ".join((*map(VARIABLES.__getitem__, self.reads), "value"))
         each = f"zip({', '.join((*self.reads, values))})" if self.reads else values
         if not tracked:
             yield Line(f"{INDENT}rest = iter(values)")
             yield Line(f"{INDENT}for {names} in {each}:")
         else:
             yield Line(f"{INDENT}for row, {f'({names})' if self.reads else names} in enumerate({each}):")
+        if self.reading:
+            id = self.entry
+            user_key = self.written(f"{bound(id, 'key')}(value)", id)
+            yield Line(f"{INDENT * 2}user_key = {user_key}", id)
+            yield Line(f"{INDENT * 2}key = {HOLD.format(hold=bound(id, 'hold'))}", id)
+            if rows:
+                yield Line(f"{INDENT * 2}keys.append(key)", id)
 
     def _is_read(self, variable: str) -> bool:
         return any(f"{{{variable}}}" in line for id in self.reached for line in self.code_of(id) or ())
 
     def _variables(self) -> list[str]:
-        return [VARIABLES[column] for column in self.reads]
+        """What an inner function is handed of a row beside its value."""
+        return [*(("key", "user_key") if self.reading else ()), *map(VARIABLES.__getitem__, self.reads)]
 
     def code_of(self, id: str) -> tuple[str, ...] | None:
         """Return what an operator contributes to the loop; None where its messages leave the loop."""
@@ -213,10 +243,18 @@ class Writer:
             self.variables += 1
             out = f"v{self.variables}"
         names = {name: bound(id, name) for name in (*spec.binds, *spec.functions())}
+        user_key = USER_KEY.format(key="key", decode=bound(id, "decode"))
         opened = depth
         for line in code:
             text = line.format(
-                value=value, out=out, id=word(id), parent=word(parent), key="key", timestamp="timestamp", **names
+                value=value,
+                out=out,
+                id=word(id),
+                parent=word(parent),
+                key="key",
+                user_key="user_key" if self.reading else user_key,
+                timestamp="timestamp",
+                **names,
             )
             yield Line(INDENT * depth + self.written(text, id), id)
             if line.endswith(":"):
@@ -307,6 +345,13 @@ class Writer:
     def counts(self) -> str:
         """Return the tuple of what was counted."""
         return f"({''.join(name + ', ' for name in self.counters())})"
+
+
+def _has_keys_to_read(spec: Spec) -> bool:
+    """Whether an entry's keys come from a function, are held in the usual way, and fail the run where they can't be."""
+    if not isinstance(spec, Input) or spec.key_of is None or spec.key is not None:
+        return False
+    return spec.on_error is None or isinstance(spec.on_error, Fail)
 
 
 @lru_cache(maxsize=10_000)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Levers:
     """Which levers are in use: with any of them left out a pipeline comes to the same, and costs more.
 
-    `fusion` writes stateless operators into one loop, `keyed` those that keep state by key as well, `folding` also the
-    reading of keys and times, and windows; `inlining` writes expressions in the place of calls. `columns` carries only
+    `fusion` writes stateless operators into one loop, `keyed` those that keep state by key as well, `reading` also the
+    reading of keys, `folding` that of keys and times, and windows; `inlining` writes expressions in the place of calls. `columns` carries only
     what something downstream reads. `batches` takes in many messages at once, and completes them at once. `hot_state`
     keeps states as plain dicts until the commit. `relays` hands on in memory what one stage writes for the next.
     `flights` keeps messages as columns while they await.
@@ -20,6 +20,7 @@ class Levers:
 
     fusion: bool = True
     keyed: bool = True
+    reading: bool = True
     folding: bool = True
     inlining: bool = True
     columns: bool = True

@@ -286,7 +286,8 @@ def _with_segments(graph: Graph, stage: StagePlan, inline: bool, levers: Levers)
     entries = [id for id in stage.operators if begins_segment(graph.specs[id]) and not graph.specs[id].repartitions]
     keyed = levers.keyed and not any(graph.specs[id].asynchronous for id in stage.operators)
     longest_run = LONGEST_RUN if levers.fusion else 1
-    segments = tuple(fuse(graph, entry, inline, keyed, longest_run) for entry in [*feeding, *entries])
+    how = inline, keyed, longest_run, keyed and levers.reading
+    segments = tuple(fuse(graph, entry, *how) for entry in [*feeding, *entries])
     mixed = any(_is_mixed(graph, [exit.operators[0] for exit in segment.exits]) for segment in segments)
     return replace(stage, segments=segments, ordered=stage.ordered or mixed)
 

@@ -70,7 +70,8 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     `folding`, where all its exits are windows, reads keys and times off the values and groups these by window in the
     same loop. `lines` and so on say which operator each line of these came from; `counted` are the operators for which
     the function counts: what they drop where something below tells the rest, else what they emit; `inlined` those whose
-    functions it does not call; `reads` the columns beside the values that it takes; `keyed` the operators that keep
+    functions it does not call; `reads` the columns beside the values that it takes, where it is not itself `reading` the
+    keys; `keyed` the operators that keep
     state by key within it, as exits from which their messages come back.
     """
 
@@ -83,6 +84,7 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     counted: tuple[str, ...] = ()
     inlined: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    reading: bool = False
     keyed: tuple[ExitPlan, ...] = ()
     folding: str = ""
     folding_lines: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ from planner.levers import ALL, Levers
 from planner.plan import Plan, StagePlan
 from runtime.awaiting import feed_ahead, let_await
 from runtime.bindings import Bindings, intermediate_of
-from runtime.chain import Chain, Exit
+from runtime.chain import Chain, Exit, FusedSegment
 from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock
 from runtime.exits import (
@@ -110,16 +110,19 @@ class Assembly:
         checkpoint: Checkpoint,
         functions: Functions,
         folding: FoldingSegment | None = None,
+        segment: FusedSegment | None = None,
     ) -> Reader:
-        """Make the reader of one source partition."""
+        """Make the reader of one source partition, which reads what `segment` does not read itself, but needs."""
         named = functions.by_operator[spec.op_id or ""]
         source = self.bindings.sources.get(stream)
         key = spec.key if spec.key is not None else Tagged() if spec.key_of else None
+        keyed = segment is None or not segment.plan.reading
         decoding = Decoding(
             value=source.serde(spec.value) if source is not None else spec.value,
-            key=key,
-            key_of=named.get("key"),
+            key=key if keyed else None,
+            key_of=named.get("key") if keyed else None,
             timestamp_of=named.get("timestamp"),
+            timed=segment is None or segment.needs("timestamps"),
             stamped=self._needs_event_time(spec),
             tombstones=isinstance(spec, Table),
             located=self.locates(self.graph.below(spec.op_id or "")),
@@ -204,6 +207,7 @@ class _TaskBuilder:
             **{id: self._join(id) for id in ids if self._is_join(id)},
             **{id: self._encoding(id) for id in ids if self.graph.specs[id].encodes},
             **{id: self._keyed(id, one) for id, one in operators.items()},
+            **{id: self._held(id) for id in ids if self.graph.specs[id].source},
         }
         columns = {"keys", "timestamps", "stamps"}
         asynchronous = any(self.graph.specs[id].asynchronous for id in ids)
@@ -219,7 +223,7 @@ class _TaskBuilder:
         alone = self.alone if reads_on_loop else None
         guard = Guard(chain, self.graph, stores, self.outputs, self.assembly.clock, alone)
         foldings = {} if asynchronous or not guard.together else chain.foldings
-        readers = list(self._readers(stage, foldings))
+        readers = list(self._readers(chain, foldings))
         lane = Lane(chain, readers, guard, Pace(self.assembly.plan.options.batch_records if levers.batches else 1))
         lane.depth = self.assembly.plan.stages.index(stage)
         writing = [self.graph.specs[id] for id in ids if self.graph.specs[id].repartitions]
@@ -228,7 +232,7 @@ class _TaskBuilder:
         if self.assembly.discovers:
             lane.patterns = frozenset(filter(self._may_match_more, ids))
             lane.find_readers = lambda: self._input_readers(
-                stage, foldings, {reader.origin.stream for reader in lane.readers}
+                chain, foldings, {reader.origin.stream for reader in lane.readers}
             )
         self._add_timers(lane)
         if asynchronous:
@@ -237,9 +241,9 @@ class _TaskBuilder:
         return lane
 
     def _input_readers(
-        self, stage: StagePlan, foldings: Mapping[str, FoldingSegment], known: Collection[str] = ()
+        self, chain: Chain, foldings: Mapping[str, FoldingSegment], known: Collection[str] = ()
     ) -> Iterable[Reader]:
-        bindings = self.assembly.bindings
+        bindings, stage = self.assembly.bindings, chain.stage
         for id in stage.operators:
             spec = self.graph.specs[id]
             if isinstance(spec, Input):
@@ -254,11 +258,12 @@ class _TaskBuilder:
                         raise refuse(spec, f"the new stream {stream!r} has {wrong}", instead)
                     if self.number < partitions and stream not in known:
                         where = spec, stream, self.number
-                        yield self.assembly.reader(*where, self.checkpoint, self.functions, foldings.get(id))
+                        how = foldings.get(id), chain.segments[id]
+                        yield self.assembly.reader(*where, self.checkpoint, self.functions, *how)
 
-    def _readers(self, stage: StagePlan, foldings: Mapping[str, FoldingSegment]) -> Iterable[Reader]:
-        bindings = self.assembly.bindings
-        yield from self._input_readers(stage, foldings)
+    def _readers(self, chain: Chain, foldings: Mapping[str, FoldingSegment]) -> Iterable[Reader]:
+        bindings, stage = self.assembly.bindings, chain.stage
+        yield from self._input_readers(chain, foldings)
         for id, spec in self.graph.specs.items():
             if spec.repartitions and set(self.graph.children(id)) & set(stage.operators):
                 stream = intermediate_of(self.graph, spec)
@@ -366,6 +371,9 @@ class _TaskBuilder:
     def _keyed(self, id: str, operator: Operator) -> dict[str, Any]:
         named = {name: getattr(operator, name) for name in self.graph.specs[id].binds}
         return {**self.functions.by_operator[id], **named}
+
+    def _held(self, id: str) -> dict[str, Any]:
+        return {**self.functions.by_operator[id], "hold": KeySerde(Tagged()).hold_one}
 
     def _join(self, id: str) -> dict[str, Any]:
         spec = self.graph.specs[id]

@@ -82,6 +82,10 @@ class FusedSegment:
         for function in (self._full, self._plain):
             check_fused(function, graph)
 
+    def needs(self, column: str) -> bool:
+        """Whether it reads a column, or carries it on."""
+        return column in self._carried or column in self.plan.reads
+
     def run(self, batch: Batch, counts: Counts) -> list[tuple[str, Batch]]:
         """Return the rows that reach each exit, in order, with the columns that something downstream reads."""
         plan = self.plan
@@ -90,8 +94,13 @@ class FusedSegment:
         if "headers" in self._carried and batch.headers is None:
             batch.headers = [Whence(plan.entry).headers()] * len(batch)
         carried = {name: column for name in self._carried if (column := getattr(batch, name)) is not None}
-        segment = self._plain if all(map(is_constant, carried.values())) else self._full
-        results = segment(batch.values, **{name: getattr(batch, name) or repeat(None) for name in plan.reads})
+        read: dict[str, Any] = {name: getattr(batch, name) or repeat(None) for name in plan.reads}
+        if plan.reading and "keys" in self._carried:
+            carried["keys"] = read["keys"] = []
+            results = self._full(batch.values, **read)
+        else:
+            segment = self._plain if all(map(is_constant, carried.values())) else self._full
+            results = segment(batch.values, **read)
         counts.enter(plan, len(batch.values), results[-1])
         found = []
         for exit, (values, rows) in zip(plan.exits, results, strict=False):
@@ -166,7 +175,8 @@ class Chain:
         """Let the traceback of what an inlined expression raised go on to the user's own line."""
         for entry, segment in self.segments.items():
             if failure.operator in segment.plan.inlined:
-                calling = fuse(self.graph, entry, False, bool(segment.plan.keyed), self._longest_run)
+                plan = segment.plan
+                calling = fuse(self.graph, entry, False, bool(plan.keyed), self._longest_run, plan.reading)
                 trace_into(failure.error, self.graph.specs[failure.operator], segment.lines, calling)
 
     def run(self, entry: str, batch: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:

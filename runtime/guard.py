@@ -214,7 +214,10 @@ class Guard:
 
     def _told(self, failure: Failure, where: Whence) -> OperatorFailure:
         self.chain.trace(failure)
-        return tell(self.graph.specs[failure.operator], failure.error, where)
+        spec = self.graph.specs[failure.operator]
+        if spec.source and not where.part:
+            where = where._replace(part="key")  # the one part of a record that is read where messages are run
+        return tell(spec, failure.error, where)
 
 
 def _fails(policy: Any) -> bool:

@@ -34,7 +34,8 @@ class Origin:
 class Decoding:
     """How raw records become columns; `trusted` bytes are our own, of an intermediate stream.
 
-    Without `stamped` nothing downstream asks for event time; `tombstones` are records without a value, of a table.
+    Without `stamped` nothing downstream asks for event time, and if it is not `timed` either, nothing carries it on;
+    `tombstones` are records without a value, of a table.
     """
 
     value: Serde
@@ -42,6 +43,7 @@ class Decoding:
     key_of: Callable[[Any], Any] | None = None
     timestamp_of: Callable[[Any], Any] | None = None
     stamped: bool = True
+    timed: bool = True
     trusted: bool = False
     tombstones: bool = False
     located: bool = False
@@ -324,10 +326,11 @@ class Reader:
         if timestamp_of is not None:
             batch.timestamps, errors = _column(lambda values: to_ms([timestamp_of(v) for v in values]), batch.values)
             return errors
-        if batch.timestamps is not None:
-            batch.timestamps, errors = _column(to_ms, batch.timestamps)
-            return errors
-        return {}
+        if batch.timestamps is None or not (self._decoding.timed or self._decoding.stamped):
+            batch.timestamps = None
+            return {}
+        batch.timestamps, errors = _column(to_ms, batch.timestamps)
+        return errors
 
 
 def _after(taken: Taken, part: str, step: Callable[[Batch], dict[int, Exception]]) -> Taken:

@@ -43,6 +43,10 @@ class KeySerde:
             return keys
         return [None if key is None else self._held(key) for key in keys]
 
+    def hold_one(self, key: Any) -> Key | None:
+        """Return what is held of one key, the like of `hold`."""
+        return self.hold([key])[0]
+
     def load(self, column: list[Any]) -> list[Key | None]:
         """Return what is held of keys that were stored as bytes; raises what the serde does for others' bytes."""
         if type(self.serde) is String and None not in column:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -20,6 +21,7 @@ from runtime.exits import TaskExit
 from runtime.failures import Failure, Whence
 from runtime.flights import Flights
 from runtime.functions import Functions
+from runtime.garbage import MANY, collector_resting
 from runtime.guard import Emitted, Guard, Rows
 from runtime.in_flight import Entry
 from runtime.inputs import Malformed, Reader, Taken
@@ -140,6 +142,10 @@ class Task:
 
     def feed(self, lane: Lane, reader: Reader, limit: int) -> None:
         """Take up to `limit` records of a reader in."""
+        with collector_resting() if limit >= MANY else nullcontext():
+            self._feed(lane, reader, limit)
+
+    def _feed(self, lane: Lane, reader: Reader, limit: int) -> None:
         started = self._clock.elapsed_ms()
         self.touched = True
         self.current = reader
