@@ -258,7 +258,7 @@ class Spec:
     does so by the last such line, an `if`. `keyed_code` is the like of one that keeps state by `{key}`, for stages in
     which nothing awaits. `binds` names what the runtime gives such code beside the user's functions. `fold` is the line
     by which one that keeps tiling windows adds `{value}` to the `{group}` of its window, under `{key}`. What `encodes`
-    is handed encoded values by a fused function. What reads `event_time` has records stamped where they enter.
+    is handed encoded values by a fused function, what `rekeys` the keys that its function `key` makes. What reads `event_time` has records stamped where they enter.
     """
 
     parents: tuple[Spec, ...] = ()
@@ -277,6 +277,7 @@ class Spec:
     keyed: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
     repartitions: ClassVar[bool] = False
+    rekeys: ClassVar[bool] = False
     encodes: ClassVar[bool] = False
     one_to_one: ClassVar[bool] = False
     drops: ClassVar[bool] = False

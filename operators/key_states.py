@@ -84,8 +84,7 @@ class KeyStates:
 
 READ_STATE = (
     "state_{id} = {changed}.get({key})",
-    "if state_{id} is None: state_{id} = {clean}.get({key})",
-    "if state_{id} is None: state_{id} = {look_up}({key})",
+    "if state_{id} is None and (state_{id} := {clean}.get({key})) is None: state_{id} = {look_up}({key})",
 )
 """What the code of an operator with state by key begins with."""
 

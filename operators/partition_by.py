@@ -120,6 +120,7 @@ class PartitionBy(Spec):
     kind: ClassVar[str] = "partition_by"
     terminal: ClassVar[bool] = True
     repartitions: ClassVar[bool] = True
+    rekeys: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
 
     def functions(self) -> dict[str, Callable[..., Any]]:

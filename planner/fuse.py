@@ -22,7 +22,7 @@ from planner.inline import expression, inlined
 from planner.plan import ExitPlan, SegmentPlan
 
 Segment = Callable[..., tuple[Any, ...]]
-"""`segment(values, keys)` returns per exit its values and rows (None: every row), then a tuple of counts."""
+"""`segment(values, keys)` returns per exit its values, rows (None: every row) and new keys, then a tuple of counts."""
 
 FUSED = "<fused "
 """What the file names of generated source begin with."""
@@ -95,7 +95,7 @@ def compile_segment(
     source = segment.plain if plain else segment.source
     for id in (id for exit in segment.exits for id in exit.operators if "encode" not in functions[id]):
         source = re.sub(re.escape(_encoded(id, "@")).replace("@", r"(\w+)"), r"\1", source)
-    return compile_source(source, name, functions)
+    return compile_source(_shortened(source), name, functions)
 
 
 def compile_source(source: str, name: str, functions: Mapping[str, Mapping[str, Any]]) -> tuple[Segment, str]:
@@ -171,20 +171,20 @@ class Writer:
         """Return the whole function; without `rows` it keeps no track of which row a value came from."""
         timed = ", timestamps=None" if "timestamps" in self.reads else ""
         lines = [Line(f"def segment(values, keys=None{timed}):")]
-        if not self.reached and not self.partial and not any(self.graph.specs[id].encodes for id in self._takers()):
+        if not self.reached and not self.partial and not any(map(self._makes_something, self._takers())):
             whole = "".join("(values, None), " for _ in self.exits)
             return [*lines, Line(f"{INDENT}return ({whole}())")]
         for exit in self.exits:
             lines.append(Line(f"{INDENT}{self._list(exit)} = []"))
             lines.append(Line(f"{INDENT}{self._list(exit)}_rows = []", rows_of=exit))
+            if self._rekeys(exit):
+                lines.append(Line(f"{INDENT}{self._list(exit)}_keys = []"))
         if self.counters():
             lines.append(Line(INDENT + self.counters_at_zero()))
         lines += self.inner_lines
         tracked = rows and bool(self.partial)
         lines += [*self._head(tracked, rows), *(self.body or [Line(INDENT * 2 + "pass")])]
-        found = [
-            f"({self._list(x)}, {self._list(x) + '_rows' if rows and x in self.partial else None})" for x in self.exits
-        ]
+        found = [f"({self._columns_of(exit, rows)})" for exit in self.exits]
         lines.append(Line(f"{INDENT}return ({''.join(one + ', ' for one in [*found, self.counts()])})"))
         kept = [line for line in lines if not line.rows_of or (rows and line.rows_of in self.partial)]
         return kept if tracked else [line._replace(text=line.text.replace(", row)", ")")) for line in kept]
@@ -221,6 +221,17 @@ class Writer:
 
     def _takers(self) -> Iterator[str]:
         return (id for ids in self.exits.values() for id in ids)
+
+    def _makes_something(self, taker: str) -> bool:
+        return self.graph.specs[taker].encodes or self.graph.specs[taker].rekeys
+
+    def _rekeys(self, exit: str) -> bool:
+        return any(self.graph.specs[id].rekeys for id in self.exits[exit])
+
+    def _columns_of(self, exit: str, rows: bool) -> str:
+        name = self._list(exit)
+        columns = [name, f"{name}_rows" if rows and exit in self.partial else "None"]
+        return ", ".join([*columns, f"{name}_keys"] if self._rekeys(exit) else columns)
 
     def _below(self, id: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
         for child in self._children(id):
@@ -282,6 +293,9 @@ class Writer:
         self.exits.setdefault(exit, {})[id] = None
         yield Line(f"{INDENT * depth}{self._list(exit)}.append({self._as_taken(id, value)})", id)
         yield Line(f"{INDENT * depth}{self._list(exit)}_rows.append(row)", id, rows_of=exit)
+        if self.graph.specs[id].rekeys:
+            key = self.written(f"{bound(id, 'key')}({value})", id)
+            yield Line(f"{INDENT * depth}{self._list(exit)}_keys.append({key})", id)
 
     def _as_taken(self, id: str, value: str) -> str:
         return _encoded(id, value) if self.graph.specs[id].encodes else value
@@ -345,6 +359,17 @@ class Writer:
     def counts(self) -> str:
         """Return the tuple of what was counted."""
         return f"({''.join(name + ', ' for name in self.counters())})"
+
+
+def _shortened(source: str) -> str:
+    """Let what is made only to leave the loop at once go without a name; no line moves."""
+
+    def joined(found: re.Match[str]) -> str:
+        indent, made, expression, append = found.groups()
+        is_used_once = len(re.findall(rf"\b{made}\b", source)) == 2
+        return f"{indent}{append}({expression})\n" if is_used_once else found[0]
+
+    return re.sub(r"^( +)(v\d+) = (.+)\n\1(\w+\.append)\(\2\)$", joined, source, flags=re.MULTILINE)
 
 
 def _has_keys_to_read(spec: Spec) -> bool:

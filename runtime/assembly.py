@@ -305,7 +305,7 @@ class _TaskBuilder:
         if spec.repartitions:
             to = self._intermediate(id, spec)
             return (
-                PartitionByExit(self.outputs, to, named["key"])
+                PartitionByExit(self.outputs, to)
                 if isinstance(spec, PartitionBy)
                 else BroadcastExit(self.outputs, to, self._keys(id))
             )

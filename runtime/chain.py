@@ -74,7 +74,8 @@ class FusedSegment:
     ) -> None:
         self.plan = plan
         unread = {exit.id: EVENT_COLUMNS - exits[exit.id].columns if levers.columns else () for exit in plan.exits}
-        self._columns = {id: columns.difference(names) for id, names in unread.items()}
+        new_keys = {exit.id: {"keys"} for exit in plan.exits if graph.specs[exit.operators[0]].rekeys}
+        self._columns = {id: columns.difference(names, new_keys.get(id, ())) for id, names in unread.items()}
         self._carried = frozenset[str]().union(*self._columns.values())
         self._full, filename = compile_segment(plan, functions)
         self._plain, plain_name = compile_segment(plan, functions, plain=True)
@@ -103,10 +104,10 @@ class FusedSegment:
             results = segment(batch.values, **read)
         counts.enter(plan, len(batch.values), results[-1])
         found = []
-        for exit, (values, rows) in zip(plan.exits, results, strict=False):
+        for exit, (values, rows, *new_keys) in zip(plan.exits, results, strict=False):
             if values:
                 counts.leave(exit.id, len(values))
-                out = Batch(values)
+                out = Batch(values, *new_keys)
                 for name in self._columns[exit.id] & carried.keys():
                     column = carried[name]
                     if rows is not None:

@@ -41,15 +41,14 @@ class SendToExit:
 
 
 class PartitionByExit:
-    """Gives rows their new key and writes them to its partition of an intermediate stream."""
+    """Writes rows, which have their new keys, to the partition of these in an intermediate stream."""
 
     columns = frozenset({"timestamps", "stamps"})
 
-    def __init__(self, outputs: Outputs, to: Destination, key_of: Callable[[Any], Any]) -> None:
+    def __init__(self, outputs: Outputs, to: Destination) -> None:
         self._outputs = outputs
         self._to = to
-        self.key_of = key_of
-        self.calls = ["key_of", "by"] if isinstance(to.by, ByFunction) else ["key_of"]
+        self.calls = ["by"] if isinstance(to.by, ByFunction) else []
         assert to.key is not None
         self._keys, self._values = KeySerde(to.key), KeySerde(to.value)
         self._hashed = remembering(lambda key: murmur2(self._keys.encode(key)))
@@ -66,8 +65,8 @@ class PartitionByExit:
 
     def take(self, batch: Batch) -> None:
         """Write."""
-        to = self._to
-        keys = list(map(self.key_of, batch.values))
+        to, keys = self._to, batch.keys
+        assert keys is not None
         held = Batch(self._values.hold(batch.values), self._keys.hold(keys), batch.timestamps, batch.stamps)
         for partition, rows in self._outputs.spread(to, held, self._hashed, keys):
             self._outputs.hand((to.stream, partition), rows, self._values, self._keys)

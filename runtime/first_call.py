@@ -66,7 +66,8 @@ def check_fused(segment: Segment, graph: Graph) -> None:
     """Have a fused function check the first result of each user function in it, which it then calls directly."""
     namespace = segment.__globals__
     for id, spec in graph.specs.items():
-        for name in spec.functions() if spec.source or spec.code is not None or spec.keyed_code is not None else ():
+        is_fused = spec.source or spec.rekeys or spec.code is not None or spec.keyed_code is not None
+        for name in spec.functions() if is_fused else ():
             variable = bound(id, name)
             if callable(namespace.get(variable)):
                 settle = partial(namespace.__setitem__, variable)

@@ -84,7 +84,9 @@ class Outputs:
 
     def hand(self, place: tuple[str, int], held: Batch, values: KeySerde, keys: KeySerde) -> None:
         """Give rows to the relay of a partition, when the work at hand is done; else append them, encoded."""
-        if place in self.relays:
+        relay = self.relays.get(place)
+        if relay is not None:
+            relay.is_plain = relay.is_plain and values.kind is not None
             _append(self.handed, place, held)
         else:
             self.append(place, encoded(held, values, keys))

@@ -24,6 +24,8 @@ class Relay:
     def __init__(self, values: KeySerde, keys: KeySerde) -> None:
         self.values = values
         self.keys = keys
+        self.is_plain = True
+        """Whether no value was ever held as bytes here."""
         self._batches: deque[Batch] = deque()
         self._taken = 0
         """How many rows of the first batch are taken."""
@@ -52,7 +54,7 @@ class Relay:
             self._batches.popleft()
             self._taken = 0
         held = Relayed(self, batch.values, batch.keys)
-        if bytes in set(map(type, batch.values)):
+        if not self.is_plain:
             decode = self.values.serde.decode
             batch.values = [decode(value) if type(value) is bytes else value for value in batch.values]
         return batch, held

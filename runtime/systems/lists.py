@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar
 
 from operators.base import Batch, Serde
@@ -87,9 +86,9 @@ class ListSource:
 
 
 class ListSink:
-    """An output that keeps its rows as batches, in the order of the writes; its position is their number.
+    """An output that keeps its rows in lists, in the order of the writes; its position is their number.
 
-    `columns` are what it keeps beside the values.
+    `columns` are what it keeps beside the values: `keys` are encoded, `timestamps` in ms; None where a row has none.
 
     >>> sink = ListSink()
     >>> sink.write(Batch([1, 2, 3]))
@@ -103,28 +102,9 @@ class ListSink:
 
     def __init__(self, columns: Iterable[str] = ("keys", "timestamps")) -> None:
         self.columns = frozenset(columns)
-        self.batches: list[Batch] = []
-
-    @property
-    def values(self) -> list[Any]:
-        """The values of all rows."""
-        return list(chain.from_iterable(batch.values for batch in self.batches))
-
-    @property
-    def keys(self) -> list[bytes | None]:
-        """The encoded keys of all rows; None where a batch had no keys."""
-        rows: list[bytes | None] = []
-        for batch in self.batches:
-            rows += batch.keys or [None] * len(batch)
-        return rows
-
-    @property
-    def timestamps(self) -> list[int | None]:
-        """The timestamps of all rows; None where a batch had none."""
-        rows: list[int | None] = []
-        for batch in self.batches:
-            rows += batch.timestamps or [None] * len(batch)
-        return rows
+        self.values: list[Any] = []
+        self.keys: list[bytes | None] = []
+        self.timestamps: list[int | None] = []
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde that leaves values as they are."""
@@ -132,23 +112,22 @@ class ListSink:
 
     def recover(self, position: int) -> None:
         """Drop all rows beyond the first `position`; raises `Damaged` when there are fewer."""
-        kept: list[Batch] = []
-        left = position
-        for batch in self.batches:
-            if left:
-                kept.append(batch if len(batch) <= left else batch.slice(0, left))
-                left -= len(kept[-1])
-        if left:
-            raise Damaged(f"the list holds {position - left} rows, fewer than the {position} of the last commit")
-        self.batches = kept
+        if position > len(self.values):
+            raise Damaged(f"the list holds {len(self.values)} rows, fewer than the {position} of the last commit")
+        for column in (self.values, self.keys, self.timestamps):
+            del column[position:]
 
     def write(self, batch: Batch) -> None:
-        """Keep `batch`, which the caller no longer changes."""
-        self.batches.append(batch)
+        """Keep the rows."""
+        self.values += batch.values
+        if "keys" in self.columns:
+            self.keys += batch.keys or [None] * len(batch)
+        if "timestamps" in self.columns:
+            self.timestamps += batch.timestamps or [None] * len(batch)
 
     def flush(self) -> int:
         """Return the number of rows."""
-        return sum(map(len, self.batches))
+        return len(self.values)
 
     def close(self) -> None:
         """Do nothing: the rows stay readable."""

@@ -39,8 +39,4 @@ class OutputSink(ListSink):
 
     def rows(self, committed: int) -> Batch:
         """Return so many of the first rows."""
-        rows = Batch([])
-        for batch in self.batches:
-            rows.extend(batch)
-        rows.truncate(committed)
-        return rows
+        return Batch(self.values[:committed], self.keys[:committed], self.timestamps[:committed])

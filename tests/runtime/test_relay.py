@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from operators.base import Batch
 from runtime.errors import OperatorFailure
 from runtime.keys import KeySerde
+from runtime.outputs import Outputs
 from runtime.relay import Relay
 from runtime.serdes import Json, Tagged
 from samza_dsl import App, Options, dead_letter, testing
@@ -21,9 +22,13 @@ STEPS = st.lists(st.lists(VALUES, min_size=1, max_size=5) | st.integers(1, 7), m
 def test_rows_come_in_order_as_the_stream_would_have_kept_them(steps):
     values, keys = KeySerde(Tagged()), KeySerde(Tagged())
     relay, expected = Relay(values, keys), []
+    outputs = Outputs(task=0)
+    outputs.relays = {("words", 0): relay}
     for step in steps:
         if isinstance(step, list):
-            relay.give(Batch(values.hold(step), keys.hold([len(step)] * len(step)), [7] * len(step)))
+            held = Batch(values.hold(step), keys.hold([len(step)] * len(step)), [7] * len(step))
+            outputs.hand(("words", 0), held, values, keys)
+            outputs.hand_on()
             expected += [(value, len(step)) for value in step]
         elif relay:
             taken, relayed = relay.take(step)
