@@ -219,6 +219,9 @@ class Keys(Protocol):
     def decode(self, key: Key | None, /) -> Any:
         """Return the key as the user knows it."""
 
+    def in_order(self, keys: Iterable[Key], /) -> list[Key]:
+        """Return keys in the order of their bytes."""
+
 
 class Operator(Protocol):
     """A stateful operator at work in one task: rows and watermarks in, rows out, no I/O and no clock."""
@@ -255,10 +258,11 @@ class Spec:
     The class variables are traits: the planner asks these, never the type. `code` is what a stateless operator
     contributes to a fused function, with `{value}` for what comes in and `{out}`, where it is something new, for what
     goes on; a line that ends with a colon opens the block in which all that follows runs, and what `drops` a message
-    does so by the last such line, an `if`. `keyed_code` is the like of one that keeps state by `{key}`, for stages in
-    which nothing awaits. `binds` names what the runtime gives such code beside the user's functions. `fold` is the line
-    by which one that keeps tiling windows adds `{value}` to the `{group}` of its window, under `{key}`. What `encodes`
-    is handed encoded values by a fused function, what `rekeys` the keys that its function `key` makes. What reads `event_time` has records stamped where they enter.
+    does so by the last such line, an `if`. `keyed_code` is the like of one that keeps state by `{key}`, known to
+    users as `{user_key}`, for stages in which nothing awaits. `binds` names what the runtime gives such code beside the
+    user's functions. `fold` is the line by which one that keeps tiling windows adds `{value}` to the `{group}` of its
+    window, under `{key}`. What `encodes` is handed encoded values by a fused function, and what `rekeys` the keys that
+    its function `key` makes. What reads `event_time` has records stamped where they enter.
     """
 
     parents: tuple[Spec, ...] = ()

@@ -63,13 +63,16 @@ class KeyStates:
 
     def write_back(self) -> None:
         """Put the states that have changed into the store."""
-        changed, encode = self.changed, self.keys.encode
-        self.store.update({STATE + encode(key): state for key, state in changed.items() if state is not None})
-        for key in [key for key, state in changed.items() if state is None]:
-            self.store.delete(STATE + encode(key))
-        kept = {key: state for key, state in changed.items() if type(state) in KEPT}
-        self._has_all = self._has_all and all(type(state) in UNCHANGEABLE for state in changed.values())
-        self.clean.update(kept)
+        changed, encode, kinds = self.changed, self.keys.encode, set(map(type, self.changed.values()))
+        if kinds <= KEPT:
+            self.store.update({STATE + encode(key): state for key, state in changed.items()})
+            self.clean.update(changed)
+        else:
+            self.store.update({STATE + encode(key): state for key, state in changed.items() if state is not None})
+            for key in [key for key, state in changed.items() if state is None]:
+                self.store.delete(STATE + encode(key))
+            self.clean.update({key: state for key, state in changed.items() if type(state) in KEPT})
+            self._has_all = self._has_all and kinds <= UNCHANGEABLE
         changed.clear()
 
     def forget(self) -> None:

@@ -251,7 +251,7 @@ class WindowOperator:
             return self._take_stored(end, most)
         start = next(each for each in self._changed if self.windows.end(each) == end)
         accumulators = self._changed.pop(start)
-        keys = sorted(accumulators, key=self.keys.encode)
+        keys = self.keys.in_order(accumulators)
         if most is None or len(keys) <= most:
             heapq.heappop(self._open)
         else:

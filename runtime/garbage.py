@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 MANY = 1_000
-"""Rows of a step from which on the collector rests: a step takes so many only where it is over in a tenth of a second."""
+"""From so many rows on, which a step takes only where they are done in a tenth of a second, the collector rests."""
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from operators.base import Key, Serde
@@ -65,6 +65,19 @@ class KeySerde:
     def decode(self, key: Key | None) -> Any:
         """Return the key."""
         return self._decode(key) if type(key) is bytes else key
+
+    def in_order(self, keys: Iterable[Key]) -> list[Key]:
+        """Return held keys in the order of their bytes.
+
+        >>> KeySerde(Tagged()).in_order([300, -1, 7, "a"])
+        [7, 'a', 300, -1]
+        """
+        found = list(keys)
+        if type(self.serde) is Tagged and set(map(type, found)) == {int}:
+            numbers: list[Any] = sorted(found)
+            if numbers[0] >= 0 and numbers[-1] <= MOST:
+                return numbers
+        return sorted(found, key=self.encode)
 
     def _are_encodable(self, keys: list[Any]) -> bool:
         if type(keys[0]) is str:

@@ -121,11 +121,14 @@ class CachedStore:
         """Take note that the environment now has what `changes` returned."""
         if self._journal is not None:
             raise RuntimeError(f"Store {self._name!r} can't be committed under a savepoint: release it first.")
-        clean = self._clean
-        for key, value in self._dirty.items():
-            if self._keeps_plain or key in clean or type(value) not in IMMUTABLE:
-                clean[key] = value
-                clean.move_to_end(key)
+        clean, kept = self._clean, self._dirty
+        if not self._keeps_plain:
+            for key in clean.keys() & kept.keys():
+                del clean[key]
+            kept = {key: value for key, value in kept.items() if type(value) not in IMMUTABLE}
+        for key, value in kept.items():
+            clean[key] = value
+            clean.move_to_end(key)
         self._dirty.clear()
         self._order.clear()
         self._evict()
@@ -155,8 +158,9 @@ class CachedStore:
         data = self._environment.state_get(self._app, self._name, self._task, key)
         value = ABSENT if data is None else self._decode(data)
         self.get_ms += monotonic_ms() - started
-        self._clean[key] = value
-        self._evict()
+        if self._keeps_plain or type(value) not in IMMUTABLE:
+            self._clean[key] = value
+            self._evict()
         return value
 
     def _evict(self) -> None:

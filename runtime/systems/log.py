@@ -47,15 +47,13 @@ from runtime.systems.log_records import (
     place_of_key,
     sealed,
 )
-from runtime.systems.log_state import drop_entries, keys_from, placed, write_entries
+from runtime.systems.log_state import Placed, drop_entries, keys_from, placed, write_entries
 from runtime.systems.log_streams import Prepared, Streams, next_id
 from runtime.systems.members import holding_of
 
 if TYPE_CHECKING:
     import lmdb
 
-Placed = tuple[bytes, list[tuple[bytes, bytes | None]]]
-"""The store and task of entries, and the entries as they are stored."""
 
 __all__ = ["LogEnvironment", "verify"]
 
@@ -185,8 +183,8 @@ class LogEnvironment:
             self._streams.append(transaction, prepared)
             self._streams.purge(transaction, commit.consumed, _MAX_PURGED_AT_LEAST + 2 * len(prepared))
             for writes, found in state:
-                place, entries = found or _placed(writes, self._new_store_id(transaction, app, writes.store))
-                write_entries(transaction, self._database, place, entries)
+                found = found or _placed(writes, self._new_store_id(transaction, app, writes.store))
+                write_entries(transaction, self._database, found)
             for key, record in checkpoints:
                 transaction.put(key, record, db=self._database.checkpoints)
         self._compact_where_due(prepared)
@@ -240,16 +238,22 @@ class LogEnvironment:
 
     def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
         """Return the committed value of one entry; raises `Damaged` when it is not what was written."""
-        with self._reading() as transaction:
+        self._check_open()
+        database = self._database
+        transaction = database.snapshot()
+        try:
             number = self._committed_store_id(transaction, app, store)
             if number is None:
                 return None
             place = place_of_key(PLACE.pack(number, task), key)
-            record = transaction.get(place, db=self._database.state)
-            try:
-                return None if record is None else entry_of(place, record)[1]
-            except ValueError as error:
-                raise _damaged_entry(app, store, task, key, error) from error
+            record = transaction.get(place, db=database.state)
+            return None if record is None else entry_of(place, record)[1]
+        except ValueError as error:
+            raise _damaged_entry(app, store, task, key, error) from error
+        except database.errors as error:
+            raise database.failed(error) from error
+        finally:
+            transaction.abort()
 
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
@@ -394,8 +398,7 @@ class LogEnvironment:
 
 
 def _placed(writes: StateWrites, store: int) -> Placed:
-    place = PLACE.pack(store, writes.task)
-    return place, placed(place, writes.items)
+    return placed(PLACE.pack(store, writes.task), writes.items)
 
 
 def _generation_key(app: str) -> bytes:

@@ -115,8 +115,22 @@ class Database:
             )
         except self._lmdb.Error as error:
             if self._is_full(error):
-                raise self._failed(error) from error
+                raise self.failed(error) from error
             raise Damaged(f"The tables in {self.path} are not what was written: {error}. {RESTORE}") from error
+
+    def snapshot(self) -> lmdb.Transaction[Any]:
+        """Return what is committed now, the like of `reading` for a single look; the caller ends it."""
+        if self.fault:
+            raise EnvironmentFault(self.fault)
+        try:
+            return self.env.begin(buffers=True)
+        except self._lmdb.Error as error:
+            raise self.failed(error) from error
+
+    @property
+    def errors(self) -> type[lmdb.Error]:
+        """What LMDB raises."""
+        return self._lmdb.Error
 
     @contextmanager
     def reading(self) -> Iterator[lmdb.Transaction[Any]]:
@@ -127,7 +141,7 @@ class Database:
             with self.env.begin(buffers=True) as transaction:
                 yield transaction
         except self._lmdb.Error as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
 
     @contextmanager
     def writing(self) -> Iterator[lmdb.Transaction[Any]]:
@@ -158,9 +172,10 @@ class Database:
                     "(see `ulimit -v`). Nothing of this was written."
                 ) from error
             except self._lmdb.Error as error:
-                raise self._failed(error) from error
+                raise self.failed(error) from error
 
-    def _failed(self, error: lmdb.Error) -> EnvironmentFault:
+    def failed(self, error: lmdb.Error) -> EnvironmentFault:
+        """Refuse everything from now on, and return the error that says why."""
         self.fault = (
             f"The environment in {self.path} failed before ({error}) and is closed: close everything that has it open "
             "in this process, open it again (which verifies it), and go on from the checkpoint."

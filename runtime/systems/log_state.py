@@ -30,37 +30,49 @@ class Tally(NamedTuple):
         return Tally(*_TALLY.unpack(data))
 
 
-def placed(place: bytes, items: Iterable[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
-    """Return entries of the store and task at `place` with where they lie, and what is stored there; None deletes."""
+class Placed(NamedTuple):
+    """Entries of the store and task at `place` as they are stored, None where one is deleted, and what they tally."""
+
+    place: bytes
+    records: list[tuple[bytes, bytes | None]]
+    tally: Tally
+
+
+def placed(place: bytes, items: Iterable[tuple[bytes, bytes | None]]) -> Placed:
+    """Return entries of the store and task at `place` with where they lie, and what is stored there."""
     found: list[tuple[bytes, bytes | None]] = []
-    append, pack = found.append, CRC.pack
+    append, pack, entries, checksums = found.append, CRC.pack, 0, 0
     for key, value in items:
         at = place + key if len(key) <= SHORT_BYTES else place_of_key(place, key)
-        if value is None or len(key) > SHORT_BYTES:
-            append((at, None if value is None else record_of(at, key, value)))
-        else:
-            append((at, pack(crc32(value, crc32(at))) + value))  # as record_of does, without a call for each
-    return found
-
-
-def write_entries(
-    transaction: lmdb.Transaction[Any], database: Database, place: bytes, items: Iterable[tuple[bytes, bytes | None]]
-) -> None:
-    """Put and delete (None) entries of the store and task at `place`, as `placed` returned them."""
-    data = fetch(transaction, database.meta, TALLY + place, "a store's number of entries")
-    entries, checksums = Tally() if data is None else Tally.of(data)
-    cursor = transaction.cursor(database.state)
-    for at, record in items:
-        if record is None:
-            old = cursor.pop(at)
-        else:
-            old = cursor.replace(at, record)
-            entries += 1
+        if value is None:
+            append((at, None))
+            continue
+        entries += 1
+        if len(key) > SHORT_BYTES:
+            record = record_of(at, key, value)
+            append((at, record))
             checksums ^= crc_of(record)
+        else:
+            checksum = crc32(value, crc32(at))  # as record_of does, without a call for each
+            append((at, pack(checksum) + value))
+            checksums ^= checksum
+    return Placed(place, found, Tally(entries, checksums))
+
+
+def write_entries(transaction: lmdb.Transaction[Any], database: Database, written: Placed) -> None:
+    """Put and delete the entries of a store and task."""
+    key = TALLY + written.place
+    data = fetch(transaction, database.meta, key, "a store's number of entries")
+    before = Tally() if data is None else Tally.of(data)
+    entries, checksums = before.entries + written.tally.entries, before.checksums ^ written.tally.checksums
+    cursor = transaction.cursor(database.state)
+    replace, pop = cursor.replace, cursor.pop
+    for at, record in written.records:
+        old = pop(at) if record is None else replace(at, record)
         if old is not None:
             entries -= 1
             checksums ^= crc_of(old)
-    transaction.put(TALLY + place, sealed(TALLY + place, _TALLY.pack(entries, checksums)), db=database.meta)
+    transaction.put(key, sealed(key, _TALLY.pack(entries, checksums)), db=database.meta)
 
 
 def drop_entries(transaction: lmdb.Transaction[Any], database: Database, store: int) -> None:

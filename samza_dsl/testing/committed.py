@@ -39,4 +39,5 @@ class OutputSink(ListSink):
 
     def rows(self, committed: int) -> Batch:
         """Return so many of the first rows."""
-        return Batch(self.values[:committed], self.keys[:committed], self.timestamps[:committed])
+        columns: Any = self.keys[:committed], self.timestamps[:committed]
+        return Batch(self.values[:committed], *columns)

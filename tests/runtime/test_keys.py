@@ -48,6 +48,28 @@ def exactly(key):
     return type(key), repr(key)
 
 
+@given(st.lists(INTS, max_size=8) | KEYS, SERDES)
+def test_held_keys_are_in_the_order_of_their_bytes(column, serde):
+    keys = KeySerde(serde)
+    try:
+        held = [key for key in keys.hold(column) if key is not None]
+    except Exception:
+        return
+    assert list(map(exactly, keys.in_order(held))) == list(map(exactly, sorted(held, key=keys.encode)))
+
+
+@given(KEYS)
+def test_a_key_alone_is_held_as_in_a_column(column):
+    for key in column:
+        try:
+            expected = KeySerde(Tagged()).hold([key, None])[:1]
+        except Exception as error:
+            with pytest.raises(type(error)):
+                KeySerde(Tagged()).hold_one(key)
+        else:
+            assert exactly(KeySerde(Tagged()).hold_one(key)) == exactly(*expected)
+
+
 @given(st.lists(KEYS, max_size=3), SERDES | st.just(Folded()))
 def test_what_is_held_are_the_bytes_of_the_key(columns, serde):
     keys = KeySerde(serde)
