@@ -96,12 +96,13 @@ class FusedSegment:
             batch.headers = [Whence(plan.entry).headers()] * len(batch)
         carried = {name: column for name in self._carried if (column := getattr(batch, name)) is not None}
         read: dict[str, Any] = {name: getattr(batch, name) or repeat(None) for name in plan.reads}
-        if plan.reading and "keys" in self._carried:
-            carried["keys"] = read["keys"] = []
-            results = self._full(batch.values, **read)
-        else:
-            segment = self._plain if all(map(is_constant, carried.values())) else self._full
-            results = segment(batch.values, **read)
+        if plan.reading:
+            read["keys"] = []
+        makes_keys = plan.reading and "keys" in self._carried
+        segment = self._plain if not makes_keys and all(map(is_constant, carried.values())) else self._full
+        results = segment(batch.values, **read)
+        if makes_keys:
+            carried["keys"] = read["keys"]
         counts.enter(plan, len(batch.values), results[-1])
         found = []
         for exit, (values, rows, *new_keys) in zip(plan.exits, results, strict=False):

@@ -238,22 +238,16 @@ class LogEnvironment:
 
     def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
         """Return the committed value of one entry; raises `Damaged` when it is not what was written."""
-        self._check_open()
-        database = self._database
-        transaction = database.snapshot()
-        try:
+        with self._reading() as transaction:
             number = self._committed_store_id(transaction, app, store)
             if number is None:
                 return None
             place = place_of_key(PLACE.pack(number, task), key)
-            record = transaction.get(place, db=database.state)
-            return None if record is None else entry_of(place, record)[1]
-        except ValueError as error:
-            raise _damaged_entry(app, store, task, key, error) from error
-        except database.errors as error:
-            raise database.failed(error) from error
-        finally:
-            transaction.abort()
+            record = transaction.get(place, db=self._database.state)
+            try:
+                return None if record is None else entry_of(place, record)[1]
+            except ValueError as error:
+                raise _damaged_entry(app, store, task, key, error) from error
 
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None

@@ -42,6 +42,30 @@ _READERS, _READERS_BYTES = "lock.mdb", 1 << 16
 """LMDB's table of readers, and how long it is at least: every process writes into it by memory."""
 
 
+class Reading:
+    """A transaction that only reads, from the beginning of a block to its end."""
+
+    __slots__ = ("_database", "_transaction")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __enter__(self) -> lmdb.Transaction[Any]:
+        database = self._database
+        if database.fault:
+            raise EnvironmentFault(database.fault)
+        try:
+            self._transaction = database.env.begin(buffers=True)
+        except database.errors as error:
+            raise database.failed(error) from error
+        return self._transaction
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._transaction.abort()
+        if isinstance(error, self._database.errors):
+            raise self._database.failed(error) from error
+
+
 class Database:
     """One open LMDB environment with its four tables; `attach` makes it, the last `release` closes it.
 
@@ -87,6 +111,7 @@ class Database:
         import lmdb
 
         self._lmdb = lmdb
+        self.errors = lmdb.Error
         for map_size_bytes in MAP_SIZES_BYTES:
             try:
                 return lmdb.open(
@@ -118,30 +143,9 @@ class Database:
                 raise self.failed(error) from error
             raise Damaged(f"The tables in {self.path} are not what was written: {error}. {RESTORE}") from error
 
-    def snapshot(self) -> lmdb.Transaction[Any]:
-        """Return what is committed now, the like of `reading` for a single look; the caller ends it."""
-        if self.fault:
-            raise EnvironmentFault(self.fault)
-        try:
-            return self.env.begin(buffers=True)
-        except self._lmdb.Error as error:
-            raise self.failed(error) from error
-
-    @property
-    def errors(self) -> type[lmdb.Error]:
-        """What LMDB raises."""
-        return self._lmdb.Error
-
-    @contextmanager
-    def reading(self) -> Iterator[lmdb.Transaction[Any]]:
+    def reading(self) -> Reading:
         """A transaction that sees what is committed now, and hands out memory that is gone when it ends."""
-        if self.fault:
-            raise EnvironmentFault(self.fault)
-        try:
-            with self.env.begin(buffers=True) as transaction:
-                yield transaction
-        except self._lmdb.Error as error:
-            raise self.failed(error) from error
+        return Reading(self)
 
     @contextmanager
     def writing(self) -> Iterator[lmdb.Transaction[Any]]:
