@@ -6,20 +6,28 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 from operators.sites import mistake
 
 
+class Cell(NamedTuple):
+    """The stretch of time around a timestamp, `low` <= t < `high`, in which all lie in the same windows.
+
+    `windows` are their starts and ends, in the order of their ends, of which none comes before `high`.
+    """
+
+    low: int
+    high: int
+    windows: tuple[tuple[int, int], ...]
+
+
 class WindowType(Protocol):
-    """Windows that tile the time line: every timestamp falls in exactly one."""
+    """Windows that are the same for all keys, and cover the time line."""
 
-    def starts(self, timestamps: list[int]) -> list[int]:
-        """Return the start of each timestamp's window."""
-
-    def end(self, start: int) -> int:
-        """Return the end of the window that begins at `start`."""
+    def cell(self, timestamp: int) -> Cell:
+        """Return the windows that a timestamp falls in."""
 
 
 def duration_ms(
@@ -45,19 +53,35 @@ class Tumbling:
     size_ms: int
     offset_ms: int = 0
 
-    def starts(self, timestamps: list[int]) -> list[int]:
-        """Return the start of each timestamp's window."""
-        size, offset = self.size_ms, self.offset_ms
-        if offset:
-            return [at - (at - offset) % size for at in timestamps]
-        return [at - at % size for at in timestamps]
-
-    def end(self, start: int) -> int:
-        """Return the end of the window that begins at `start`."""
-        return start + self.size_ms
+    def cell(self, timestamp: int) -> Cell:
+        """Return the window that a timestamp falls in."""
+        start = timestamp - (timestamp - self.offset_ms) % self.size_ms
+        end = start + self.size_ms
+        return Cell(start, end, ((start, end),))
 
     def __str__(self) -> str:
         return f"tumbling {timedelta(milliseconds=self.size_ms)}"
+
+
+@dataclass(frozen=True)
+class Hopping:
+    """Windows of equal length, one of which begins at every step; they overlap where the step is the smaller."""
+
+    size_ms: int
+    every_ms: int
+    offset_ms: int = 0
+
+    def cell(self, timestamp: int) -> Cell:
+        """Return the windows that a timestamp falls in."""
+        size, every = self.size_ms, self.every_ms
+        last = timestamp - (timestamp - self.offset_ms) % every
+        first = last - (last + size - 1 - timestamp) // every * every
+        windows = tuple((start, start + size) for start in range(first, last + 1, every))
+        return Cell(max(last, first - every + size), min(last + every, first + size), windows)
+
+    def __str__(self) -> str:
+        every = timedelta(milliseconds=self.every_ms)
+        return f"hopping {timedelta(milliseconds=self.size_ms)} every {every}"
 
 
 @dataclass(frozen=True)
@@ -67,17 +91,12 @@ class Daily:
     tz: str
     _bounds: list[int] = field(default_factory=list, repr=False, compare=False)
 
-    def starts(self, timestamps: list[int]) -> list[int]:
-        """Return the midnight, in the zone, that each timestamp follows."""
-        if not timestamps:
-            return []
-        bounds = self._known(min(timestamps), max(timestamps))
-        return [bounds[bisect_right(bounds, at) - 1] for at in timestamps]
-
-    def end(self, start: int) -> int:
-        """Return the next midnight in the zone."""
-        bounds = self._known(start, start)
-        return bounds[bisect_right(bounds, start)]
+    def cell(self, timestamp: int) -> Cell:
+        """Return the day that a timestamp falls in."""
+        bounds = self._known(timestamp, timestamp)
+        after = bisect_right(bounds, timestamp)
+        start, end = bounds[after - 1], bounds[after]
+        return Cell(start, end, ((start, end),))
 
     def _known(self, low: int, high: int) -> list[int]:
         """Return the midnights known so far, which reach from before `low` to after `high`."""
@@ -116,15 +135,45 @@ def tumbling(
 
     Raises ValueError when the length is not positive.
 
-    >>> tumbling(hours=1).starts([3_600_000, 3_600_001, 7_199_999, 7_200_000])
-    [3600000, 3600000, 3600000, 7200000]
+    >>> tumbling(hours=1).cell(7_199_999).windows, tumbling(hours=1).cell(7_200_000).windows
+    (((3600000, 7200000),), ((7200000, 10800000),))
     """
     size = duration_ms(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
     if size <= 0:
         raise mistake(f"tumbling windows of {size} ms are no windows", "tumbling(hours=1)")
-    if type(offset_ms) is not int:
-        raise mistake(f"tumbling(offset_ms={offset_ms!r}) is not a whole number", "offset_ms=1_800_000")
-    return Tumbling(size, offset_ms)
+    return Tumbling(size, _whole("tumbling", "offset_ms", offset_ms))
+
+
+def hopping(
+    *,
+    every_ms: int,
+    days: float = 0,
+    hours: float = 0,
+    minutes: float = 0,
+    seconds: float = 0,
+    milliseconds: float = 0,
+    offset_ms: int = 0,
+) -> Hopping:
+    """Cut event time into windows of one length, of which one begins every so often: each value is in several.
+
+    Raises ValueError when the length is not positive, or a step is longer and so leaves values in no window.
+
+    >>> hopping(minutes=10, every_ms=duration_ms(minutes=5)).cell(3_600_000).windows
+    ((3300000, 3900000), (3600000, 4200000))
+    """
+    size = duration_ms(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+    if size <= 0:
+        raise mistake(f"hopping windows of {size} ms are no windows", "hopping(minutes=30, every_ms=300_000)")
+    if not 0 < _whole("hopping", "every_ms", every_ms) <= size:
+        wrong = f"hopping windows of {size} ms every {every_ms} ms leave values in no window"
+        raise mistake(wrong, f"every_ms={size} or less, and at least 1")
+    return Hopping(size, every_ms, _whole("hopping", "offset_ms", offset_ms))
+
+
+def _whole(said: str, name: str, number: int) -> int:
+    if type(number) is not int:
+        raise mistake(f"{said}({name}={number!r}) is not a whole number", f"{name}=1_800_000")
+    return number
 
 
 def daily(tz: str = "UTC") -> Daily:
@@ -132,9 +181,8 @@ def daily(tz: str = "UTC") -> Daily:
 
     Raises ValueError when the zone is not known.
 
-    >>> windows = daily(tz="America/New_York")
-    >>> start = windows.starts([1_362_898_800_000])[0]  # 2013-03-10, when clocks went forward
-    >>> (windows.end(start) - start) / 3_600_000
+    >>> day = daily(tz="America/New_York").cell(1_362_898_800_000)  # 2013-03-10, when clocks went forward
+    >>> (day.high - day.low) / 3_600_000
     23.0
     """
     try:

@@ -15,7 +15,8 @@ from operators.partition_by import ByFunction, murmur2
 from operators.process import ProcessOperator
 from operators.scan import ScanOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
-from operators.window import Groups, WindowOperator
+from operators.window import WindowOperator
+from operators.window_groups import Groups
 from runtime.keys import KeySerde
 from runtime.outputs import Destination, Outputs
 from runtime.serdes import Natural, Tagged, encode_all, remembering
@@ -280,7 +281,7 @@ class TaskExit:
 def operator_of(spec: Any, functions: dict[str, Any], store: Any, keys: KeySerde, most_held: int) -> Operator:
     """Build the state machine of a stateful spec."""
     if spec.kind == "window":
-        return WindowOperator(spec, store, keys, functions["aggregation"], most_held)
+        return WindowOperator(spec, store, keys, Tagged(), functions["aggregation"], most_held)
     if spec.kind == "scan":
         return ScanOperator(spec, functions, store, keys, Tagged(), most_held)
     return ProcessOperator(spec, functions, store, keys, most_held)

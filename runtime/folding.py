@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from operators.base import LATEST_MS, Batch, Spec
 from operators.io import Input
-from operators.window import Groups, Window
+from operators.window import Window
+from operators.window_groups import Groups
 from planner.fuse import compile_source
 from planner.plan import SegmentPlan
 from runtime.keys import KeySerde
@@ -40,7 +41,8 @@ class FoldingSegment:
         if kind is None:
             return None
         groups = {
-            id: Groups(spec.windows, spec.aggregation.add_number is not None) for id, spec in self._windows.items()
+            id: Groups(spec.windows, spec.allowed_lateness_ms, spec.aggregation.add_number is not None)
+            for id, spec in self._windows.items()
         }
         places = [one.place for one in groups.values()]
         try:
@@ -48,7 +50,7 @@ class FoldingSegment:
             if highest > LATEST_MS:
                 return None
             for each in groups.values():
-                for group in each.by_start.values():
+                for group in each.by_slots.values():
                     keys.hold([*group])
             late_rows = [_late_rows(rows, keys, batch) for rows in lates]
         except Exception:  # the ordinary way tells what it is, and of which row

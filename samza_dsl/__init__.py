@@ -27,7 +27,7 @@ from operators.policies import dead_letter, fail, retry, skip
 from operators.process import ProcessContext
 from operators.task import Envelope, TaskContext, every
 from operators.window import Pane
-from operators.window_types import daily, duration_ms, tumbling
+from operators.window_types import daily, duration_ms, hopping, tumbling
 from planner.errors import PlanError
 from planner.plan import Options, Plan
 from runtime.errors import SamzaError
@@ -68,6 +68,7 @@ __all__ = [
     "fail",
     "fold",
     "hash_",
+    "hopping",
     "list_streams",
     "maximum",
     "mean",

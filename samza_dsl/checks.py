@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from operators.aggregations import Aggregation
 from operators.base import Serde, Site
 from operators.policies import DeadLetter, Fail, Retry, Skip
 from planner.errors import refuse
@@ -216,3 +217,16 @@ def _has_own_call(kind: type) -> bool:
 def _lambda(said: str, arguments: int) -> str:
     names = {0: "", 1: " value", 2: " value, other"}.get(arguments, " a, b, c")
     return said.replace("...", f"lambda{names}: ...")
+
+
+def check_window(site: Site, windows: Any, aggregation: Any, allowed_lateness_ms: Any, panes: Any, late: Any) -> None:
+    """Refuse what makes no windows of a stream."""
+    if isinstance(windows, type) or not hasattr(windows, "cell"):
+        raise refuse(site, f"window(...) got {windows!r}, which is not a kind of window", "tumbling(hours=1)")
+    check_type(site, "window(...)", aggregation, Aggregation, "count(), mean(...), fold(...) or another")
+    check_whole(site, "allowed_lateness_ms", allowed_lateness_ms, least=0)
+    if panes not in ("accumulating", "discarding"):
+        raise refuse(site, f"panes={panes!r} is not what panes can be", 'panes="accumulating" or "discarding"')
+    if late is not None:
+        check_type(site, "window(late=...)", late, DeadLetter, 'late=dead_letter("late-flights")')
+        check_letter(site, late)

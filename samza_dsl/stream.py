@@ -17,18 +17,18 @@ from operators.scan import Scan
 from operators.sites import here, takes
 from operators.stateless import Branch, BranchArm, Filter, FlatMap, Map, Merge
 from operators.table_join import TableJoin
-from operators.window import Pane, Window
+from operators.window import Pane, Panes, Window
 from operators.window_types import WindowType
 from planner.errors import refuse
 from runtime.serdes import NoKey
 from samza_dsl.checks import (
     check_function,
-    check_letter,
     check_name,
     check_policy,
     check_store,
     check_type,
     check_whole,
+    check_window,
     is_coroutine_function,
     serde_said,
 )
@@ -301,6 +301,8 @@ class MessageStream(Generic[K, V]):
         windows: WindowType,
         aggregation: Aggregation[V, R],
         *,
+        allowed_lateness_ms: int = 0,
+        panes: Panes = "accumulating",
         late: DeadLetter | None = None,
         store: Kept = "lmdb",
         on_error: Policy = fail,
@@ -308,8 +310,10 @@ class MessageStream(Generic[K, V]):
     ) -> MessageStream[K, Pane[K, R]]:
         """Aggregate per key and event-time window; a pane goes on when the watermark passes the window's end.
 
-        A value whose window had already passed for its own source partition is late: it is counted, and sent to
-        `late` if that is `dead_letter("name")`. Raises PlanError when the messages have no key.
+        A value is late when the end of its window had passed for its own source partition, whatever others have read.
+        For `allowed_lateness_ms` after the end late values make further panes, of all that the window has by then
+        ("accumulating") or of just these ("discarding"). Later ones are counted, and sent to `late` if that is
+        `dead_letter("name")`. Raises PlanError when the messages have no key.
 
         >>> from samza_dsl import count, tumbling
         >>> app, numbers = example(key=lambda n: str(n))
@@ -317,22 +321,18 @@ class MessageStream(Generic[K, V]):
         [('0', 1), ('1', 1), ('2', 1), ('3', 1)]
         """
         site = here()
-        if isinstance(windows, type) or not hasattr(windows, "starts"):
-            raise refuse(site, f"window(...) got {windows!r}, which is not a kind of window", "tumbling(hours=1)")
-        check_type(site, "window(...)", aggregation, Aggregation, "count(), mean(...), fold(...) or another")
-        if late is not None:
-            check_type(site, "window(late=...)", late, DeadLetter, 'late=dead_letter("late-flights")')
-            check_letter(site, late)
+        check_window(site, windows, aggregation, allowed_lateness_ms, panes, late)
+        how = {"allowed_lateness_ms": allowed_lateness_ms, "panes": panes, "late": late}
         kept = check_store(site, store)
-        return self._then(
-            Window, site, on_error, op_id, windows=windows, aggregation=aggregation, late=late, store=kept
-        )
+        return self._then(Window, site, on_error, op_id, windows=windows, aggregation=aggregation, store=kept, **how)
 
     def window_all(
         self,
         windows: WindowType,
         aggregation: Aggregation[V, R],
         *,
+        allowed_lateness_ms: int = 0,
+        panes: Panes = "accumulating",
         late: DeadLetter | None = None,
         store: Kept = "lmdb",
         on_error: Policy = fail,
@@ -347,7 +347,8 @@ class MessageStream(Generic[K, V]):
         """
         same = cast("Callable[[V], None]", lambda value: b"")
         gathered = self.partition_by(same, partitions=1, key_type=NoKey(), op_id=op_id and f"{op_id}-gathered")
-        return gathered.window(windows, aggregation, late=late, store=store, on_error=on_error, op_id=op_id)
+        how: Any = {"allowed_lateness_ms": allowed_lateness_ms, "panes": panes, "late": late, "store": store}
+        return gathered.window(windows, aggregation, on_error=on_error, op_id=op_id, **how)
 
     @overload
     def join(

@@ -58,7 +58,7 @@ class Holdings:
             raise self._has_no(operator, "windows", (Window,))
         panes: list[Pane[Any, Any]] = []
         for store in self._copies(operator):
-            fired = WindowOperator(spec, store, KeySerde(self._key_of(operator))).on_watermark(MAX_TIMESTAMP)
+            fired = WindowOperator(spec, store, KeySerde(self._key_of(operator)), Tagged()).on_watermark(MAX_TIMESTAMP)
             panes += fired.values if fired is not None else []
         return sorted(panes, key=lambda pane: (pane.end, pane.start))
 

@@ -1,140 +1,241 @@
-"""A window operator against the definition: what is not late is in the pane of its key and window, once."""
+"""A window operator against the definition: each value is in the panes that its time and its stamp say."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from typing import NamedTuple
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.aggregations import collect, count
+from operators.aggregations import aggregate, collect, count, fold, maximum, mean
 from operators.base import MAX_TIMESTAMP, Batch
-from operators.window import Window, WindowOperator
-from operators.window_types import daily, tumbling
+from operators.window import Pane, Window, WindowOperator
+from operators.window_groups import Groups
+from operators.window_types import daily, hopping, tumbling
 from runtime.control import SourceWatermark
 from runtime.keys import KeySerde
-from runtime.serdes import String
+from runtime.serdes import String, Tagged
 from runtime.stores.memory import MemoryStore
+from tests.scale import scale
 
-SIZE_MS = 10
 DISORDER_MS = 7
-RECORDS = st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(-30, 90)), max_size=60)
+RECORDS = st.lists(
+    st.tuples(st.sampled_from([0, 1]), st.sampled_from(["a", "b", "c"]), st.integers(-30, 90)), max_size=60
+)
 CUTS = st.lists(st.sampled_from(["batch", "fire", "fire one", "fire two", "write back", "restart"]), max_size=60)
+SHAPES = st.sampled_from([(10, 10), (12, 4), (12, 5), (10, 7), (9, 1)])
+LATENESS = st.sampled_from([0, 0, 1, 5, 40])
+PANES = st.sampled_from(["accumulating", "discarding"])
 
 
-def operator(store, aggregation):
-    spec = Window(windows=tumbling(milliseconds=SIZE_MS), aggregation=aggregation)
-    return WindowOperator(spec, store, KeySerde(String()))
+class Case(NamedTuple):
+    """A window, and what comes to it."""
+
+    records: list[tuple[int, str, int]]
+    cuts: list[str]
+    size: int = 10
+    every: int = 10
+    lateness: int = 0
+    panes: str = "accumulating"
+
+    def operator(self, store, aggregation):
+        size, every = self.size, self.every
+        windows = tumbling(milliseconds=size) if size == every else hopping(milliseconds=size, every_ms=every)
+        spec = Window(windows=windows, aggregation=aggregation, allowed_lateness_ms=self.lateness, panes=self.panes)
+        return WindowOperator(spec, store, KeySerde(String()), Tagged())
 
 
-def drive(records, cuts, aggregation):
-    """Feed records in batches that end where `cuts` say; return the panes, and how many records were late."""
-    store, source = MemoryStore(), SourceWatermark(DISORDER_MS)
-    windows, panes, late, held = operator(store, aggregation), [], 0, []
+CASES = st.builds(
+    lambda records, cuts, shape, *how: Case(records, cuts, *shape, *how), RECORDS, CUTS, SHAPES, LATENESS, PANES
+)
 
-    def feed():
-        nonlocal late
-        if held:
-            keys, timestamps = [key for key, _ in held], [at for _, at in held]
+
+class Driven:
+    """An operator that is fed from two sources in batches that end where the cuts say."""
+
+    def __init__(self, case, aggregation):
+        self.case, self.aggregation, self.store = case, aggregation, MemoryStore()
+        self.sources = [SourceWatermark(DISORDER_MS), SourceWatermark(DISORDER_MS)]
+        self.windows = case.operator(self.store, aggregation)
+        self.panes, self.late, self.held, self.reached = [], 0, [], -(2**62)
+
+    def run(self):
+        for row, (source, key, at) in enumerate(self.case.records):
+            if self.held and self.held[0][0] != source:
+                self.feed()
+            self.held.append((source, key, at))
+            self.cut(self.case.cuts[row] if row < len(self.case.cuts) else "")
+        self.feed()
+        self.fire(MAX_TIMESTAMP)
+        assert self.windows.next_due() > MAX_TIMESTAMP and list(self.store.range()) == []
+        return self
+
+    def cut(self, how):
+        if how:
+            self.feed()
+        if how.startswith("fire"):
+            most = {"fire": None, "fire one": 1, "fire two": 2}[how]
+            self.fire(min(source.value for source in self.sources), most)
+        if how in ("write back", "restart"):
+            self.windows.write_back()
+        if how == "restart":
+            self.windows = self.case.operator(self.store, self.aggregation)
+
+    def feed(self):
+        if self.held:
+            source = self.sources[self.held[0][0]]
+            keys, timestamps = [key for _, key, _ in self.held], [at for *_, at in self.held]
             *stamps, source.value = source.stamp(timestamps)
-            windows.process(Batch(list(timestamps), keys, timestamps, stamps))
-            late += len(windows.late) if windows.late else 0
-            held.clear()
+            self.windows.process(Batch(list(timestamps), keys, timestamps, stamps))
+            self.late += len(self.windows.late) if self.windows.late else 0
+            self.held.clear()
 
-    for row, record in enumerate(records):
-        held.append(record)
-        match cuts[row] if row < len(cuts) else "":
-            case "batch":
-                feed()
-            case "fire":
-                feed()
-                panes += fired(windows, source.value)
-            case "fire one":
-                feed()
-                panes += fired(windows, source.value, most=1)
-            case "fire two":
-                feed()
-                panes += fired(windows, source.value, most=2)
-            case "write back":
-                feed()
-                windows.write_back()
-            case "restart":
-                feed()
-                windows.write_back()
-                windows = operator(store, aggregation)
-    feed()
-    panes += fired(windows, MAX_TIMESTAMP)
-    assert windows.next_due() > MAX_TIMESTAMP and list(store.range()) == []
-    return panes, late
+    def fire(self, watermark, most=None):
+        while self.windows.next_due() <= watermark:
+            panes = self.windows.on_watermark(watermark, most)
+            if panes is not None:
+                assert most is None or len(panes) <= most
+                assert panes.timestamps == [pane.end - 1 for pane in panes.values]
+                assert panes.keys == [pane.key for pane in panes.values]
+                assert panes.stamps == sorted(panes.stamps) and panes.stamps[-1] < watermark
+                assert panes.stamps[0] >= self.reached, "nothing is emitted below what was forwarded"
+                for pane, stamp in zip(panes.values, panes.stamps, strict=True):
+                    assert stamp >= pane.end if pane.timing == "late" else stamp == pane.end - 1
+                self.panes += panes.values
+            if most is not None:
+                return
+        self.reached = min(watermark, self.windows.next_due() - 1)
 
 
-def fired(windows, watermark, most=None):
-    panes = windows.on_watermark(watermark, most)
-    if panes is None:
-        return []
-    assert most is None or len(panes) <= most
-    assert panes.timestamps == panes.stamps == [pane.end - 1 for pane in panes.values]
-    assert panes.keys == [pane.key for pane in panes.values]
-    assert all(pane.end <= watermark for pane in panes.values)
-    return panes.values
+def expected(case):
+    """Decide record by record and window by window; return the panes, and how many were late for all."""
+    on_time, late, dropped = defaultdict(list), defaultdict(lambda: defaultdict(list)), 0
+    watermarks = [-(2**62)] * 2
+    for source, key, at in case.records:
+        stamp = watermarks[source]
+        watermarks[source] = max(stamp, at - DISORDER_MS)
+        taken = 0
+        for start in range(-200, 200):
+            if start % case.every or not start <= at < start + case.size:
+                continue
+            end = start + case.size
+            if stamp < end:
+                on_time[key, start].append(at)
+            elif stamp < end + case.lateness:
+                late[key, start][stamp].append(at)
+            taken += stamp < end + case.lateness
+        dropped += not taken
+    panes = []
+    for key, start in {**on_time, **late}:
+        end, so_far = start + case.size, []
+        groups = [("on_time", on_time[key, start])] if (key, start) in on_time else []
+        groups += [("late", late[key, start][stamp]) for stamp in sorted(late[key, start])]
+        for index, (timing, values) in enumerate(groups):
+            so_far = [*so_far, *values] if case.panes == "accumulating" else values
+            panes.append(Pane(key, start, end, sorted(so_far), index, timing))
+    return panes, dropped
 
 
-def expected(records):
-    """Decide record by record, as the definition has it."""
-    windows, watermark, late = defaultdict(list), -(2**62), 0
-    for key, at in records:
-        start = at - at % SIZE_MS
-        if start + SIZE_MS <= watermark:
-            late += 1
-        else:
-            windows[start, key].append(at)
-        watermark = max(watermark, at - DISORDER_MS)
-    return dict(windows), late
+def comparable(panes):
+    """Two sources are read in any order."""
+    return Counter(
+        (pane.key, pane.start, pane.end, tuple(sorted(pane.value)), pane.index, pane.timing) for pane in panes
+    )
 
 
-@given(RECORDS, CUTS)
-def test_panes_hold_what_is_not_late_however_it_was_batched_fired_and_restarted(records, cuts):
-    panes, late = drive(records, cuts, collect())
-    windows, late_expected = expected(records)
-    assert {(pane.start, pane.key): pane.value for pane in panes} == windows
-    assert len(panes) == len(windows) and late == late_expected
+@settings(max_examples=scale(200, 1_000, 20_000))
+@given(CASES)
+def test_panes_hold_what_they_should_however_it_was_batched_fired_and_restarted(case):
+    driven = Driven(case, collect()).run()
+    panes, late = expected(case)
+    assert comparable(driven.panes) == comparable(panes)
+    assert driven.late == late
 
 
-@given(RECORDS, CUTS)
-def test_a_count_needs_no_values(records, cuts):
-    panes, _ = drive(records, cuts, count())
-    assert {(pane.start, pane.key): pane.value for pane in panes} == {
-        place: len(values) for place, values in expected(records)[0].items()
+@settings(max_examples=scale(100, 500, 10_000))
+@given(CASES)
+def test_every_aggregation_sees_the_same_values(case):
+    longest = fold(list, lambda kept, value: [*kept, value], finish=len)
+    several = aggregate(dict, number=count(), most=maximum(lambda at: at), mean=mean(lambda at: at), folded=longest)
+    found = {(p.key, p.start, p.index): p.value for p in Driven(case, several).run().panes}
+    assert found == {
+        (p.key, p.start, p.index): {
+            "number": len(p.value),
+            "most": max(p.value),
+            "mean": sum(p.value) / len(p.value),
+            "folded": len(p.value),
+        }
+        for p in expected(case)[0]
     }
 
 
-@given(RECORDS, CUTS)
-def test_the_panes_of_a_key_come_in_the_order_of_their_windows(records, cuts):
-    panes, _ = drive(records, cuts, count())
+@given(CASES)
+def test_a_count_needs_no_values(case):
+    found = {(pane.key, pane.start, pane.index): pane.value for pane in Driven(case, count()).run().panes}
+    assert found == {(pane.key, pane.start, pane.index): len(pane.value) for pane in expected(case)[0]}
+
+
+@given(CASES)
+def test_the_panes_of_a_key_come_by_window_and_index(case):
+    driven = Driven(case, count()).run()
     for key in "abc":
-        ends = [pane.end for pane in panes if pane.key == key]
-        assert ends == sorted(set(ends))
+        panes = [pane for pane in driven.panes if pane.key == key]
+        on_time = [pane.end for pane in panes if pane.timing == "on_time"]
+        assert on_time == sorted(set(on_time))
+        by_window = defaultdict(list)
+        for pane in panes:
+            by_window[pane.start].append(pane.index)
+        assert all(indexes == [*range(len(indexes))] for indexes in by_window.values())
 
 
+def test_what_a_pane_holds_is_its_own():
+    changed = fold(list, lambda kept, value: kept.append(value) or kept)
+    case = Case(
+        [(0, "a", 1), (1, "a", 1), (0, "a", 50), (0, "a", 2), (1, "a", 60)], ["", "", "", "", "fire"], lateness=90
+    )
+    driven = Driven(case, changed)
+    for row, (source, key, at) in enumerate(case.records):
+        driven.held.append((source, key, at))
+        driven.feed()
+        if row == 1:
+            driven.windows.write_back()
+    driven.fire(MAX_TIMESTAMP)
+    assert [pane.value for pane in driven.panes if pane.start == 0] == [[1, 1], [1, 1, 2]]
+
+
+@pytest.mark.parametrize("aggregation", [count(), collect()])
 @given(RECORDS, RECORDS)
-def test_what_is_forgotten_was_never_there(kept, forgotten):
+def test_what_is_forgotten_was_never_there(aggregation, kept, forgotten):
     store = MemoryStore()
-    windows = operator(store, count())
+    windows = Case([], [], lateness=20).operator(store, aggregation)
     for records in (kept, forgotten):
         if records:
-            timestamps = [at for _, at in records]
-            windows.process(Batch(timestamps, [key for key, _ in records], timestamps, [-(2**62)] * len(records)))
+            timestamps = [at for *_, at in records]
+            low = [-(2**62)] * len(records)
+            windows.process(Batch(timestamps, [key for _, key, _ in records], timestamps, low))
         if records is kept:
             windows.write_back()
     windows.forget()
-    panes = fired(windows, MAX_TIMESTAMP)
-    assert sum(pane.value for pane in panes) == (len(kept) + len(forgotten) if kept is forgotten else len(kept))
+    panes = windows.on_watermark(MAX_TIMESTAMP)
+    values = [pane.value for pane in panes.values] if panes else []
+    number = sum(value if type(value) is int else len(value) for value in values)
+    assert number == (len(kept) + len(forgotten) if kept is forgotten else len(kept))
 
 
 @given(st.lists(st.integers(0, 2_000_000_000_000), min_size=1, max_size=20))
 def test_many_windows_in_one_batch_are_told_apart(timestamps):
     spec = Window(windows=daily("America/New_York"), aggregation=collect())
-    windows = WindowOperator(spec, MemoryStore(), KeySerde(String()))
+    windows = WindowOperator(spec, MemoryStore(), KeySerde(String()), Tagged())
     low = [-(2**62)] * len(timestamps)
     windows.process(Batch(list(timestamps), ["k"] * len(timestamps), timestamps, low))
-    panes = fired(windows, MAX_TIMESTAMP)
+    panes = windows.on_watermark(MAX_TIMESTAMP).values
     assert sorted(at for pane in panes for at in pane.value) == sorted(timestamps)
     assert all(pane.start <= at < pane.end for pane in panes for at in pane.value)
+
+
+def test_edges():
+    groups = Groups(tumbling(milliseconds=10), lateness_ms=5)
+    late = [stamp for stamp in range(30) if groups.place(3, stamp)[2] is None]
+    assert late[0] == 15, "exactly at the allowed lateness is too late"
+    found = [(slot.due, slot.is_late) for (slot,) in groups.by_slots]
+    assert found == [(10, False), *((due, True) for due in range(11, 16))], "in time until the watermark is at the end"

@@ -1,4 +1,4 @@
-"""Windows tile the time line; days are those of the calendar, daylight saving included."""
+"""Windows cover the time line; days are those of the calendar, daylight saving included."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.window_types import Daily, Tumbling, daily, duration_ms, tumbling
+from operators.window_types import Daily, Hopping, Tumbling, daily, duration_ms, hopping, tumbling
 
 HOUR_MS = 3_600_000
 ZONES = ["UTC", "America/New_York", "Europe/Berlin", "America/Sao_Paulo", "America/Havana", "Australia/Lord_Howe"]
@@ -21,27 +21,45 @@ windows = st.one_of(
 )
 
 
-@given(windows, st.lists(this_century, max_size=20))
-def test_every_moment_is_in_exactly_one_window(windows, moments):
-    starts = windows.starts(moments)
-    for at, start in zip(moments, starts, strict=True):
-        end = windows.end(start)
-        assert start <= at < end
-        assert windows.starts([start, end - 1, end]) == [start, start, end]
+@given(windows, this_century)
+def test_every_moment_is_in_exactly_one_window_of_those_that_tile(windows, at):
+    low, high, found = windows.cell(at)
+    assert found == ((low, high),)
+    assert low <= at < high
+    assert windows.cell(low) == windows.cell(high - 1) == windows.cell(at)
+    assert windows.cell(high).low == high and windows.cell(low - 1).high == low
 
 
-@given(windows, st.lists(this_century, max_size=20), st.lists(this_century, max_size=5))
-def test_a_window_does_not_depend_on_what_was_asked_before(windows, moments, before):
+@given(windows, this_century, st.lists(this_century, max_size=5))
+def test_a_window_does_not_depend_on_what_was_asked_before(windows, at, before):
     fresh = Daily(windows.tz) if isinstance(windows, Daily) else windows
-    windows.starts(before)
-    assert windows.starts(moments) == [fresh.starts([at])[0] for at in moments]
+    for other in before:
+        windows.cell(other)
+    assert windows.cell(at) == fresh.cell(at)
 
 
 @given(st.integers(1, 10**9), st.integers(-(10**6), 10**6), moments)
 def test_tumbling_windows_are_aligned_to_the_epoch_and_the_offset(size, offset, at):
-    windows = Tumbling(size, offset)
-    (start,) = windows.starts([at])
-    assert (start - offset) % size == 0 and windows.end(start) - start == size
+    start, end, _ = Tumbling(size, offset).cell(at)
+    assert (start - offset) % size == 0 and end - start == size
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(-100, 100), st.integers(-200, 200))
+def test_hopping_windows_are_all_that_hold_a_moment(size, every, offset, at):
+    windows = Hopping(max(size, every), min(size, every), offset)
+    found = windows.cell(at)
+    starts = range(offset - 1_000 * windows.every_ms, offset + 1_000 * windows.every_ms, windows.every_ms)
+    assert found.windows == tuple((s, s + windows.size_ms) for s in starts if s <= at < s + windows.size_ms)
+    assert found.low <= at < found.high <= found.windows[0][1]
+    for other in range(found.low, found.high):
+        assert windows.cell(other) == found
+    assert windows.cell(found.low - 1).windows != found.windows != windows.cell(found.high).windows
+
+
+@pytest.mark.parametrize("every_ms", [0, -1, 60_001, 1.5, True])
+def test_hopping_windows_between_which_values_fall_are_refused(every_ms):
+    with pytest.raises(Exception, match=r"in no window|whole number"):
+        hopping(minutes=1, every_ms=every_ms)
 
 
 def date_of(at, zone):
@@ -51,8 +69,7 @@ def date_of(at, zone):
 @given(st.sampled_from(ZONES), this_century, st.integers(0, 30 * HOUR_MS))
 def test_a_day_holds_the_moments_of_one_date(zone, at, later):
     windows = daily(zone)
-    (start,) = windows.starts([at])
-    end = windows.end(start)
+    start, end, _ = windows.cell(at)
     date = date_of(at, zone)
     assert date_of(start, zone) == date == date_of(end - 1, zone)
     assert date_of(start - 1, zone) < date < date_of(end, zone)
@@ -73,7 +90,7 @@ def test_a_year_has_its_short_and_long_days(zone, year, lengths):
     first, last = (datetime(y, 1, 1, tzinfo=ZoneInfo(zone)).timestamp() * 1_000 for y in (year, year + 1))
     starts = [int(first)]
     while starts[-1] < last:
-        starts.append(daily(zone).end(starts[-1]))
+        starts.append(daily(zone).cell(starts[-1]).high)
     hours = [(end - start) / HOUR_MS for start, end in pairwise(starts)]
     assert {length: hours.count(length) for length in set(hours)} == lengths
 
@@ -98,4 +115,4 @@ def test_a_zone_that_is_not_known_is_refused(zone):
 
 def test_days_before_the_epoch():
     at = int(datetime(1965, 6, 1, 3, tzinfo=UTC).timestamp()) * 1_000 - 1
-    assert daily().starts([at]) == [int(datetime(1965, 6, 1, tzinfo=UTC).timestamp()) * 1_000]
+    assert daily().cell(at).low == int(datetime(1965, 6, 1, tzinfo=UTC).timestamp()) * 1_000

@@ -1,0 +1,68 @@
+"""The values of a batch, by the windows that they belong to, and by key."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from operators.window_types import WindowType
+
+
+class Slot(NamedTuple):
+    """What goes into one firing of one window: at its end its values in time, later those that are late alike."""
+
+    due: int
+    start: int
+    end: int
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the window has fired before."""
+        return self.due > self.end
+
+
+RECENT = 4
+"""Stretches of time between which values go to and fro, being out of order."""
+LATE = (0, 0, None)
+"""Where a value belongs that is too late: to no window, and so are none of those that come next."""
+
+
+class Groups:
+    """What a batch brings to windows, by their slots and by key: the values, or only how many they are.
+
+    A value is late at a window whose end its stamp, the watermark of its own source, has reached. It still counts
+    there, in a firing of its own, while the stamp is less than `lateness_ms` beyond.
+    """
+
+    def __init__(self, windows: WindowType, lateness_ms: int = 0, numbers: bool = False) -> None:
+        self.numbers = numbers
+        self.by_slots: dict[tuple[Slot, ...], dict[Any, Any]] = {}
+        self._windows = windows
+        self._lateness_ms = lateness_ms
+        self._met: deque[tuple[int, int, dict[Any, Any]]] = deque(maxlen=RECENT)
+
+    def place(self, timestamp: int, stamp: int) -> tuple[int, int, Any]:
+        """Return the group of a value, and from when to when others belong there while their stamps are before that."""
+        for met in self._met:
+            if met[0] <= timestamp < met[1] > stamp:
+                return met
+        low, high, windows = self._windows.cell(timestamp)
+        slots = tuple(
+            Slot(max(end, stamp + 1), start, end) for start, end in windows if stamp < end + self._lateness_ms
+        )
+        if not slots:
+            return LATE
+        group = self.by_slots.get(slots)
+        if group is None:
+            group = self.by_slots[slots] = defaultdict(int if self.numbers else list)
+        if stamp >= high:
+            return 0, 0, group
+        met = (low, high, group)
+        self._met.append(met)
+        return met
+
+    def __len__(self) -> int:
+        """How many values there are."""
+        size: Callable[[Any], int] = sum if self.numbers else lambda groups: sum(map(len, groups))
+        return sum(size(group.values()) for group in self.by_slots.values())
