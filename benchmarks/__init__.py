@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.async_calls import AsyncCalls, CallsByKey, TimedCalls
 from benchmarks.embedded_log import EmbeddedLog
+from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
 from benchmarks.keyed_count import KeyedCount
 from benchmarks.read_write import ReadWrite4, ReadWrite5, ReadWrite6
 from benchmarks.running_count import DurableCount, RunningCount
@@ -27,6 +28,9 @@ KINDS: tuple[type[Workload], ...] = (
     ReadWrite4,
     ReadWrite5,
     ReadWrite6,
+    HoppingCount,
+    SessionCount,
+    TopTen,
 )
 
 WORKLOADS: dict[str, type[Workload]] = {kind.description.name: kind for kind in KINDS}

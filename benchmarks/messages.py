@@ -39,6 +39,14 @@ def timed_messages(count: int) -> list[Message]:
     ]
 
 
+def visits(count: int) -> list[Message]:
+    """Make messages like these of fifty users at a time, who are active for five seconds each."""
+    return [
+        {"id": number * 7_919 % 50 + number // 5_000 * 50, "at": number - number * 7_919 % DISORDER_MS}
+        for number in range(count)
+    ]
+
+
 def padded_messages(count: int, most: int, padding: int) -> list[Padded]:
     """Make messages with random ids from 1 to `most`."""
     draw = Random(42)
@@ -78,6 +86,10 @@ def key_of(message: Message) -> int:
 
 def time_of(message: Message) -> int:
     return message["at"]
+
+
+def weight_of(message: Message) -> int:
+    return message["id"] * 7_919 % 1_000_003
 
 
 def spread_key_of(message: Message) -> int:

@@ -28,7 +28,7 @@ from operators.base import (
 from operators.keyed_state import UNCHANGEABLE
 from operators.policies import DeadLetter
 from operators.window_groups import Groups, Slot
-from operators.window_types import WindowType
+from operators.window_types import Sessions, WindowType
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -66,7 +66,7 @@ class Pane(msgspec.Struct, Generic[K, R], frozen=True, omit_defaults=True, repr_
 class Window(Spec):
     """Aggregate per key and window; too late values are counted, and sent to `late` if it is a dead letter stream."""
 
-    windows: WindowType
+    windows: WindowType | Sessions
     aggregation: Aggregation[Any, Any]
     allowed_lateness_ms: int = 0
     panes: Panes = "accumulating"
@@ -85,8 +85,10 @@ class Window(Spec):
         return self.aggregation.order_sensitive
 
     @property
-    def fold(self) -> str:  # type: ignore[override]
+    def fold(self) -> str | None:  # type: ignore[override]
         """Count, where the aggregation only asks for the number of values; else keep them."""
+        if isinstance(self.windows, Sessions):
+            return None
         return "{group}[{key}] += 1" if self.aggregation.add_number else "{group}[{key}].append({value})"
 
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -123,6 +125,7 @@ class WindowOperator:
         aggregation: Aggregation[Any, Any] | None = None,
         most_held: int = MOST_HELD,
     ) -> None:
+        assert not isinstance(spec.windows, Sessions)
         self.windows = spec.windows
         self.aggregation = aggregation or spec.aggregation
         self.store = store

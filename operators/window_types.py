@@ -85,6 +85,16 @@ class Hopping:
 
 
 @dataclass(frozen=True)
+class Sessions:
+    """Windows that each key has of its own: they go on until nothing has come for `gap_ms`."""
+
+    gap_ms: int
+
+    def __str__(self) -> str:
+        return f"sessions with gaps of {timedelta(milliseconds=self.gap_ms)}"
+
+
+@dataclass(frozen=True)
 class Daily:
     """Calendar days of a time zone: 23, 24 or 25 hours long there."""
 
@@ -168,6 +178,22 @@ def hopping(
         wrong = f"hopping windows of {size} ms every {every_ms} ms leave values in no window"
         raise mistake(wrong, f"every_ms={size} or less, and at least 1")
     return Hopping(size, every_ms, _whole("hopping", "offset_ms", offset_ms))
+
+
+def session(
+    *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, milliseconds: float = 0
+) -> Sessions:
+    """Put values of a key together that are less than this length apart, however many.
+
+    Raises ValueError when the length is not positive.
+
+    >>> session(minutes=30).gap_ms
+    1800000
+    """
+    gap = duration_ms(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+    if gap <= 0:
+        raise mistake(f"sessions with gaps of {gap} ms are no windows", "session(minutes=30)")
+    return Sessions(gap)
 
 
 def _whole(said: str, name: str, number: int) -> int:

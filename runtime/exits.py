@@ -14,9 +14,11 @@ from operators.io import Output
 from operators.partition_by import ByFunction, murmur2
 from operators.process import ProcessOperator
 from operators.scan import ScanOperator
+from operators.session import SessionOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.window import WindowOperator
 from operators.window_groups import Groups
+from operators.window_types import Sessions
 from runtime.keys import KeySerde
 from runtime.outputs import Destination, Outputs
 from runtime.serdes import Natural, Tagged, encode_all, remembering
@@ -150,7 +152,7 @@ class StatefulExit:
         if batch.timestamps is not None and batch.stamps is None:
             batch.stamps = list(batch.timestamps)
         emitted = self._operator.process(batch)
-        if isinstance(self._operator, WindowOperator) and self._operator.late is not None:
+        if isinstance(self._operator, WindowOperator | SessionOperator) and self._operator.late is not None:
             self._on_late(self._operator.late)
         return emitted
 
@@ -280,6 +282,8 @@ class TaskExit:
 
 def operator_of(spec: Any, functions: dict[str, Any], store: Any, keys: KeySerde, most_held: int) -> Operator:
     """Build the state machine of a stateful spec."""
+    if spec.kind == "window" and isinstance(spec.windows, Sessions):
+        return SessionOperator(spec, store, keys, functions["aggregation"], most_held)
     if spec.kind == "window":
         return WindowOperator(spec, store, keys, Tagged(), functions["aggregation"], most_held)
     if spec.kind == "scan":

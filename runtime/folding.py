@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from operators.base import LATEST_MS, Batch, Spec
 from operators.io import Input
 from operators.window import Window
 from operators.window_groups import Groups
+from operators.window_types import WindowType
 from planner.fuse import compile_source
 from planner.plan import SegmentPlan
 from runtime.keys import KeySerde
@@ -41,7 +42,9 @@ class FoldingSegment:
         if kind is None:
             return None
         groups = {
-            id: Groups(spec.windows, spec.allowed_lateness_ms, spec.aggregation.add_number is not None)
+            id: Groups(
+                cast(WindowType, spec.windows), spec.allowed_lateness_ms, spec.aggregation.add_number is not None
+            )
             for id, spec in self._windows.items()
         }
         places = [one.place for one in groups.values()]

@@ -27,7 +27,7 @@ from operators.policies import dead_letter, fail, retry, skip
 from operators.process import ProcessContext
 from operators.task import Envelope, TaskContext, every
 from operators.window import Pane
-from operators.window_types import daily, duration_ms, hopping, tumbling
+from operators.window_types import daily, duration_ms, hopping, session, tumbling
 from planner.errors import PlanError
 from planner.plan import Options, Plan
 from runtime.errors import SamzaError
@@ -76,6 +76,7 @@ __all__ = [
     "produce",
     "ranges",
     "retry",
+    "session",
     "skip",
     "top_k",
     "total",

@@ -12,6 +12,7 @@ import msgspec
 from operators.aggregations import Aggregation
 from operators.base import Serde, Site
 from operators.policies import DeadLetter, Fail, Retry, Skip
+from operators.window_types import Sessions
 from planner.errors import refuse
 from planner.graph import NAME
 from planner.plan import Options
@@ -221,10 +222,13 @@ def _lambda(said: str, arguments: int) -> str:
 
 def check_window(site: Site, windows: Any, aggregation: Any, allowed_lateness_ms: Any, panes: Any, late: Any) -> None:
     """Refuse what makes no windows of a stream."""
-    if isinstance(windows, type) or not hasattr(windows, "cell"):
+    merges = isinstance(windows, Sessions)
+    if isinstance(windows, type) or not (merges or hasattr(windows, "cell")):
         raise refuse(site, f"window(...) got {windows!r}, which is not a kind of window", "tumbling(hours=1)")
     check_type(site, "window(...)", aggregation, Aggregation, "count(), mean(...), fold(...) or another")
     check_whole(site, "allowed_lateness_ms", allowed_lateness_ms, least=0)
+    if merges and allowed_lateness_ms:
+        raise refuse(site, "late values can't be allowed at sessions", "tumbling(...), or late=dead_letter('late')")
     if panes not in ("accumulating", "discarding"):
         raise refuse(site, f"panes={panes!r} is not what panes can be", 'panes="accumulating" or "discarding"')
     if late is not None:

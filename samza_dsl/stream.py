@@ -18,7 +18,7 @@ from operators.sites import here, takes
 from operators.stateless import Branch, BranchArm, Filter, FlatMap, Map, Merge
 from operators.table_join import TableJoin
 from operators.window import Pane, Panes, Window
-from operators.window_types import WindowType
+from operators.window_types import Sessions, WindowType
 from planner.errors import refuse
 from runtime.serdes import NoKey
 from samza_dsl.checks import (
@@ -298,7 +298,7 @@ class MessageStream(Generic[K, V]):
 
     def window(
         self,
-        windows: WindowType,
+        windows: WindowType | Sessions,
         aggregation: Aggregation[V, R],
         *,
         allowed_lateness_ms: int = 0,
@@ -328,7 +328,7 @@ class MessageStream(Generic[K, V]):
 
     def window_all(
         self,
-        windows: WindowType,
+        windows: WindowType | Sessions,
         aggregation: Aggregation[V, R],
         *,
         allowed_lateness_ms: int = 0,

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap
-from operators.base import MAX_TIMESTAMP, Serde
+from operators.base import MAX_TIMESTAMP, MOST_HELD, Serde
 from operators.io import Table
 from operators.keyed_state import STATE
 from operators.process import Process, ProcessOperator
 from operators.scan import Scan
 from operators.task import Task
-from operators.window import Pane, Window, WindowOperator
+from operators.window import Pane, Window
 from planner.graph import Graph
+from runtime.exits import operator_of
 from runtime.keys import KeySerde
 from runtime.serdes import Tagged
 from runtime.stores.memory import MemoryStore
@@ -58,7 +59,8 @@ class Holdings:
             raise self._has_no(operator, "windows", (Window,))
         panes: list[Pane[Any, Any]] = []
         for store in self._copies(operator):
-            fired = WindowOperator(spec, store, KeySerde(self._key_of(operator)), Tagged()).on_watermark(MAX_TIMESTAMP)
+            keys, functions = KeySerde(self._key_of(operator)), {"aggregation": spec.aggregation}
+            fired = operator_of(spec, functions, store, keys, MOST_HELD).on_watermark(MAX_TIMESTAMP)
             panes += fired.values if fired is not None else []
         return sorted(panes, key=lambda pane: (pane.end, pane.start))
 

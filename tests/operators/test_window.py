@@ -67,6 +67,7 @@ class Driven:
             self.cut(self.case.cuts[row] if row < len(self.case.cuts) else "")
         self.feed()
         self.fire(MAX_TIMESTAMP)
+        self.windows.write_back()
         assert self.windows.next_due() > MAX_TIMESTAMP and list(self.store.range()) == []
         return self
 
