@@ -66,6 +66,22 @@ def test_top_destinations_by_day_are_right(data):
     assert all(top["day"] == day for day, top in days)
 
 
+def windows_of(data, stream):
+    panes = [(record.key.decode(), json.loads(record.value)) for record in records(data, stream)]
+    assert all(pane["key"] == key for key, pane in panes)
+    return [pane for _, pane in panes]
+
+
+def test_rolling_delays_and_bad_days_are_right(data):
+    example("flight_windows").pipeline().run(data)
+    rolling = windows_of(data, "rolling-delays")
+    assert {(pane["key"], pane["start"]): pane["value"] for pane in rolling} == independent.rolling_delays()
+    assert all(pane["end"] - pane["start"] == 1_800_000 for pane in rolling)
+    days = windows_of(data, "bad-days")
+    assert {(day["key"], day["start"], day["end"]): day["value"] for day in days} == independent.bad_days()
+    assert len({(pane["key"], pane["start"]) for pane in rolling}) == len(rolling)
+
+
 def test_dead_letters_are_what_was_malformed(data):
     letters = records(data, "flights-malformed")
     malformed = [

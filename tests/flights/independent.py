@@ -65,6 +65,30 @@ def top_destinations() -> dict[str, list[tuple[str, int]]]:
     return {date: list(zip(day.dest, day.flights, strict=True)) for date, day in ordered.groupby("date")}
 
 
+def rolling_delays() -> dict[tuple[str, int], dict[str, float]]:
+    """Return, by origin and start (ms) of the half hours that begin every five minutes, how flights left."""
+    found = departed().astype({"dep_delay": int})
+    last = found.scheduled.dt.floor("5min")
+    windows = [found.assign(start=last - pd.Timedelta(minutes=5 * back)) for back in range(6)]
+    held = pd.concat(windows)
+    groups = held.assign(start=_ms(held.start)).groupby(["origin", "start"]).dep_delay
+    answers = pd.DataFrame({"flights": groups.size(), "mean_delay": groups.sum() / groups.size()})
+    return answers.to_dict("index")
+
+
+def bad_days(minutes: int = 15, gap: str = "3h") -> dict[tuple[str, int, int], dict[str, int]]:
+    """Return, by aircraft, start and end (ms), its delayed flights that are less than the gap apart."""
+    found = departed().dropna(subset="tailnum").astype({"dep_delay": int})
+    found = found[found.dep_delay > minutes].sort_values(["tailnum", "scheduled"], kind="stable")
+    begins = found.groupby("tailnum").scheduled.diff().ge(pd.Timedelta(gap)).cumsum()
+    groups = found.groupby(["tailnum", begins])
+    ends = groups.scheduled.max() + pd.Timedelta(gap)
+    places = zip(groups.tailnum.first(), _ms(groups.scheduled.min()), _ms(ends), strict=True)
+    delays = groups.dep_delay
+    figures = pd.DataFrame({"flights": delays.size(), "minutes": delays.sum(), "worst": delays.max()})
+    return dict(zip(places, figures.to_dict("records"), strict=True))
+
+
 def is_flight(row: bytes) -> bool:
     """Whether `row` is a flight in JSON, as Python's own json module understands it."""
     try:
