@@ -1,4 +1,4 @@
-"""What Hypothesis draws to test an application by laws: records, disorder, partitions, schedules and crashes."""
+"""Tests an application by laws, with what Hypothesis draws: records, disorder, partitions, schedules and crashes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 try:
+    from hypothesis import given, settings
     from hypothesis import strategies as st
 except ImportError as error:
     raise ImportError("samza_dsl.laws needs Hypothesis: install samza-dsl[laws], or hypothesis itself") from error
 
+from operators.base import Spec
 from operators.io import Input
+from runtime.errors import SamzaError
 from samza_dsl.app import App
-from samza_dsl.testing import CrashPoint, Record, Schedule
+from samza_dsl.testing import CrashPoint, Record, Schedule, run, unordered
 from samza_dsl.testing.streams import place_of, reader_of
 
 K = TypeVar("K")
@@ -141,3 +144,89 @@ def schedules(max_crashes: int = 3) -> st.SearchStrategy[Schedule]:
     """
     crashes = st.lists(crash_points(), max_size=max_crashes).map(tuple)
     return st.builds(Schedule, st.integers(0, SEEDS), crashes)
+
+
+class LawBroken(AssertionError):
+    """The results of an application depend on how it ran."""
+
+
+def check_laws(
+    app: App,
+    inputs: Mapping[str, st.SearchStrategy[list[Any]]],
+    *,
+    partitions: Mapping[str, int] | None = None,
+    examples: int = 100,
+    max_crashes: int = 3,
+) -> None:
+    """Look for inputs for which the results of `app` are not the same, in whatever order, however it runs.
+
+    `inputs` says what may come in each stream, and `partitions` in how many, as for `laws.inputs`. So many examples
+    are run, each without disturbance and then in pieces of any size, in another order, with crashes and restarts.
+    Raises `LawBroken` with the smallest example that was found, and the first operator that emits something else.
+
+    >>> app = App("numbering")
+    >>> numbers = app.input("numbers", value=int, partitions=2).partition_by(lambda n: "all", op_id="all")
+    >>> numbered = numbers.scan(lambda seen, n: seen + 1, init=int, emit=lambda key, seen: seen)
+    >>> numbered.send_to(app.output("numbers-seen", value=int))
+    >>> check_laws(app, {"numbers": st.lists(st.integers(), max_size=5)}, examples=20)
+    """
+    broken: list[tuple[dict[str, Any], Schedule]] = []
+
+    @settings(max_examples=examples, deadline=None, print_blob=False)
+    @given(_inputs(app, inputs, partitions=partitions), schedules(max_crashes))
+    def law(given: dict[str, Any], schedule: Schedule) -> None:
+        if _outcome(app, given, None, partitions) != _outcome(app, given, schedule, partitions):
+            broken[:] = [(given, schedule)]
+            raise LawBroken
+
+    try:
+        law()
+    except LawBroken:
+        raise LawBroken(_told(app, *broken[0], partitions)) from None
+
+
+_inputs = inputs
+THE_RUN = "the run"
+"""Stands among the results for the error with which a run ends."""
+
+
+def _outcome(
+    app: App,
+    given: dict[str, Any],
+    schedule: Schedule | None,
+    partitions: Mapping[str, int] | None,
+    watch: Sequence[str] = (),
+) -> dict[str, list[Any]]:
+    """Return the results in an order of their own; of a run that fails the error, which is a result as well."""
+    try:
+        return unordered(run(app, given, schedule, partitions=partitions, watch=watch))
+    except SamzaError as error:
+        return {THE_RUN: [f"{type(error.__cause__ or error).__name__}: {error.__cause__ or error}"]}
+
+
+def _told(app: App, given: dict[str, Any], schedule: Schedule, partitions: Mapping[str, int] | None) -> str:
+    """Return what differs, where it begins, and with what it was found."""
+    calm, disturbed = _outcome(app, given, None, partitions), _outcome(app, given, schedule, partitions)
+    names = sorted({**calm, **disturbed}, key=lambda name: name != THE_RUN)
+    name = next((name for name in names if calm.get(name) != disturbed.get(name)), names[0])
+    differs = f"{name!r} has {disturbed.get(name, [])}, and {calm.get(name, [])} where nothing disturbs the run"
+    emitting = [id for id, spec in app.graph().specs.items() if not spec.terminal and not spec.source]
+    calm, disturbed = (_outcome(app, given, one, partitions, emitting) for one in (None, schedule))
+    first = next((id for id in emitting if calm.get(id) != disturbed.get(id)), None)
+    where = "" if first is None else f"; {_blamed(app.graph().specs[first])}"
+    found = f"with the inputs {given} and {schedule}"
+    return f"the results depend on how the app runs: {differs}{where}; {found}"
+
+
+def _blamed(spec: Spec) -> str:
+    """Return what is to be done about the first operator that emits something else."""
+    if spec.order_sensitive:
+        why = (
+            "it depends on the order of its messages, which is any where those of a key come from several partitions "
+            "or calls: let its function commute, or let all messages of a key come from one partition"
+        )
+    elif spec.wall_clock:
+        why = "it goes by the clock"
+    else:
+        why = "a function of it returns something else for the same value: it remembers, or goes by chance or the clock"
+    return f"it begins at {spec.kind} {spec.op_id!r} at {spec.site}: {why}"

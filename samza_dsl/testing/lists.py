@@ -22,14 +22,15 @@ def run(
     schedule: Schedule | None = None,
     *,
     partitions: Mapping[str, int] | None = None,
+    watch: Sequence[str] = (),
 ) -> dict[str, list[Any]]:
     """Run `app` on lists until they end, and return the values of its outputs and the bytes of its dead letters.
 
     An input is a list of values or `Record`s, or a list of such lists, one per partition, for an input with several
     `partitions`, by its declaration or as said here. Where records carry keys, as a table's do, they are (key, value)
     pairs or `Record`s. Streams that are not given are empty. With a `schedule` records come in pieces, what is ready
-    runs in another order, and the process dies and begins again. Raises ValueError for inputs of another shape, and
-    what the run fails with.
+    runs in another order, and the process dies and begins again. What the operators with an id in `watch` emit is
+    returned as well. Raises ValueError for inputs of another shape, and what the run fails with.
 
     >>> app = App("doubling")
     >>> app.input("numbers", value=int).map(lambda n: n * 2).send_to(app.output("doubles", value=int))
@@ -42,7 +43,7 @@ def run(
     chance = None if schedule is None else random.Random(schedule.seed)
     tables = {spec.stream for spec in app.graph().specs.values() if isinstance(spec, Table)}
     at_once = {stream: given for stream, given in inputs.items() if schedule is None or stream in tables}
-    process = VirtualProcess(app, at_once, streams=inputs, partitions=partitions, order=chance)
+    process = VirtualProcess(app, at_once, streams=inputs, partitions=partitions, watch=watch, order=chance)
     crashes = iter(plan.crashes)
 
     def begin_again() -> None:
@@ -62,7 +63,7 @@ def run(
         while not process.ended:
             process.finish()
             begin_again()
-        return {name: [one.value for one in process.records(name)] for name in process.written()}
+        return {name: [one.value for one in process.records(name)] for name in (*process.written(), *watch)}
     finally:
         process.close()
 

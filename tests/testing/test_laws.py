@@ -1,5 +1,6 @@
 """What is drawn for laws: disorder within its bounds, partitions that keep order, and what breaks a law is found."""
 
+import re
 from collections import Counter
 from random import Random
 
@@ -192,3 +193,61 @@ def test_state_that_outlives_no_crash_breaks_the_law():
 def test_a_stream_that_is_not_read_is_refused():
     with pytest.raises(ValueError, match="the app reads no letters; it reads numbers"):
         laws.inputs(counting(0), {"letters": st.just([])})
+
+
+NUMBERS = {"numbers": st.lists(st.integers(0, 9), max_size=6)}
+
+
+def folding(step, partitions=2):
+    app = App("folding")
+    numbers = app.input("numbers", value=int, partitions=partitions)
+    gathered = numbers.partition_by(lambda n: "all", partitions=1, op_id="gather")
+    gathered.scan(step, init=int, op_id="folded").send_to(app.output("folded-numbers", value=int))
+    return app
+
+
+def broken(app, inputs=NUMBERS):
+    with pytest.raises(laws.LawBroken) as broken:
+        laws.check_laws(app, inputs)
+    return str(broken.value)
+
+
+def test_laws_hold_for_windows_whatever_the_order_of_their_partitions():
+    events = laws.events(at, max_disorder_ms=50, late_ms=300)
+    laws.check_laws(counting(50, partitions=2), {"numbers": events}, examples=50)
+
+
+def test_an_order_that_matters_is_told_with_the_operator_and_the_smallest_input():
+    told = broken(folding(lambda total, n: 2 * total + n))
+    assert "it begins at scan 'folded' at " in told and "test_laws.py:" in told
+    assert "it depends on the order of its messages" in told
+    assert re.search(r"with the inputs \{'numbers': \[\[[\d, ]{1,13}\], \[[\d, ]{1,13}\]\]\} and Schedule\(seed=", told)
+
+
+def test_order_does_not_matter_in_one_partition():
+    laws.check_laws(folding(lambda total, n: 2 * total + n, partitions=1), NUMBERS, examples=50)
+
+
+def test_a_function_that_remembers_is_told():
+    seen = []
+
+    def numbered(n):
+        seen.append(n)
+        return len(seen)
+
+    app = App("remembering")
+    app.input("numbers", value=int).filter(bool).map(numbered, op_id="numbered").send_to(app.output("out", value=int))
+    assert "it begins at map 'numbered'" in broken(app)
+    assert "it remembers, or goes by chance or the clock" in broken(app)
+
+
+def test_a_run_that_fails_only_sometimes_is_told():
+    calls = []
+
+    def fails_at_first(n):
+        calls.append(n)
+        return 1 // (len(calls) % 2)
+
+    app = App("failing")
+    app.input("numbers", value=int).map(fails_at_first).send_to(app.output("out", value=int))
+    assert "ZeroDivisionError" in broken(app, {"numbers": st.lists(st.integers(), min_size=1, max_size=1)})
