@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import heapq
-import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
+from functools import reduce as reduced
 from functools import update_wrapper
-from typing import Any, Generic, TypeVar, get_origin
+from typing import Any, Generic, TypeVar, get_origin, overload
 
+from operators import sums
+from operators.identity import identity
 from operators.sites import check_plain, mistake, takes
 
+A = TypeVar("A")
 V = TypeVar("V")
 R = TypeVar("R")
-
-LARGEST_EXACT = 2**53
-"""Up to here every int is a float."""
 
 Ready = Callable[[Any], Any]
 """Makes a user's function ready to be called in one task."""
@@ -27,9 +27,10 @@ Ready = Callable[[Any], Any]
 class Aggregation(Generic[V, R]):
     """How values become a result: `add` takes a whole list of values, so that it can be as fast as C.
 
-    `init` makes the empty accumulator, `merge` joins two, `finish` makes the result. Accumulators are values that a
-    store can keep; `add` and `merge` return a new one (or the one given, changed). Where only the number of values
-    matters, `add_number` takes that instead of the values.
+    `init` makes the empty accumulator, `merge` joins two, the earlier one first, `finish` makes the result. `remove`
+    takes values away again that were added before, as if they had never been; None where that can't be done.
+    Accumulators are values that a store can keep; `add`, `merge` and `remove` return a new one (or the first one given,
+    changed). Where only the number of values matters, `add_number` takes that instead of the values.
 
     >>> largest = Aggregation("largest", int, lambda m, values: max(m, *values), max, lambda m: m)
     >>> over(largest, [3, 1])
@@ -44,12 +45,14 @@ class Aggregation(Generic[V, R]):
     order_sensitive: bool = False
     remake: Callable[[Ready], Aggregation[V, R]] | None = None
     add_number: Callable[[Any, int], Any] | None = None
+    remove: Callable[[Any, list[V]], Any] | None = None
 
     def made_of(self, ready: Ready) -> Aggregation[V, R]:
         """Return the same over what `ready` makes of each of the user's functions in it."""
         if self.remake is not None:
             return self.remake(ready)
-        named = {name: ready(getattr(self, name)) for name in ("init", "add", "merge", "finish")}
+        names = ("init", "add", "merge", "finish") + (() if self.remove is None else ("remove",))
+        named = {name: ready(getattr(self, name)) for name in names}
         return replace(self, **named)
 
     def __str__(self) -> str:
@@ -74,6 +77,7 @@ def count() -> Aggregation[Any, int]:
         _itself,
         remake=lambda ready: count(),
         add_number=operator.add,
+        remove=lambda total, values: total - len(values),
     )
 
 
@@ -89,14 +93,21 @@ def mean(of: Callable[[V], float | None]) -> Aggregation[V, float | None]:
     check_plain("mean(...)", of)
 
     def add(state: Any, values: list[V]) -> Any:
-        numbers = [number for number in map(of, values) if number is not None]
-        return (state[0] + len(numbers), exact_sum([*state[1], *numbers]))
+        numbers = _numbers(of, values)
+        return (state[0] + len(numbers), *sums.plus(state[1:], numbers))
 
-    def merge(a: Any, b: Any) -> Any:
-        return (a[0] + b[0], exact_sum([*a[1], *b[1]]))
+    def remove(state: Any, values: list[V]) -> Any:
+        numbers = _numbers(of, values)
+        return (state[0] - len(numbers), *sums.minus(state[1:], numbers))
 
     return Aggregation(
-        "mean", lambda: (0, ()), add, merge, lambda state: _mean(*state), remake=lambda ready: mean(ready(of))
+        "mean",
+        lambda: (0, *sums.NOTHING),
+        add,
+        lambda a, b: (a[0] + b[0], *sums.joined(a[1:], b[1:])),
+        lambda state: sums.value_of(state[1:]) / state[0] if state[0] else None,
+        remake=lambda ready: mean(ready(of)),
+        remove=remove,
     )
 
 
@@ -108,11 +119,14 @@ def total(of: Callable[[V], float | None]) -> Aggregation[V, float]:
     """
     check_plain("total(...)", of)
 
-    def add(state: Any, values: list[V]) -> Any:
-        return exact_sum([*state, *(number for number in map(of, values) if number is not None)])
-
     return Aggregation(
-        "total", tuple, add, lambda a, b: exact_sum([*a, *b]), _round, remake=lambda ready: total(ready(of))
+        "total",
+        lambda: sums.NOTHING,
+        lambda state, values: sums.plus(state, _numbers(of, values)),
+        sums.joined,
+        sums.value_of,
+        remake=lambda ready: total(ready(of)),
+        remove=lambda state, values: sums.minus(state, _numbers(of, values)),
     )
 
 
@@ -144,7 +158,52 @@ def collect() -> Aggregation[V, list[V]]:
     def add(state: Any, values: list[V]) -> Any:
         return (*state, *values)
 
-    return Aggregation("collect", tuple, add, add, list, order_sensitive=True, remake=lambda ready: collect())
+    def remove(state: Any, values: list[V]) -> Any:
+        gone = Counter(map(identity, values))
+        left = []
+        for value in state:
+            same = identity(value)
+            if gone[same]:
+                gone[same] -= 1
+            else:
+                left.append(value)
+        if gone.total():
+            raise ValueError("a value is to be taken away that was not added before")
+        return tuple(left)
+
+    return Aggregation(
+        "collect", tuple, add, add, list, order_sensitive=True, remake=lambda ready: collect(), remove=remove
+    )
+
+
+@overload
+def first() -> Aggregation[V, V]: ...
+@overload
+def first(of: Callable[[V], R | None]) -> Aggregation[V, R | None]: ...
+def first(of: Callable[[V], Any] | None = None) -> Aggregation[V, Any]:
+    """Return the value that came first, or the first that is read off the values and is not None.
+
+    Where there is none, it is None. Which one comes first is a matter of arrival, not of event time.
+
+    >>> over(first(), ["b", "a", "c"]), over(first(lambda text: text or None), ["", "a", "c"])
+    ('b', 'a')
+    """
+    return _by_arrival("first", of, 0, lambda a, b: a or b, lambda ready, of: first(ready(of)) if of else first())
+
+
+@overload
+def last() -> Aggregation[V, V]: ...
+@overload
+def last(of: Callable[[V], R | None]) -> Aggregation[V, R | None]: ...
+def last(of: Callable[[V], Any] | None = None) -> Aggregation[V, Any]:
+    """Return the value that came last, or the last that is read off the values and is not None.
+
+    Where there is none, it is None. Which one comes last is a matter of arrival, not of event time.
+
+    >>> over(last(), ["b", "a", "c"]), over(last(lambda text: text or None), ["a", "b", ""])
+    ('c', 'b')
+    """
+    return _by_arrival("last", of, -1, lambda a, b: b or a, lambda ready, of: last(ready(of)) if of else last())
 
 
 def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None) -> Aggregation[V, list[V]]:
@@ -176,15 +235,59 @@ def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None
     )
 
 
+def reduce(function: Callable[[V, V], V], commutative: bool = False) -> Aggregation[V, V]:
+    """Combine the values two by two, from the first on, as `functools.reduce` does; of nothing it is None.
+
+    Where windows merge, it is given two results, the earlier one first, so it has to be associative. It counts as
+    order-sensitive unless you say that it is `commutative`, too.
+
+    >>> over(reduce(lambda a, b: a + b), ["a", "b", "c"])
+    'abc'
+    """
+    check_plain("reduce(...)", function, 2)
+
+    def add(state: Any, values: list[V]) -> Any:
+        return (reduced(function, (*state, *values)),) if values else state
+
+    return Aggregation(
+        "reduce",
+        tuple,
+        add,
+        add,
+        _only,
+        order_sensitive=not commutative,
+        remake=lambda ready: reduce(ready(function), commutative),
+    )
+
+
+@overload
+def fold(
+    init: Callable[[], A],
+    add: Callable[[A, V], A],
+    merge: Callable[[A, A], A] | None = None,
+    *,
+    remove: Callable[[A, V], A] | None = None,
+) -> Aggregation[V, A]: ...
+@overload
+def fold(
+    init: Callable[[], A],
+    add: Callable[[A, V], A],
+    merge: Callable[[A, A], A] | None = None,
+    *,
+    finish: Callable[[A], R],
+    remove: Callable[[A, V], A] | None = None,
+) -> Aggregation[V, R]: ...
 def fold(
     init: Callable[[], Any],
     add: Callable[[Any, V], Any],
     merge: Callable[[Any, Any], Any] | None = None,
-    finish: Callable[[Any], R] = _itself,
-) -> Aggregation[V, R]:
+    finish: Callable[[Any], Any] = _itself,
+    remove: Callable[[Any, V], Any] | None = None,
+) -> Aggregation[V, Any]:
     """Fold the values into an accumulator of your own: `add(accumulator, value)` returns the next one.
 
     It counts as order-sensitive unless you give `merge(a, b)`, by which you say that the order does not matter.
+    `remove(accumulator, value)` takes a value away again that was added: what it returns is as if it had never been.
 
     >>> over(fold(str, lambda text, letter: text + letter), ["a", "b"])
     'ab'
@@ -194,17 +297,24 @@ def fold(
     check_plain("fold(finish=...)", finish)
     if merge is not None:
         check_plain("fold(merge=...)", merge, 2)
+    if remove is not None:
+        check_plain("fold(remove=...)", remove, 2)
 
-    def add_all(state: Any, values: list[V]) -> Any:
-        for value in values:
-            state = add(state, value)
-        return state
-
-    def remake(ready: Ready) -> Aggregation[V, R]:
+    def remake(ready: Ready) -> Aggregation[V, Any]:
         finished = finish if finish is _itself else ready(finish)
-        return fold(ready(init), ready(add), None if merge is None else ready(merge), finished)
+        merged, removed = (None if one is None else ready(one) for one in (merge, remove))
+        return fold(ready(init), ready(add), merged, finish=finished, remove=removed)
 
-    return Aggregation("fold", init, add_all, merge or _no_merge, finish, merge is None, remake)
+    return Aggregation(
+        "fold",
+        init,
+        lambda state, values: reduced(add, values, state),
+        merge or _no_merge,
+        finish,
+        order_sensitive=merge is None,
+        remake=remake,
+        remove=None if remove is None else lambda state, values: reduced(remove, values, state),
+    )
 
 
 def aggregate(into: Callable[..., R], **parts: Aggregation[V, Any]) -> Aggregation[V, R]:
@@ -234,36 +344,29 @@ def over(aggregation: Aggregation[V, R], values: list[V]) -> R:
     return aggregation.finish(aggregation.add(aggregation.init(), values))
 
 
-def exact_sum(numbers: list[float]) -> tuple[float, ...]:
-    """Return numbers that add up, exactly, to the sum of `numbers`: one int where all are, else a float expansion.
-
-    The floats come out the same in whatever order and grouping the terms are summed.
-    """
-    integers = [number for number in numbers if isinstance(number, int)]
-    whole = sum(integers)
-    if len(integers) == len(numbers):
-        return (whole,) if numbers else ()
-    terms = [number for number in numbers if not isinstance(number, int)]
-    expansion: list[float] = []
-    while (rest := math.fsum([*terms, *(-part for part in expansion)])) and math.isfinite(rest):
-        expansion.append(rest)
-    if not math.isfinite(rest):
-        expansion = [rest]
-    parts = expansion or [0.0]  # a float even where nothing is left of them: one int says that all were
-    return (whole, *parts) if integers else tuple(parts)
+def _numbers(of: Callable[[V], float | None], values: list[V]) -> list[float]:
+    return [number for number in map(of, values) if number is not None]
 
 
-def _round(expansion: tuple[float, ...]) -> float:
-    if all(isinstance(part, int) for part in expansion):
-        return sum(expansion)
-    whole, *parts = expansion
-    if isinstance(whole, int) and abs(whole) > LARGEST_EXACT and all(map(math.isfinite, parts)):
-        return float(sum(map(Fraction, expansion)))
-    return math.fsum(expansion)
+def _only(state: tuple[R, ...]) -> R | None:
+    return state[0] if state else None
 
 
-def _mean(number: int, expansion: tuple[float, ...]) -> float | None:
-    return _round(expansion) / number if number else None
+def _by_arrival(
+    name: str,
+    of: Callable[[V], Any] | None,
+    place: int,
+    merge: Callable[[Any, Any], Any],
+    remake: Callable[[Ready, Callable[[V], Any] | None], Aggregation[V, Any]],
+) -> Aggregation[V, Any]:
+    if of is not None:
+        check_plain(f"{name}(...)", of)
+
+    def add(state: Any, values: list[V]) -> Any:
+        found = values if of is None else [one for one in map(of, values) if one is not None]
+        return merge(state, (found[place],)) if found else state
+
+    return Aggregation(name, tuple, add, merge, _only, order_sensitive=True, remake=lambda ready: remake(ready, of))
 
 
 def _extreme(
@@ -311,10 +414,14 @@ def _is_class(function: Any) -> bool:
 
 def _side_by_side(parts: Mapping[str, Aggregation[V, Any]], gather: Callable[..., R]) -> Aggregation[V, R]:
     each = tuple(parts.values())
+    removes = [part.remove for part in each if part.remove is not None]
 
     def remake(ready: Ready) -> Aggregation[V, R]:
         made = {name: part.made_of(ready) for name, part in parts.items()}
         return _side_by_side(made, gather if _is_class(getattr(gather, "function", None)) else ready(gather))
+
+    def remove(state: Any, values: list[V]) -> Any:
+        return tuple(take_away(one, values) for take_away, one in zip(removes, state, strict=True))
 
     return Aggregation(
         ", ".join(f"{name}={part}" for name, part in parts.items()),
@@ -324,6 +431,7 @@ def _side_by_side(parts: Mapping[str, Aggregation[V, Any]], gather: Callable[...
         lambda state: gather(*(part.finish(one) for part, one in zip(each, state, strict=True))),
         order_sensitive=any(part.order_sensitive for part in each),
         remake=remake,
+        remove=remove if len(removes) == len(each) else None,
     )
 
 

@@ -13,18 +13,23 @@ from operators.aggregations import (
     aggregate,
     collect,
     count,
+    first,
     fold,
+    last,
     maximum,
     mean,
     minimum,
+    reduce,
     top_k,
     total,
 )
 from operators.base import Context
+from operators.distinct import approximate_distinct, distinct
 from operators.keyed_state import KeyContext
 from operators.partition_by import hash_, ranges
 from operators.policies import dead_letter, fail, retry, skip
 from operators.process import ProcessContext
+from operators.quantiles import quantile, quantiles
 from operators.task import Envelope, TaskContext, every
 from operators.window import Pane
 from operators.window_types import daily, duration_ms, hopping, session, tumbling
@@ -59,22 +64,29 @@ __all__ = [
     "Table",
     "TaskContext",
     "aggregate",
+    "approximate_distinct",
     "collect",
     "count",
     "daily",
     "dead_letter",
+    "distinct",
     "duration_ms",
     "every",
     "fail",
+    "first",
     "fold",
     "hash_",
     "hopping",
+    "last",
     "list_streams",
     "maximum",
     "mean",
     "minimum",
     "produce",
+    "quantile",
+    "quantiles",
     "ranges",
+    "reduce",
     "retry",
     "session",
     "skip",

@@ -18,12 +18,19 @@ from samza_dsl import (
     String,
     Table,
     aggregate,
+    approximate_distinct,
     collect,
     count,
     daily,
+    distinct,
+    first,
     fold,
+    last,
     mean,
+    quantile,
+    quantiles,
     ranges,
+    reduce,
     top_k,
     total,
     tumbling,
@@ -92,13 +99,56 @@ def test_aggregations_say_what_is_in_a_pane() -> None:
     assert_type(orders.window_all(hour, count(), op_id="every"), MessageStream[None, Pane[None, int]])
 
 
+class Country(msgspec.Struct):
+    customers: int
+    about: int
+    median: float | None
+    last: Order
+
+
+def larger(a: Order, b: Order) -> Order:
+    return a if a.euros > b.euros else b
+
+
+def test_aggregations_of_one_value_or_many() -> None:
+    day = daily()
+    one = orders.window(day, first(), op_id="first")
+    assert_type(one, MessageStream[str, Pane[str, Order]])
+    assert_type(orders.window(day, last(), op_id="last"), MessageStream[str, Pane[str, Order]])
+    named = orders.window(day, last(lambda order: order.country), op_id="last-country")
+    assert_type(named, MessageStream[str, Pane[str, str | None]])
+    assert_type(orders.window(day, reduce(larger), op_id="largest"), MessageStream[str, Pane[str, Order]])
+    numbers = orders.window(day, distinct(lambda order: order.number), op_id="numbers")
+    assert_type(numbers, MessageStream[str, Pane[str, int]])
+    about = orders.window(day, approximate_distinct(lambda order: order.number, error=0.01), op_id="about")
+    assert_type(about, MessageStream[str, Pane[str, int]])
+    median = orders.window(day, quantile(0.5, lambda order: order.euros), op_id="median")
+    assert_type(median, MessageStream[str, Pane[str, float | None]])
+    spread = orders.window(day, quantiles([0.05, 0.95], lambda order: order.euros), op_id="spread")
+    assert_type(spread, MessageStream[str, Pane[str, list[float | None]]])
+    together = aggregate(
+        Country,
+        customers=distinct(lambda order: order.number),
+        about=approximate_distinct(lambda order: order.number),
+        median=quantile(0.5, lambda order: order.euros),
+        last=last(),
+    )
+    assert_type(orders.window(day, together, op_id="together"), MessageStream[str, Pane[str, Country]])
+
+
 def add_euros(euros: float, order: Order) -> float:
     return euros + order.euros
+
+
+def take_euros_away(euros: float, order: Order) -> float:
+    return euros - order.euros
 
 
 def test_a_fold_is_what_it_finishes_as() -> None:
     folded = fold(float, add_euros, finish=lambda euros: str(euros))
     assert_type(orders.window(tumbling(hours=2), folded, op_id="fold"), MessageStream[str, Pane[str, str]])
+    both_ways = fold(float, add_euros, remove=take_euros_away)
+    assert_type(orders.window(tumbling(hours=2), both_ways, op_id="both-ways"), MessageStream[str, Pane[str, float]])
 
 
 def test_process_emits_what_its_function_returns() -> None:
@@ -134,6 +184,9 @@ def mistakes() -> None:
     orders.window(tumbling, count())  # type: ignore[arg-type]
     orders.window(tumbling(hours=1), count)  # type: ignore[arg-type]
     orders.window(tumbling(hours=1), mean(lambda order: order.dollars))  # type: ignore[attr-defined]
+    orders.window(tumbling(hours=1), reduce(parse))  # type: ignore[arg-type]
+    orders.window(tumbling(hours=1), last(lambda order: order.dollars))  # type: ignore[attr-defined]
+    orders.window(tumbling(hours=1), quantile(0.5, lambda order: order.country))  # type: ignore[arg-type,return-value]
     orders.join(customers, lambda order, row: row["a"].upper())  # type: ignore[attr-defined]
     orders.join(orders, with_discount)  # type: ignore[call-overload]
     orders.async_flat_map(lambda order: [order])  # type: ignore[arg-type,return-value]
