@@ -300,6 +300,14 @@ def fold(
     if remove is not None:
         check_plain("fold(remove=...)", remove, 2)
 
+    def by_one(change: Callable[[Any, V], Any]) -> Callable[[Any, list[V]], Any]:
+        def change_by_all(state: Any, values: list[V]) -> Any:
+            for value in values:
+                state = change(state, value)
+            return state
+
+        return change_by_all
+
     def remake(ready: Ready) -> Aggregation[V, Any]:
         finished = finish if finish is _itself else ready(finish)
         merged, removed = (None if one is None else ready(one) for one in (merge, remove))
@@ -308,12 +316,12 @@ def fold(
     return Aggregation(
         "fold",
         init,
-        lambda state, values: reduced(add, values, state),
+        by_one(add),
         merge or _no_merge,
         finish,
         order_sensitive=merge is None,
         remake=remake,
-        remove=None if remove is None else lambda state, values: reduced(remove, values, state),
+        remove=None if remove is None else by_one(remove),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
 from fractions import Fraction
 
 LARGEST_EXACT = 2**53
@@ -54,25 +53,28 @@ def value_of(state: Sum) -> float:
 
 
 def _with(state: Sum, numbers: list[float], sign: int) -> Sum:
-    whole, *counts = state[:5]
-    integers = [number for number in numbers if isinstance(number, int)]
-    whole += sign * sum(integers)
-    if len(integers) == len(numbers):
-        return (whole, *state[1:])
     floats = [number for number in numbers if not isinstance(number, int)]
-    finite = list(filter(math.isfinite, floats))
-    counts[0] += sign * len(finite)
-    if len(finite) < len(floats):
-        for number in floats:
-            if not math.isfinite(number):
-                counts[3 if math.isnan(number) else 1 if number > 0 else 2] += sign
-    terms = finite if sign > 0 else map(operator.neg, finite)
-    return (whole, *counts, *_expansion([*state[5:], *terms]))
+    whole, finite, *rest = state
+    if len(floats) < len(numbers):
+        whole += sign * sum(number for number in numbers if isinstance(number, int))
+        if not floats:
+            return (whole, finite, *rest)
+    known = [*filter(math.isfinite, floats)]
+    if len(known) < len(floats):
+        rest[0] += sign * floats.count(math.inf)
+        rest[1] += sign * floats.count(-math.inf)
+        rest[2] += sign * sum(map(math.isnan, floats))
+    terms = known if sign > 0 else map(operator.neg, known)
+    return (whole, finite + sign * len(known), *rest[:3], *_expansion([*rest[3:], *terms]))
 
 
-def _expansion(terms: Iterable[float]) -> list[float]:
-    """Return the floats, each nearest to what is left, that add up to all `terms` (Shewchuk's, as in `math.fsum`)."""
+def _expansion(terms: list[float]) -> list[float]:
+    """Return the floats, each nearest to what is left, that add up to `terms`, which are changed.
+
+    They are Shewchuk's expansion, as in `math.fsum`.
+    """
     expansion: list[float] = []
-    while rest := math.fsum((*terms, *map(operator.neg, expansion))):
+    while rest := math.fsum(terms):
         expansion.append(rest)
+        terms.append(-rest)
     return expansion

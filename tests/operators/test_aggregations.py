@@ -5,7 +5,7 @@ from collections import Counter
 from functools import reduce as reduced
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.aggregations import (
@@ -26,6 +26,7 @@ from operators.aggregations import (
 from operators.distinct import approximate_distinct, distinct
 from operators.quantiles import quantile, quantiles
 from runtime.serdes import Tagged
+from samza_dsl import App, testing, tumbling
 
 floats = st.floats(-1e300, 1e300, allow_nan=False)
 numbers = floats | st.integers(-(2**70), 2**70)
@@ -109,6 +110,25 @@ def test_any_grouping_comes_to_the_same_in_order_of_arrival(kind, values, data):
     aggregation = BY_ARRIVAL[kind]
     assert aggregation.order_sensitive
     assert repr(aggregation.finish(grouped(data, aggregation, values))) == repr(over(aggregation, values))
+
+
+@settings(max_examples=20)
+@given(st.lists(pairs, min_size=1, max_size=8), st.data())
+def test_states_live_through_a_crash(values, data):
+    kinds = {f"kind {place}": kind for place, kind in enumerate([*KINDS.values(), *BY_ARRIVAL.values()])}
+    app = App("crashing")
+    records = app.input("pairs", value=tuple[int | float, int], key=lambda pair: 0, timestamp=lambda pair: 0)
+    panes = records.window(tumbling(hours=1), aggregate(dict, **kinds))
+    panes.map(lambda pane: repr(pane.value)).send_to(app.output("results"))
+    crashes = data.draw(st.sets(st.integers(0, len(values) - 1), max_size=3))
+    with testing.running(app) as run:
+        for place, value in enumerate(values):
+            run.send("pairs", value)
+            if place in crashes:
+                run.crash()
+                run.restart()
+        run.advance_watermark("pairs", 3_600_000)
+        assert run.read("results") == [repr(over(aggregate(dict, **kinds), values))]
 
 
 def test_what_removes():
