@@ -1,6 +1,7 @@
 """Distinct values are counted by what they are, and estimated within the error that was asked for."""
 
 import math
+from functools import reduce
 
 import pytest
 from hypothesis import given
@@ -38,13 +39,32 @@ def test_estimates_are_within_the_standard_error(error, number):
     assert abs(sum(trials) / len(trials)) < 4 * error / math.sqrt(len(trials))
 
 
+@pytest.mark.parametrize("error", [0.13, 0.05])
+@given(st.integers(0, 600), st.randoms(use_true_random=False))
+def test_any_order_and_grouping_leaves_the_same_registers(error, number, random):
+    aggregation = approximate_distinct(itself, error)
+    expected = aggregation.add(aggregation.init(), list(range(number)))
+    states = [aggregation.init() for _ in range(random.randint(1, 3))]
+    for value in random.sample(range(number), number):
+        place = random.randrange(len(states))
+        states[place] = aggregation.add(states[place], [value, value // 2])
+    assert reduce(aggregation.merge, states) == expected
+
+
 @pytest.mark.parametrize("error", [0.13, 0.02])
 def test_a_state_stays_small(error):
     aggregation = approximate_distinct(itself, error)
+    registers = 2 ** math.ceil(math.log2((1.04 / error) ** 2))
     state = aggregation.init()
     for start in range(0, 20_000, 100):
         state = aggregation.add(state, list(range(start, start + 100)))
-        assert len(state) <= 1.09 / error**2 * 2
+        assert len(state) <= registers / 16 if isinstance(state, set) else len(state) == registers
+    assert isinstance(state, bytes)
+
+
+@given(st.sets(st.integers(), max_size=256))
+def test_few_values_are_counted_exactly(values):
+    assert over(approximate_distinct(itself), list(values)) == len(values)
 
 
 def test_estimates_stay_what_they_were():

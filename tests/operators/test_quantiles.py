@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from operators.aggregations import over
@@ -27,6 +27,8 @@ def is_near(found, exact, error):
 
 
 @given(st.lists(finite, min_size=1, max_size=30), st.lists(st.integers(0, 100), min_size=1, max_size=3), errors)
+@example([1, 2, 3, 4, 5], [20, 60], 0.01)
+@example([*range(1, 101)], [7, 55], 0.001)
 def test_a_quantile_is_within_its_error_of_the_number_at_the_rank(values, percents, error):
     found = over(quantiles([percent / 100 for percent in percents], itself, error), values)
     for one, percent in zip(found, percents, strict=True):
