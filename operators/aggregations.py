@@ -30,7 +30,8 @@ class Aggregation(Generic[V, R]):
     `init` makes the empty accumulator, `merge` joins two, the earlier one first, `finish` makes the result. `remove`
     takes values away again that were added before, as if they had never been; None where that can't be done.
     Accumulators are values that a store can keep; `add`, `merge` and `remove` return a new one (or the first one given,
-    changed). Where only the number of values matters, `add_number` takes that instead of the values.
+    changed). Where only the number of values matters, `add_number` takes that instead of the values. One that is not
+    `mergeable` can't be asked to merge.
 
     >>> largest = Aggregation("largest", int, lambda m, values: max(m, *values), max, lambda m: m)
     >>> over(largest, [3, 1])
@@ -46,6 +47,7 @@ class Aggregation(Generic[V, R]):
     remake: Callable[[Ready], Aggregation[V, R]] | None = None
     add_number: Callable[[Any, int], Any] | None = None
     remove: Callable[[Any, list[V]], Any] | None = None
+    mergeable: bool = True
 
     def made_of(self, ready: Ready) -> Aggregation[V, R]:
         """Return the same over what `ready` makes of each of the user's functions in it."""
@@ -322,6 +324,7 @@ def fold(
         order_sensitive=merge is None,
         remake=remake,
         remove=None if remove is None else by_one(remove),
+        mergeable=merge is not None,
     )
 
 
@@ -440,6 +443,7 @@ def _side_by_side(parts: Mapping[str, Aggregation[V, Any]], gather: Callable[...
         order_sensitive=any(part.order_sensitive for part in each),
         remake=remake,
         remove=remove if len(removes) == len(each) else None,
+        mergeable=all(part.mergeable for part in each),
     )
 
 

@@ -226,6 +226,9 @@ def check_window(site: Site, windows: Any, aggregation: Any, allowed_lateness_ms
     if isinstance(windows, type) or not (merges or hasattr(windows, "cell")):
         raise refuse(site, f"window(...) got {windows!r}, which is not a kind of window", "tumbling(hours=1)")
     check_type(site, "window(...)", aggregation, Aggregation, "count(), mean(...), fold(...) or another")
+    if merges and not aggregation.mergeable:
+        wrong = f"sessions that overlap become one, and {aggregation} does not say how two of its results do"
+        raise refuse(site, wrong, "fold(..., merge=lambda a, b: ...)")
     check_whole(site, "allowed_lateness_ms", allowed_lateness_ms, least=0)
     if merges and allowed_lateness_ms:
         raise refuse(site, "late values can't be allowed at sessions", "tumbling(...), or late=dead_letter('late')")

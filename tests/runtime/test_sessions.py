@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samza_dsl import App, Options, collect, count, dead_letter, session
+from samza_dsl import App, Options, PlanError, aggregate, collect, count, dead_letter, fold, session
 from samza_dsl.testing import Record, running
 from tests.runtime.test_event_time import crashes, numbers_in
 from tests.runtime.test_late_panes import stamped
@@ -77,6 +77,14 @@ def test_the_open_sessions_of_a_run_can_be_looked_at():
 def test_late_values_can_not_be_allowed_yet():
     with pytest.raises(Exception, match="late values can't be allowed at sessions"):
         visiting(allowed_lateness_ms=1)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_results_that_can_not_become_one_are_refused(several):
+    visits = App("visiting").input("visits", value=str, key=str)
+    folded = fold(str, lambda text, more: text + more)
+    with pytest.raises(PlanError, match=r"sessions that overlap become one, and .*fold does not say how"):
+        visits.window(session(minutes=30), aggregate(dict, n=count(), text=folded) if several else folded)
 
 
 def test_the_drawing_says_the_gap():
