@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.async_calls import AsyncCalls, CallsByKey, TimedCalls
 from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
+from benchmarks.interval_join import IntervalJoin
 from benchmarks.keyed_count import KeyedCount
 from benchmarks.read_write import ReadWrite4, ReadWrite5, ReadWrite6
 from benchmarks.running_count import DurableCount, RunningCount
@@ -31,6 +32,7 @@ KINDS: tuple[type[Workload], ...] = (
     HoppingCount,
     SessionCount,
     TopTen,
+    IntervalJoin,
 )
 
 WORKLOADS: dict[str, type[Workload]] = {kind.description.name: kind for kind in KINDS}

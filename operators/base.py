@@ -244,6 +244,9 @@ class Operator(Protocol):
     def next_due(self) -> int:
         """Return the smallest watermark at which something fires, or MAX_TIMESTAMP + 1."""
 
+    def lowest_stamp(self) -> int:
+        """Return a stamp below which nothing will fire of what is held now, or MAX_TIMESTAMP or more."""
+
     def write_back(self) -> None:
         """Put into the store what is only held beside it; before every commit and savepoint."""
 
@@ -262,7 +265,8 @@ class Spec:
     users as `{user_key}`, for stages in which nothing awaits. `binds` names what the runtime gives such code beside the
     user's functions. `fold` is the line by which one that keeps tiling windows adds `{value}` to the `{group}` of its
     window, under `{key}`. What `encodes` is handed encoded values by a fused function, and what `rekeys` the keys that
-    its function `key` makes. What reads `event_time` has records stamped where they enter.
+    its function `key` makes. What is `sided` is handed `(place, value)`, with the place of the parent that the value
+    came from. What reads `event_time` has records stamped where they enter.
     """
 
     parents: tuple[Spec, ...] = ()
@@ -283,6 +287,7 @@ class Spec:
     repartitions: ClassVar[bool] = False
     rekeys: ClassVar[bool] = False
     encodes: ClassVar[bool] = False
+    sided: ClassVar[bool] = False
     one_to_one: ClassVar[bool] = False
     drops: ClassVar[bool] = False
     order_sensitive: ClassVar[bool] = False

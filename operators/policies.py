@@ -52,7 +52,8 @@ def dead_letter(stream: str) -> DeadLetter:
 
     A dead letter has the original key and value bytes; its headers say `stream`, `partition`, `offset`, `operator`
     and `error`. Below a `partition_by` these are of the stream between the stages; of what an operator emitted, such as
-    a pane, `stream` is its id, and no offset is known. What is late at a window is kept as it came there.
+    a pane, `stream` is its id, and no offset is known. What is late at a window or a join is kept as it
+    came there.
 
     >>> dead_letter("bad-flights")
     DeadLetter(stream='bad-flights')

@@ -179,6 +179,10 @@ class ProcessOperator(KeyStates):
         """Return the time of the first timer."""
         return self._due
 
+    def lowest_stamp(self) -> int:
+        """Return a time before the first timer's."""
+        return self._due - 1
+
     def forget(self) -> None:
         """Drop the states that have changed, and look up again when the first timer is due."""
         super().forget()

@@ -91,3 +91,7 @@ class ScanOperator(KeyStates):
     def next_due(self) -> int:
         """Nothing fires."""
         return MAX_TIMESTAMP + 1
+
+    def lowest_stamp(self) -> int:
+        """Nothing fires."""
+        return MAX_TIMESTAMP + 1

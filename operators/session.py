@@ -91,6 +91,10 @@ class SessionOperator(KeyStates):
         """Return a watermark before which no session ends."""
         return self._due[0][0] if self._due else MAX_TIMESTAMP + 1
 
+    def lowest_stamp(self) -> int:
+        """Return a stamp that no pane still to fire is below."""
+        return self.next_due() - 1
+
     def write_back(self) -> None:
         """Put the sessions of keys that have changed into the store."""
         super().write_back()

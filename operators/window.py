@@ -202,6 +202,10 @@ class WindowOperator:
         """Return the smallest watermark at which something is due: a pane, or forgetting what has fired."""
         return min(self._next_open().due, self._fired[0].due if self._fired else NEVER.due)
 
+    def lowest_stamp(self) -> int:
+        """Return a stamp that no pane still to fire is below."""
+        return self.next_due() - 1
+
     def write_back(self) -> None:
         """Put what has changed into the store."""
         for slot in list(self._changed):

@@ -37,9 +37,10 @@ def check_keys_meet(graph: Graph, spec: Spec, sizes: Mapping[str, int]) -> None:
     ways = {_way(graph, origin, sizes) for origin in origins}
     if len(ways) > 1:
         told = " and ".join(sorted(map(str, ways)))
-        raise refuse(
-            spec, f"streams of {told} are merged above, so equal keys do not meet", ".partition_by(...) before it"
-        )
+        met = "joined" if spec.sided else "merged above"
+        most = max(way.partitions for way in ways)
+        before = f".partition_by(..., partitions={most}) on both" if spec.sided else ".partition_by(...) before it"
+        raise refuse(spec, f"streams of {told} are {met}, so equal keys do not meet", before)
 
 
 def check_streams_alike(graph: Graph, source: Input, counts: Mapping[str, int], size: int) -> None:

@@ -223,7 +223,7 @@ class Writer:
         return (id for ids in self.exits.values() for id in ids)
 
     def _makes_something(self, taker: str) -> bool:
-        return self.graph.specs[taker].encodes or self.graph.specs[taker].rekeys
+        return self.graph.specs[taker].encodes or self.graph.specs[taker].rekeys or self.graph.specs[taker].sided
 
     def _rekeys(self, exit: str) -> bool:
         return any(self.graph.specs[id].rekeys for id in self.exits[exit])
@@ -244,7 +244,8 @@ class Writer:
     def _emit(self, id: str, parent: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
         spec, code = self.graph.specs[id], self.code_of(id)
         if code is None:
-            yield from self._emit_exit(id, value, depth, whole)
+            for one in self._from_sides(id, parent, value) if spec.sided else (value,):
+                yield from self._emit_exit(id, one, depth, whole)
             return
         if spec.code is None and not whole:
             self.taken.append(id)
@@ -285,6 +286,12 @@ class Writer:
         if id not in self.counted:
             self.counted.append(id)
         return Line(f"{INDENT * depth}{_counter(id)} += 1", id)
+
+    def _from_sides(self, id: str, parent: str, value: str) -> Iterator[str]:
+        """Yield what goes to an operator from each of its sides that reads this parent."""
+        for side, one in enumerate(self.graph.streams_into(id)):
+            if one == parent:
+                yield f"({side}, {value})"
 
     def _emit_exit(self, id: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
         exit = exit_of(self.graph.specs[id])

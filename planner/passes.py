@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from operators.async_flat_map import AsyncFlatMap
 from operators.base import NOWHERE, Site, Spec
+from operators.interval_join import IntervalJoin
 from operators.io import Input, SendTo, Table
 from operators.partition_by import ByRanges, PartitionBy
 from operators.policies import DeadLetter, Retry, final, worst_case_ms
@@ -365,7 +366,7 @@ def streams_of(graph: Graph, spec: Spec) -> list[tuple[str, Role]]:
         found.append((intermediate(graph.app, spec.op_id), "intermediate"))
     found += [(output.stream, "output") for output in getattr(spec, "outputs", ())]
     letters = [final(spec.on_error)] if spec.on_error else []
-    if isinstance(spec, Window) and spec.late:
+    if isinstance(spec, Window | IntervalJoin) and spec.late:
         letters.append(spec.late)
     return found + [(letter.stream, "dead_letter") for letter in letters if isinstance(letter, DeadLetter)]
 

@@ -31,7 +31,7 @@ def _needs_terminal(spec: Spec, graph: Graph, options: Options) -> None:
 
 
 def _needs_key(spec: Spec, graph: Graph, options: Options) -> None:
-    if spec.keyed and graph.keyed_by(graph.streams_into(spec.op_id or "")[0]) is None:
+    if spec.keyed and None in map(graph.keyed_by, graph.streams_into(spec.op_id or "")):
         way_out = ".partition_by(lambda value: ..., ...) before it"
         instead = way_out + (", or window_all(...)" if spec.kind == "window" else ", or key= on the input")
         raise refuse(spec, "its messages have no key", instead)
@@ -46,7 +46,8 @@ def _state_is_of_one_call_at_a_time(spec: Spec, graph: Graph, options: Options) 
 def _one_key_serde(spec: Spec, graph: Graph, options: Options) -> None:
     parents = graph.streams_into(spec.op_id or "")
     if len(parents) > 1 and len({graph.key_serde(parent) for parent in parents}) > 1:
-        raise refuse(spec, "it merges streams whose keys have different serdes", "key= or key_type= alike on each")
+        does = "joins" if spec.sided else "merges"
+        raise refuse(spec, f"it {does} streams whose keys have different serdes", "key= or key_type= alike on each")
 
 
 def _tables_are_keyed(spec: Spec, graph: Graph, options: Options) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.base import MOST_HELD, Batch, Operator, Serde, Spec, Store
+from operators.interval_join import IntervalJoin
 from operators.io import Input, Output, SendTo, Sink, Table
 from operators.partition_by import ByFunction, PartitionBy, hash_
 from operators.policies import DeadLetter
@@ -147,9 +148,9 @@ class Assembly:
         return Destination(output.stream, partitions, value, output.key, sink=sink)
 
     def locates(self, ids: Iterable[str]) -> bool:
-        """Whether records must carry where they are from, for the dead letters of those that are late at a window."""
+        """Whether records must carry where they are from, for the dead letters of those that are late."""
         specs = map(self.graph.specs.__getitem__, ids)
-        return any(isinstance(spec, Window) and isinstance(spec.late, DeadLetter) for spec in specs)
+        return any(isinstance(spec, Window | IntervalJoin) and isinstance(spec.late, DeadLetter) for spec in specs)
 
     def is_relayed(self, stage: StagePlan) -> bool:
         """Whether a stage is handed in memory what earlier ones write, as where nothing asks for a record's offset.
@@ -382,7 +383,7 @@ class _TaskBuilder:
         return {**self.functions.by_operator[id], **found}
 
     def _late(self, id: str, spec: Spec) -> Callable[[Batch], None]:
-        letter = spec.late if isinstance(spec, Window) else None
+        letter = spec.late if isinstance(spec, Window | IntervalJoin) else None
         to = letter.stream if isinstance(letter, DeadLetter) else None
 
         def count(number: int) -> None:

@@ -141,6 +141,7 @@ class Chain:
         self._longest_run = LONGEST_RUN if levers.fusion else 1
         self.exits = exits
         self.operators = operators
+        self._above = {id: [one for one in operators if id in graph.below(one)] for id in operators}
         self.sinks = {id: exit for id, exit in exits.items() if isinstance(exit, SinkExit)}
         self.counts = Counts()
         for id, holder in (*exits.items(), *operators.items()):
@@ -232,9 +233,21 @@ class Chain:
             failure.row = None  # it was one of what was emitted, not of what that was made of
             raise
 
-    def next_due(self) -> int:
-        """Return the smallest watermark at which an operator has something to fire."""
-        return min((operator.next_due() for operator in self.operators.values()), default=2**63)
+    def lowest_stamp(self) -> int:
+        """Return a stamp below which no operator will fire anything of what it holds now."""
+        return min((operator.lowest_stamp() for operator in self.operators.values()), default=2**63)
+
+    def watermark_at(self, id: str, watermark: int) -> int:
+        """Return how far event time has come at an operator: no further than what those above may still fire."""
+        above = self._above[id]
+        return min(watermark, *(self.operators[one].lowest_stamp() for one in above)) if above else watermark
+
+    def is_due(self, watermark: int) -> bool:
+        """Whether an operator has something to fire, where event time has come so far in what the chain reads."""
+        return any(
+            operator.next_due() <= (self.watermark_at(id, watermark) if self._above[id] else watermark)
+            for id, operator in self.operators.items()
+        )
 
     def fire(self, id: str, watermark: int, most: int) -> Batch | None:
         """Return what an operator fires at `watermark`, the first `most` of it; raises Failure."""

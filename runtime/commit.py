@@ -136,7 +136,7 @@ def _told_below(lane: Lane, tasks: Iterable[Task]) -> int:
 def forwardable(lane: Lane) -> int:
     """Return the watermark that may be sent on: no further than what is in flight, or still to fire, may emit with."""
     lowest = lane.units.lowest_stamp if lane.units is not None else None
-    reached = min(lane.watermark, lane.chain.next_due() - 1)
+    reached = min(lane.watermark, lane.chain.lowest_stamp())
     return reached if lowest is None else min(reached, lowest)
 
 

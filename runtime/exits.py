@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from operators.base import EVENT_COLUMNS, Batch, Operator
+from operators.interval_join import IntervalJoinOperator
 from operators.io import Output
 from operators.partition_by import ByFunction, murmur2
 from operators.process import ProcessOperator
@@ -23,6 +24,8 @@ from runtime.keys import KeySerde
 from runtime.outputs import Destination, Outputs
 from runtime.serdes import Natural, Tagged, encode_all, remembering
 
+TAKES_LATE = WindowOperator | SessionOperator | IntervalJoinOperator
+"""What leaves messages that are late there to somebody else."""
 NO_TIME = "the records have no timestamps, and event time is needed here; give the input timestamp="
 
 
@@ -152,7 +155,7 @@ class StatefulExit:
         if batch.timestamps is not None and batch.stamps is None:
             batch.stamps = list(batch.timestamps)
         emitted = self._operator.process(batch)
-        if isinstance(self._operator, WindowOperator | SessionOperator) and self._operator.late is not None:
+        if isinstance(self._operator, TAKES_LATE) and self._operator.late is not None:
             self._on_late(self._operator.late)
         return emitted
 
@@ -286,6 +289,8 @@ def operator_of(spec: Any, functions: dict[str, Any], store: Any, keys: KeySerde
         return SessionOperator(spec, store, keys, functions["aggregation"], most_held)
     if spec.kind == "window":
         return WindowOperator(spec, store, keys, Tagged(), functions["aggregation"], most_held)
+    if spec.kind == "interval_join":
+        return IntervalJoinOperator(spec, functions["join"], store, keys, most_held)
     if spec.kind == "scan":
         return ScanOperator(spec, functions, store, keys, Tagged(), most_held)
     return ProcessOperator(spec, functions, store, keys, most_held)

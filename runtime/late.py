@@ -1,4 +1,4 @@
-"""Where messages go that are late at a window: they are counted, and written as dead letters where the user says so."""
+"""Where messages go that are late at a window or a join: counted, and where the user says so, to dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.serdes import Tagged
 def late_exit(
     id: str, to: str | None, count: Callable[[int], None], outputs: Outputs, keys: KeySerde
 ) -> Callable[[Batch], None]:
-    """Return what takes the late messages of the window `id`: it counts them, and writes them `to` a stream, if any."""
+    """Return what takes the late messages of the operator `id`: it counts them, and writes them `to` a stream."""
 
     def on_late(late: Batch) -> None:
         count(len(late))

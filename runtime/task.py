@@ -258,7 +258,7 @@ class Task:
     def _is_due(self) -> bool:
         if self.timers and self.timers_due:
             return True
-        return any(lane.chain.next_due() <= lane.watermark for lane in self.lanes if lane.chain.operators)
+        return any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)
 
     def _is_full(self) -> bool:
         return self.outputs.count + self.dirty_count >= self._options.max_uncommitted
@@ -292,11 +292,11 @@ class Task:
         With it comes how many panes or timers it was, 0 where there were no more.
         """
         for id, operator in lane.chain.operators.items():
-            while operator.next_due() <= lane.watermark:
+            while operator.next_due() <= (watermark := lane.chain.watermark_at(id, lane.watermark)):
                 self.touched = True
                 most = lane.firing_pace.rows
-                fired = lane.guard.fire(id, lane.watermark, most)
-                has_more = operator.next_due() <= lane.watermark
+                fired = lane.guard.fire(id, watermark, most)
+                has_more = operator.next_due() <= watermark
                 yield id, fired, most if has_more else 0
 
     def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:

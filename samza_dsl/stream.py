@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeGuard, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, cast, overload
 
 from operators.aggregations import Aggregation
 from operators.async_flat_map import AsyncFlatMap, Order
@@ -16,7 +16,6 @@ from operators.process import Process, ProcessContext
 from operators.scan import Scan
 from operators.sites import here, takes
 from operators.stateless import Branch, BranchArm, Filter, FlatMap, Map, Merge
-from operators.table_join import TableJoin
 from operators.window import Pane, Panes, Window
 from operators.window_types import Sessions, WindowType
 from planner.errors import refuse
@@ -34,6 +33,7 @@ from samza_dsl.checks import (
 )
 from samza_dsl.ends import OutputStream, Table
 from samza_dsl.forgetting import Forgetting
+from samza_dsl.joining import Joins
 from samza_dsl.shown import example, shown  # noqa: F401  (what the examples run)
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ Kept = Literal["lmdb", "memory"]
 """Where state is kept."""
 
 
-class MessageStream(Generic[K, V]):
+class MessageStream(Joins[K, V]):
     """A stream of messages with keys of type K and values of type V; its methods make further streams of it.
 
     The functions that are passed in receive the value. They may be plain functions, or objects with `__call__` that
@@ -349,70 +349,6 @@ class MessageStream(Generic[K, V]):
         gathered = self.partition_by(same, partitions=1, key_type=NoKey(), op_id=op_id and f"{op_id}-gathered")
         how: Any = {"allowed_lateness_ms": allowed_lateness_ms, "panes": panes, "late": late, "store": store}
         return gathered.window(windows, aggregation, on_error=on_error, op_id=op_id, **how)
-
-    @overload
-    def join(
-        self,
-        table: Table[Any, T],
-        with_: Callable[[V, T], R],
-        *,
-        on: Callable[[V], object] | None = None,
-        how: Literal["inner"] = "inner",
-        on_error: Policy = fail,
-        op_id: str | None = None,
-    ) -> MessageStream[K, R]: ...
-
-    @overload
-    def join(
-        self,
-        table: Table[Any, T],
-        with_: Callable[[V, T | None], R],
-        *,
-        on: Callable[[V], object] | None = None,
-        how: Literal["left"],
-        on_error: Policy = fail,
-        op_id: str | None = None,
-    ) -> MessageStream[K, R]: ...
-
-    def join(
-        self,
-        table: Table[Any, Any],
-        with_: Callable[[V, Any], R],
-        *,
-        on: Callable[[V], object] | None = None,
-        how: Literal["inner", "left"] = "inner",
-        on_error: Policy = fail,
-        op_id: str | None = None,
-    ) -> MessageStream[K, R]:
-        """Replace each message by `with_(value, row)`, with the table's row of `on(value)`, or of the message's key.
-
-        A broadcast table needs `on`; another is joined by key, and has as many partitions as the stream. Where there
-        is no row, an inner join drops the message, a left join passes None. Raises PlanError when keys can't meet.
-
-        >>> app, numbers = example()
-        >>> words = app.table("words", key=int, value=str, broadcast=True)
-        >>> named = numbers.join(words, lambda n, word: (n, word), on=lambda n: n, how="left")
-        >>> shown(app, named, words=[(1, "one")])
-        [(0, None), (1, 'one'), (2, None), (3, None)]
-        """
-        site = here()
-        check_ours(self.app, site, "join(...)", table, Table)
-        check_function(site, "join(with_=...)", with_, 2)
-        if on is not None:
-            check_function(site, "join(on=...)", on, 1)
-        if how not in ("inner", "left"):
-            raise refuse(site, f"how={how!r} is not a join of a stream with a table", 'how="inner" or how="left"')
-        check_policy(site, on_error)
-        join = TableJoin(
-            parents=(self.spec, table.spec),
-            site=site,
-            op_id=self._checked_id(site, op_id),
-            on_error=on_error,
-            on=on,
-            with_=with_,
-            left=how == "left",
-        )
-        return MessageStream(self.app, self.app.add(join))
 
     @overload
     def scan(

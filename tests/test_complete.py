@@ -13,7 +13,7 @@ FOR_ANOTHER_SPEC: dict[str, str] = {
 }
 """Specs that no user asks for by name, with the reason."""
 
-DOORS = ("App", "MessageStream")
+DOORS = ("App", "MessageStream", "Joins")
 
 
 def specs(base: type[Spec] = Spec) -> list[type[Spec]]:

@@ -231,3 +231,33 @@ def test_a_promise_about_the_stored_key_of_a_table(app):
 def test_a_promise_that_is_neither_yes_nor_no(app, kind):
     with refused(f"{kind}(partitioned_by_key=...) got 'yes', which is no bool", "partitioned_by_key=True"):
         getattr(app, kind)("numbers", value=int, key=abs, partitioned_by_key="yes")
+
+
+def test_streams_of_other_partition_counts_are_not_joined(app):
+    left, right = numbers_of(app, key=int, partitions=2), app.input("others", key=int, partitions=3)
+    wrong = "streams of 2 partitions by hash and 3 partitions by hash are joined, so equal keys do not meet"
+    with refused(wrong, ".partition_by(..., partitions=3) on both", app):
+        left.join(right, max, within=(0, 1)).sink(print)
+
+
+def test_streams_of_other_partitioners_are_not_joined(app):
+    left = numbers_of(app).partition_by(abs, key_type=int, by=ranges([5]))
+    right = app.input("others", key=int, partitions=2)
+    with refused("are joined, so equal keys do not meet", ".partition_by(..., partitions=2) on both", app):
+        left.join(right, max, within=(0, 1)).sink(print)
+
+
+def test_a_joined_stream_of_which_nothing_says_where_its_keys_lie(app):
+    left, right = (
+        app.input("others", key=abs, partitions=2, partitioned_by_key=True),
+        numbers_of(app, key=abs, partitions=2),
+    )
+    with refused(UNSAID, WAY_OUT, app):
+        left.join(right, max, within=(0, 1)).sink(print)
+
+
+def test_streams_that_lie_alike_are_joined(app):
+    left = numbers_of(app).partition_by(abs, partitions=3)
+    right = app.input("others", value=int, partitions=5).partition_by(abs, partitions=3)
+    left.join(right, max, within=(0, 1)).sink(print)
+    assert app.plan().stages[-1].partitions == 3

@@ -117,9 +117,69 @@ def test_a_join_with_a_table_of_another_app(numbers):
         numbers.join(App("other").table("rows", key=int), max, on=abs)
 
 
-def test_a_join_with_a_stream(app, numbers):
-    with refused("which is no Table", "what app.table(...) returns"):
+def test_a_join_with_a_stream_at_any_time(app, numbers):
+    with refused("needs the time within which messages are joined", "within=(-duration_ms(minutes=5), "):
         numbers.join(app.input("others"), max)
+
+
+def test_a_join_with_what_is_neither_stream_nor_table(numbers):
+    with refused("which is no Table", "what app.table(...) returns"):
+        numbers.join("others", max, within=(0, 1))
+
+
+def test_a_join_with_a_stream_of_another_app(numbers):
+    with refused("join(...) got something of the app 'other'", "what app.input(...) of this app returns"):
+        numbers.join(App("other").input("others", key=int), max, within=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong", "instead"),
+    [
+        ({"within": 5}, "within=5 is no pair of whole ms", "within=(-300_000, 600_000)"),
+        ({"within": (0, 1.5)}, "within=(0, 1.5) is no pair of whole ms", "within=(-300_000, 600_000)"),
+        ({"within": (10, -5)}, "its first bound is above its second", "within=(-5, 10)"),
+        ({"within": (0, 10**18)}, "is more than any two times lie apart", "within=(-300_000, 600_000)"),
+        ({"how": "full"}, "how='full' is not a join of two streams", 'how="inner", "left", "right" or "outer"'),
+        ({"keep": "newest"}, "keep='newest' does not say which messages join", 'keep="all" or keep="latest"'),
+        ({"on": abs}, "streams are joined by their keys", ".partition_by(...) on both streams, and no on="),
+        ({"late": "late"}, "join(late=...) got 'late', which is no DeadLetter", 'late=dead_letter("late-flights")'),
+        ({"late": dead_letter("a b")}, "'a b' can't name a stream of dead letters", "letters, digits"),
+        ({"store": "disk"}, "store='disk' is not a kind of store", 'store="memory"'),
+        ({"with_": abs}, "join(with_=...) calls abs with 2 arguments", "a function of 2 arguments"),
+    ],
+)
+def test_a_join_of_streams_that_can_not_be_meant(app, numbers, said, wrong, instead):
+    others = app.input("others", key=int)
+    with refused(wrong, instead):
+        numbers.join(others, **{"with_": max, "within": (0, 1)} | said)
+
+
+@pytest.mark.parametrize(
+    "said", [{"within": (0, 1)}, {"keep": "latest"}, {"late": dead_letter("late")}, {"store": "memory"}]
+)
+def test_a_join_with_a_table_that_says_what_only_streams_have(app, numbers, said):
+    table = app.table("rows", key=int)
+    with refused("is of a join of two streams", f"no {next(iter(said))}="):
+        numbers.join(table, max, **said)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_join_with_a_stream_without_keys(app, numbers, turned):
+    keyless = app.input("keyless", value=int)
+    left, right = (keyless, numbers) if turned else (numbers, keyless)
+    with refused("its messages have no key", ".partition_by(lambda value: ..., ...) before it", app):
+        left.join(right, max, within=(0, 1)).sink(print)
+
+
+def test_a_join_of_streams_whose_keys_have_different_serdes(app, numbers):
+    others = app.input("others", key=str)
+    with refused("it joins streams whose keys have different serdes", "key= or key_type= alike on each", app):
+        numbers.join(others, max, within=(0, 1)).sink(print)
+
+
+def test_a_join_of_what_was_repartitioned_with_what_it_was_made_from(app, numbers):
+    with refused("would wait for itself", ".partition_by(...) on both, before they meet", app):
+        numbers.join(numbers.partition_by(abs, key_type=int), max, within=(0, 1)).sink(print)
 
 
 def test_an_output_of_another_app(numbers):

@@ -83,7 +83,7 @@ class World:
             chain=SimpleNamespace(
                 stage=SimpleNamespace(operators=("by-rest",)),
                 write_back=lambda durable_only: self.log.append("write back"),
-                next_due=lambda: MAX_TIMESTAMP + 1,
+                lowest_stamp=lambda: MAX_TIMESTAMP + 1,
             ),
             units=None,
             writes=frozenset({BETWEEN}),
@@ -267,5 +267,5 @@ def test_how_long_it_took_to_put_is_summed_up_by_task(world):
 )
 def test_a_watermark_is_held_back_by_what_is_in_flight_or_still_to_fire(lowest, due, forwarded):
     units = None if isinstance(lowest, str) else SimpleNamespace(lowest_stamp=lowest)
-    chain = SimpleNamespace(next_due=lambda: due)
+    chain = SimpleNamespace(lowest_stamp=lambda: due - 1)
     assert forwardable(SimpleNamespace(units=units, watermark=100, chain=chain)) == forwarded

@@ -37,6 +37,10 @@ def with_title(view: View, page: Page) -> str:
     return f"{page.title}: {view.seconds}"
 
 
+def with_both(view: View, other: View) -> str:
+    return view.page + other.page
+
+
 async def look_up(view: View) -> list[int]:
     return [len(view.page)]
 
@@ -113,6 +117,19 @@ def test_joins_know_the_row() -> None:
     assert_type(left, MessageStream[str, Page | None])
 
 
+def test_joins_of_streams_know_which_side_may_be_missing() -> None:
+    flights = app.input("keyed-flights", value=Flight, key=str)
+    by_page = app.input("keyed-views", value=View, key=str)
+    inner = by_page.join(flights, lambda view, flight: (view, flight), within=(0, 1), op_id="inner")
+    assert_type(inner, MessageStream[str, tuple[View, Flight]])
+    left = by_page.join(flights, lambda view, flight: (view, flight), within=(0, 1), how="left", op_id="left")
+    assert_type(left, MessageStream[str, tuple[View, Flight | None]])
+    right = by_page.join(flights, lambda view, flight: (view, flight), within=(0, 1), how="right", op_id="right")
+    assert_type(right, MessageStream[str, tuple[View | None, Flight]])
+    outer = by_page.join(flights, lambda view, flight: (view, flight), within=(0, 1), how="outer", op_id="outer")
+    assert_type(outer, MessageStream[str, tuple[View | None, Flight | None]])
+
+
 def mistakes() -> None:
     """Never called; type checkers refuse each line with an ignore, and report an ignore that nothing needs."""
     views.map(lambda view: view.pgae)  # type: ignore[attr-defined]
@@ -121,5 +138,7 @@ def mistakes() -> None:
     views.async_flat_map(since, init=str)  # type: ignore[misc]
     views.async_flat_map(since, init=float, order="none")  # type: ignore[call-overload]
     views.join(pages, with_title, on=lambda view: view.page, how="left")  # type: ignore[call-overload]
+    views.join(views, with_both, within=(0, 1), how="left")  # type: ignore[call-overload]
+    views.join(views, lambda view, other: other.page)  # type: ignore[call-overload]
     titles = views.map(lambda view: view.page)
     views.merge(titles)  # type: ignore[arg-type]

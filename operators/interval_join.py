@@ -1,0 +1,295 @@
+"""Joining two streams by key and time: each left record with the right ones from some time before or after it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, ClassVar, Literal
+
+from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Spec, Store
+from operators.policies import DeadLetter
+from operators.rows_by_time import Row, RowsByTime
+
+How = Literal["inner", "left", "right", "outer"]
+Keep = Literal["all", "latest"]
+LEFT, RIGHT = 0, 1
+LEAST_WIDTH_MS = 1_000
+"""How much time lies together at least, however narrow the bounds are."""
+NO_KEY = "a record has no key, and a join of streams needs one; partition_by(...) first"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IntervalJoin(Spec):
+    """Join each left record at t with the right ones of its key at t + `low_ms` to t + `high_ms`, both included.
+
+    Its parents are the left and the right stream. With "left", "right" or "outer" a record of that side, or of either,
+    that has met none is joined with None, once no match can come any more. With `keep` "latest" a record joins, when it
+    comes, only the newest of the other side in its bounds: of the largest timestamp, of equal ones the last to come.
+    """
+
+    with_: Callable[[Any, Any], Any]
+    low_ms: int
+    high_ms: int
+    how: How = "inner"
+    keep: Keep = "all"
+    late: DeadLetter | None = None
+    store: str = "lmdb"
+
+    kind: ClassVar[str] = "interval_join"
+    stateful: ClassVar[bool] = True
+    keyed: ClassVar[bool] = True
+    event_time: ClassVar[bool] = True
+    needs_id: ClassVar[bool] = True
+    sided: ClassVar[bool] = True
+
+    @property
+    def order_sensitive(self) -> bool:  # type: ignore[override]
+        """Which record is the newest depends on which have come."""
+        return self.keep == "latest"
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The user's function."""
+        return {"join": self.with_}
+
+    def describe(self) -> str:
+        """What is joined."""
+        latest = ", latest" if self.keep == "latest" else ""
+        return f"{self.how} join within ({self.low_ms:+,}, {self.high_ms:+,}) ms{latest}"
+
+    def meaning(self) -> str:
+        """The bounds, by which rows are grouped, and which rows wait."""
+        return f"{self.how} join within ({self.low_ms}, {self.high_ms})"
+
+
+class IntervalJoinOperator:
+    """One task's share of a join: the rows of both sides that may still be met, and those that wait for a first match.
+
+    A row that waits is in `_waiting` until the watermark is past all that could meet it, and in `_ripe` from then on,
+    by its stamp, until it is emitted alone. One that has met another in the meantime is passed over there.
+    """
+
+    calls = ("join",)
+
+    def __init__(
+        self,
+        spec: IntervalJoin,
+        join: Callable[[Any, Any], Any],
+        store: Store,
+        keys: Keys,
+        most_held: int = MOST_HELD,
+    ) -> None:
+        self.join = join
+        self.store = store
+        self.keys = keys
+        self.most_held = most_held
+        self.late: Batch | None = None
+        self._latest = spec.keep == "latest"
+        low, high = spec.low_ms, spec.high_ms
+        self._width = max(high - low + 1, LEAST_WIDTH_MS)
+        self._bounds = ((low, high), (-high, -low))
+        self._reach = (high, -low)
+        """How long after it a row of each side may still be met."""
+        self._outer = (spec.how in ("left", "outer"), spec.how in ("right", "outer"))
+        self._sides = (RowsByTime(store, keys, b"l", self._width), RowsByTime(store, keys, b"r", self._width))
+        self._reached = MIN_TIMESTAMP
+        self.forget()
+
+    @property
+    def unwritten(self) -> int:
+        """How many keys' rows of a bucket have changed since they were written back."""
+        return self._sides[LEFT].unwritten + self._sides[RIGHT].unwritten
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Join each row with those that have come before, and keep it; late ones are set aside in `late`."""
+        assert batch.timestamps is not None and batch.stamps is not None
+        sides, width, late = self._sides, self._width, []
+        out = Batch([], keys=[], timestamps=[], stamps=[])
+        columns = zip(batch.keys or [None] * len(batch), batch.values, batch.timestamps, batch.stamps, strict=True)
+        for place, (key, (side, value), at, stamp) in enumerate(columns):
+            if key is None:
+                raise ValueError(NO_KEY)
+            if at < stamp:
+                late.append(place)
+                continue
+            own, waits = sides[side], self._outer[side]
+            if self._meet(side, key, value, at, stamp, out):
+                waits = False
+            elif waits:
+                self._wait(side, key, at, stamp)
+            number = at // width
+            bucket = own.buckets.get(number) or self._open(side, number)
+            rows = bucket.changed.get(key)
+            if rows is None:
+                rows = own.changing(number, key)
+            if not rows or rows[-1][0] <= at:
+                rows.append((at, stamp, value, waits))
+            else:
+                rows.insert(bisect_left(rows, (at + 1,)), (at, stamp, value, waits))
+        self.late = batch.take(late) if late else None
+        if self.late is not None:
+            self.late.values = [value for _, value in self.late.values]
+        self._relieve()
+        return out if out.values else None
+
+    def _meet(self, side: int, key: Key, value: Any, at: int, stamp: int, out: Batch) -> bool:
+        """Join a row with those of the other side in its bounds; return whether there are any."""
+        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+        (low, high), other, join, met = self._bounds[side], self._sides[1 - side], self.join, False
+        first, last = (at + low) // self._width, (at + high) // self._width
+        for number in (last,) if first == last else (last, first) if self._latest else (first, last):
+            rows = other.rows_of(number, key)
+            if not rows:
+                continue
+            start, stop = 0, len(rows)
+            if rows[0][0] < at + low:
+                start = bisect_left(rows, (at + low,))
+            if rows[-1][0] > at + high:
+                stop = bisect_left(rows, (at + high + 1,))
+            if start == stop:
+                continue
+            if self._latest:
+                start = stop - 1
+            for theirs, their_stamp, their_value, _ in rows if stop - start == len(rows) else rows[start:stop]:
+                out.values.append(join(value, their_value) if side == LEFT else join(their_value, value))
+                out.keys.append(key)
+                out.timestamps.append(at if at > theirs else theirs)
+                out.stamps.append(stamp if stamp > their_stamp else their_stamp)
+            met = True
+            if self._outer[1 - side]:
+                self._no_longer_wait(other, number, key, start, stop)
+            if self._latest:
+                break
+        return met
+
+    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
+        """Emit the rows that have waited in vain, in stamp order, and drop those that nothing can meet."""
+        self._reached = max(self._reached, watermark)
+        self._ripen()
+        out = Batch([], keys=[], timestamps=[], stamps=[])
+        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+        looked_at = 0
+        while self._ripe and (most is None or looked_at < most):
+            looked_at += 1
+            found = self._take_first()
+            if found is not None:
+                side, key, (at, stamp, value, _) = found
+                out.values.append(self.join(value, None) if side == LEFT else self.join(None, value))
+                out.keys.append(key)
+                out.timestamps.append(at)
+                out.stamps.append(stamp)
+        if not self._ripe:
+            self._drop_past(None if most is None else most - looked_at)
+        return out if out.values else None
+
+    def drop_due(self) -> Batch:
+        """Remove the first row that would be emitted alone, and return its value."""
+        self._ripen()
+        while self._ripe:
+            found = self._take_first()
+            if found is not None:
+                return Batch([found[2][2]], keys=[found[1]])
+        return Batch([])
+
+    def next_due(self) -> int:
+        """Return when the next row has waited long enough, or the next bucket is past."""
+        if self._ripe:
+            return self._reached
+        waiting = self._waiting[0][0] if self._waiting else MAX_TIMESTAMP + 1
+        return min(waiting, self._ends[0][0]) if self._ends else waiting
+
+    def lowest_stamp(self) -> int:
+        """Return the smallest stamp of a row that waits."""
+        while self._stamps and self._stamps[0] not in self._waiting_at:
+            heappop(self._stamps)
+        return self._stamps[0] if self._stamps else MAX_TIMESTAMP + 1
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        for side in self._sides:
+            side.write_back()
+
+    def forget(self) -> None:
+        """Hold nothing, and see what the store has."""
+        self._waiting: list[tuple[int, int, int, int, int, Key]] = []
+        """Rows that wait, by when they have waited long enough: with stamp, time, side, number and key."""
+        self._ripe: list[tuple[int, int, int, int, Key]] = []
+        """Those that have, by stamp: with time, side, number and key."""
+        self._waiting_at: dict[int, int] = {}
+        """How many rows wait that have a stamp."""
+        self._stamps: list[int] = []
+        self._ends: list[tuple[int, int, int]] = []
+        """When each bucket is past, with its side and number."""
+        self._numbers = count()
+        for side, rows in enumerate(self._sides):
+            rows.load()
+            for number in rows.buckets:
+                heappush(self._ends, (self._end(side, number), side, number))
+            for key, at, stamp in rows.waiting() if self._outer[side] else ():
+                self._wait(side, key, at, stamp)
+
+    def _wait(self, side: int, key: Key, at: int, stamp: int) -> None:
+        due = min(at + self._reach[side] + 1, MAX_TIMESTAMP)
+        heappush(self._waiting, (due, stamp, at, side, next(self._numbers), key))
+        waiting = self._waiting_at.get(stamp)
+        if waiting is None:
+            heappush(self._stamps, stamp)
+        self._waiting_at[stamp] = (waiting or 0) + 1
+
+    def _wait_no_more(self, stamp: int) -> None:
+        if self._waiting_at[stamp] == 1:
+            del self._waiting_at[stamp]
+        else:
+            self._waiting_at[stamp] -= 1
+
+    def _no_longer_wait(self, side: RowsByTime, number: int, key: Key, start: int, stop: int) -> None:
+        """Note of rows that they were met."""
+        rows = side.rows_of(number, key) or []
+        for index in range(start, stop):
+            at, stamp, value, waits = rows[index]
+            if waits:
+                rows = side.changing(number, key)
+                rows[index] = (at, stamp, value, False)
+                self._wait_no_more(stamp)
+
+    def _ripen(self) -> None:
+        while self._waiting and self._waiting[0][0] <= self._reached:
+            heappush(self._ripe, heappop(self._waiting)[1:])
+
+    def _take_first(self) -> tuple[int, Key, Row] | None:
+        """Remove the first row that has waited long enough; None where it was met."""
+        stamp, at, side, _, key = heappop(self._ripe)
+        row = self._sides[side].take(key, at, stamp)
+        if row is None:
+            return None
+        self._wait_no_more(stamp)
+        return side, key, row
+
+    def _open(self, side: int, number: int) -> Any:
+        heappush(self._ends, (self._end(side, number), side, number))
+        return self._sides[side].open(number)
+
+    def _end(self, side: int, number: int) -> int:
+        """Return when nothing can meet any row of a bucket."""
+        return min((number + 1) * self._width + self._reach[side], MAX_TIMESTAMP)
+
+    def _drop_past(self, most: int | None) -> None:
+        """Drop the buckets that are past, with no more than so many entries in the store."""
+        while self._ends and self._ends[0][0] <= self._reached and (most is None or most > 0):
+            _, side, number = self._ends[0]
+            dropped = self._sides[side].drop(number, most)
+            if dropped is None:
+                return
+            heappop(self._ends)
+            if most is not None:
+                most -= dropped + 1
+
+    def _relieve(self) -> None:
+        """Hold no more beside the store than is good; a store in memory holds it no better."""
+        if self.store.durable:
+            if self.unwritten > self.most_held:
+                self.write_back()
+            for side in self._sides:
+                side.relieve(self.most_held)

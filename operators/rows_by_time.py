@@ -1,0 +1,173 @@
+"""The rows of one side of a join, by key, in buckets of time that are dropped whole when nothing can meet them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from operators.base import Key, Keys, Store
+from operators.window import SHIFT
+
+Row = tuple[int, int, Any, bool]
+"""Timestamp, stamp, value, and whether it still waits for the first row to join, to be emitted alone else."""
+
+
+class Bucket:
+    """The rows of a stretch of time by key, each key's in the order of their times, equal ones as they came.
+
+    `changed` has what is newer than the store's, and `clean` what the store has, too. Where `is_whole`, these two have
+    all there is; else some may be in the store alone.
+    """
+
+    __slots__ = ("changed", "clean", "is_stored", "is_whole")
+
+    def __init__(self, is_stored: bool) -> None:
+        self.changed: dict[Key, list[Row]] = {}
+        self.clean: dict[Key, list[Row]] = {}
+        self.is_stored = is_stored
+        self.is_whole = not is_stored
+
+
+class RowsByTime:
+    """Buckets of equal length by their number, over a share of a store."""
+
+    def __init__(self, store: Store, keys: Keys, prefix: bytes, width_ms: int) -> None:
+        self.buckets: dict[int, Bucket] = {}
+        self.unwritten = 0
+        self._store = store
+        self._keys = keys
+        self._prefix = prefix
+        self._width = width_ms
+
+    def open(self, number: int) -> Bucket:
+        """Begin a bucket of which the store has nothing."""
+        bucket = self.buckets[number] = Bucket(is_stored=False)
+        return bucket
+
+    def rows_of(self, number: int, key: Key) -> list[Row] | None:
+        """Return the rows of a key in a bucket, to be read only; None where there are none."""
+        bucket = self.buckets.get(number)
+        if bucket is None:
+            return None
+        rows = bucket.changed.get(key)
+        if rows is None:
+            rows = bucket.clean.get(key)
+        if rows is None and not bucket.is_whole:
+            stored = self._store.get(self._place(number) + self._keys.encode(key))
+            if stored is not None:
+                rows = bucket.clean[key] = _rows(stored)
+        return rows
+
+    def changing(self, number: int, key: Key) -> list[Row]:
+        """Return the rows of a key in a bucket, for the caller to change."""
+        rows = self.rows_of(number, key)
+        bucket = self.buckets[number]
+        if key not in bucket.changed:
+            bucket.changed[key] = rows = [] if rows is None else rows
+            self.unwritten += 1
+        assert rows is not None
+        return rows
+
+    def take(self, key: Key, at: int, stamp: int) -> Row | None:
+        """Remove a row that waits, and return it; None where none of this time and stamp waits any more."""
+        number = at // self._width
+        rows = self.rows_of(number, key) or []
+        for index in range(bisect_left(rows, (at,)), len(rows)):
+            row = rows[index]
+            if row[0] != at:
+                break
+            if row[1] == stamp and row[3]:
+                del self.changing(number, key)[index]
+                return row
+        return None
+
+    def drop(self, number: int, most: int | None) -> int | None:
+        """Drop a bucket, or the first `most` of its entries; return how many, None where some may be left.
+
+        What has changed goes first: the store has it as it was, which nobody may read again after a commit in between.
+        """
+        bucket, dropped = self.buckets[number], 0
+        if bucket.is_stored:
+            prefix = self._place(number)
+            changed = list(islice(bucket.changed, most))
+            for key in changed:
+                del bucket.changed[key]
+                bucket.clean.pop(key, None)
+                self._store.delete(prefix + self._keys.encode(key))
+            self.unwritten -= len(changed)
+            left = None if most is None else most - len(changed)
+            places = [place for place, _ in islice(self._store.range(prefix, self._place(number + 1)), left)]
+            for place in places if not bucket.changed else ():
+                self._store.delete(place)
+            dropped = len(changed) + len(places)
+            if dropped == most:
+                return None
+        self.unwritten -= len(bucket.changed)
+        del self.buckets[number]
+        return dropped
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        for number, bucket in self.buckets.items():
+            if bucket.changed:
+                prefix, encode = self._place(number), self._keys.encode
+                entries = {prefix + encode(key): rows for key, rows in bucket.changed.items()}
+                kept = {place: _stored(rows) for place, rows in entries.items() if rows}
+                self._store.update(kept)
+                for place in entries.keys() - kept.keys() if bucket.is_stored else ():
+                    self._store.delete(place)
+                bucket.clean.update((key, rows) for key, rows in bucket.changed.items() if rows)
+                bucket.changed = {}
+                bucket.is_stored = bucket.is_stored or bool(kept)
+        self.unwritten = 0
+
+    def relieve(self, most_held: int) -> None:
+        """Hold no more than so many entries that the store has, too."""
+        if sum(len(bucket.clean) for bucket in self.buckets.values()) > most_held:
+            for bucket in self.buckets.values():
+                if bucket.clean:
+                    bucket.clean = {}
+                    bucket.is_whole = False
+
+    def load(self) -> None:
+        """Hold nothing, and see which buckets the store has."""
+        self.buckets = {}
+        self.unwritten = 0
+        place, end = self._place(-SHIFT), _after(self._prefix)
+        while (found := next(self._store.range(place, end), None)) is not None:
+            number = self._number(found[0])
+            self.buckets[number] = Bucket(is_stored=True)
+            place = self._place(number + 1)
+
+    def waiting(self) -> Iterator[tuple[Key, int, int]]:
+        """Yield the key, time and stamp of each row in the store that waits."""
+        start = len(self._prefix) + 8
+        for place, stored in self._store.range(self._prefix, _after(self._prefix)):
+            waits = [(at, stamp) for at, stamp, _, waits in _rows(stored) if waits]
+            if waits:
+                (key,) = self._keys.load([place[start:]])
+                assert key is not None
+                yield from ((key, at, stamp) for at, stamp in waits)
+
+    def _place(self, number: int) -> bytes:
+        return self._prefix + (number + SHIFT).to_bytes(8, "big")
+
+    def _number(self, place: bytes) -> int:
+        start = len(self._prefix)
+        return int.from_bytes(place[start : start + 8], "big") - SHIFT
+
+
+def _stored(rows: list[Row]) -> list[Any]:
+    """Return rows as one entry: a list of what is known of each, which is encoded at once, and then the values."""
+    return [[field for at, stamp, _, waits in rows for field in (at, stamp, waits)], *(row[2] for row in rows)]
+
+
+def _rows(stored: list[Any]) -> list[Row]:
+    known, *values = stored
+    return list(zip(known[0::3], known[1::3], values, known[2::3], strict=True))
+
+
+def _after(prefix: bytes) -> bytes:
+    return prefix[:-1] + bytes([prefix[-1] + 1])
