@@ -72,7 +72,7 @@ def test_the_order_in_a_set_or_a_dict_does_not_matter():
     assert identity({2**70, 1}) == identity({1, 2**70})
 
 
-@pytest.mark.parametrize("value", [object(), (1, object()), {1, "a"}], ids=str)
+@pytest.mark.parametrize("value", [object(), (1, object()), {1, "a"}], ids=["object", "within", "set of unlikes"])
 def test_what_has_no_bytes_is_refused(value):
     with pytest.raises(
         TypeError, match=r"a (object|tuple|set) can't be told from another one .*; return a plain value"
