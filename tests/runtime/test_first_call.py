@@ -127,6 +127,10 @@ def windowed(numbers, aggregation):
     return numbers.window(tumbling(seconds=1), aggregation, op_id="it").sink(print)
 
 
+def joined_with_itself(numbers, **how):
+    return numbers.join(numbers, lambda one, other: later(one), within=(0, 0), op_id="it", **how)
+
+
 PLACES = {
     ("input", "key"): lambda app, how: windowed(numbers_of(app, lambda n: later(n), **how), count()),
     ("input", "timestamp"): lambda app, how: windowed(numbers_of(app, timestamp=lambda n: later(n), **how), count()),
@@ -145,6 +149,7 @@ PLACES = {
     ("table_join", "on"): lambda app, how: (
         numbers_of(app).join(rows_of(app, broadcast=True), max, on=lambda n: later(n), op_id="it", **how).sink(print)
     ),
+    ("interval_join", "join"): lambda app, how: joined_with_itself(numbers_of(app), **how).sink(print),
     ("partition_by", "key"): lambda app, how: partitioned(numbers_of(app), lambda n: later(n), **how),
     ("partition_by", "by"): lambda app, how: partitioned(numbers_of(app), abs, by=lambda n, of: later(n), **how),
     ("window", "aggregation"): lambda app, how: windowed(numbers_of(app), mean(lambda n: later(n))),
