@@ -1,4 +1,4 @@
-"""Over the same flights: how late each airport runs, every five minutes, and the bad days of each aircraft."""
+"""Over the same flights: how late each airport runs, every ten minutes, and the bad days of each aircraft."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pipeline() -> App:
     (
         departed.partition_by(lambda flight: flight.origin, value=Flight, op_id="by-origin")
         .window(
-            hopping(minutes=30, every_ms=duration_ms(minutes=5)),
+            hopping(minutes=30, every_ms=duration_ms(minutes=10)),
             aggregate(Rolling, flights=count(), mean_delay=mean(lambda flight: flight.delay)),
         )
         .send_to(app.output("rolling-delays", key=str, value=Pane[str, Rolling]))

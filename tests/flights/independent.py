@@ -66,10 +66,10 @@ def top_destinations() -> dict[str, list[tuple[str, int]]]:
 
 
 def rolling_delays() -> dict[tuple[str, int], dict[str, float]]:
-    """Return, by origin and start (ms) of the half hours that begin every five minutes, how flights left."""
+    """Return, by origin and start (ms) of the half hours that begin every ten minutes, how flights left."""
     found = departed().astype({"dep_delay": int})
-    last = found.scheduled.dt.floor("5min")
-    windows = [found.assign(start=last - pd.Timedelta(minutes=5 * back)) for back in range(6)]
+    last = found.scheduled.dt.floor("10min")
+    windows = [found.assign(start=last - pd.Timedelta(minutes=10 * back)) for back in range(3)]
     held = pd.concat(windows)
     groups = held.assign(start=_ms(held.start)).groupby(["origin", "start"]).dep_delay
     answers = pd.DataFrame({"flights": groups.size(), "mean_delay": groups.sum() / groups.size()})
