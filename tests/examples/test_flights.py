@@ -16,8 +16,6 @@ from tests.source import ROOT
 
 MALFORMED = 100
 
-pytestmark = pytest.mark.xdist_group("flights")
-
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
