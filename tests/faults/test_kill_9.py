@@ -1,6 +1,5 @@
 """Kills the main job a few times; the long tier does it as often as one likes."""
 
-
 from tests.faults.kill_9 import main
 from tests.scale import scale
 
