@@ -3,51 +3,19 @@
 from __future__ import annotations
 
 import heapq
-from typing import Any
 
 from benchmarks.keyed_count import WINDOW_MS
-from benchmarks.messages import DISORDER_MS, Message, key_of, time_of, timed_messages, visits, weight_of
-from benchmarks.workload import Description, Workload
-from operators.aggregations import Aggregation
-from operators.window_types import Sessions, WindowType
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
-from samza_dsl import App, count, hopping, session, top_k, tumbling
-
-Panes = list[tuple[Any, ...]]
-"""Key, start and end of a window, and what it came to."""
+from benchmarks.messages import DISORDER_MS, Message, key_of, time_of, visits, weight_of
+from benchmarks.windowed import Panes, Windowed
+from benchmarks.workload import Description
+from samza_dsl import count, hopping, session, top_k, tumbling
 
 STEPS = 6
 GAP_MS = 3_000
 TOP = 10
 
 
-class EventWindows(Workload):
-    """Windows over messages that are up to a second out of order; what they are and compute is said below."""
-
-    windows: WindowType | Sessions
-    aggregation: Aggregation[Any, Any]
-
-    def prepare(self, messages: int) -> None:
-        self.messages = timed_messages(messages)
-
-    def ours(self) -> list[Any]:
-        app = App("event-windows")
-        messages = app.input("messages", key=key_of, timestamp=time_of, max_disorder_ms=DISORDER_MS)
-        messages.window(self.windows, self.aggregation, op_id="windows").send_to(app.output("panes"))
-        sink = ListSink(columns=())
-        bind = {"messages": ListSource(self.messages), "panes": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
-        return sink.values
-
-    def outcome(self, result: list[Any]) -> Panes:
-        """Return plain tuples by window, then by key: the order within a window is nobody's business."""
-        plain = (pane if type(pane) is tuple else (pane.key, pane.start, pane.end, pane.value) for pane in result)
-        return sorted(plain, key=lambda pane: (pane[2], pane[1], pane[0]))
-
-
-class HoppingCount(EventWindows):
+class HoppingCount(Windowed):
     """Counted by the step by hand, and the counts of six steps added up when a window ends."""
 
     description = Description(
@@ -83,7 +51,7 @@ class HoppingCount(EventWindows):
         return panes
 
 
-class SessionCount(EventWindows):
+class SessionCount(Windowed):
     """Sessions of a few seconds, of fifty users at a time; by hand a list of open sessions for each."""
 
     description = Description(
@@ -130,7 +98,7 @@ class SessionCount(EventWindows):
         return panes
 
 
-class TopTen(EventWindows):
+class TopTen(Windowed):
     """By hand all values of a window are kept until it ends."""
 
     description = Description(

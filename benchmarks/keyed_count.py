@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from benchmarks.messages import DISORDER_MS, KEYS, key_of, time_of, timed_messages
-from benchmarks.workload import Description, Workload
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
-from samza_dsl import App, count, tumbling
+from benchmarks.messages import DISORDER_MS, KEYS, key_of, time_of
+from benchmarks.windowed import Windowed
+from benchmarks.workload import Description
+from samza_dsl import count, tumbling
 
 WINDOW_MS = 10_000
 
@@ -17,7 +13,7 @@ Counts = tuple[int, int, int, int]
 """Key, start and end of the window, and the count."""
 
 
-class KeyedCount(Workload):
+class KeyedCount(Windowed):
     """1,000 keys, windows of 10 s, messages up to 1 s out of order; one in a thousand is late and dropped."""
 
     description = Description(
@@ -28,8 +24,8 @@ class KeyedCount(Workload):
         bar=1.0,
     )
 
-    def prepare(self, messages: int) -> None:
-        self.messages = timed_messages(messages)
+    windows = tumbling(milliseconds=WINDOW_MS)
+    aggregation = count()
 
     def baseline(self) -> list[Counts]:
         panes: list[Counts] = []
@@ -76,21 +72,6 @@ class KeyedCount(Workload):
         for start in sorted(windows):
             fire(windows, start, panes)
         return panes
-
-    def ours(self) -> list[Any]:
-        app = App("keyed-count")
-        messages = app.input("messages", key=key_of, timestamp=time_of, max_disorder_ms=DISORDER_MS)
-        counted = messages.window(tumbling(milliseconds=WINDOW_MS), count(), op_id="counted")
-        counted.send_to(app.output("counts"))
-        sink = ListSink(columns=())
-        bind = {"messages": ListSource(self.messages), "counts": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
-        return sink.values
-
-    def outcome(self, result: list[Any]) -> list[Counts]:
-        """Return plain tuples by window, then by key: the order within a window is nobody's business."""
-        plain = (pane if type(pane) is tuple else (pane.key, pane.start, pane.end, pane.value) for pane in result)
-        return sorted(plain, key=lambda pane: (pane[1], pane[0]))
 
 
 def fire(windows: dict[int, dict[int, int]], start: int, panes: list[Counts]) -> None:

@@ -266,13 +266,14 @@ class Spec:
     user's functions. `fold` is the line by which one that keeps tiling windows adds `{value}` to the `{group}` of its
     window, under `{key}`. What `encodes` is handed encoded values by a fused function, and what `rekeys` the keys that
     its function `key` makes. What is `sided` is handed `(place, value)`, with the place of the parent that the value
-    came from. What reads `event_time` has records stamped where they enter.
+    came from. What reads `event_time` has records stamped where they enter. `late` is where what is late there goes.
     """
 
     parents: tuple[Spec, ...] = ()
     op_id: str | None = None
     site: Site = NOWHERE
     on_error: Any = None
+    late: Any = None
 
     kind: ClassVar[str]
     code: ClassVar[tuple[str, ...] | None] = None

@@ -255,7 +255,7 @@ class Writer:
             self.variables += 1
             out = f"v{self.variables}"
         names = {name: bound(id, name) for name in (*spec.binds, *spec.functions())}
-        user_key = USER_KEY.format(key="key", decode=bound(id, "decode"))
+        user_key = "user_key" if self.reading else USER_KEY.format(key="key", decode=bound(id, "decode"))
         opened = depth
         for line in code:
             text = line.format(
@@ -264,7 +264,7 @@ class Writer:
                 id=word(id),
                 parent=word(parent),
                 key="key",
-                user_key="user_key" if self.reading else user_key,
+                user_key=user_key,
                 timestamp="timestamp",
                 **names,
             )

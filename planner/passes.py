@@ -14,13 +14,11 @@ from msgspec.structs import replace
 
 from operators.async_flat_map import AsyncFlatMap
 from operators.base import NOWHERE, Site, Spec
-from operators.interval_join import IntervalJoin
 from operators.io import Input, SendTo, Table
 from operators.partition_by import ByRanges, PartitionBy
 from operators.policies import DeadLetter, Retry, final, worst_case_ms
 from operators.table_join import TableJoin
 from operators.task import Task
-from operators.window import Window
 from planner.copartitioning import check_keys_meet, check_streams_alike, check_table_meets
 from planner.errors import refuse
 from planner.folding import fold
@@ -366,8 +364,7 @@ def streams_of(graph: Graph, spec: Spec) -> list[tuple[str, Role]]:
         found.append((intermediate(graph.app, spec.op_id), "intermediate"))
     found += [(output.stream, "output") for output in getattr(spec, "outputs", ())]
     letters = [final(spec.on_error)] if spec.on_error else []
-    if isinstance(spec, Window | IntervalJoin) and spec.late:
-        letters.append(spec.late)
+    letters.append(spec.late)
     return found + [(letter.stream, "dead_letter") for letter in letters if isinstance(letter, DeadLetter)]
 
 

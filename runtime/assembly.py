@@ -11,14 +11,12 @@ from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.base import MOST_HELD, Batch, Operator, Serde, Spec, Store
-from operators.interval_join import IntervalJoin
 from operators.io import Input, Output, SendTo, Sink, Table
 from operators.partition_by import ByFunction, PartitionBy, hash_
 from operators.policies import DeadLetter
 from operators.table_join import TableContents, TableJoin
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import Task as TaskSpec
-from operators.window import Window
 from planner.copartitioning import check_streams_alike
 from planner.counting import exit_of
 from planner.errors import refuse
@@ -149,8 +147,7 @@ class Assembly:
 
     def locates(self, ids: Iterable[str]) -> bool:
         """Whether records must carry where they are from, for the dead letters of those that are late."""
-        specs = map(self.graph.specs.__getitem__, ids)
-        return any(isinstance(spec, Window | IntervalJoin) and isinstance(spec.late, DeadLetter) for spec in specs)
+        return any(isinstance(self.graph.specs[id].late, DeadLetter) for id in ids)
 
     def is_relayed(self, stage: StagePlan) -> bool:
         """Whether a stage is handed in memory what earlier ones write, as where nothing asks for a record's offset.
@@ -383,8 +380,7 @@ class _TaskBuilder:
         return {**self.functions.by_operator[id], **found}
 
     def _late(self, id: str, spec: Spec) -> Callable[[Batch], None]:
-        letter = spec.late if isinstance(spec, Window | IntervalJoin) else None
-        to = letter.stream if isinstance(letter, DeadLetter) else None
+        to = spec.late.stream if isinstance(spec.late, DeadLetter) else None
 
         def count(number: int) -> None:
             late = next(one for one in self.task.lanes if id in one.chain.stage.operators).chain.counts.late

@@ -141,7 +141,8 @@ class Chain:
         self._longest_run = LONGEST_RUN if levers.fusion else 1
         self.exits = exits
         self.operators = operators
-        self._above = {id: [one for one in operators if id in graph.below(one)] for id in operators}
+        below = {id: graph.below(id) for id in operators} if len(operators) > 1 else {}
+        self._above = {id: [one for one in below if id in below[one]] for id in operators}
         self.sinks = {id: exit for id, exit in exits.items() if isinstance(exit, SinkExit)}
         self.counts = Counts()
         for id, holder in (*exits.items(), *operators.items()):
@@ -244,10 +245,7 @@ class Chain:
 
     def is_due(self, watermark: int) -> bool:
         """Whether an operator has something to fire, where event time has come so far in what the chain reads."""
-        return any(
-            operator.next_due() <= (self.watermark_at(id, watermark) if self._above[id] else watermark)
-            for id, operator in self.operators.items()
-        )
+        return any(operator.next_due() <= self.watermark_at(id, watermark) for id, operator in self.operators.items())
 
     def fire(self, id: str, watermark: int, most: int) -> Batch | None:
         """Return what an operator fires at `watermark`, the first `most` of it; raises Failure."""

@@ -234,6 +234,11 @@ def check_window(site: Site, windows: Any, aggregation: Any, allowed_lateness_ms
         raise refuse(site, "late values can't be allowed at sessions", "tumbling(...), or late=dead_letter('late')")
     if panes not in ("accumulating", "discarding"):
         raise refuse(site, f"panes={panes!r} is not what panes can be", 'panes="accumulating" or "discarding"')
+    check_late(site, "window", late)
+
+
+def check_late(site: Site, said: str, late: Any) -> None:
+    """Refuse what can't take late messages."""
     if late is not None:
-        check_type(site, "window(late=...)", late, DeadLetter, 'late=dead_letter("late-flights")')
+        check_type(site, f"{said}(late=...)", late, DeadLetter, 'late=dead_letter("late-flights")')
         check_letter(site, late)

@@ -11,7 +11,7 @@ from operators.policies import DeadLetter, Policy, fail
 from operators.sites import here
 from operators.table_join import TableJoin
 from planner.errors import refuse
-from samza_dsl.checks import check_function, check_letter, check_name, check_policy, check_store, check_type
+from samza_dsl.checks import check_function, check_late, check_name, check_policy, check_store
 from samza_dsl.ends import Table
 
 if TYPE_CHECKING:
@@ -209,9 +209,7 @@ def said_of_streams(
         raise refuse(site, f"how={how!r} is not a join of two streams", 'how="inner", "left", "right" or "outer"')
     if keep not in KEEP:
         raise refuse(site, f"keep={keep!r} does not say which messages join", 'keep="all" or keep="latest"')
-    if late is not None:
-        check_type(site, "join(late=...)", late, DeadLetter, 'late=dead_letter("late-flights")')
-        check_letter(site, late)
+    check_late(site, "join", late)
     return {"low_ms": low, "high_ms": high, "how": how, "keep": keep, "late": late, "store": store}
 
 
