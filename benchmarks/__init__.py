@@ -7,6 +7,7 @@ from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
 from benchmarks.interval_join import IntervalJoin
 from benchmarks.keyed_count import KeyedCount
+from benchmarks.on_spark import KeyedOnSpark, StatelessOnSpark
 from benchmarks.read_write import ReadWrite4, ReadWrite5, ReadWrite6
 from benchmarks.running_count import DurableCount, RunningCount
 from benchmarks.slow_service import SlowService
@@ -33,7 +34,12 @@ KINDS: tuple[type[Workload], ...] = (
     SessionCount,
     TopTen,
     IntervalJoin,
+    StatelessOnSpark,
+    KeyedOnSpark,
 )
 
 WORKLOADS: dict[str, type[Workload]] = {kind.description.name: kind for kind in KINDS}
 """All workloads by the name that the tables give them."""
+
+QUICK_WITHOUT = frozenset(name for name, kind in WORKLOADS.items() if kind.description.on_spark)
+"""What a quick run leaves out, as it takes long to begin."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from benchmarks import WORKLOADS, page
+from benchmarks import QUICK_WITHOUT, WORKLOADS, page
 from benchmarks.figures import AnyFigure, Curve, Measurement, PeerFigure, load, merged, save, stamped
 from benchmarks.measure import SIDES
 from benchmarks.peers import PEERS
@@ -67,7 +67,7 @@ def _figures(said: argparse.Namespace, console: Console) -> Iterator[AnyFigure]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     known = [*WORKLOADS, *SHAPES]
-    parser.add_argument("--only", type=_names(known), default=known, metavar="B1,M1", help="these of them; '' for none")
+    parser.add_argument("--only", type=_names(known), metavar="B1,M1", help="these of them; '' for none")
     parser.add_argument(
         "--peers",
         type=_names(list(PEERS)),
@@ -110,6 +110,8 @@ def _arguments() -> argparse.Namespace:
         said.commit_every = [COMMIT_EVERY, *(ALSO_EVERY if said.write else ())]
     if min(*said.commit_every, *(1 if given is None else given for given in (said.scale, said.pairs))) <= 0:
         parser.error("--pairs, --scale and --commit-every are positive")
+    if said.only is None:
+        said.only = [name for name in known if not (said.quick and name in QUICK_WITHOUT)]
     if said.quick:
         said.pairs = 1
     return said

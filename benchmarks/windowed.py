@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.messages import DISORDER_MS, key_of, time_of, timed_messages
 from benchmarks.workload import Workload
 from operators.aggregations import Aggregation
-from operators.window_types import Sessions, WindowType
+from operators.window_types import Windows
 from runtime.run import run_blocking
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
@@ -20,7 +20,7 @@ Panes = list[tuple[Any, ...]]
 class Windowed(Workload):
     """What a workload's windows are and compute; by hand there is a loop of its own."""
 
-    windows: WindowType | Sessions
+    windows: Windows
     aggregation: Aggregation[Any, Any]
 
     def prepare(self, messages: int) -> None:

@@ -25,6 +25,8 @@ class Description:
     bar: float
     pairs: int = 7
     durable: bool = False
+    on_spark: bool = False
+    """Whether it begins with a session of Spark, which takes long: a quick run leaves it out."""
 
     def scaled(self, scale: float) -> int:
         """Return the messages of a run at `scale` times its size."""

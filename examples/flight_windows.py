@@ -1,4 +1,4 @@
-"""Over the same flights: how late each airport runs, every ten minutes, and the bad days of each aircraft."""
+"""Over the same flights: how late each airport runs, every ten minutes and soon, and the bad days of each aircraft."""
 
 from __future__ import annotations
 
@@ -9,9 +9,24 @@ from flights import DATA, Flight
 from flights_data import load
 from msgspec import Struct
 
-from samza_dsl import App, Pane, aggregate, count, dead_letter, duration_ms, hopping, maximum, mean, session, total
+from samza_dsl import (
+    App,
+    Pane,
+    after_count,
+    aggregate,
+    count,
+    dead_letter,
+    duration_ms,
+    hopping,
+    maximum,
+    mean,
+    session,
+    total,
+)
 
 DELAYED_MINUTES = 15
+EARLY_FLIGHTS = 10
+"""Flights whose reports may be a day late are waited for; after so many a half hour is told of as it is by then."""
 
 
 class Rolling(Struct, frozen=True):
@@ -45,6 +60,7 @@ def pipeline() -> App:
         .window(
             hopping(minutes=30, every_ms=duration_ms(minutes=10)),
             aggregate(Rolling, flights=count(), mean_delay=mean(lambda flight: flight.delay)),
+            early=after_count(EARLY_FLIGHTS),
         )
         .send_to(app.output("rolling-delays", key=str, value=Pane[str, Rolling]))
     )

@@ -18,6 +18,7 @@ from samza_dsl import (
     App,
     Context,
     Pane,
+    Spark,
     aggregate,
     count,
     daily,
@@ -185,11 +186,13 @@ def main() -> None:
     from flights_data import PARTITIONS, load
 
     parser = argparse.ArgumentParser(description="Loads a year of flights, where it is missing, and runs to its end.")
-    parser.add_argument("--data", type=Path, default=DATA, help="the directory of the embedded log")
-    data = parser.parse_args().data
+    parser.add_argument("--data", type=Path, help="the directory of the embedded log")
+    parser.add_argument("--on", choices=["spark"], help="run there, on all cores of this machine")
+    said = parser.parse_args()
+    data = said.data or (DATA if said.on is None else DATA.with_name(".samza-dsl-on-spark"))
     load(data)
     print(app.plan({"flights": PARTITIONS}))
-    run = app.run(data, live=True)
+    run = app.run(data, live=True) if said.on is None else app.run(data, on=Spark())
     for stream in ("carrier-delays", "top-destinations", "flights-malformed"):
         values = run.received(stream)
         print(f"{stream:<17} {len(values):>7,}  {str(values[0])[:120] if values else ''}")

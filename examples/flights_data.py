@@ -9,7 +9,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import files
 from itertools import count, islice
@@ -26,6 +26,7 @@ PARTITIONS = 4
 MALFORMED = 100
 SEED = 2013
 MISSING = "NA"
+OLDEST = 1956
 
 MISHAPS: tuple[Callable[[bytes], bytes], ...] = (
     lambda row: row[: len(row) // 2],
@@ -61,13 +62,16 @@ class AsStored:
 
 
 def load(data: Path, most: int | None = None) -> None:
-    """Write the streams `flights`, `planes` and `airlines` to the log in `data`, and the weather to SQLite beside it.
+    """Write the streams `flights`, `planes`, `airlines`, `weather` and `plane-versions` to the log in `data`.
+
+    The weather is in SQLite beside it, too.
 
     All streams end, so that a job which reads them does; `flights` after the first `most` records, if that is given.
     What is there already is left alone.
     """
     there = {stream.name for stream in list_streams(data) if stream.ended}
     sources = {"flights": lambda: islice(flights(), most), "planes": planes, "airlines": airlines}
+    sources |= {"weather": weather, "plane-versions": plane_versions}
     for stream, records in sources.items():
         if stream not in there:
             produce(
@@ -110,6 +114,28 @@ def airlines() -> Iterator[Record]:
     """Yield all airlines by carrier code."""
     for row in _rows("airlines.csv"):
         yield Record(row["carrier"], json.encode({"name": row["name"]}))
+
+
+def weather() -> Iterator[Record]:
+    """Yield what was observed at each airport, in the order of time."""
+    for row in sorted(_rows("weather.csv"), key=lambda row: _utc_ms(row["time_hour"])):
+        at_ms = _utc_ms(row["time_hour"])
+        observed = {"at_ms": at_ms, "precip": float(row["precip"]), "visib": float(row["visib"])}
+        yield Record(row["origin"], json.encode(observed), at_ms)
+
+
+def plane_versions() -> Iterator[Record]:
+    """Yield the planes as each was known from the year on in which it was built, the oldest first."""
+    rows = sorted(_rows("planes.csv"), key=lambda row: _year_ms(row["year"]))
+    for row in rows:
+        version = {"since_ms": _year_ms(row["year"]), "model": row["model"], "seats": int(row["seats"])}
+        yield Record(row["tailnum"], json.encode(version))
+
+
+def _year_ms(year: str) -> int:
+    """Return when a year began; a plane of which nobody knows the year is as old as the oldest of all."""
+    built = datetime(OLDEST if year == MISSING else int(year), 1, 1, tzinfo=UTC)
+    return int(built.timestamp()) * 1_000
 
 
 def _flight(row: dict[str, str]) -> Record:

@@ -18,6 +18,7 @@ from operators.sites import check_plain, mistake, takes
 A = TypeVar("A")
 V = TypeVar("V")
 R = TypeVar("R")
+T = TypeVar("T")
 
 Ready = Callable[[Any], Any]
 """Makes a user's function ready to be called in one task."""
@@ -132,7 +133,7 @@ def total(of: Callable[[V], float | None]) -> Aggregation[V, float]:
     )
 
 
-def maximum(of: Callable[[V], Any]) -> Aggregation[V, Any]:
+def maximum(of: Callable[[V], T | None]) -> Aggregation[V, T | None]:
     """Return the largest of what is read off each value; None is left out, and of nothing it is None.
 
     >>> over(maximum(len), ["a", "abc", "ab"])
@@ -141,7 +142,7 @@ def maximum(of: Callable[[V], Any]) -> Aggregation[V, Any]:
     return _extreme("maximum", of, max, lambda ready: maximum(ready(of)))
 
 
-def minimum(of: Callable[[V], Any]) -> Aggregation[V, Any]:
+def minimum(of: Callable[[V], T | None]) -> Aggregation[V, T | None]:
     """Return the smallest of what is read off each value; None is left out, and of nothing it is None.
 
     >>> over(minimum(len), ["ab", "abc"])

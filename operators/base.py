@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -14,6 +15,8 @@ MOST_HELD = 100_000
 """Changed entries that an operator holds beside its store; more are written back at once."""
 MAX_TIMESTAMP = 2**62
 """The watermark of an input that has ended."""
+NEVER = MAX_TIMESTAMP + 1
+"""When something is due that no watermark and no clock comes to."""
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which calendars know."""
 
@@ -213,6 +216,9 @@ class Keys(Protocol):
     def encode(self, key: Key, /) -> bytes:
         """Return the bytes of a key."""
 
+    def encode_all(self, keys: list[Any], /) -> list[Any]:
+        """Return the bytes of many keys; None stays None."""
+
     def load(self, column: list[Any], /) -> list[Key | None]:
         """Return what is held of keys that were stored as bytes."""
 
@@ -242,7 +248,7 @@ class Operator(Protocol):
         """Remove what would fire first without firing it, and return what it was, with its key."""
 
     def next_due(self) -> int:
-        """Return the smallest watermark at which something fires, or MAX_TIMESTAMP + 1."""
+        """Return the smallest watermark at which something fires, or NEVER."""
 
     def lowest_stamp(self) -> int:
         """Return a stamp below which nothing will fire of what is held now, or MAX_TIMESTAMP or more."""
@@ -252,6 +258,26 @@ class Operator(Protocol):
 
     def forget(self) -> None:
         """Drop what is only held beside the store, which was taken back to where it last wrote back."""
+
+
+class Clocked(Operator, Protocol):
+    """A stateful operator that also heeds the clock on the wall, which it is told; its spec is of `wall_clock`."""
+
+    def heed(self, now_ms: int, watermark: int) -> None:
+        """Learn the time, and how far event time has come that the next stage may know of, before any piece of work."""
+
+    def on_clock(self, now_ms: int, most: int | None = None) -> Batch | None:
+        """Return what fires now that it is so late, in order of time: all, or the first `most`.
+
+        No timestamp or stamp of it is below the event time that it was told. At the end of the inputs it is
+        MAX_TIMESTAMP, and everything fires.
+        """
+
+    def drop_alarm(self) -> Batch:
+        """Remove what would fire first by the clock without firing it, and return what it was, with its key."""
+
+    def next_alarm(self) -> int:
+        """Return the time at which something fires by the clock, or NEVER."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -266,7 +292,10 @@ class Spec:
     user's functions. `fold` is the line by which one that keeps tiling windows adds `{value}` to the `{group}` of its
     window, under `{key}`. What `encodes` is handed encoded values by a fused function, and what `rekeys` the keys that
     its function `key` makes. What is `sided` is handed `(place, value)`, with the place of the parent that the value
-    came from. What reads `event_time` has records stamped where they enter. `late` is where what is late there goes.
+    came from. What is `keyed_by_first` goes by the keys of its first parent, and has all of the others in every task.
+    What reads `event_time` has records stamped where they enter. `late` is where what is late there goes. What heeds
+    the `wall_clock` and keeps state is `Clocked`. What fires only `waits_ms` after its time has event time below it
+    stay behind by as much. What `takes_signs` may be handed retractions, and what `hands_on_signs` emits one for each.
     """
 
     parents: tuple[Spec, ...] = ()
@@ -284,6 +313,7 @@ class Spec:
     terminal: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
     keyed: ClassVar[bool] = False
+    keyed_by_first: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
     repartitions: ClassVar[bool] = False
     rekeys: ClassVar[bool] = False
@@ -295,6 +325,19 @@ class Spec:
     wall_clock: ClassVar[bool] = False
     needs_id: ClassVar[bool] = False
     event_time: ClassVar[bool] = False
+    waits_ms: ClassVar[int] = 0
+    takes_signs: ClassVar[bool] = False
+    hands_on_signs: ClassVar[bool] = False
+
+    @cached_property
+    def retracts(self) -> bool:
+        """Whether it may emit retractions."""
+        return self.hands_on_signs and self.reads_signs
+
+    @property
+    def reads_signs(self) -> bool:
+        """Whether retractions may come to it."""
+        return any(parent.retracts for parent in self.parents)
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The user's functions by the name under which `code` calls them."""

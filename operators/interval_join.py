@@ -9,9 +9,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, ClassVar, Literal
 
-from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Spec, Store
+from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Spec, Store
 from operators.policies import DeadLetter
 from operators.rows_by_time import Row, RowsByTime
+from operators.stamps import Stamps
 
 How = Literal["inner", "left", "right", "outer"]
 Keep = Literal["all", "latest"]
@@ -197,14 +198,12 @@ class IntervalJoinOperator:
         """Return when the next row has waited long enough, or the next bucket is past."""
         if self._ripe:
             return self._reached
-        waiting = self._waiting[0][0] if self._waiting else MAX_TIMESTAMP + 1
+        waiting = self._waiting[0][0] if self._waiting else NEVER
         return min(waiting, self._ends[0][0]) if self._ends else waiting
 
     def lowest_stamp(self) -> int:
         """Return the smallest stamp of a row that waits."""
-        while self._stamps and self._stamps[0] not in self._waiting_at:
-            heappop(self._stamps)
-        return self._stamps[0] if self._stamps else MAX_TIMESTAMP + 1
+        return self._stamps.lowest()
 
     def write_back(self) -> None:
         """Put what has changed into the store."""
@@ -217,9 +216,8 @@ class IntervalJoinOperator:
         """Rows that wait, by when they have waited long enough: with stamp, time, side, number and key."""
         self._ripe: list[tuple[int, int, int, int, Key]] = []
         """Those that have, by stamp: with time, side, number and key."""
-        self._waiting_at: dict[int, int] = {}
-        """How many rows wait that have a stamp."""
-        self._stamps: list[int] = []
+        self._stamps = Stamps()
+        """Those of the rows that wait."""
         self._ends: list[tuple[int, int, int]] = []
         """When each bucket is past, with its side and number."""
         self._numbers = count()
@@ -233,16 +231,7 @@ class IntervalJoinOperator:
     def _wait(self, side: int, key: Key, at: int, stamp: int) -> None:
         due = min(at + self._reach[side] + 1, MAX_TIMESTAMP)
         heappush(self._waiting, (due, stamp, at, side, next(self._numbers), key))
-        waiting = self._waiting_at.get(stamp)
-        if waiting is None:
-            heappush(self._stamps, stamp)
-        self._waiting_at[stamp] = (waiting or 0) + 1
-
-    def _wait_no_more(self, stamp: int) -> None:
-        if self._waiting_at[stamp] == 1:
-            del self._waiting_at[stamp]
-        else:
-            self._waiting_at[stamp] -= 1
+        self._stamps.add(stamp)
 
     def _no_longer_wait(self, side: RowsByTime, number: int, key: Key, start: int, stop: int) -> None:
         """Note of rows that they were met."""
@@ -252,7 +241,7 @@ class IntervalJoinOperator:
             if waits:
                 rows = side.changing(number, key)
                 rows[index] = (at, stamp, value, False)
-                self._wait_no_more(stamp)
+                self._stamps.remove(stamp)
 
     def _ripen(self) -> None:
         while self._waiting and self._waiting[0][0] <= self._reached:
@@ -264,7 +253,7 @@ class IntervalJoinOperator:
         row = self._sides[side].take(key, at, stamp)
         if row is None:
             return None
-        self._wait_no_more(stamp)
+        self._stamps.remove(stamp)
         return side, key, row
 
     def _open(self, side: int, number: int) -> Any:

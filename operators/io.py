@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from operators.base import NOWHERE, Serde, Site, Spec
+
+IDLE_AFTER_MS = 30_000
+"""How long nothing comes of a partition until it holds event time back no more."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -23,12 +26,18 @@ class Input(Spec):
     key_of: Callable[[Any], Any] | None = None
     partitioned_by_key: bool = False
     timestamp_of: Callable[[Any], Any] | None = None
+    watermark_of: Callable[[Any], Any] | None = None
     max_disorder_ms: int = 0
+    idle_after_ms: int | None = IDLE_AFTER_MS
+    close_on_idle: bool = False
+    max_drift_ms: int | None = None
     partitions: int | None = None
     priority: int = 0
 
     kind: ClassVar[str] = "input"
     source: ClassVar[bool] = True
+    tombstones: ClassVar[bool] = False
+    """Whether a record without a value removes its key."""
 
     @property
     def is_pattern(self) -> bool:
@@ -41,7 +50,7 @@ class Input(Spec):
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The functions that read key and timestamp off a value."""
-        named = {"key": self.key_of, "timestamp": self.timestamp_of}
+        named = {"key": self.key_of, "timestamp": self.timestamp_of, "watermark": self.watermark_of}
         return {name: function for name, function in named.items() if function is not None}
 
     def describe(self) -> str:
@@ -57,10 +66,36 @@ class Table(Input):
 
     kind: ClassVar[str] = "table"
     stateful: ClassVar[bool] = True
+    tombstones: ClassVar[bool] = True
 
     def meaning(self) -> str:
         """The type of its rows."""
         return f"rows {self.value!r}"
+
+    def changes(self) -> TableChanges:
+        """Return the table as it is where it is joined with others."""
+        return TableChanges(**{field.name: getattr(self, field.name) for field in fields(TableChanges)})
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableChanges(Input):
+    """The records of a table, in the place of the table where it is joined with others: each may change a row."""
+
+    kind: ClassVar[str] = "table_changes"
+    tombstones: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VersionedTable(Input):
+    """A stream of the versions of a table's rows, each from its own time on; the joins with it keep them.
+
+    A version is kept for messages that lie up to `retention_ms` before the watermark.
+    """
+
+    retention_ms: int
+
+    kind: ClassVar[str] = "versioned_table"
+    tombstones: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

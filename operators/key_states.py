@@ -63,14 +63,16 @@ class KeyStates:
 
     def write_back(self) -> None:
         """Put the states that have changed into the store."""
-        changed, encode, kinds = self.changed, self.keys.encode, set(map(type, self.changed.values()))
+        changed, kinds = self.changed, set(map(type, self.changed.values()))
+        places = [STATE + data for data in self.keys.encode_all([*changed])]
         if kinds <= KEPT:
-            self.store.update({STATE + encode(key): state for key, state in changed.items()})
+            self.store.update(dict(zip(places, changed.values(), strict=True)))
             self.clean.update(changed)
         else:
-            self.store.update({STATE + encode(key): state for key, state in changed.items() if state is not None})
-            for key in [key for key, state in changed.items() if state is None]:
-                self.store.delete(STATE + encode(key))
+            states = [*zip(places, changed.values(), strict=True)]
+            self.store.update({place: state for place, state in states if state is not None})
+            for place in [place for place, state in states if state is None]:
+                self.store.delete(place)
             self.clean.update({key: state for key, state in changed.items() if type(state) in KEPT})
             self._has_all = self._has_all and kinds <= UNCHANGEABLE
         changed.clear()

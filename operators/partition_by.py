@@ -118,6 +118,7 @@ class PartitionBy(Spec):
     by: Partitioner = hash_
 
     kind: ClassVar[str] = "partition_by"
+    hands_on_signs: ClassVar[bool] = True
     terminal: ClassVar[bool] = True
     repartitions: ClassVar[bool] = True
     rekeys: ClassVar[bool] = True
@@ -140,6 +141,7 @@ class Broadcast(Spec):
     partitions: int | None = None
 
     kind: ClassVar[str] = "broadcast"
+    hands_on_signs: ClassVar[bool] = True
     terminal: ClassVar[bool] = True
     repartitions: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True

@@ -1,32 +1,33 @@
-"""The user's own stateful operator: a function over messages with keyed state and event-time timers."""
+"""The user's own stateful operator: a function over messages with keyed state and with timers."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Spec, Store
+from operators.base import MIN_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Serde, Spec, Store
+from operators.key_collections import LIST, MAP, ListState, MapState, place_of, remove_all
 from operators.key_states import READ_STATE, KeyStates, emitted_of, loop_of
-from operators.keyed_state import UNCHANGEABLE, K, S, meaning_of
-from operators.window import SHIFT
+from operators.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
+from operators.timers import Timers
 
-TIMER = b"t"
+TIMER, ALARM, EXPIRY, TOUCHED = b"t", b"a", b"x", b"u"
+"""What the places begin with of timers, of alarms, of when states expire, and of when they were last used."""
 IN_HAND = frozenset({tuple, list, type(None)})
 """What a function may return that is there already: a generator would go on after its state was looked at."""
-MOST_SET_AT_END = 1_000
-"""How many timers the timers of one key may set when nothing more will come: without a bound they never end."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Process(Spec):
-    """Call `on_message(value, context)` per message, and `on_timer(at_ms, context)` when a timer is due."""
+    """Call `on_message(value, context)` per message, and others when a timer is due by event time or by the clock."""
 
     on_message: Callable[[Any, Any], Iterable[Any] | None]
     on_timer: Callable[[int, Any], Iterable[Any] | None] | None = None
+    on_alarm: Callable[[int, Any], Iterable[Any] | None] | None = None
     init: Callable[[], Any] | None = None
+    ttl_ms: int | None = None
     store: str = "lmdb"
 
     kind: ClassVar[str] = "process"
@@ -35,24 +36,23 @@ class Process(Spec):
     event_time: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
-    keyed_code: ClassVar[tuple[str, ...]] = (
-        *READ_STATE,
-        "{context}.key = {user_key}",
-        "{context}._place, {context}.timestamp, {context}.state = {key}, {timestamp}, state_{id}",
-        "emitted_{id} = {on_message}({value}, {context})",
-        "if type(emitted_{id}) not in {in_hand}: emitted_{id} = [*emitted_{id}]",
-        "left_{id} = {context}.state",
-        "if left_{id} is not state_{id} or type(left_{id}) not in {unchangeable}: {changed}[{key}] = left_{id}",
-        "if left_{id} is None: {clean}.pop({key}, None)",
-        "for {out} in emitted_{id} or ():",
-    )
     binds: ClassVar[tuple[str, ...]] = (
         *("changed", "clean", "look_up", "context", "decode", "unchangeable", "in_hand"),
     )
 
+    @property
+    def wall_clock(self) -> bool:  # type: ignore[override]
+        """Whether it has alarms."""
+        return self.on_alarm is not None
+
+    @property
+    def keyed_code(self) -> tuple[str, ...] | None:  # type: ignore[override]
+        """What it does to a message, where nothing is due between messages."""
+        return None if self.on_timer is not None or self.ttl_ms is not None else ON_MESSAGE
+
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The user's functions."""
-        named = {"on_message": self.on_message, "on_timer": self.on_timer, "init": self.init}
+        named = {name: getattr(self, name) for name in ("on_message", "on_timer", "on_alarm", "init")}
         return {name: function for name, function in named.items() if function is not None}
 
     def meaning(self) -> str:
@@ -60,6 +60,18 @@ class Process(Spec):
         return meaning_of(self.init)
 
 
+ON_MESSAGE = (
+    *READ_STATE,
+    "{context}.key = {user_key}",
+    "{context}._place, {context}.timestamp, {context}.state = {key}, {timestamp}, state_{id}",
+    "emitted_{id} = {on_message}({value}, {context})",
+    "if type(emitted_{id}) not in {in_hand}: emitted_{id} = [*emitted_{id}]",
+    "left_{id} = {context}.state",
+    "if left_{id} is not state_{id} or type(left_{id}) not in {unchangeable}: {changed}[{key}] = left_{id}",
+    "if left_{id} is None: {clean}.pop({key}, None)",
+    "for {out} in emitted_{id} or ():",
+)
+"""The code of one message, which the planner fuses with that of its neighbours."""
 STATE_SLOT = ("state",)
 """A field, for speed, which type checkers are told is a property: it may be set to None."""
 
@@ -96,12 +108,16 @@ class ProcessContext(Generic[K, S]):
         self._operator = operator
         self._place: Key = b""
 
+    @property
+    def now_ms(self) -> int:
+        """The time by the clock, in ms since the epoch; raises ValueError where `process` was given no `on_alarm`."""
+        return self._operator.now_ms
+
     def set_timer(self, at_ms: int) -> None:
         """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once.
 
-        It is called when the watermark has passed and all that was read together is processed: the state that it sees
-        may have messages in it from after its time. At the end of the inputs all timers are due. Those that `on_timer`
-        sets from then on are, too.
+        What it finds in its state are all messages of its key for whose own source partition the time had not come
+        yet. At the end of the inputs all timers are due. Those that `on_timer` sets from then on are, too.
 
         Raises ValueError where `process` was given no `on_timer`, and for a key whose timers go on and on at the end.
         """
@@ -109,11 +125,31 @@ class ProcessContext(Generic[K, S]):
 
     def delete_timer(self, at_ms: int) -> None:
         """Take back a timer of this key; nothing happens where there is none."""
-        self._operator.store.delete(self._operator.timer_place(self._place, at_ms))
+        self._operator.delete_timer(self._place, at_ms)
+
+    def set_alarm(self, at_ms: int) -> None:
+        """Ask for `on_alarm` when it is this time by the clock, for this key; else it is like `set_timer`."""
+        self._operator.set_alarm(self._place, at_ms)
+
+    def delete_alarm(self, at_ms: int) -> None:
+        """Take back an alarm of this key; nothing happens where there is none."""
+        self._operator.alarms.delete(self._place, at_ms)
+
+    def list(self, name: str) -> ListState[Any]:
+        """Return a list among this key's state, whose entries are read and written one by one."""
+        return ListState(self._operator.store, self._operator.place(LIST, self._place, name))
+
+    def map(self, name: str) -> MapState[Any, Any]:
+        """Return a map among this key's state, whose entries are read and written one by one."""
+        return MapState(self._operator.store, self._operator.place(MAP, self._place, name), self._operator.serde)
 
 
 class ProcessOperator(KeyStates):
-    """One task's share of a `process`: the states of its keys, and their timers, which are in the store."""
+    """One task's share of a `process`: the states of its keys, and their timers, which are in the store.
+
+    A timer is due for its key when a message of that key comes whose source is past it, and at the latest when event
+    time is: so what it finds in its state does not depend on how messages were read together.
+    """
 
     def __init__(
         self,
@@ -121,103 +157,233 @@ class ProcessOperator(KeyStates):
         functions: dict[str, Callable[..., Any]],
         store: Store,
         keys: Keys,
+        serde: Serde,
         most_held: int = MOST_HELD,
     ) -> None:
         super().__init__(store, keys, functions.get("init"), most_held)
+        self.serde = serde
         self.on_message: Callable[..., Any] = functions["on_message"]
         self.on_timer: Callable[..., Any] = functions.get("on_timer", _no_timer)
-        self._has_timers = "on_timer" in functions
-        self.calls = ["on_message", "on_timer", *(["init"] if self.init is not None else [])]
+        self.on_alarm: Callable[..., Any] = functions.get("on_alarm", _no_alarm)
+        self.calls = ["on_message", "on_timer", "on_alarm", *(["init"] if self.init is not None else [])]
         self.in_hand = IN_HAND
         self.context: ProcessContext[Any, Any] = ProcessContext(self)
-        self._due = self._first_due()
-        self._ending = False
-        self._set_at_end: Counter[Key] = Counter()
+        self.timers, self.alarms = Timers(store, keys, TIMER), Timers(store, keys, ALARM)
+        self._ttl_ms = spec.ttl_ms
+        self._expiries = Timers(store, keys, EXPIRY)
+        self._has_timers, self._has_alarms = "on_timer" in functions, "on_alarm" in functions
+        self._waits = self._has_timers or spec.ttl_ms is not None
+        self._now_ms: int | None = None
+        self._reached = MIN_TIMESTAMP
+        self._due: dict[Key, list[int]] = {}
+        """Timers of the keys at hand up to the last stamp at hand."""
+        self._until: int | None = None
+
+    @property
+    def now_ms(self) -> int:
+        """The time by the clock; raises ValueError where nothing tells it."""
+        if self._now_ms is None:
+            raise ValueError(
+                "process(...) is told the time where it has alarms; write instead: process(..., on_alarm=)"
+            )
+        return self._now_ms
 
     def process(self, batch: Batch) -> Batch | None:
         """Hand each message to the user's function; what it returns carries the message's key, time and stamp."""
         assert batch.timestamps is not None
-        found = _process(self, batch.values, batch.keys or [None] * len(batch), batch.timestamps)
+        if self._waits:
+            emitted = self._process_each(batch)
+        else:
+            found = _process(self, batch.values, batch.keys or [None] * len(batch), batch.timestamps)
+            emitted = emitted_of(found, batch)
         self.relieve()
-        return emitted_of(found, batch)
+        return emitted
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Call the timers that are due, in order of time and key; those that they set and are due, too."""
-        if watermark < self._due:
+        if watermark < self.next_due():
             return None
-        out = Batch([], keys=[], timestamps=[], stamps=[])
-        self._ending = watermark == MAX_TIMESTAMP
-        for at_ms, key in islice(self._pop_due(watermark), most):
-            self._call_timer(at_ms, key, out)
-        self._due = self._first_due()
+        out = _nothing()
+        if watermark >= self.timers.first:
+            for at_ms, key in islice(self.timers.due(watermark), most):
+                self._call_timer(at_ms, key, out)
+            self.timers.look_up()
+        if watermark >= self._expiries.first and watermark < self.timers.first:
+            self._expire(watermark)
         return out if out.values else None
 
-    def _call_timer(self, at_ms: int, place: Key, out: Batch) -> None:
-        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
-        context, state = self.context, self.read(place)
-        context.key = self.keys.decode(place)
-        context._place, context.timestamp, context.state = place, at_ms, state
-        emitted = self.on_timer(at_ms, context)
-        left = context.state
-        if left is not state or type(left) not in UNCHANGEABLE:
-            self.changed[place] = left
-            self.clean.pop(place, None)
-        before = len(out)
-        out.values += emitted or ()
-        number = len(out) - before
-        out.keys += [place] * number
-        out.timestamps += [at_ms] * number
-        out.stamps += [at_ms] * number
+    def on_clock(self, now_ms: int, most: int | None = None) -> Batch | None:
+        """Call the alarms that are due, in order of time and key."""
+        out = _nothing()
+        for at_ms, key in islice(self.alarms.due(now_ms), most):
+            at = max(at_ms, self._reached)
+            self._call(self.on_alarm, at_ms, key, at, at, out)
+        self.alarms.look_up()
+        return out if out.values else None
+
+    def heed(self, now_ms: int, watermark: int) -> None:
+        """Learn the time."""
+        self._now_ms, self._reached = now_ms, watermark
 
     def drop_due(self) -> Batch:
         """Remove the first timer, and return its time."""
-        at_ms, key = next(self._pop_due(MAX_TIMESTAMP))
-        self._due = self._first_due()
+        at_ms, key = self.timers.drop()
+        return Batch([at_ms], keys=[key])
+
+    def drop_alarm(self) -> Batch:
+        """Remove the first alarm, and return its time."""
+        at_ms, key = self.alarms.drop()
         return Batch([at_ms], keys=[key])
 
     def next_due(self) -> int:
-        """Return the time of the first timer."""
-        return self._due
+        """Return the time of the first timer, or at which a state expires."""
+        return min(self.timers.first, self._expiries.first)
+
+    def next_alarm(self) -> int:
+        """Return the time of the first alarm."""
+        return self.alarms.first
 
     def lowest_stamp(self) -> int:
         """Return a time before the first timer's."""
-        return self._due - 1
+        return self.timers.first - 1
 
     def forget(self) -> None:
-        """Drop the states that have changed, and look up again when the first timer is due."""
+        """Drop the states that have changed, and look up again when the first timers are due."""
         super().forget()
-        self._due = self._first_due()
+        for timers in (self.timers, self.alarms, self._expiries):
+            timers.look_up()
 
     def set_timer(self, key: Key, at_ms: int) -> None:
         """Remember a timer of `key`; raises ValueError where there is nothing to call then, or no end of it."""
         if not self._has_timers:
             _no_timer(at_ms, None)
-        if self._ending:
-            self._set_at_end[key] += 1
-            if self._set_at_end[key] > MOST_SET_AT_END:
-                raise ValueError(
-                    f"the timers of one key have set {MOST_SET_AT_END:,} more since the inputs ended, and would go on "
-                    "for ever; let on_timer stop, or set timers only where a message comes"
-                )
-        self.store.put(self.timer_place(key, at_ms), True)
-        self._due = min(self._due, at_ms)
+        self.timers.set(key, at_ms)
+        if self._until is not None and at_ms <= self._until and at_ms not in self._due.setdefault(key, []):
+            self._due[key].append(at_ms)
 
-    def timer_place(self, key: Key, at_ms: int) -> bytes:
-        """Return where in the store a timer is: timers sort by time, then by key."""
-        return TIMER + (at_ms + SHIFT).to_bytes(8, "big") + self.keys.encode(key)
+    def delete_timer(self, key: Key, at_ms: int) -> None:
+        """Take a timer back."""
+        self.timers.delete(key, at_ms)
+        if at_ms in self._due.get(key, ()):
+            self._due[key].remove(at_ms)
 
-    def _pop_due(self, watermark: int) -> Iterator[tuple[int, Any]]:
-        while (first := next(self.store.range(TIMER), None)) is not None:
-            place = first[0]
-            at_ms = int.from_bytes(place[1:9], "big") - SHIFT
-            if at_ms > watermark:
-                break
-            self.store.delete(place)
-            yield at_ms, self.keys.load([place[9:]])[0]
+    def set_alarm(self, key: Key, at_ms: int) -> None:
+        """Remember an alarm of `key`; raises ValueError where there is nothing to call then."""
+        if not self._has_alarms:
+            _no_alarm(at_ms, None)
+        self.alarms.set(key, at_ms)
 
-    def _first_due(self) -> int:
-        first = next(self.store.range(TIMER), None)
-        return MAX_TIMESTAMP + 1 if first is None else int.from_bytes(first[0][1:9], "big") - SHIFT
+    def place(self, kind: bytes, key: Key, name: str) -> bytes:
+        """Return where the entries of a key's list or map of this name are."""
+        return place_of(kind, self.keys.encode(key), name)
+
+    def _process_each(self, batch: Batch) -> Batch | None:
+        """Hand over messages, and before each what is due for its key."""
+        assert batch.timestamps is not None
+        out, stamps = _nothing(), batch.stamps or batch.timestamps
+        self._until = max(stamps)
+        self._due = self._due_of(set(batch.keys or ()), self._until)
+        rows = zip(batch.values, batch.keys or [None] * len(batch), batch.timestamps, stamps, strict=True)
+        try:
+            for value, key, timestamp, stamp in rows:
+                if key in self._due:
+                    self._fire_before(key, stamp, out)
+                if self._ttl_ms is not None and key is not None:
+                    self._touch(key, timestamp, stamp)
+                self._call(self.on_message, value, key, timestamp, stamp, out)
+        finally:
+            self._until = None
+            self._due = {}
+        self.timers.look_up()
+        return out if out.values else None
+
+    def _due_of(self, keys: set[Key | None], until: int) -> dict[Key, list[int]]:
+        due: dict[Key, list[int]] = {}
+        for at_ms, key in self.timers.until(until):
+            if key in keys:
+                due.setdefault(key, []).append(at_ms)
+        return due
+
+    def _fire_before(self, key: Key, stamp: int, out: Batch) -> None:
+        """Call the timers of a key that are due before a message of this stamp."""
+        while (due := self._due[key]) and (at_ms := min(due)) <= stamp:
+            due.remove(at_ms)
+            self.timers.delete(key, at_ms)
+            try:
+                self._call_timer(at_ms, key, out)
+            except Exception as error:
+                raise TimerFailed(key, at_ms) from error
+
+    def _call_timer(self, at_ms: int, key: Key, out: Batch) -> None:
+        if self._ttl_ms is not None:
+            self._used_last(key, at_ms)
+        self._call(self.on_timer, at_ms, key, at_ms, at_ms, out)
+
+    def _call(self, function: Callable[..., Any], first: Any, place: Any, at: int, stamp: int, out: Batch) -> None:
+        """Call a function of the user for a key, and keep what it leaves and what it returns."""
+        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+        context, state = self.context, self.read(place)
+        context.key = self.keys.decode(place)
+        context._place, context.timestamp, context.state = place, at, state
+        emitted = function(first, context)
+        before = len(out)
+        out.values += emitted or ()
+        left = context.state
+        if left is not state or type(left) not in UNCHANGEABLE:
+            self.changed[place] = left
+            self.clean.pop(place, None)
+        number = len(out) - before
+        out.keys += [place] * number
+        out.timestamps += [at] * number
+        out.stamps += [stamp] * number
+
+    def _touch(self, key: Key, timestamp: int, stamp: int) -> None:
+        """Remember that a key's state was used; what has expired before a message of this stamp is no more."""
+        assert self._ttl_ms is not None
+        last = self._used_last(key, stamp)
+        if last is None:
+            self._expiries.set(key, timestamp + self._ttl_ms)
+        if last is None or timestamp > last:
+            self.store.put(TOUCHED + self.keys.encode(key), timestamp)
+
+    def _used_last(self, key: Key, at_ms: int) -> int | None:
+        """Return when a key's state was used last; what has expired by then is no more."""
+        assert self._ttl_ms is not None
+        last: int | None = self.store.get(TOUCHED + self.keys.encode(key))
+        if last is None or last + self._ttl_ms > at_ms:
+            return last
+        self._drop_state(key)
+        return None
+
+    def _expire(self, watermark: int) -> None:
+        """Drop the states that no message was for since; look again when others may be as old."""
+        assert self._ttl_ms is not None
+        for _, key in self._expiries.due(watermark):
+            last = self._used_last(key, watermark)
+            if last is not None:
+                self._expiries.set(key, last + self._ttl_ms)
+        self._expiries.look_up()
+
+    def _drop_state(self, key: Key) -> None:
+        data = self.keys.encode(key)
+        self.changed.pop(key, None)
+        self.clean.pop(key, None)
+        self.store.delete(STATE + data)
+        self.store.delete(TOUCHED + data)
+        remove_all(self.store, data)
+
+
+class TimerFailed(Exception):
+    """Says which timer raised before a message could be handed over, what it raised being its cause."""
+
+    def __init__(self, key: Key, at_ms: int) -> None:
+        super().__init__(key, at_ms)
+        self.key = key
+        self.at_ms = at_ms
+
+
+def _nothing() -> Batch:
+    return Batch([], keys=[], timestamps=[], stamps=[])
 
 
 def _no_timer(at_ms: int, context: Any) -> None:
@@ -226,4 +392,10 @@ def _no_timer(at_ms: int, context: Any) -> None:
     )
 
 
-_process = loop_of(Process.keyed_code, (*Process.binds, "on_message"))
+def _no_alarm(at_ms: int, context: Any) -> None:
+    raise ValueError(
+        "process(...) has no function for an alarm; write instead: process(..., on_alarm=lambda at_ms, context: ...)"
+    )
+
+
+_process = loop_of(ON_MESSAGE, (*Process.binds, "on_message"))

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from operators.base import Key, Keys, Store
-from operators.window import SHIFT
+from operators.store_places import NUMBER_BYTES, SHIFT, beyond, number_at, ordered
 
 Row = tuple[int, int, Any, bool]
 """Timestamp, stamp, value, and whether it still waits for the first row to join, to be emitted alone else."""
@@ -70,6 +70,14 @@ class RowsByTime:
         assert rows is not None
         return rows
 
+    def add(self, key: Key, row: Row) -> None:
+        """Keep a row, behind those of its time; its bucket is open."""
+        rows = self.changing(row[0] // self._width, key)
+        if not rows or rows[-1][0] <= row[0]:
+            rows.append(row)
+        else:
+            rows.insert(bisect_left(rows, (row[0] + 1,)), row)
+
     def take(self, key: Key, at: int, stamp: int) -> Row | None:
         """Remove a row that waits, and return it; None where none of this time and stamp waits any more."""
         number = at // self._width
@@ -84,29 +92,40 @@ class RowsByTime:
         return None
 
     def drop(self, number: int, most: int | None) -> int | None:
-        """Drop a bucket, or the first `most` of its entries; return how many, None where some may be left.
+        """Drop a bucket, or the first `most` of its entries; return how many, None where some may be left."""
+        bucket = self.buckets[number]
+        if bucket.is_stored:
+            dropped = len(self.pop(number, most))
+            return None if number in self.buckets else dropped
+        self.unwritten -= len(bucket.changed)
+        del self.buckets[number]
+        return 0
+
+    def pop(self, number: int, most: int | None) -> list[tuple[Key, list[Row]]]:
+        """Remove a bucket, or the first `most` of its keys, and return their rows.
 
         What has changed goes first: the store has it as it was, which nobody may read again after a commit in between.
         """
-        bucket, dropped = self.buckets[number], 0
-        if bucket.is_stored:
-            prefix = self._place(number)
-            changed = list(islice(bucket.changed, most))
-            for key in changed:
-                del bucket.changed[key]
-                bucket.clean.pop(key, None)
+        bucket, prefix = self.buckets[number], self._place(number)
+        found = list(islice(bucket.changed.items(), most))
+        for key, _ in found:
+            del bucket.changed[key]
+            bucket.clean.pop(key, None)
+            if bucket.is_stored:
                 self._store.delete(prefix + self._keys.encode(key))
-            self.unwritten -= len(changed)
-            left = None if most is None else most - len(changed)
-            places = [place for place, _ in islice(self._store.range(prefix, self._place(number + 1)), left)]
-            for place in places if not bucket.changed else ():
+        self.unwritten -= len(found)
+        if bucket.is_stored and not bucket.changed:
+            left = None if most is None else most - len(found)
+            stored = list(islice(self._store.range(prefix, self._place(number + 1)), left))
+            keys = self._keys.load([place[len(prefix) :] for place, _ in stored])
+            for loaded, (place, rows) in zip(keys, stored, strict=True):
+                assert loaded is not None
                 self._store.delete(place)
-            dropped = len(changed) + len(places)
-            if dropped == most:
-                return None
-        self.unwritten -= len(bucket.changed)
-        del self.buckets[number]
-        return dropped
+                bucket.clean.pop(loaded, None)
+                found.append((loaded, _rows(rows)))
+        if len(found) != most:
+            del self.buckets[number]
+        return found
 
     def write_back(self) -> None:
         """Put what has changed into the store."""
@@ -135,7 +154,7 @@ class RowsByTime:
         """Hold nothing, and see which buckets the store has."""
         self.buckets = {}
         self.unwritten = 0
-        place, end = self._place(-SHIFT), _after(self._prefix)
+        place, end = self._place(-SHIFT), beyond(self._prefix)
         while (found := next(self._store.range(place, end), None)) is not None:
             number = self._number(found[0])
             self.buckets[number] = Bucket(is_stored=True)
@@ -143,8 +162,8 @@ class RowsByTime:
 
     def waiting(self) -> Iterator[tuple[Key, int, int]]:
         """Yield the key, time and stamp of each row in the store that waits."""
-        start = len(self._prefix) + 8
-        for place, stored in self._store.range(self._prefix, _after(self._prefix)):
+        start = len(self._prefix) + NUMBER_BYTES
+        for place, stored in self._store.range(self._prefix, beyond(self._prefix)):
             waits = [(at, stamp) for at, stamp, _, waits in _rows(stored) if waits]
             if waits:
                 (key,) = self._keys.load([place[start:]])
@@ -152,11 +171,10 @@ class RowsByTime:
                 yield from ((key, at, stamp) for at, stamp in waits)
 
     def _place(self, number: int) -> bytes:
-        return self._prefix + (number + SHIFT).to_bytes(8, "big")
+        return self._prefix + ordered(number)
 
     def _number(self, place: bytes) -> int:
-        start = len(self._prefix)
-        return int.from_bytes(place[start : start + 8], "big") - SHIFT
+        return number_at(place, len(self._prefix))
 
 
 def _stored(rows: list[Row]) -> list[Any]:
@@ -167,7 +185,3 @@ def _stored(rows: list[Row]) -> list[Any]:
 def _rows(stored: list[Any]) -> list[Row]:
     known, *values = stored
     return list(zip(known[0::3], known[1::3], values, known[2::3], strict=True))
-
-
-def _after(prefix: bytes) -> bytes:
-    return prefix[:-1] + bytes([prefix[-1] + 1])

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Keys, Serde, Spec, Store
+from operators.at_once import NothingFires
+from operators.base import MOST_HELD, Batch, Keys, Serde, Spec, Store
 from operators.key_states import READ_STATE, KeyStates, emitted_of, loop_of
 from operators.keyed_state import meaning_of
 
@@ -50,7 +51,7 @@ class Scan(Spec):
         return meaning_of(self.init)
 
 
-class ScanOperator(KeyStates):
+class ScanOperator(KeyStates, NothingFires):
     """One task's share of a `scan`."""
 
     def __init__(
@@ -79,19 +80,3 @@ class ScanOperator(KeyStates):
         found = self._loop(self, batch.values, batch.keys or none, batch.timestamps or none)
         self.relieve()
         return emitted_of(found, batch)
-
-    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
-        """Nothing waits for event time."""
-        return None
-
-    def drop_due(self) -> Batch:
-        """Nothing is due."""
-        return Batch([])
-
-    def next_due(self) -> int:
-        """Nothing fires."""
-        return MAX_TIMESTAMP + 1
-
-    def lowest_stamp(self) -> int:
-        """Nothing fires."""
-        return MAX_TIMESTAMP + 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from operators.aggregations import Aggregation
-from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Store
+from operators.base import MAX_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Store
 from operators.key_states import KeyStates
 from operators.keyed_state import STATE
+from operators.store_places import beyond
 from operators.window import NO_KEY, Pane, Window
 from operators.window_types import Sessions
 
@@ -26,7 +27,7 @@ class SessionOperator(KeyStates):
     interleaved. When a session is due is looked up when it might be: it may have gone on since.
     """
 
-    calls = ("aggregation",)
+    calls: ClassVar[tuple[str, ...]] = ("aggregation",)
 
     def __init__(
         self,
@@ -37,10 +38,12 @@ class SessionOperator(KeyStates):
         most_held: int = MOST_HELD,
     ) -> None:
         super().__init__(store, keys, None, most_held)
-        assert isinstance(spec.windows, Sessions)
-        self.gap_ms = spec.windows.gap_ms
+        self.gap_ms = spec.windows.gap_ms if isinstance(spec.windows, Sessions) else 0
         self.aggregation = aggregation or spec.aggregation
         self.late: Batch | None = None
+        self._waits_ms = spec.waits_ms
+        self._in_time: tuple[Any, ...] = (0, "final") if spec.emit == "final" else ()
+        """The number and the timing of a pane, where they are not what it says anyway."""
         self._due = [*self._stored()]
         """When an open session was due when it was last looked at, and its key, as bytes and as it is held; a heap."""
         heapq.heapify(self._due)
@@ -54,9 +57,10 @@ class SessionOperator(KeyStates):
         assert batch.timestamps is not None and batch.stamps is not None
         by_key: dict[Key, list[tuple[int, Any]]] = defaultdict(list)
         late: list[int] = []
+        waits_ms = self._waits_ms
         columns = zip(batch.values, batch.keys, batch.timestamps, batch.stamps, strict=True)
         for row, (value, key, timestamp, stamp) in enumerate(columns):
-            if timestamp < stamp:
+            if timestamp < stamp - waits_ms:
                 late.append(row)
             else:
                 by_key[key].append((timestamp, value))
@@ -67,14 +71,16 @@ class SessionOperator(KeyStates):
         return None
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
-        """Fire the sessions that end at or before `watermark`, by end, then by key."""
+        """Fire the sessions that have ended by `watermark`, and waited, by end, then by key."""
         panes = Batch([], keys=[], timestamps=[], stamps=[])
         assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
-        while self._due and self._due[0][0] <= watermark and (most is None or len(panes) < most):
+        ended = watermark - self._waits_ms
+        while self._due and self._due[0][0] <= ended and (most is None or len(panes) < most):
             key, session = self._next()
             if session is not None:
                 start, end, held = session
-                panes.values.append(Pane(self.keys.decode(key), start, end, self.aggregation.finish(held)))
+                result = self.aggregation.finish(held)
+                panes.values.append(Pane(self.keys.decode(key), start, end, result, *self._in_time))
                 panes.keys.append(key)
                 panes.timestamps.append(end - 1)
                 panes.stamps.append(end - 1)
@@ -88,12 +94,12 @@ class SessionOperator(KeyStates):
         return Batch([tuple(session)], keys=[key])
 
     def next_due(self) -> int:
-        """Return a watermark before which no session ends."""
-        return self._due[0][0] if self._due else MAX_TIMESTAMP + 1
+        """Return a watermark before which no session fires."""
+        return self._due[0][0] + self._waits_ms if self._due else NEVER
 
     def lowest_stamp(self) -> int:
         """Return a stamp that no pane still to fire is below."""
-        return self.next_due() - 1
+        return self._due[0][0] - 1 if self._due else MAX_TIMESTAMP
 
     def write_back(self) -> None:
         """Put the sessions of keys that have changed into the store."""
@@ -108,7 +114,7 @@ class SessionOperator(KeyStates):
         self._looked_at.clear()
 
     def _stored(self) -> Iterator[tuple[int, bytes, Key]]:
-        for place, sessions in self.store.range(STATE, bytes([STATE[0] + 1])):
+        for place, sessions in self.store.range(STATE, beyond(STATE)):
             data = place[len(STATE) :]
             (key,) = self.keys.load([data])
             assert key is not None
@@ -139,7 +145,7 @@ class SessionOperator(KeyStates):
                     high = timestamp + gap_ms
             else:
                 session[END] = high
-                place = self._session_at(key, sessions, timestamp)
+                place = self._session_at(key, sessions, timestamp, timestamp + gap_ms)
                 session = sessions[place]
                 low, high = session[:HELD]
                 before = sessions[place + 1][START] if place + 1 < len(sessions) else MAX_TIMESTAMP
@@ -152,10 +158,9 @@ class SessionOperator(KeyStates):
                 session[HELD] = add(session[HELD], more)
         self.changed[key] = sessions
 
-    def _session_at(self, key: Key, sessions: list[list[Any]], timestamp: int) -> int:
-        """Return the place of a value's session, which may begin with it, or become one of several by it."""
-        low, high = timestamp, timestamp + self.gap_ms
-        first = next((place for place, session in enumerate(sessions) if timestamp < session[END]), len(sessions))
+    def _session_at(self, key: Key, sessions: list[list[Any]], low: int, high: int) -> int:
+        """Return the place of the session that a value makes or joins, which may become one of several by it."""
+        first = next((place for place, session in enumerate(sessions) if low < session[END]), len(sessions))
         last = first
         while last < len(sessions) and sessions[last][START] < high:
             last += 1

@@ -15,6 +15,8 @@ class Stateless(Spec):
 
     function: Callable[..., Any]
 
+    hands_on_signs: ClassVar[bool] = True
+
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The user's function, named as the operator is."""
         return {self.kind: self.function}
@@ -78,6 +80,7 @@ class BranchArm(Spec):
 
     kind: ClassVar[str] = "branch_arm"
     code: ClassVar[tuple[str, ...]] = ("if {name} in choice_{parent}:",)
+    hands_on_signs: ClassVar[bool] = True
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The branch's name, as a constant of the fused function."""
@@ -89,9 +92,17 @@ class BranchArm(Spec):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class SideArm(BranchArm):
+    """The values of one branch, of messages that are pairs of a branch and a value."""
+
+    code: ClassVar[tuple[str, ...]] = (*BranchArm.code, "{out} = {value}[1]")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Merge(Spec):
     """All messages of several streams, as they come."""
 
     kind: ClassVar[str] = "merge"
     code: ClassVar[tuple[str, ...]] = ()
     one_to_one: ClassVar[bool] = True
+    hands_on_signs: ClassVar[bool] = True

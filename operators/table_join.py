@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from operators.base import MAX_TIMESTAMP, Batch, Keys, Spec, Store
+from operators.at_once import AtOnce
+from operators.base import Batch, Keys, Spec, Store
 from operators.io import Table
 
 ABSENT = object()
@@ -70,7 +71,7 @@ class TableJoin(Spec):
         return f"{'left' if self.left else 'inner'} join with {self.table.stream}"
 
 
-class TableContents:
+class TableContents(AtOnce):
     """The newest row of each key of a table, over a store."""
 
     def __init__(self, store: Store, keys: Keys) -> None:
@@ -88,21 +89,3 @@ class TableContents:
             else:
                 put(encode(key), value)
         return None
-
-    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
-        """A table takes no part in event time."""
-        return None
-
-    def drop_due(self) -> Batch:
-        """Nothing is due."""
-        return Batch([])
-
-    def next_due(self) -> int:
-        """Nothing fires."""
-        return MAX_TIMESTAMP + 1
-
-    def write_back(self) -> None:
-        """All is in the store."""
-
-    def forget(self) -> None:
-        """Nothing is held beside the store."""

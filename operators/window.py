@@ -14,8 +14,8 @@ import msgspec
 
 from operators.aggregations import Aggregation
 from operators.base import (
-    MAX_TIMESTAMP,
     MOST_HELD,
+    NEVER,
     Batch,
     Key,
     Keys,
@@ -27,21 +27,24 @@ from operators.base import (
 )
 from operators.keyed_state import UNCHANGEABLE
 from operators.policies import DeadLetter
+from operators.store_places import SHIFT, beyond
+from operators.triggers import Trigger
 from operators.window_groups import Groups, Slot
-from operators.window_types import Sessions, WindowType
+from operators.window_types import Assigner, ByClock, ByRow, Counted, Sessions, Windows, WindowType
 
 K = TypeVar("K")
 R = TypeVar("R")
 
-SHIFT = 2**63
-"""Added to timestamps in store keys, so that their bytes sort as the numbers do."""
-PLACE = struct.Struct(">QQ")
-"""When something is due, and the start of its window."""
+PLACE = struct.Struct(">QQQ")
+"""When something is due, and the start and the end of its window."""
 DUE, FIRED = b"d", b"f"
 """What the places begin with of what will fire, and of what has and may fire again."""
-NEVER = Slot(MAX_TIMESTAMP + 1, 0, 0)
-Panes = Literal["accumulating", "discarding"]
-"""What a window's later panes have: all of its values, or only those that have come since the last."""
+NO_SLOT = Slot(NEVER, 0, 0)
+Timing = Literal["on_time", "late", "early", "final"]
+Panes = Literal["accumulating", "discarding", "retracting"]
+"""What a window's later panes have: all values, only those since the last, or all while the last one is withdrawn."""
+Emit = Literal["all", "final"]
+"""Whether each pane is emitted, or one of each window, when no late value can come any more."""
 NO_KEY = "a record has no key, and a window needs one; partition_by(...) first, or window_all(...)"
 
 
@@ -59,17 +62,20 @@ class Pane(msgspec.Struct, Generic[K, R], frozen=True, omit_defaults=True, repr_
     end: int
     value: R
     index: int = 0
-    timing: Literal["on_time", "late"] = "on_time"
+    timing: Timing = "on_time"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Window(Spec):
     """Aggregate per key and window; too late values are counted, and sent to `late` if it is a dead letter stream."""
 
-    windows: WindowType | Sessions
+    windows: Windows | Assigner[Any, Any]
     aggregation: Aggregation[Any, Any]
     allowed_lateness_ms: int = 0
     panes: Panes = "accumulating"
+    early: Trigger | None = None
+    late_trigger: Trigger | None = None
+    emit: Emit = "all"
     late: DeadLetter | None = None
     store: str = "lmdb"
 
@@ -78,32 +84,71 @@ class Window(Spec):
     keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
+    takes_signs: ClassVar[bool] = True
 
     @property
     def order_sensitive(self) -> bool:  # type: ignore[override]
-        """As the aggregation says."""
-        return self.aggregation.order_sensitive
+        """As the aggregation says, where panes are early, having what came first, and where values are counted off."""
+        counts_off = isinstance(self.windows, Counted) and self.windows.number is not None
+        return self.aggregation.order_sensitive or self.early is not None or counts_off
+
+    @property
+    def wall_clock(self) -> bool:  # type: ignore[override]
+        """Where the windows are by the clock, or early panes are."""
+        return isinstance(self.windows, ByClock) or (self.early is not None and self.early.by_clock)
+
+    @property
+    def is_triggered(self) -> bool:
+        """Whether panes come at more times than fixed ones, windows that merge fire again, or a pane is withdrawn."""
+        merges_again = self.merges and self.allowed_lateness_ms > 0 and self.emit == "all"
+        has_trigger = self.early is not None or self.late_trigger is not None
+        return has_trigger or merges_again or self.retracts or self.reads_signs
+
+    @property
+    def merges(self) -> bool:
+        """Whether windows of a key that overlap become one."""
+        return isinstance(self.windows, Sessions) or getattr(self.windows, "merges", False)
+
+    @property
+    def retracts(self) -> bool:
+        """Whether the pane before is withdrawn."""
+        return self.panes == "retracting"
+
+    @property
+    def waits_ms(self) -> int:  # type: ignore[override]
+        """How long after their end windows fire."""
+        return self.allowed_lateness_ms if self.emit == "final" else 0
 
     @property
     def fold(self) -> str | None:  # type: ignore[override]
         """Count, where the aggregation only asks for the number of values; else keep them."""
-        if isinstance(self.windows, Sessions):
+        if not hasattr(self.windows, "cell") or self.is_triggered:
             return None
         return "{group}[{key}] += 1" if self.aggregation.add_number else "{group}[{key}].append({value})"
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The aggregation, in which the user's functions are."""
-        return {"aggregation": self.aggregation}  # type: ignore[dict-item]
+        """The aggregation, in which the user's functions are, and what says in which windows a value is."""
+        named: dict[str, Any] = {"aggregation": self.aggregation}
+        assign = self.windows.choose if isinstance(self.windows, ByRow) else getattr(self.windows, "assign", None)
+        return {**named, "assign": assign} if assign else named
 
     def describe(self) -> str:
         """The windows and the aggregation."""
-        return f"{self.windows}: {self.aggregation}"
+        panes = ", final" if self.emit == "final" else "" if self.panes == "accumulating" else f", {self.panes}"
+        return f"{self.windows}: {self.aggregation}{self._triggers}{panes}"
 
     def meaning(self) -> str:
         """The windows, with their arguments, the aggregation, and what it begins with."""
         begins = self.aggregation.made_of(callable_unopened).init
-        late = f", {self.panes} for {self.allowed_lateness_ms} ms" if self.allowed_lateness_ms else ""
-        return f"{self.windows!r}, {self.aggregation} from {shape_of(begins)}{late}"
+        panes = self.panes if self.emit == "all" else "final"
+        late = f", {panes} for {self.allowed_lateness_ms} ms" if self.allowed_lateness_ms else ""
+        withdrawn = " of what may be withdrawn" * self.reads_signs
+        more = f", {self.panes}{self._triggers}{withdrawn}" if self.is_triggered else ""
+        return f"{self.windows!r}, {self.aggregation} from {shape_of(begins)}{late}{more}"
+
+    @property
+    def _triggers(self) -> str:
+        return f", early {self.early}" * bool(self.early) + f", late {self.late_trigger}" * bool(self.late_trigger)
 
 
 class WindowOperator:
@@ -114,7 +159,7 @@ class WindowOperator:
     the store until none can come any more.
     """
 
-    calls = ("aggregation",)
+    calls: ClassVar[tuple[str, ...]] = ("aggregation",)
 
     def __init__(
         self,
@@ -125,17 +170,22 @@ class WindowOperator:
         aggregation: Aggregation[Any, Any] | None = None,
         most_held: int = MOST_HELD,
     ) -> None:
-        assert not isinstance(spec.windows, Sessions)
-        self.windows = spec.windows
+        self.windows = cast(WindowType, spec.windows)
         self.aggregation = aggregation or spec.aggregation
         self.store = store
         self.keys = keys
         self.most_held = most_held
         self.late: Batch | None = None
         self._lateness_ms = spec.allowed_lateness_ms
+        self._waits_ms = spec.waits_ms
+        self._fires_again = spec.allowed_lateness_ms > spec.waits_ms
+        self._in_time = (repeat(0), repeat("final")) if spec.emit == "final" else ()
+        """The numbers and timings of panes in time, where they are not what a pane says anyway."""
         self._accumulates = spec.panes == "accumulating"
         self._serde = serde
         self._changed: dict[Slot, dict[Key, Any]] = {}
+        self._order: dict[Slot, list[Key]] = {}
+        """The keys of a slot of which some have fired, the last one first."""
         self._stored: set[Slot] = set()
         """The slots that have something in the store."""
         self._open: list[Slot] = []
@@ -155,7 +205,7 @@ class WindowOperator:
         assert batch.timestamps is not None and batch.stamps is not None
         if keys is None or None in keys:
             raise ValueError(NO_KEY)
-        groups = Groups(self.windows, self._lateness_ms)
+        groups = Groups(self.windows, self._lateness_ms, waits_ms=self._waits_ms)
         low = high = 0
         group: Any = None
         late: list[int] = []
@@ -175,11 +225,11 @@ class WindowOperator:
         """Fold in what was grouped by key."""
         for slots, group in groups.by_slots.items():
             for slot in slots:
-                if slot.is_late:
+                if self._is_late(slot):
                     self._set_aside(slot, group, groups.numbers)
                 else:
                     self._fold(slot, group, groups.numbers)
-        if self.unwritten > self.most_held:
+        if self.store.durable and self.unwritten > self.most_held:  # a store in memory holds it no better
             self.write_back()
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
@@ -200,11 +250,11 @@ class WindowOperator:
 
     def next_due(self) -> int:
         """Return the smallest watermark at which something is due: a pane, or forgetting what has fired."""
-        return min(self._next_open().due, self._fired[0].due if self._fired else NEVER.due)
+        return min(self._next_open().due, self._fired[0].due if self._fired else NEVER)
 
     def lowest_stamp(self) -> int:
         """Return a stamp that no pane still to fire is below."""
-        return self.next_due() - 1
+        return self.next_due() - 1 - (self._waits_ms if self._open else 0)
 
     def write_back(self) -> None:
         """Put what has changed into the store."""
@@ -214,39 +264,43 @@ class WindowOperator:
     def forget(self) -> None:
         """Drop what has changed, and see which slots and fired windows the store has."""
         self._changed.clear()
+        self._order.clear()
         self._open = list(self._slots_stored(DUE))
         self._stored = set(self._open)
         self._fired = list(self._slots_stored(FIRED))
 
     def _slots_stored(self, kind: bytes) -> Iterator[Slot]:
         """Yield the slots of which the store has something, in order, looking at one entry of each."""
-        place, beyond = kind, bytes([kind[0] + 1])
-        while (found := next(self.store.range(place, beyond), None)) is not None:
-            due, start = (number - SHIFT for number in PLACE.unpack_from(found[0], len(kind)))
-            slot = Slot(due, start, found[1][0])
+        place = kind
+        while (found := next(self.store.range(place, beyond(kind)), None)) is not None:
+            slot = Slot(*(number - SHIFT for number in PLACE.unpack_from(found[0], len(kind))))
             yield slot
             _, place = _places(kind, slot)
 
     def _next_open(self) -> Slot:
-        return self._open[0] if self._open else NEVER
+        return self._open[0] if self._open else NO_SLOT
 
     def _fire(self, panes: Batch, most: int | None) -> None:
         assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
         slot, keys, held = self._take(most)
         _, start, end = slot
-        if self._lateness_ms:
+        if self._fires_again:
             self._await_late(slot)
-        if slot.is_late:
+        if self._is_late(slot):
             panes.values += [self._fire_late(slot, key, held[key]) for key in keys]
         else:
             accumulators = map(held.__getitem__, keys)
-            if self._lateness_ms:
+            if self._fires_again:
                 accumulators = map(partial(self._keep, slot, 1), keys, accumulators)
             results = map(self.aggregation.finish, accumulators)
-            panes.values += map(Pane, map(self.keys.decode, keys), repeat(start), repeat(end), results)
+            panes.values += map(Pane, map(self.keys.decode, keys), repeat(start), repeat(end), results, *self._in_time)
         panes.keys += keys
         panes.timestamps += [end - 1] * len(keys)
-        panes.stamps += [slot.due - 1] * len(keys)
+        panes.stamps += [slot.due - 1 - self._waits_ms] * len(keys)
+
+    def _is_late(self, slot: Slot) -> bool:
+        """Whether its window has fired before."""
+        return slot.due > slot.end + self._waits_ms
 
     def _fire_late(self, slot: Slot, key: Key, late: Any) -> Pane[Any, Any]:
         """Return a window's pane of late values: with all that came before, or of these alone."""
@@ -322,20 +376,23 @@ class WindowOperator:
         slot = self._open[0]
         if slot in self._stored:
             return slot, *self._take_stored(slot, most)
-        held = self._changed.pop(slot)
-        keys = self.keys.in_order(held)
+        held = self._changed[slot]
+        keys = self._order.pop(slot, [])
+        if len(keys) != len(held):
+            keys = self.keys.in_order(held)[::-1]
         if most is None or len(keys) <= most:
             heapq.heappop(self._open)
-        else:
-            self._changed[slot] = {key: held[key] for key in keys[most:]}
-        return slot, keys[:most], held
+            return slot, keys[::-1], self._changed.pop(slot)
+        self._order[slot] = keys
+        taken = [keys.pop() for _ in range(most)]
+        return slot, taken, {key: held.pop(key) for key in taken}
 
     def _take_stored(self, slot: Slot, most: int | None) -> tuple[list[Any], dict[Any, Any]]:
         """Remove no more than is asked for, so that a large window can fire over several commits."""
         if slot in self._changed:
             self._write_slot(slot)
-        prefix, beyond = _places(DUE, slot)
-        found = list(islice(self.store.range(prefix, beyond), None if most is None else most + 1))
+        prefix, end = _places(DUE, slot)
+        found = list(islice(self.store.range(prefix, end), None if most is None else most + 1))
         if most is None or len(found) <= most:
             heapq.heappop(self._open)
             self._stored.discard(slot)
@@ -346,9 +403,9 @@ class WindowOperator:
 
 
 def _prefix(kind: bytes, slot: Slot) -> bytes:
-    return kind + PLACE.pack(slot.due + SHIFT, slot.start + SHIFT)
+    return kind + PLACE.pack(slot.due + SHIFT, slot.start + SHIFT, slot.end + SHIFT)
 
 
 def _places(kind: bytes, slot: Slot) -> tuple[bytes, bytes]:
     """Return between which places the entries of a slot are."""
-    return _prefix(kind, slot), _prefix(kind, slot._replace(start=slot.start + 1))
+    return _prefix(kind, slot), _prefix(kind, slot._replace(end=slot.end + 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from operators.window_types import WindowType
@@ -16,11 +16,6 @@ class Slot(NamedTuple):
     start: int
     end: int
 
-    @property
-    def is_late(self) -> bool:
-        """Whether the window has fired before."""
-        return self.due > self.end
-
 
 RECENT = 4
 """Stretches of time between which values go to and fro, being out of order."""
@@ -32,14 +27,16 @@ class Groups:
     """What a batch brings to windows, by their slots and by key: the values, or only how many they are.
 
     A value is late at a window whose end its stamp, the watermark of its own source, has reached. It still counts
-    there, in a firing of its own, while the stamp is less than `lateness_ms` beyond.
+    there while the stamp is less than `lateness_ms` beyond: in a firing of its own, or in the only one of a window that
+    `waits_ms` so long.
     """
 
-    def __init__(self, windows: WindowType, lateness_ms: int = 0, numbers: bool = False) -> None:
+    def __init__(self, windows: WindowType, lateness_ms: int = 0, numbers: bool = False, waits_ms: int = 0) -> None:
         self.numbers = numbers
         self.by_slots: dict[tuple[Slot, ...], dict[Any, Any]] = {}
         self._windows = windows
         self._lateness_ms = lateness_ms
+        self._waits_ms = waits_ms
         self._met: deque[tuple[int, int, dict[Any, Any]]] = deque(maxlen=RECENT)
 
     def place(self, timestamp: int, stamp: int) -> tuple[int, int, Any]:
@@ -48,19 +45,25 @@ class Groups:
             if met[0] <= timestamp < met[1] > stamp:
                 return met
         low, high, windows = self._windows.cell(timestamp)
-        slots = tuple(
-            Slot(max(end, stamp + 1), start, end) for start, end in windows if stamp < end + self._lateness_ms
-        )
-        if not slots:
-            return LATE
-        group = self.by_slots.get(slots)
+        group = self.of(windows, stamp)
         if group is None:
-            group = self.by_slots[slots] = defaultdict(int if self.numbers else list)
+            return LATE
         if stamp >= high:
             return 0, 0, group
         met = (low, high, group)
         self._met.append(met)
         return met
+
+    def of(self, windows: Iterable[tuple[int, int]], stamp: int) -> dict[Any, Any] | None:
+        """Return the group of a value in these windows, None where it is too late for all of them."""
+        waits_ms, lateness_ms = self._waits_ms, self._lateness_ms
+        slots = tuple(
+            Slot(max(end + waits_ms, stamp + 1), start, end) for start, end in windows if stamp < end + lateness_ms
+        )
+        group = self.by_slots.get(slots)
+        if group is None and slots:
+            group = self.by_slots[slots] = defaultdict(int if self.numbers else list)
+        return group
 
     def __len__(self) -> int:
         """How many values there are."""

@@ -4,12 +4,40 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from datetime import date, datetime, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol, TypeVar
 from zoneinfo import ZoneInfo
 
 from operators.sites import mistake
+
+K = TypeVar("K", contravariant=True)
+V = TypeVar("V", contravariant=True)
+
+DAY_MS = 86_400_000
+CALENDAR_MS = 146_097 * DAY_MS
+"""After how long, 400 years, dates and days of the week come again."""
+YEAR_2, YEAR_9999 = (date(year, 1, 1).toordinal() - date(1970, 1, 1).toordinal() for year in (2, 9_999))
+
+
+class Assigner(Protocol[K, V]):
+    """Windows of your own: a frozen value that says in which each value is.
+
+    With `merges = True`, those of a key that overlap become one, from the first start to the last end. Such windows
+    begin at the time of their value, or later.
+
+    >>> @dataclass(frozen=True)
+    ... class WhileCalling:
+    ...     merges = True
+    ...     def assign(self, key: str, timestamp: int, value: int) -> list[tuple[int, int]]:
+    ...         return [(timestamp, timestamp + value)]
+    >>> calls: Assigner[str, int] = WhileCalling()
+    """
+
+    def assign(self, key: K, timestamp: int, value: V, /) -> Iterable[tuple[int, int]]:
+        """Return starts and ends, in ms since the epoch, half-open; in none of them is a value that has none."""
 
 
 class Cell(NamedTuple):
@@ -95,41 +123,76 @@ class Sessions:
 
 
 @dataclass(frozen=True)
+class Sliding:
+    """Windows that each key has of its own, one up to each time that it has a value of: (t - size, t]."""
+
+    size_ms: int
+
+    def __str__(self) -> str:
+        return f"sliding {timedelta(milliseconds=self.size_ms)}"
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Windows that each key has of its own: of `number` values, one from every so many on; None is all there are."""
+
+    number: int | None
+    every: int | None
+
+    def __str__(self) -> str:
+        if self.number is None:
+            return "all values"
+        return f"{self.number:,} values" + (f" every {self.every:,}" if self.every != self.number else "")
+
+
+@dataclass(frozen=True)
+class ByClock:
+    """Windows of time on the clock on the wall."""
+
+    windows: WindowType | Sessions
+
+    def __str__(self) -> str:
+        return f"{self.windows} by the clock"
+
+
+@dataclass(frozen=True)
+class ByRow:
+    """Windows of the kind that is chosen for the row of a table, which each value comes with, or for None."""
+
+    table: str
+    choose: Callable[[Any], WindowType] = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"windows by {self.table}"
+
+
+@dataclass(frozen=True)
 class Daily:
     """Calendar days of a time zone: 23, 24 or 25 hours long there."""
 
     tz: str
-    _bounds: list[int] = field(default_factory=list, repr=False, compare=False)
 
     def cell(self, timestamp: int) -> Cell:
         """Return the day that a timestamp falls in."""
-        bounds = self._known(timestamp, timestamp)
+        bounds = _midnights(self.tz, timestamp // DAY_MS)
         after = bisect_right(bounds, timestamp)
         start, end = bounds[after - 1], bounds[after]
         return Cell(start, end, ((start, end),))
 
-    def _known(self, low: int, high: int) -> list[int]:
-        """Return the midnights known so far, which reach from before `low` to after `high`."""
-        bounds = self._bounds
-        if not bounds or low < bounds[0] or high >= bounds[-1]:
-            first = self._midnight(min(low, bounds[0]) if bounds else low)
-            last = max(high, bounds[-1]) if bounds else high
-            day, found = first, [self._at(first)]
-            while found[-1] <= last:
-                day = day + timedelta(days=1)
-                found.append(self._at(day))
-            bounds[:] = found
-        return bounds
-
-    def _midnight(self, at: int) -> datetime:
-        seconds = at // 1000
-        return datetime.fromtimestamp(seconds, ZoneInfo(self.tz)).replace(hour=0, minute=0, second=0, fold=0)
-
-    def _at(self, midnight: datetime) -> int:
-        return int(midnight.timestamp()) * 1000
-
     def __str__(self) -> str:
         return f"daily in {self.tz}"
+
+
+@lru_cache(maxsize=4_096)
+def _midnights(tz: str, day: int) -> tuple[int, ...]:
+    """Return the midnights of a time zone around a day of UTC, by the number of that since the epoch.
+
+    At the ends of the years that a date may have, those of 400 years away are taken, whose days are the same.
+    """
+    shift = CALENDAR_MS if day < YEAR_2 else -CALENDAR_MS if day > YEAR_9999 else 0
+    local = datetime.fromtimestamp((day * DAY_MS + shift) // 1_000, ZoneInfo(tz))
+    midnight = local.replace(hour=0, minute=0, second=0, fold=0)
+    return tuple(int((midnight + timedelta(days=days)).timestamp()) * 1_000 - shift for days in range(-1, 4))
 
 
 def tumbling(
@@ -196,6 +259,72 @@ def session(
     return Sessions(gap)
 
 
+def sliding(
+    *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0, milliseconds: float = 0
+) -> Sliding:
+    """Look back from each value over a length of time: at a time t of its values, a key has the window (t - size, t].
+
+    A pane's `start` and `end` are `t - size + 1` and `t + 1`, since windows are half-open. Values of one time share a
+    window. Raises ValueError when the length is not positive.
+
+    >>> sliding(minutes=30).size_ms
+    1800000
+    """
+    size = duration_ms(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+    if size <= 0:
+        raise mistake(f"sliding windows of {size} ms are no windows", "sliding(minutes=30)")
+    return Sliding(size)
+
+
+def counted(number: int, every: int | None = None) -> Counted:
+    """Put so many values of a key together, in the order in which they come; the next ones go into the next window.
+
+    With `every`, a window of that many begins at every so many values, and a value is in several. A window fires with
+    its last value; those that are not complete when all inputs have ended, fire then. A pane's `start` and `end` are
+    its smallest timestamp and one ms after its largest.
+
+    What is below waits, in event time, for windows that are not complete, since these may have old values: prefer
+    windows of time where that matters. Raises ValueError where the numbers are not whole and positive, or `every` is
+    more than `number`.
+
+    >>> counted(100, every=10).number
+    100
+    """
+    if type(number) is not int or number < 1:
+        raise mistake(f"counted({number!r}) is not a whole number of at least 1", "counted(100)")
+    if every is not None and (type(every) is not int or not 1 <= every <= number):
+        wrong = f"every={every!r} is not a whole number from 1 to {number}: values would be in no window"
+        raise mistake(wrong, f"counted({number}, every={number})")
+    return Counted(number, every or number)
+
+
+def by_clock(windows: WindowType | Sessions) -> ByClock:
+    """Cut the time on the clock on the wall, and not event time: a value is in the windows of when it is read.
+
+    A pane comes when the clock has reached its window's end, and at the end of all inputs. Nothing is late, but what
+    comes depends on when it was read: it is not the same again after a crash, or in another run. Raises ValueError
+    where `windows` are not tumbling, hopping, daily or sessions.
+
+    >>> str(by_clock(tumbling(seconds=5)))
+    'tumbling 0:00:05 by the clock'
+    """
+    if isinstance(windows, type) or not (isinstance(windows, Sessions) or hasattr(windows, "cell")):
+        raise mistake(f"by_clock(...) got {windows!r}, which are no windows of time", "by_clock(tumbling(seconds=5))")
+    return ByClock(windows)
+
+
+def whole() -> Counted:
+    """Put all values of a key into one window, which fires when all inputs have ended, and with `early=` before.
+
+    A pane's `start` and `end` are its smallest timestamp and one ms after its largest. What is below waits, in event
+    time, for what is in no pane yet; where panes are accumulating, until the end.
+
+    >>> str(whole())
+    'all values'
+    """
+    return Counted(None, None)
+
+
 def _whole(said: str, name: str, number: int) -> int:
     if type(number) is not int:
         raise mistake(f"{said}({name}={number!r}) is not a whole number", f"{name}=1_800_000")
@@ -216,3 +345,8 @@ def daily(tz: str = "UTC") -> Daily:
     except Exception:
         raise mistake(f"daily(tz={tz!r}) is no time zone", 'daily(tz="America/New_York") or daily()') from None
     return Daily(tz)
+
+
+OfKey = Sessions | Sliding | Counted
+"""Windows that each key has of its own."""
+Windows = WindowType | OfKey | ByRow | ByClock

@@ -28,7 +28,7 @@ class _Way(NamedTuple):
 
 def check_keys_meet(graph: Graph, spec: Spec, sizes: Mapping[str, int]) -> None:
     """Refuse an operator with state by key where equal keys may lie in different partitions."""
-    origins = [graph.specs[id] for id in sorted(_origins(graph, spec.op_id or ""))]
+    origins = [graph.specs[id] for id in sorted(entries_of(graph, spec.op_id or ""))]
     for origin in origins:
         if isinstance(origin, Input) and not _is_partitioned(origin, sizes):
             size = sizes[origin.stream]
@@ -46,7 +46,7 @@ def check_keys_meet(graph: Graph, spec: Spec, sizes: Mapping[str, int]) -> None:
 def check_streams_alike(graph: Graph, source: Input, counts: Mapping[str, int], size: int) -> None:
     """Refuse a pattern of whose streams one has not `size` partitions, where equal keys of them have to meet."""
     odd = [stream for stream, count in counts.items() if count != size]
-    keyed = (id for id, spec in graph.specs.items() if spec.keyed and source.op_id in _origins(graph, id))
+    keyed = (id for id, spec in graph.specs.items() if spec.keyed and source.op_id in entries_of(graph, id))
     needing = next(keyed, None) if odd else None
     if needing is None:
         return
@@ -85,11 +85,11 @@ def check_table_meets(graph: Graph, join: TableJoin, sizes: Mapping[str, int]) -
         raise refuse(join, f"the stream is partitioned by {stream_by}, the table by {table_by}", instead)
 
 
-def _origins(graph: Graph, id: str) -> set[str]:
-    """Where the messages that come to an operator entered its stage."""
+def entries_of(graph: Graph, id: str) -> set[str]:
+    """Return where the messages that come to an operator entered its stage."""
     found, above = set(), {id}
     while above:
-        parents = {parent for one in above for parent in graph.streams_into(one)}
+        parents = {parent for one in above for parent in graph.keyed_parents(one)}
         entries = {parent for parent in parents if graph.specs[parent].source or graph.specs[parent].repartitions}
         found |= entries
         above = parents - entries

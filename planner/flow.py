@@ -11,7 +11,9 @@ from planner.plan import OperatorPlan, Plan, StagePlan, StreamPlan
 Family = Literal["source", "table", "stateless", "async", "stateful", "terminal"]
 
 SOURCES = ("input", "table")
-"""The kinds of operators that read a stream for the others, and the roles of these streams."""
+"""The roles of streams that an operator reads for the others."""
+READING = (*SOURCES, "table_changes", "versioned_table")
+"""The kinds of these operators."""
 
 _JOINER = "\u200d"
 _PATH = re.compile(r"[\\/]")
@@ -38,7 +40,7 @@ def edges(plan: Plan) -> list[tuple[str, str]]:
     >>> edges(Plan(app="demo", operators=(source, human), streams=(clicks,)))
     [('stream:clicks', 'clicks'), ('clicks', 'filter-clicks')]
     """
-    sources = {operator.label: operator.id for operator in plan.operators if operator.kind in SOURCES}
+    sources = {operator.label: operator.id for operator in plan.operators if operator.kind in READING}
     known = {operator.id for operator in plan.operators}
     handed_over: dict[str, list[str]] = {}
     for stream in plan.streams:
@@ -87,7 +89,7 @@ def family(operator: OperatorPlan) -> Family:
         return "terminal"
     if operator.kind == "table":
         return "table"
-    if operator.kind == "input":
+    if operator.kind in READING:
         return "source"
     return "stateful" if operator.stateful else "stateless"
 

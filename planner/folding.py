@@ -18,7 +18,7 @@ def fold(graph: Graph, entry: str, inline: bool = True) -> list[Line]:
     raises, or is not as most records are, what it did is dropped and the batch goes the ordinary way.
     """
     spec = graph.specs[entry]
-    if not isinstance(spec, Input) or spec.key_of is None or spec.timestamp_of is None:
+    if not isinstance(spec, Input) or spec.key_of is None or spec.timestamp_of is None or spec.watermark_of:
         return []
     writer = _FoldingWriter(graph, entry, inline, spec.max_disorder_ms)
     foldable = all(graph.specs[exit].fold for exit in writer.exits)

@@ -29,7 +29,7 @@ FUSED = "<fused "
 VALUES_ONLY = ", values only"
 """What they end with where the function keeps no rows."""
 INDENT = "    "
-VARIABLES = {"keys": "key", "timestamps": "timestamp"}
+VARIABLES = {"keys": "key", "timestamps": "timestamp", "signs": "sign"}
 """The columns beside the values that operators may read, and how a loop calls what a row has there."""
 USER_KEY = "{key} if type({key}) is not bytes else {decode}({key})"
 """A held key as the user knows it."""
@@ -169,8 +169,8 @@ class Writer:
 
     def lines(self, rows: bool) -> list[Line]:
         """Return the whole function; without `rows` it keeps no track of which row a value came from."""
-        timed = ", timestamps=None" if "timestamps" in self.reads else ""
-        lines = [Line(f"def segment(values, keys=None{timed}):")]
+        more = "".join(f", {column}=None" for column in self.reads if column != "keys")
+        lines = [Line(f"def segment(values, keys=None{more}):")]
         if not self.reached and not self.partial and not any(map(self._makes_something, self._takers())):
             whole = "".join("(values, None), " for _ in self.exits)
             return [*lines, Line(f"{INDENT}return ({whole}())")]
@@ -266,6 +266,7 @@ class Writer:
                 key="key",
                 user_key=user_key,
                 timestamp="timestamp",
+                sign="sign",
                 **names,
             )
             yield Line(INDENT * depth + self.written(text, id), id)

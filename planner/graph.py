@@ -13,6 +13,7 @@ from operators.base import Serde, Spec
 from operators.io import Input, SendTo, Table
 from operators.partition_by import PartitionBy
 from operators.table_join import TableJoin
+from operators.temporal_join import TemporalJoin
 from planner.errors import refuse
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -41,6 +42,11 @@ class Graph:
     def streams_into(self, id: str) -> list[str]:
         """Return the parents that messages come from: all but the tables that are looked into."""
         return [parent for parent in self.parents(id) if not isinstance(self.specs[parent], Table)]
+
+    def keyed_parents(self, id: str) -> list[str]:
+        """Return the parents by whose keys `id` goes."""
+        parents = self.streams_into(id)
+        return parents[:1] if self.specs[id].keyed_by_first else parents
 
     def keyed_by(self, id: str) -> str | None:
         """Return the operator whose key the messages that `id` emits carry, or None when they carry none.
@@ -73,15 +79,19 @@ class Graph:
             return spec.key
         return next((join.table.key for join in self.key_joins(origin)), None)
 
-    def key_joins(self, id: str) -> Iterator[TableJoin]:
+    def key_joins(self, id: str) -> Iterator[TableJoin | TemporalJoin]:
         """Yield the joins by message key with a partitioned table in the stage that `id` begins."""
         inside = {id}
         for child, spec in self.specs.items():
             if not inside.isdisjoint(self.streams_into(child)):
                 if not spec.repartitions:
                     inside.add(child)
-                if isinstance(spec, TableJoin) and spec.on is None and not spec.table.broadcast:
+                if isinstance(spec, TableJoin | TemporalJoin) and _is_by_key(spec):
                     yield spec
+
+
+def _is_by_key(join: TableJoin | TemporalJoin) -> bool:
+    return isinstance(join, TemporalJoin) or (join.on is None and not join.table.broadcast)
 
 
 def identified(spec: Spec, known: Mapping[str, Spec]) -> Spec:
@@ -96,7 +106,12 @@ def identified(spec: Spec, known: Mapping[str, Spec]) -> Spec:
 
 
 def build(app: str, specs: Mapping[str, Spec]) -> Graph:
-    """Link operators, given by id and parents first, to their parents."""
+    """Link operators, given by id and parents first, to their parents.
+
+    A table that is joined with others, and not only looked into, is a source of changes.
+    """
+    joined = {parent.op_id for spec in specs.values() if not isinstance(spec, TableJoin) for parent in spec.parents}
+    specs = {id: spec.changes() if isinstance(spec, Table) and id in joined else spec for id, spec in specs.items()}
     edges: networkx.DiGraph[str] = networkx.DiGraph()
     for id, spec in specs.items():
         edges.add_node(id)

@@ -107,7 +107,10 @@ def _definitions(source: str) -> dict[int, list[Definition]]:
     """Return all lambdas and functions of a file by the line on which they begin."""
     found: dict[int, list[Definition]] = {}
     try:
-        tree = ast.parse(source)
+        try:
+            tree = ast.parse(source)
+        except SystemError:  # CPython 3.11 miscounts its depth where the collector of cycles comes in between
+            tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return found
     for node in ast.walk(tree):

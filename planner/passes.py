@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from operators.async_flat_map import AsyncFlatMap
 from operators.base import NOWHERE, Site, Spec
 from operators.io import Input, SendTo, Table
-from operators.partition_by import ByRanges, PartitionBy
 from operators.policies import DeadLetter, Retry, final, worst_case_ms
+from operators.remote_join import timeout_of
 from operators.table_join import TableJoin
 from operators.task import Task
-from planner.copartitioning import check_keys_meet, check_streams_alike, check_table_meets
+from planner.copartitioning import check_keys_meet, check_table_meets
 from planner.errors import refuse
 from planner.folding import fold
 from planner.fuse import LONGEST_RUN, fuse, word
@@ -28,6 +28,7 @@ from planner.levers import ALL, Levers
 from planner.names import label_of
 from planner.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePlan, StorePlan, StreamPlan
 from planner.rules import RULES, outputs_of
+from planner.sizes import grown_sizes, source_sizes
 
 
 def plan(
@@ -130,33 +131,20 @@ def list_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
 
 
 def size_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
-    """Count partitions: explicit, else as the table on the other side of a join has, else the largest input's.
+    """Count partitions: explicit, else as what it is joined or merged with has, else the largest input's.
 
     A pattern is as large as the largest stream that it stands for.
     """
-    sizes: dict[str, int] = {}
-    for spec in graph.specs.values():
-        if isinstance(spec, Input):
-            known = _known(plan, spec, partitions)
-            sizes[spec.stream] = partitions.get(spec.stream) or max([spec.partitions or 1, *known.values()])
-            check_streams_alike(graph, spec, known, sizes[spec.stream])
-    stages = []
-    for stage in plan.stages:
-        size = max((sizes[name] for name in stage.inputs), default=1)
-        stages.append(replace(stage, partitions=size))
-        for id in stage.operators:
-            spec = graph.specs[id]
-            if spec.repartitions:
-                sizes[intermediate(graph.app, id)] = _intermediate_size(plan, graph, spec, sizes, size)
-            for output in outputs_of(spec):
-                name = output.stream
-                sizes[name] = partitions.get(name) or output.partitions or max(size, sizes.get(name, 1))
-            if spec.keyed:
-                check_keys_meet(graph, spec, sizes)
-            if isinstance(spec, TableJoin):
-                check_table_meets(graph, spec, sizes)
+    sizes = source_sizes(plan, graph, partitions)
+    of_stages = grown_sizes(plan, graph, partitions, sizes)
+    for spec in (graph.specs[id] for stage in plan.stages for id in stage.operators):
+        if spec.keyed:
+            check_keys_meet(graph, spec, sizes)
+        if isinstance(spec, TableJoin):
+            check_table_meets(graph, spec, sizes)
+    stages = tuple(replace(stage, partitions=of_stages[stage.id]) for stage in plan.stages)
     sized = tuple(replace(s, partitions=sizes.get(s.name, partitions.get(s.name, 1))) for s in plan.streams)
-    return replace(plan, stages=tuple(stages), streams=sized)
+    return replace(plan, stages=stages, streams=sized)
 
 
 def assign_stores(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
@@ -187,12 +175,13 @@ def check_waits(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan
 def bound_drains(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
     """Sum the worst cases of async calls along every path; a commit must not wait longer than `max_drain_ms`."""
     longest: dict[str, int] = {}
+    tasks = {id: stage.partitions for stage in plan.stages for id in stage.operators}
     for id, spec in graph.specs.items():
         above = max(
             (longest[parent] for parent in graph.parents(id) if not graph.specs[parent].repartitions), default=0
         )
         own = (
-            worst_case_ms(spec.on_error, spec.timeout_ms)
+            worst_case_ms(spec.on_error, timeout_of(spec, tasks[id]))
             if isinstance(spec, AsyncFlatMap | Task) and spec.asynchronous
             else 0
         )
@@ -373,26 +362,3 @@ def _readers(graph: Graph, stream: str, sources: Mapping[str, list[str]]) -> tup
         return tuple(child for id in sources[stream] for child in graph.children(id))
     repartitioning = stream.removeprefix(f"{graph.app}-")
     return tuple(graph.children(repartitioning)) if repartitioning in graph.specs and stream != repartitioning else ()
-
-
-def _known(plan: Plan, spec: Input, partitions: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of the streams that a pattern stands for; none where its own is said, which is that of all."""
-    if not spec.is_pattern or spec.stream in partitions:
-        return {}
-    own = {stream.name for stream in plan.streams if stream.role not in ("input", "table")}
-    return {name: partitions[name] for name in sorted(partitions) if spec.matches(name) and name not in own}
-
-
-def _intermediate_size(plan: Plan, graph: Graph, spec: Spec, sizes: Mapping[str, int], largest: int) -> int:
-    explicit: int | None = getattr(spec, "partitions", None)
-    if isinstance(spec, PartitionBy) and isinstance(spec.by, ByRanges):
-        explicit = len(spec.by.bounds) + 1
-    cap = plan.options.max_partitions
-    if explicit is not None:
-        if explicit > cap:
-            raise refuse(spec, f"partitions={explicit} is above the cap max_partitions={cap}", f"partitions={cap}")
-        return explicit
-    joined = {sizes[join.table.stream] for join in graph.key_joins(spec.op_id or "")}
-    if len(joined) > 1:
-        raise refuse(spec, f"it is joined with tables of {sorted(joined)} partitions", "tables of one partition count")
-    return joined.pop() if joined else min(largest, cap)

@@ -146,6 +146,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """How many tasks there are: as many as the widest stage has partitions."""
         return max((stage.partitions for stage in self.stages), default=0)
 
+    @property
+    def results(self) -> list[StreamPlan]:
+        """What a run leaves for others: the outputs, then the streams of dead letters."""
+        return [stream for role in ("output", "dead_letter") for stream in self.streams if stream.role == role]
+
     def operator(self, id: str) -> OperatorPlan:
         """Return an operator by its id; raises KeyError."""
         found: OperatorPlan = _by(self.operators, "id", id)

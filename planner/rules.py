@@ -7,11 +7,14 @@ from functools import cache
 
 from operators.async_flat_map import AsyncFlatMap
 from operators.base import Spec
-from operators.io import Input, Output, SendTo, Table
+from operators.io import Input, Output, SendTo, Table, TableChanges, VersionedTable
 from operators.partition_by import ByRanges, PartitionBy
 from operators.policies import DeadLetter, final
 from operators.stateless import Branch, BranchArm
 from operators.table_join import TableJoin
+from operators.window import Window
+from operators.window_join import WindowJoin
+from operators.window_types import ByClock, Counted, Sliding
 from planner.errors import refuse
 from planner.graph import Graph
 from planner.plan import Options
@@ -26,7 +29,7 @@ def _needs_terminal(spec: Spec, graph: Graph, options: Options) -> None:
     if isinstance(spec, Branch) and not any(map(graph.children, children)):
         raise refuse(spec, "nobody reads any of its branches", '.branch(...)["late"].send_to(...), or leave it out')
     if not children:
-        what = "nobody joins this table" if isinstance(spec, Table) else "its messages go nowhere"
+        what = "nobody joins this table" if isinstance(spec, Table | VersionedTable) else "its messages go nowhere"
         raise refuse(spec, what, ".send_to(app.output(...)), .sink(...), or leave it out")
 
 
@@ -44,20 +47,33 @@ def _state_is_of_one_call_at_a_time(spec: Spec, graph: Graph, options: Options) 
 
 
 def _one_key_serde(spec: Spec, graph: Graph, options: Options) -> None:
-    parents = graph.streams_into(spec.op_id or "")
+    parents = graph.keyed_parents(spec.op_id or "")
     if len(parents) > 1 and len({graph.key_serde(parent) for parent in parents}) > 1:
         does = "joins" if spec.sided else "merges"
-        raise refuse(spec, f"it {does} streams whose keys have different serdes", "key= or key_type= alike on each")
+        instead = "key= or key_type= alike on each, as in .partition_by(..., key_type=str)"
+        raise refuse(spec, f"it {does} streams whose keys have different serdes", instead)
 
 
 def _tables_are_keyed(spec: Spec, graph: Graph, options: Options) -> None:
-    if isinstance(spec, Table) and not (spec.key or spec.key_of):
+    if isinstance(spec, Table | TableChanges | VersionedTable) and not (spec.key or spec.key_of):
         raise refuse(spec, "a table needs the key of its rows", "key=str, or key=lambda row: row.id")
     if isinstance(spec, TableJoin) and spec.on is None and spec.table.broadcast:
         raise refuse(spec, "a broadcast table is looked into by a function", "on=lambda value: value.id")
     if isinstance(spec, TableJoin) and spec.on is not None and not spec.table.broadcast:
         wrong = "on= may ask for any key, and a task has only its own partition of the table"
         raise refuse(spec, wrong, "broadcast=True on the table, or .partition_by(...) and no on=")
+
+
+def _tables_are_read_one_way(spec: Spec, graph: Graph, options: Options) -> None:
+    if isinstance(spec, TableChanges):
+        looking = [id for id in graph.children(spec.op_id or "") if isinstance(graph.specs[id], TableJoin)]
+        if looking:
+            wrong = f"the table {spec.stream!r} is also joined with others, and then no stream can look into it"
+            raise refuse(
+                graph.specs[looking[0]],
+                wrong,
+                "retention_ms=0 in app.table(...): then it is joined as of a message's time, and with tables",
+            )
 
 
 def _tables_of_all_keep_no_letters(spec: Spec, graph: Graph, options: Options) -> None:
@@ -94,9 +110,35 @@ def _outputs_agree(spec: Spec, graph: Graph, options: Options) -> None:
             raise refuse(spec, wrong, "key= or key_type= alike where these keys come from")
 
 
+def _takes_back_what_is_withdrawn(spec: Spec, graph: Graph, options: Options) -> None:
+    if not spec.reads_signs or spec.hands_on_signs:
+        return
+    instead = (
+        '.revisions() before it, which says of each message whether it is withdrawn, or panes="accumulating" above'
+    )
+    wrong = ""
+    if not spec.takes_signs:
+        wrong = "it can't take them back"
+    elif isinstance(spec, Window) and spec.aggregation.remove is None:
+        wrong = f"{spec.aggregation} can't take a value away"
+    elif isinstance(spec, Window) and spec.merges:
+        wrong = "windows that have become one can't become shorter"
+    elif isinstance(spec, Window) and isinstance(spec.windows, Counted | ByClock):
+        wrong = "in which of its windows a value is depends on when it came"
+    elif isinstance(spec, Window) and isinstance(spec.windows, Sliding):
+        wrong = "each of its windows has one pane, when all is there"
+    elif isinstance(spec, Window) and spec.panes == "discarding":
+        wrong = "discarding panes have only what is new"
+    elif isinstance(spec, WindowJoin) and spec.allowed_lateness_ms and spec.emit == "all":
+        wrong = "with allowed_lateness_ms= a join that has emitted what is withdrawn then has no pane to say so"
+    if wrong:
+        raise refuse(spec, f"panes that may be withdrawn come here, and {wrong}", instead)
+
+
 RULES: tuple[Rule, ...] = (
     _needs_terminal,
     _tables_are_keyed,
+    _tables_are_read_one_way,
     _tables_of_all_keep_no_letters,
     _needs_key,
     _state_is_of_one_call_at_a_time,
@@ -104,6 +146,7 @@ RULES: tuple[Rule, ...] = (
     _ranges_fill_partitions,
     _patterns_lie_apart,
     _outputs_agree,
+    _takes_back_what_is_withdrawn,
 )
 
 

@@ -14,9 +14,11 @@ from operators.base import MOST_HELD, Batch, Operator, Serde, Spec, Store
 from operators.io import Input, Output, SendTo, Sink, Table
 from operators.partition_by import ByFunction, PartitionBy, hash_
 from operators.policies import DeadLetter
+from operators.remote_join import RemoteJoin
 from operators.table_join import TableContents, TableJoin
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import Task as TaskSpec
+from operators.window_join import WindowJoin
 from planner.copartitioning import check_streams_alike
 from planner.counting import exit_of
 from planner.errors import refuse
@@ -43,7 +45,7 @@ from runtime.first_call import check_kept
 from runtime.folding import FoldingSegment
 from runtime.functions import Around, Functions
 from runtime.guard import Guard
-from runtime.inputs import Decoding, Reader
+from runtime.inputs import Decoding, Pacing, Reader
 from runtime.keys import KeySerde
 from runtime.lane import Lane
 from runtime.late import late_exit
@@ -51,11 +53,13 @@ from runtime.lookups import lookups
 from runtime.outputs import Destination, Outputs
 from runtime.pace import Pace
 from runtime.relay import Relay
+from runtime.remote_rows import RemoteJoining
 from runtime.serdes import Natural, Tagged
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
 from runtime.stores.shared import SharedStore
-from runtime.task import Task, Timer
+from runtime.task import Task
+from runtime.timer import Timer
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,10 @@ class Assembly:
     levers: Levers = ALL
     discovers: bool = True
     """Whether streams that come to match a pattern are read as well."""
+    only: StagePlan | None = None
+    """The one stage that is run, with the tables that it joins; else all are."""
+    merged: str = ""
+    """The one producer of all that comes from other stages, where it comes merged in the order of event time."""
 
     def tasks(self, broadcast: Mapping[str, TableContents], numbers: Iterable[int]) -> list[Task]:
         """Make the tasks of these numbers."""
@@ -84,14 +92,20 @@ class Assembly:
 
     def shared_functions(self) -> Functions:
         """Make ready the functions that belong to no task: those of broadcast tables."""
-        specs = [spec for spec in self.graph.specs.values() if isinstance(spec, Table) and spec.broadcast]
+        specs = [spec for spec in self.joined_tables() if spec.broadcast]
         return Functions(self.plan.app, 0, specs, self.around, self.data)
+
+    def joined_tables(self) -> list[Table]:
+        """Return the tables that are read here."""
+        tables = [spec for spec in self.graph.specs.values() if isinstance(spec, Table)]
+        return [spec for spec in tables if self.only is None or spec.stream in self.only.tables]
 
     def broadcast_tables(self, functions: Functions) -> dict[str, tuple[list[Reader], TableContents, Guard]]:
         """Make the tables that all tasks share: read from their beginning in every run, and kept in memory."""
         found = {}
-        for id, spec in self.graph.specs.items():
-            if isinstance(spec, Table) and spec.broadcast:
+        for spec in self.joined_tables():
+            if spec.broadcast:
+                id = spec.op_id or ""
                 contents = TableContents(MemoryStore(id), KeySerde(spec.key or Tagged()))
                 readers = [
                     self.reader(spec, stream, partition, Checkpoint(0), functions)
@@ -122,8 +136,9 @@ class Assembly:
             key_of=named.get("key") if keyed else None,
             timestamp_of=named.get("timestamp"),
             timed=segment is None or segment.needs("timestamps"),
+            watermark_of=named.get("watermark"),
             stamped=self._needs_event_time(spec),
-            tombstones=isinstance(spec, Table),
+            tombstones=spec.tombstones,
             located=self.locates(self.graph.below(spec.op_id or "")),
         )
         check_kept(spec, decoding)
@@ -132,17 +147,22 @@ class Assembly:
             decoding,
             entry=spec.op_id or "",
             position=checkpoint.position_of(stream, partition),
-            disorder_ms=spec.max_disorder_ms,
+            pacing=self._pacing(spec),
             stop_at=self.stop_at.get((stream, partition)),
             priority=spec.priority,
             folding=folding,
         )
 
+    def _pacing(self, spec: Input) -> Pacing:
+        if not self._needs_event_time(spec):
+            return Pacing(spec.max_disorder_ms)
+        return Pacing(spec.max_disorder_ms, spec.idle_after_ms, spec.close_on_idle, spec.max_drift_ms)
+
     def destination(self, output: Output) -> Destination:
         """Return where an output goes."""
         sink = self.bindings.sinks.get(output.stream)
         value = sink.serde(output.value) if sink is not None else output.value
-        partitions = 1 if sink is not None else self.bindings.partitions(output.stream)
+        partitions = sink.partitions if sink is not None else self.bindings.partitions(output.stream)
         return Destination(output.stream, partitions, value, output.key, sink=sink)
 
     def locates(self, ids: Iterable[str]) -> bool:
@@ -168,11 +188,12 @@ class _TaskBuilder:
         self.assembly = assembly
         self.graph = assembly.graph
         self.number = number
-        self.stages = [stage for stage in assembly.plan.stages if number < stage.partitions]
+        stages = assembly.plan.stages if assembly.only is None else (assembly.only,)
+        self.stages = [stage for stage in stages if number < stage.partitions]
         self.checkpoint = assembly.checkpoints.get(str(number), Checkpoint(0))
         self.tables = dict(broadcast)
         specs = [self.graph.specs[id] for stage in self.stages for id in stage.operators]
-        specs += [spec for spec in self.graph.specs.values() if isinstance(spec, Table) and not spec.broadcast]
+        specs += [spec for spec in assembly.joined_tables() if not spec.broadcast]
         self.functions = Functions(assembly.plan.app, number, specs, assembly.around, assembly.data)
         self.outputs = Outputs(number)
         self.outputs.relays = assembly.relays
@@ -184,9 +205,9 @@ class _TaskBuilder:
         options = self.assembly.plan.options
         task = Task(self.number, options, self.assembly.clock, self.functions, self.outputs, self.stores)
         self.task = task
-        for id, spec in self.graph.specs.items():
-            if isinstance(spec, Table) and not spec.broadcast:
-                self._add_table(id, spec)
+        for spec in self.assembly.joined_tables():
+            if not spec.broadcast:
+                self._add_table(spec.op_id or "", spec)
         task.lanes = [self._lane(stage) for stage in self.stages]
         feed_ahead(task.lanes)
         return task
@@ -208,6 +229,8 @@ class _TaskBuilder:
             **{id: self._held(id) for id in ids if self.graph.specs[id].source},
         }
         columns = {"keys", "timestamps", "stamps"}
+        if any(self.graph.specs[id].reads_signs for id in ids):
+            columns.add("signs")
         asynchronous = any(self.graph.specs[id].asynchronous for id in ids)
         if asynchronous:
             columns.add("owners")
@@ -285,7 +308,7 @@ class _TaskBuilder:
             ),
             entry=id,
             position=self.checkpoint.position_of(stream, self.number),
-            producers=[str(task) for task in range(writing.partitions)],
+            producers=[self.assembly.merged] if self.assembly.merged else map(str, range(writing.partitions)),
             later=True,
             relay=relay,
         )
@@ -315,6 +338,9 @@ class _TaskBuilder:
 
     def _awaited(self, id: str, spec: AsyncFlatMap) -> Exit:
         named = self.functions.by_operator[id]
+        if isinstance(spec, RemoteJoin):
+            tasks = next(stage.partitions for stage in self.stages if id in stage.operators)
+            return RemoteJoining(spec, named, tasks, self.functions.contexts[id].count)
         if spec.stateful:
             return StatefulCalls(named, self._store(id, spec), self._keys(id), Tagged())
         return AwaitedExit(named["async_flat_map"])
@@ -386,17 +412,17 @@ class _TaskBuilder:
             late = next(one for one in self.task.lanes if id in one.chain.stage.operators).chain.counts.late
             late[id] = late.get(id, 0) + number
 
-        return late_exit(id, to, count, self.outputs, self._keys(id))
+        take = late_exit(id, to, count, self.outputs, self._keys(id))
+        return (lambda late: take(_without_sides(late))) if isinstance(spec, WindowJoin) else take
 
     def _store(self, id: str, spec: Spec, serde: Serde | None = None) -> Any:
         if id not in self.stores:
-            kept = serde or Tagged()
             if getattr(spec, "store", "lmdb") == "memory":
                 self.stores[id] = MemoryStore(id, self.number)
             else:
                 plan = self.assembly.plan
                 where = self.assembly.bindings.environment, plan.app, id, self.number
-                how = kept.encode, kept.decode, plan.options.cache_entries
+                how = serde or Tagged(), plan.options.cache_entries
                 self.stores[id] = CachedStore(*where, *how, keeps_plain=spec.keyed_code is None)
         return self.stores[id]
 
@@ -420,6 +446,11 @@ class _TaskBuilder:
 
     def _is_join(self, id: str) -> bool:
         return isinstance(self.graph.specs[id], TableJoin)
+
+
+def _without_sides(late: Batch) -> Batch:
+    """Return what is late without the places of the parents that it came from."""
+    return replace(late, values=[value for _, value in late.values])
 
 
 def _table_guard(assembly: Assembly, id: str, store: Any, outputs: Outputs) -> Guard:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap
+from operators.remote_join import timeout_of
 from operators.task import Task as TaskSpec
 from planner.graph import Graph
 from planner.plan import Options
@@ -59,7 +60,8 @@ def _calls(
 ) -> Calls:
     spec, function = graph.specs[id], lane.chain.exits[id].call  # type: ignore[attr-defined]
     assert isinstance(spec, AsyncFlatMap | TaskSpec)
-    return Calls(id, function, min(spec.max_in_flight, most), spec.timeout_ms, spec.on_error, told, ended)
+    timeout_ms = timeout_of(spec, lane.chain.stage.partitions)
+    return Calls(id, function, min(spec.max_in_flight, most), timeout_ms, spec.on_error, told, ended)
 
 
 def _bound(lane: Lane, graph: Graph, options: Options, most: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from operators.partition_by import PartitionBy
 from planner.errors import refuse
 from planner.graph import Graph, intermediate
 from planner.passes import streams_of
-from planner.plan import Plan
+from planner.plan import Plan, StreamPlan
 from runtime.errors import SamzaError
 from runtime.inputs import Origin
-from runtime.systems.base import Environment, Sink, Source, StreamConfig, contradicted
+from runtime.systems.base import Environment, LiveEnvironment, LiveSource, Sink, Source, StreamConfig, contradicted
+from runtime.systems.kafka_topic import topic_of
 from runtime.systems.lists import ListSink
 
 WRITTEN = ("intermediate", "output", "dead_letter")
@@ -36,17 +38,23 @@ class Bindings:
         self._partitions: dict[str, int] = {}
         self._own = {name for spec in graph.specs.values() for name, role in streams_of(graph, spec) if role in WRITTEN}
         read = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
-        written = {output.stream for spec in graph.specs.values() for output in outputs_of(spec)}
+        written = {output.stream: output for spec in graph.specs.values() for output in outputs_of(spec)}
         if not isinstance(bind, Mapping):
             raise SamzaError(f'bind={bind!r} names no streams; write instead: bind={{"flights": "flights.jsonl"}}')
-        for name, what in bind.items():
-            if name in read:
-                self.sources[name] = _source(name, what)
-            elif name in written:
-                self._bind_output(name, what)
-            else:
-                known = ", ".join(sorted(read | written))
-                raise SamzaError(f"bind has {name!r}, which the app neither reads nor writes; it has {known}")
+        try:
+            for name, what in bind.items():
+                if name in read:
+                    self.sources[name] = _source(name, what)
+                    if isinstance(self.sources[name], LiveSource):
+                        _check_source(graph, name, self.sources[name].partitions)
+                elif name in written:
+                    self._bind_output(written[name], what)
+                else:
+                    known = ", ".join(sorted(read | written.keys()))
+                    raise SamzaError(f"bind has {name!r}, which the app neither reads nor writes; it has {known}")
+        except BaseException:
+            self.close()
+            raise
 
     def recover_outputs(self, positions: Mapping[str, int]) -> dict[str, int]:
         """Take bound outputs back to what was committed, and return all positions; raises SamzaError.
@@ -103,14 +111,7 @@ class Bindings:
             if bound or "*" in stream.name or "?" in stream.name:
                 continue
             between = stream.role == "intermediate"
-            wanted = StreamConfig(
-                partitions=stream.partitions or 1,
-                compacted=stream.name in compacted,
-                intermediate=between,
-                retention_ms=stream.retention_ms,
-                retention_bytes=stream.retention_bytes,
-                compression=stream.compression,
-            )
+            wanted = config_of(stream, compacted=stream.name in compacted, intermediate=between)
             found = self.environment.create_stream(stream.name, wanted)
             if between and not found.intermediate:
                 raise SamzaError(
@@ -151,7 +152,7 @@ class Bindings:
                 partition=partition,
                 read=lambda offset: bound.read(partition, offset),
                 offsets=lambda: bound.offsets(partition),
-                version=lambda: 0,
+                version=partial(bound.version, partition) if isinstance(bound, LiveSource) else lambda: 0,
             )
         environment = self.environment
         return Origin(
@@ -163,7 +164,24 @@ class Bindings:
             version=environment.version,
         )
 
-    def _bind_output(self, stream: str, what: Any) -> None:
+    def listen(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called, from any thread, when there may be more to read."""
+        if isinstance(self.environment, LiveEnvironment):
+            self.environment.listen(tell)
+        for source in self.sources.values():
+            if isinstance(source, LiveSource):
+                source.listen(tell)
+
+    def _bind_output(self, output: Output, what: Any) -> None:
+        stream = output.stream
+        topic = topic_of(what)
+        if topic is not None:
+            from runtime.systems.kafka_sink import KafkaSink
+
+            self.sinks[stream] = KafkaSink(topic, config_of(output))
+            self.places[stream] = f"{stream}={topic.address}"
+            _check_partitions(output.site, output.partitions, topic.address, self.sinks[stream].partitions)
+            return
         self.sinks[stream], self.places[stream] = _sink(stream, what), stream
         if isinstance(what, str | Path):
             path = Path(what)
@@ -206,7 +224,24 @@ def _check_partitions(where: Spec | Site, said: int | None, stream: str, count: 
         raise refuse(where, wrong, f"partitions={count}, or leave it out; or use another stream")
 
 
+def _check_source(graph: Graph, stream: str, partitions: int) -> None:
+    for spec in graph.specs.values():
+        if isinstance(spec, Input) and spec.stream == stream and not spec.is_pattern:
+            _check_partitions(spec, spec.partitions, stream, partitions)
+
+
+def config_of(stream: Output | StreamPlan, **more: Any) -> StreamConfig:
+    """Return how a stream is made of which so much was said, or planned."""
+    said = {name: getattr(stream, name) for name in SAID}
+    return StreamConfig(**{name: what for name, what in said.items() if what is not None}, **more)
+
+
 def _source(stream: str, what: Any) -> Source:
+    topic = topic_of(what)
+    if topic is not None:
+        from runtime.systems.kafka_fetcher import KafkaSource
+
+        return KafkaSource(topic)
     if isinstance(what, str | Path):
         from runtime.systems.files import open_source
 

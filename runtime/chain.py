@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Protocol, cast
 
-from operators.base import EVENT_COLUMNS, Batch, Operator
+from operators.base import EVENT_COLUMNS, MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch, Clocked, Operator
 from operators.key_states import KeyStates
 from planner.errors import PlanError
 from planner.fuse import LONGEST_RUN, compile_segment, fuse
@@ -141,6 +141,8 @@ class Chain:
         self._longest_run = LONGEST_RUN if levers.fusion else 1
         self.exits = exits
         self.operators = operators
+        self.clocked = {id: cast(Clocked, operators[id]) for id in operators if graph.specs[id].wall_clock}
+        self._told = MIN_TIMESTAMP
         below = {id: graph.below(id) for id in operators} if len(operators) > 1 else {}
         self._above = {id: [one for one in below if id in below[one]] for id in operators}
         self.sinks = {id: exit for id, exit in exits.items() if isinstance(exit, SinkExit)}
@@ -234,27 +236,63 @@ class Chain:
             failure.row = None  # it was one of what was emitted, not of what that was made of
             raise
 
-    def lowest_stamp(self) -> int:
-        """Return a stamp below which no operator will fire anything of what it holds now."""
-        return min((operator.lowest_stamp() for operator in self.operators.values()), default=2**63)
+    def heed(self, now_ms: int, watermark: int) -> None:
+        """Tell those operators that heed it the time, and event time as far as it has come before the end."""
+        if watermark < MAX_TIMESTAMP:
+            self._told = watermark
+        for operator in self.clocked.values():
+            operator.heed(now_ms, self._told)
+
+    def next_alarm(self) -> int:
+        """Return the time at which something fires by the clock."""
+        return min((operator.next_alarm() for operator in self.clocked.values()), default=NEVER)
+
+    def watermark_below(self, watermark: int) -> int:
+        """Return how far event time has come below all operators, where it has come so far above them."""
+        below = (self._below(id, reached, watermark) for id, reached in self._reached(watermark))
+        return min(below, default=watermark)
 
     def watermark_at(self, id: str, watermark: int) -> int:
         """Return how far event time has come at an operator: no further than what those above may still fire."""
-        above = self._above[id]
-        return min(watermark, *(self.operators[one].lowest_stamp() for one in above)) if above else watermark
+        if not self._above.get(id):
+            return watermark
+        return next(reached for one, reached in self._reached(watermark) if one == id)
 
     def is_due(self, watermark: int) -> bool:
         """Whether an operator has something to fire, where event time has come so far in what the chain reads."""
-        return any(operator.next_due() <= self.watermark_at(id, watermark) for id, operator in self.operators.items())
+        return any(self.operators[id].next_due() <= reached for id, reached in self._reached(watermark))
 
-    def fire(self, id: str, watermark: int, most: int) -> Batch | None:
-        """Return what an operator fires at `watermark`, the first `most` of it; raises Failure."""
+    def _reached(self, watermark: int) -> Iterator[tuple[str, int]]:
+        """Yield how far event time has come at each operator, parents first."""
+        reached: dict[str, int] = {}
+        for id, above in self._above.items():
+            reached[id] = min((self._below(one, reached[one], watermark) for one in above), default=watermark)
+            yield id, reached[id]
+
+    def _below(self, id: str, reached: int, watermark: int) -> int:
+        """Return how far event time has come below an operator that it has reached so far."""
+        waits_ms = self.graph.specs[id].waits_ms
+        if waits_ms and reached < MAX_TIMESTAMP:
+            reached -= waits_ms
+        lowest = self.operators[id].lowest_stamp()
+        if watermark == MAX_TIMESTAMP and id in self.clocked and (alarm := self.clocked[id].next_alarm()) < NEVER:
+            lowest = min(lowest, max(alarm, self._told))  # before the end is told all alarms go off
+        return min(reached, lowest)
+
+    def fire(self, id: str, until: int, most: int, by_clock: bool) -> Batch | None:
+        """Return what an operator fires at a watermark, or by the clock: the first `most` of it; raises Failure."""
         try:
-            return self.operators[id].on_watermark(watermark, most)
+            if by_clock:
+                return self.clocked[id].on_clock(until, most)
+            return self.operators[id].on_watermark(until, most)
         except PlanError:
             raise
         except Exception as error:
             raise Failure(id, error) from error
+
+    def drop(self, id: str, by_clock: bool) -> Batch:
+        """Remove what an operator would fire first, and return what it was."""
+        return self.clocked[id].drop_alarm() if by_clock else self.operators[id].drop_due()
 
     @property
     def unwritten(self) -> int:

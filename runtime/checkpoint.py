@@ -11,8 +11,10 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     """How far one source partition is processed: `offset` is the next to read.
 
     `bucket` is the key bucket, "all" until a task is split. `watermark` is the source's as of `offset`; for an
-    intermediate stream `producers` has the watermark that each of its producers has sent. `stream_id` tells the stream
-    that was read from others of its name, 0 where that is not known.
+    intermediate stream `producers` has the watermark that each of its producers has sent, `idle` those that had nothing
+    to send, and `watermark` how far event time came without these; of a source `idle` has its name where nothing came
+    of it. `stream_id` tells the stream that was read from
+    others of its name, 0 where that is not known.
     """
 
     system: str
@@ -23,6 +25,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     watermark: int = MIN_TIMESTAMP
     producers: dict[str, int] = {}
     stream_id: int = 0
+    idle: tuple[str, ...] = ()
 
 
 class Checkpoint(msgspec.Struct, frozen=True, array_like=True):

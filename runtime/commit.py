@@ -11,7 +11,7 @@ from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock
 from runtime.lane import Lane
 from runtime.relay import Relay
-from runtime.systems.base import Append, Commit, Control
+from runtime.systems.base import Append, Commit, Control, PartitionedSink
 from runtime.task import Task
 
 SHARED = "outputs"
@@ -42,7 +42,7 @@ class Committer:
         self._clock = clock
         self._positions = positions
         self.relays = relays
-        self._told: dict[tuple[int, str], int] = {}
+        self._told: dict[tuple[int, str], tuple[int, bool]] = {}
 
     def gather(self, tasks: Sequence[Task]) -> Commit:
         """Return the commit of everything that the tasks have done; nothing is changed yet."""
@@ -58,6 +58,7 @@ class Committer:
             task.touched = True
             started = self._clock.elapsed_ms()
             for lane in task.lanes:
+                lane.follow()
                 lane.chain.write_back(durable_only=True)
             appends += self._messages(task, tasks)
             state += [changes for store in task.stores.values() if (changes := store.changes()).items]
@@ -75,10 +76,14 @@ class Committer:
         """Make it durable: bound outputs first, which a restart takes back to the positions that the commit holds."""
         positions = dict(self._positions)
         for stream, sink in self._bindings.sinks.items():
-            batches = [task.outputs.pending[stream, 0] for task in tasks if (stream, 0) in task.outputs.pending]
-            for batch in batches:
-                sink.write(batch)
-            if batches:
+            places = [(task.outputs.pending, (stream, number)) for task in tasks for number in range(sink.partitions)]
+            found = [(place[1], pending[place]) for pending, place in places if place in pending]
+            for partition, batch in found:
+                if isinstance(sink, PartitionedSink):
+                    sink.write_to(partition, batch)
+                else:
+                    sink.write(batch)
+            if found:
                 positions[self._bindings.places[stream]] = sink.flush()
         if positions != self._positions:
             commit.checkpoints[SHARED] = Checkpoint(self.generation, outputs=positions)
@@ -92,7 +97,8 @@ class Committer:
             relay.clear()
         for append in commit.appends:
             if append.control is not None:
-                self._told[int(append.control.producer), append.stream] = append.control.watermark
+                told = append.control
+                self._told[int(told.producer), append.stream] = told.watermark, told.idle
         for task in tasks:
             if task.touched:
                 task.touched = False
@@ -102,17 +108,17 @@ class Committer:
 
     def _messages(self, task: Task, tasks: Sequence[Task]) -> list[Append]:
         controls = {
-            stream: watermark
+            stream: Control(str(task.number), max(watermark, told), self.generation, lane.is_idle)
             for lane in task.lanes
             for stream in lane.writes
-            if (watermark := _told_below(lane, tasks)) > self._told.get((task.number, stream), MIN_TIMESTAMP)
+            for told, was_idle in (self._told.get((task.number, stream), (MIN_TIMESTAMP, lane.was_idle)),)
+            if (watermark := _told_below(lane, tasks)) > told or lane.is_idle != was_idle
         }
         appends = []
         for (stream, partition), batch in task.outputs.pending.items():
             if stream not in self._bindings.sinks and batch.values and stream not in controls:
                 appends.append(Append(stream, partition, _without_gaps(batch, self._clock)))
-        for stream, watermark in controls.items():
-            control = Control(str(task.number), watermark, self.generation)
+        for stream, control in controls.items():
             for partition in range(self._bindings.partitions(stream)):
                 batch = task.outputs.pending.get((stream, partition), Batch([]))
                 appends.append(Append(stream, partition, _without_gaps(batch, self._clock), control))
@@ -136,7 +142,7 @@ def _told_below(lane: Lane, tasks: Iterable[Task]) -> int:
 def forwardable(lane: Lane) -> int:
     """Return the watermark that may be sent on: no further than what is in flight, or still to fire, may emit with."""
     lowest = lane.units.lowest_stamp if lane.units is not None else None
-    reached = min(lane.watermark, lane.chain.lowest_stamp())
+    reached = lane.chain.watermark_below(lane.watermark)
     return reached if lowest is None else min(reached, lowest)
 
 
@@ -151,4 +157,6 @@ def _without_gaps(batch: Batch, clock: Clock) -> Batch:
     if batch.stamps is not None and None in batch.stamps:
         times = batch.timestamps or [clock.now_ms()] * len(batch)
         batch.stamps = [at if stamp is None else stamp for stamp, at in zip(batch.stamps, times, strict=True)]
+    if batch.signs is not None:
+        batch.signs = [sign or 1 for sign in batch.signs]
     return batch

@@ -27,6 +27,7 @@ from runtime.functions import Around
 from runtime.metrics import RunMetrics, StoreMetrics
 from runtime.opening import Opened, Share, ends_of, open_application, recover
 from runtime.rewind import check_rewind
+from runtime.systems.kafka_topic import KafkaTopic, topic_of
 from runtime.systems.log import LogEnvironment
 from runtime.talk import (
     Ask,
@@ -111,7 +112,7 @@ class Containers:
         self.start_up_ms = 0.0
         """How long it took until all had loaded the application and could begin."""
         self._begun = self._ending = self.stopping = self.failed = False
-        bound = _paths(graph, bind or {})
+        bound = _places(graph, bind or {})
         self._environment = LogEnvironment(data)
         try:
             where = self._environment, graph, options, bound
@@ -336,8 +337,21 @@ def _error_of(failed: Failed) -> Exception:
     return error
 
 
-def _paths(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str]:
+def _places(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str | KafkaTopic]:
     """Return what is bound, so that other processes can open it; raises SamzaError for what they can't."""
+    topics = {stream: topic for stream, what in bind.items() if (topic := topic_of(what)) is not None}
+    for stream, topic in topics.items():
+        if "ssl_context" in topic.options:
+            raise SamzaError(
+                f"bind={{{stream!r}: {topic!r}}}: an ssl_context can't be given to other processes; write instead: "
+                'options={"ssl_cafile": ...}, or run containers=1'
+            )
+    files = {stream: what for stream, what in bind.items() if stream not in topics}
+    return {**topics, **_paths(graph, files)}
+
+
+def _paths(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str]:
+    """Return the paths of bound files, in full; raises SamzaError for what is none."""
     written = {output.stream for spec in graph.specs.values() for output in outputs_of(spec)}
     for stream, what in bind.items():
         if stream in written:

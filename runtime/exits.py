@@ -7,25 +7,35 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+from operators.assigned import AssignedOperator, MergingOperator
+from operators.at_once import AtOnce
 from operators.base import EVENT_COLUMNS, Batch, Operator
+from operators.clocked_counted import ClockedCountedOperator
+from operators.clocked_triggers import ClockedTriggerOperator
+from operators.clocked_window import ClockedWindowOperator
+from operators.counted import CountedOperator
+from operators.deduplicate import DeduplicateOperator
+from operators.foreign_key_join import ForeignKeyJoinOperator
 from operators.interval_join import IntervalJoinOperator
 from operators.io import Output
+from operators.key_join import KeyJoinOperator
 from operators.partition_by import ByFunction, murmur2
 from operators.process import ProcessOperator
 from operators.scan import ScanOperator
 from operators.session import SessionOperator
+from operators.sliding import SlidingOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
+from operators.temporal_join import TemporalJoinOperator
+from operators.triggered import TriggeredWindowOperator
 from operators.window import WindowOperator
 from operators.window_groups import Groups
-from operators.window_types import Sessions
+from operators.window_types import ByClock, Counted, Sessions, Sliding
 from runtime.keys import KeySerde
 from runtime.outputs import Destination, Outputs
 from runtime.serdes import Natural, Tagged, encode_all, remembering
 
-TAKES_LATE = WindowOperator | SessionOperator | IntervalJoinOperator
-"""What leaves messages that are late there to somebody else."""
 NO_TIME = "the records have no timestamps, and event time is needed here; give the input timestamp="
 
 
@@ -73,7 +83,8 @@ class PartitionByExit:
         """Write."""
         to, keys = self._to, batch.keys
         assert keys is not None
-        held = Batch(self._values.hold(batch.values), self._keys.hold(keys), batch.timestamps, batch.stamps)
+        held = Batch(self._values.hold_values(batch.values), self._keys.hold(keys), batch.timestamps, batch.stamps)
+        held.signs = batch.signs
         for partition, rows in self._outputs.spread(to, held, self._hashed, keys):
             self._outputs.hand((to.stream, partition), rows, self._values, self._keys)
 
@@ -90,7 +101,9 @@ class BroadcastExit:
 
     def take(self, batch: Batch) -> None:
         """Write."""
-        held = Batch(self._values.hold(batch.values), batch.keys, batch.timestamps, batch.stamps)
+        held = Batch(
+            self._values.hold_values(batch.values), batch.keys, batch.timestamps, batch.stamps, signs=batch.signs
+        )
         for partition in range(self._to.partitions):
             self._outputs.hand((self._to.stream, partition), held, self._values, self._keys)
 
@@ -146,7 +159,7 @@ class StatefulExit:
     def __init__(self, operator: Operator, on_late: Callable[[Batch], None]) -> None:
         self._operator = operator
         self._on_late = on_late
-        self._is_timed = not isinstance(operator, ScanOperator)
+        self._is_timed = not isinstance(operator, ScanOperator | AtOnce)
 
     def take(self, batch: Batch) -> Batch | None:
         """Process, and return what is emitted at once."""
@@ -155,8 +168,9 @@ class StatefulExit:
         if batch.timestamps is not None and batch.stamps is None:
             batch.stamps = list(batch.timestamps)
         emitted = self._operator.process(batch)
-        if isinstance(self._operator, TAKES_LATE) and self._operator.late is not None:
-            self._on_late(self._operator.late)
+        late = getattr(self._operator, "late", None)
+        if late is not None:
+            self._on_late(late)
         return emitted
 
     def fold(self, groups: Groups, late: Batch) -> None:
@@ -285,12 +299,37 @@ class TaskExit:
 
 def operator_of(spec: Any, functions: dict[str, Any], store: Any, keys: KeySerde, most_held: int) -> Operator:
     """Build the state machine of a stateful spec."""
+    if spec.kind == "window" and isinstance(spec.windows, ByClock):
+        early = None if spec.early is None else spec.early.in_clock_time()
+        of_time = replace(spec, windows=spec.windows.windows, early=early)
+        return ClockedWindowOperator(cast(Any, operator_of(of_time, functions, store, keys, most_held)))
+    if spec.kind == "window" and isinstance(spec.windows, Counted):
+        kind = ClockedCountedOperator if spec.early is not None and spec.early.by_clock else CountedOperator
+        return kind(spec, store, keys, Tagged(), functions["aggregation"], most_held)
+    if spec.kind == "window" and spec.early is not None and spec.early.by_clock:
+        return ClockedTriggerOperator(spec, store, keys, Tagged(), functions, most_held)
+    if spec.kind == "window" and spec.is_triggered:
+        return TriggeredWindowOperator(spec, store, keys, Tagged(), functions, most_held)
     if spec.kind == "window" and isinstance(spec.windows, Sessions):
         return SessionOperator(spec, store, keys, functions["aggregation"], most_held)
+    if spec.kind == "window" and isinstance(spec.windows, Sliding):
+        return SlidingOperator(spec, store, keys, Tagged(), functions["aggregation"], most_held)
+    if spec.kind == "window" and "assign" in functions:
+        if getattr(spec.windows, "merges", False):
+            return MergingOperator(spec, store, keys, functions, most_held)
+        return AssignedOperator(spec, store, keys, Tagged(), functions, most_held)
     if spec.kind == "window":
         return WindowOperator(spec, store, keys, Tagged(), functions["aggregation"], most_held)
     if spec.kind == "interval_join":
         return IntervalJoinOperator(spec, functions["join"], store, keys, most_held)
+    if spec.kind == "deduplicate":
+        return DeduplicateOperator(spec, functions["id_of"], store, Tagged())
+    if spec.kind == "key_join":
+        return KeyJoinOperator(spec, functions["join"], store, keys)
+    if spec.kind == "foreign_key_join":
+        return ForeignKeyJoinOperator(spec, functions, store, keys, KeySerde(spec.foreign_key or Tagged()))
+    if spec.kind == "temporal_join":
+        return TemporalJoinOperator(spec, functions["join"], store, keys, most_held)
     if spec.kind == "scan":
         return ScanOperator(spec, functions, store, keys, Tagged(), most_held)
-    return ProcessOperator(spec, functions, store, keys, most_held)
+    return ProcessOperator(spec, functions, store, keys, Tagged(), most_held)

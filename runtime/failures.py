@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from operators.base import Spec
+from operators.process import TimerFailed
+from planner.errors import PlanError
 from planner.fuse import FUSED, VALUES_ONLY, bound, row_in
 from planner.inline import called, expression
 from planner.plan import SegmentPlan
@@ -49,12 +52,15 @@ class Failure(Exception):
     """Carries what a user's function raised, with the id of its operator, up to where the policy is applied.
 
     `row` is the place of the record in its batch, where that is known. It is `given_up` when it was tried as often as
-    its policy says.
+    its policy says. It may be that of a `timer` that was due before the record.
     """
 
     def __init__(self, operator: str, error: Exception, row: int | None = None, given_up: bool = False) -> None:
         super().__init__(operator, error)
         self.operator = operator
+        self.timer: TimerFailed | None = None
+        if isinstance(error, TimerFailed) and isinstance(error.__cause__, Exception):
+            self.timer, error = error, error.__cause__
         self.error = error
         self.row = row
         self.given_up = given_up
@@ -123,3 +129,14 @@ def tell(spec: Spec, error: Exception, where: Whence) -> OperatorFailure:
     )
     failure.__cause__ = error
     return failure
+
+
+@contextmanager
+def attributed(operator: str) -> Iterator[None]:
+    """Say of what is raised within which operator it was; a `PlanError` says it itself."""
+    try:
+        yield
+    except PlanError:
+        raise
+    except Exception as error:
+        raise Failure(operator, error) from error

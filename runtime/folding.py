@@ -43,7 +43,10 @@ class FoldingSegment:
             return None
         groups = {
             id: Groups(
-                cast(WindowType, spec.windows), spec.allowed_lateness_ms, spec.aggregation.add_number is not None
+                cast(WindowType, spec.windows),
+                spec.allowed_lateness_ms,
+                spec.aggregation.add_number is not None,
+                spec.waits_ms,
             )
             for id, spec in self._windows.items()
         }

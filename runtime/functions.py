@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,17 @@ class Functions:
                 )
             thing = wrapped
         return thing
+
+
+async def close_all(all_functions: Sequence[Functions]) -> list[BaseException]:
+    """Close them, the last first, each even when another fails; return what failed."""
+    failures: list[BaseException] = []
+    for functions in reversed(all_functions):
+        try:
+            await functions.close()
+        except (Exception, asyncio.CancelledError) as error:
+            failures.append(error)
+    return failures
 
 
 async def _done(result: Any) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from operators.base import Batch
 from operators.policies import DeadLetter, Retry, Skip, final
+from operators.process import ProcessOperator, TimerFailed
 from planner.errors import PlanError
 from planner.graph import Graph
 from runtime.chain import Chain
@@ -137,12 +138,12 @@ class Guard:
                 for row in range(start, start + len(part)):
                     self.one(partial(work, batch.row(row)), raw.row(row), where(row))
 
-    def fire(self, id: str, watermark: int, most: int) -> Batch | None:
+    def fire(self, id: str, until: int, most: int, by_clock: bool = False) -> Batch | None:
         """Return what an operator fires: so much at once; where that fails less, and at last one, under its policy."""
         fired: list[Batch | None] = []
 
         def work(number: int) -> None:
-            fired.append(self.chain.fire(id, watermark, number))
+            fired.append(self.chain.fire(id, until, number, by_clock))
 
         for number in (most, min(most, FEWER)):
             failure = self.attempt(partial(work, number))
@@ -151,7 +152,7 @@ class Guard:
             self.must_be_lenient(failure, lambda _: Whence(id))
         failure = self.insist(partial(work, 1))
         if failure is not None:
-            self.settle(failure, Emitted(self.chain.operators[id].drop_due(), self.graph, id).row(0), Whence(id))
+            self.settle(failure, Emitted(self.chain.drop(id, by_clock), self.graph, id).row(0), Whence(id))
         return fired[0] if fired else None
 
     def one(self, work: Callable[[], None], raw: Batch, where: Whence) -> bool:
@@ -159,10 +160,18 @@ class Guard:
 
         Return whether it is done.
         """
-        failure = self.insist(work)
+        while (failure := self.insist(work)) is not None and failure.timer is not None:
+            self._settle_timer(failure, failure.timer)
         if failure is not None:
             self.settle(failure, raw, where)
         return failure is None
+
+    def _settle_timer(self, failure: Failure, timer: TimerFailed) -> None:
+        """Apply the policy to what failed between messages, so that it is in the way of none."""
+        id = failure.operator
+        row = Batch([timer.at_ms], keys=[timer.key])
+        self.settle(failure, Emitted(row, self.graph, id).row(0), Whence(id))
+        cast(ProcessOperator, self.chain.operators[id]).delete_timer(timer.key, timer.at_ms)
 
     def insist(self, work: Callable[[], None]) -> Failure | None:
         """Do the work of one record, again as often as the policy of what fails says; return the last failure."""

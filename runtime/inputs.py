@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde
@@ -42,6 +44,7 @@ class Decoding:
     key: Serde | None
     key_of: Callable[[Any], Any] | None = None
     timestamp_of: Callable[[Any], Any] | None = None
+    watermark_of: Callable[[Any], Any] | None = None
     stamped: bool = True
     timed: bool = True
     trusted: bool = False
@@ -51,7 +54,7 @@ class Decoding:
     @property
     def calls(self) -> list[str]:
         """The names of the user's functions."""
-        return [name for name in ("key_of", "timestamp_of") if getattr(self, name) is not None]
+        return [name for name in ("key_of", "timestamp_of", "watermark_of") if getattr(self, name) is not None]
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,16 @@ class Taken:
     folded: Folded | None = None
 
 
+@dataclass(frozen=True)
+class Pacing:
+    """What an input says of its event time: its disorder, when a partition is idle, and how far it may be ahead."""
+
+    max_disorder_ms: int = 0
+    idle_after_ms: int | None = None
+    close_on_idle: bool = False
+    max_drift_ms: int | None = None
+
+
 class Reader:
     """One source partition as a task reads it: where it is, its watermark, and what is in flight from it."""
 
@@ -95,7 +108,7 @@ class Reader:
         entry: str,
         position: Position | None,
         producers: Iterable[str] | None = None,
-        disorder_ms: int = 0,
+        pacing: Pacing = Pacing(),
         stop_at: int | None = None,
         priority: int = 0,
         later: bool = False,
@@ -112,8 +125,18 @@ class Reader:
         self._decoding = decoding
         self._folding = folding
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
-        self._source = SourceWatermark(disorder_ms, position.watermark if position else MIN_TIMESTAMP)
-        self._producers = ProducerWatermarks(producers, position.producers if position else {}) if producers else None
+        self.idle = False
+        """Whether it holds event time back for nobody, as nothing has come for long."""
+        self.was_idle = bool(position and position.idle)
+        """Whether it was idle where this run began; others may have been told so."""
+        self._pacing = pacing
+        self._quiet_since: float | None = None
+        self._source = SourceWatermark(pacing.max_disorder_ms, position.watermark if position else MIN_TIMESTAMP)
+        self._producers: ProducerWatermarks | None = None
+        if producers:
+            known = (position.producers, position.idle, position.watermark) if position else ({},)
+            self._producers = ProducerWatermarks(producers, *known)
+            self.idle = self._producers.is_idle
         self._before = self._mark
         self.in_flight = InFlight(self.next_offset, self._mark)
         self._held: Read | None = None
@@ -134,7 +157,7 @@ class Reader:
     @property
     def _mark(self) -> Any:
         """What is known of event time here, to be remembered with a position."""
-        return self._source.value if self._producers is None else self._producers.by_producer
+        return self._source.value if self._producers is None else self._producers.mark
 
     @property
     def ended(self) -> bool:
@@ -179,7 +202,10 @@ class Reader:
         """Return the position to checkpoint: the low watermark, and event time as of there."""
         origin = self.origin
         offset, watermark = self.in_flight.reached()
-        as_of_there = {"producers": watermark} if self._producers else {"watermark": watermark}
+        as_of_there = {"watermark": watermark, "idle": (origin.stream,) if self.idle else ()}
+        if self._producers is not None:
+            producers, idle, floor = watermark
+            as_of_there = {"producers": producers, "idle": tuple(sorted(idle)), "watermark": floor}
         place = origin.system, origin.stream, origin.partition
         return Position(*place, offset, stream_id=self._stream_id, **as_of_there)
 
@@ -188,6 +214,47 @@ class Reader:
         if self._producers is None and not self._ended and self._held is None and self._offered is None:
             offsets = self.origin.offsets()
             self._ended = offsets.ended and self.next_offset >= offsets.end
+
+    @property
+    def idle_after_ms(self) -> int | None:
+        """How long nothing has to come until it is idle; None where it never is."""
+        return self._pacing.idle_after_ms if self._producers is None else None
+
+    @property
+    def max_drift_ms(self) -> int | None:
+        """How far in event time it may be ahead of others that have something to read."""
+        return self._pacing.max_drift_ms
+
+    def look_for_idle(self, elapsed_ms: float) -> bool:
+        """Notice, now and then, that nothing has come for long; return whether event time may go on by that."""
+        after_ms = self.idle_after_ms
+        if after_ms is None or self.exhausted or self.ready():
+            self._quiet_since = None
+            return False
+        if self._quiet_since is None:
+            self._quiet_since = elapsed_ms
+        if elapsed_ms - self._quiet_since < after_ms:
+            return False
+        if not self.idle:
+            self.idle = True
+            return True
+        passed_ms = int(elapsed_ms - self._quiet_since) - after_ms
+        if not self._pacing.close_on_idle or passed_ms < 1 or self.watermark == MIN_TIMESTAMP:
+            return False
+        self._quiet_since += passed_ms
+        self.follow(self.watermark + passed_ms)
+        return True
+
+    def come_back(self, reached: int) -> None:
+        """Be idle no more: what comes now may be late where event time went on without it."""
+        self.idle = False
+        self.follow(reached)
+
+    def follow(self, reached: int) -> None:
+        """Let event time come as far as for the others, while nothing comes."""
+        if self._producers is None and self._source.value < reached < MAX_TIMESTAMP:
+            self._source.value = reached
+            self.in_flight.add(self.next_offset, self._mark).release()
 
     def ready(self) -> bool:
         """Whether there is something to take: cheap where nothing has changed since the last look."""
@@ -212,6 +279,7 @@ class Reader:
 
     def take(self, limit: int) -> Taken:
         """Offer up to `limit` rows; only after `ready`. Nothing moves before they are accepted."""
+        self._quiet_since = None
         if self._offered is not None:
             taken, self._offered = self._offered, None
             return self._part(taken, limit) if len(taken.batch) > limit else taken
@@ -220,6 +288,8 @@ class Reader:
             assert self.relay is not None
             batch, relayed = self.relay.take(limit)
             self._locate(batch)
+            if self._producers is not None and batch.stamps is not None:
+                batch.stamps = self._producers.raise_stamps(batch.stamps)
             return Taken(batch, relayed, [], self.next_offset, self._source.value)
         raw, following, control = held.batch, held.next_offset, held.control
         stop = self._taken = start + limit
@@ -241,7 +311,8 @@ class Reader:
         self._before = self._mark
         self.next_offset, self._source.value = taken.next_offset, taken.watermark
         if taken.control is not None and self._producers is not None:
-            self._producers.hear(taken.control.producer, taken.control.watermark)
+            self._producers.hear(taken.control.producer, taken.control.watermark, taken.control.idle)
+            self.idle = self._producers.is_idle
         self.refresh()
         return taken
 
@@ -264,7 +335,9 @@ class Reader:
         return Taken(batch.slice(0, rows), raw.slice(0, rows), before, following, watermark)
 
     def _decode(self, raw: Batch, following: int, control: Control | None) -> Taken:
-        batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=raw.stamps, offsets=raw.offsets)
+        stamps = raw.stamps if self._decoding.trusted else None
+        batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=stamps, offsets=raw.offsets)
+        batch.signs = raw.signs
         self._locate(batch)
         taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
         if self._folding is not None and self._keys is not None and not taken.malformed:
@@ -281,12 +354,19 @@ class Reader:
         """Read keys and times into columns, and return what was taken with these."""
         if not self._decoding.trusted:
             taken = _after(_after(taken, "key", self._read_keys), "timestamp", self._read_times)
+            if self._decoding.watermark_of is not None and self._decoding.stamped:
+                taken = _after(taken, "watermark", partial(self._read_told, self._decoding.watermark_of))
         elif self._keys is not None and taken.batch.keys is not None:
             taken.batch.keys = self._keys.load(taken.batch.keys)
         batch, watermark = taken.batch, self._source.value
         if batch.timestamps is not None and self._producers is None and self._decoding.stamped:
-            batch.stamps = self._source.stamp(batch.timestamps)
+            if batch.stamps is None:
+                batch.stamps = self._source.stamp(batch.timestamps)
+            else:
+                batch.stamps = self._source.stamp_by(batch.stamps)
             watermark = batch.stamps.pop()
+        elif batch.stamps is not None and self._producers is not None:
+            batch.stamps = self._producers.raise_stamps(batch.stamps)
         return replace(taken, watermark=self._at_least(watermark, taken.control), folded=None)
 
     def _at_least(self, watermark: int, control: Control | None) -> int:
@@ -321,8 +401,23 @@ class Reader:
             batch.keys, errors = _column(keys.load, batch.keys or [])
         return errors
 
+    def _read_told(self, watermark_of: Callable[[Any], Any], batch: Batch) -> dict[int, Exception]:
+        """Put what records say of event time in the place of their stamps."""
+
+        def told(values: list[Any]) -> list[Any]:
+            return [None if at is None else to_ms([at], "watermark=")[0] for at in map(watermark_of, values)]
+
+        batch.stamps, errors = _column(told, batch.values)
+        return errors
+
     def _read_times(self, batch: Batch) -> dict[int, Exception]:
         timestamp_of = self._decoding.timestamp_of
+        if timestamp_of is not None and self._decoding.tombstones and None in batch.values:
+            rows = list(zip(batch.values, batch.timestamps or repeat(None), strict=False))
+            batch.timestamps, errors = _column(
+                lambda rows: to_ms([at if value is None else timestamp_of(value) for value, at in rows]), rows
+            )
+            return errors
         if timestamp_of is not None:
             batch.timestamps, errors = _column(lambda values: to_ms([timestamp_of(v) for v in values]), batch.values)
             return errors

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from operators.base import Key, Serde
-from runtime.serdes import Json, MessagePack, String, Tagged, remembering
+from runtime.serdes import Json, MessagePack, String, Tagged, encode_all, remembering
 
 LEAST, MOST = -(2**63), 2**63 - 1
 """The ints that every serde takes."""
@@ -36,12 +36,19 @@ class KeySerde:
 
     def hold(self, keys: list[Any]) -> list[Key | None]:
         """Return what is held of a column of keys; raises what the serde does for one that it can't encode."""
-        kinds = set(map(type, keys))
-        self.kind = None
-        if len(kinds) == 1 and kinds <= self._plain and self._are_encodable(keys):
-            (self.kind,) = kinds
+        if self._are_plain(keys):
             return keys
         return [None if key is None else self._held(key) for key in keys]
+
+    def hold_values(self, values: list[Any]) -> list[Any]:
+        """Return what is held of values: as of keys, but that nobody looks for equal ones, so that all else is bytes.
+
+        >>> KeySerde(String()).hold_values(["a", "b"]), KeySerde(String()).hold_values(["a", None])
+        (['a', 'b'], [b'a', None])
+        """
+        if self._are_plain(values):
+            return values
+        return list(encode_all(self.serde, values))
 
     def hold_one(self, key: Any) -> Key | None:
         """Return what is held of one key, the like of `hold`."""
@@ -57,8 +64,10 @@ class KeySerde:
         """Return the bytes of a key that is held."""
         return key if type(key) is bytes else self.serde.encode(key)
 
-    def encode_all(self, keys: list[Key | None]) -> list[bytes | None]:
+    def encode_all(self, keys: list[Any]) -> list[Any]:
         """Return the bytes of a column; None stays None."""
+        if bytes not in map(type, keys):
+            return encode_all(self.serde, keys)
         encode = self.serde.encode
         return [key if key is None or type(key) is bytes else encode(key) for key in keys]
 
@@ -78,6 +87,14 @@ class KeySerde:
             if numbers[0] >= 0 and numbers[-1] <= MOST:
                 return numbers
         return sorted(found, key=self.encode)
+
+    def _are_plain(self, column: list[Any]) -> bool:
+        """Whether all of a column are held as themselves; `kind` is then their one type."""
+        kinds = set(map(type, column))
+        self.kind = None
+        if len(kinds) == 1 and kinds <= self._plain and self._are_encodable(column):
+            (self.kind,) = kinds
+        return self.kind is not None
 
     def _are_encodable(self, keys: list[Any]) -> bool:
         if type(keys[0]) is str:

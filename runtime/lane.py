@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from operators.base import MAX_TIMESTAMP, Batch
+from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch
 from runtime.chain import Chain
+from runtime.control import event_time
 from runtime.exits import TaskExit
 from runtime.failures import Failure, Whence
 from runtime.flights import Flights
 from runtime.guard import Guard
 from runtime.inputs import Reader
 from runtime.pace import Pace
-from runtime.units import Units
+from runtime.units import Unit, Units
 
 MOST_FIRED = 10_000
 """Panes and timers that fire at once."""
@@ -74,10 +76,67 @@ class Lane:
         """Whether another stage hears of this one's watermark."""
         return any(self.chain.graph.specs[id].repartitions for id in self.chain.stage.operators)
 
+    def check_fan_out(self, unit: Unit, most_rounds: int) -> None:
+        """Fail a message that makes more calls than could be waited for at a commit; those of one key go one by one.
+
+        To the user's own task it brings no more messages than that takes at once, whose state is that of before them.
+        """
+        one_by_one = self.chain.stage.by_key and unit.key is not None
+        most_calls = most_rounds if one_by_one else most_rounds * self.width
+        for operator, number in Counter(operator for operator, _, _ in unit.calls).items():
+            is_task = operator in self.task_exits
+            if number > (self.limit if is_task else most_calls):
+                by_time = f"at most {most_calls:,} are sure to end in max_drain_ms"
+                most = f"the task takes {self.limit:,} at once" if is_task else by_time
+                told = f"one message makes {number:,} calls, and {most}"
+                unit.failure = Failure(operator, RuntimeError(told))
+                unit.calls.clear()
+                return
+
+    def time_at(self, id: str, now_ms: int | None = None) -> int:
+        """Return how far event time has come at an operator, or of what time by the clock it is told there."""
+        if now_ms is None:
+            return self.chain.watermark_at(id, self.watermark)
+        return MAX_TIMESTAMP if self.watermark == MAX_TIMESTAMP else now_ms
+
+    @property
+    def next_alarm(self) -> int:
+        """When something is due by the clock; at once, where the inputs have ended."""
+        alarm = self.chain.next_alarm()
+        return MIN_TIMESTAMP if alarm < NEVER and self.watermark == MAX_TIMESTAMP else alarm
+
     @property
     def watermark(self) -> int:
-        """The minimum over the chain's inputs."""
-        return min((reader.watermark for reader in self.readers), default=MAX_TIMESTAMP)
+        """The minimum over those of the chain's inputs that are not idle."""
+        return event_time((reader.watermark, reader.idle) for reader in self.readers)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing comes of all that has not ended."""
+        open_readers = [reader for reader in self.readers if not reader.ended]
+        return bool(open_readers) and all(reader.idle for reader in open_readers)
+
+    @property
+    def was_idle(self) -> bool:
+        """Whether others may believe that nothing comes of it, as it was before this run."""
+        return any(reader.was_idle for reader in self.readers)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether another stage is to hear as a run begins that inputs have ended, or are idle no more."""
+        return self.repartitions and (self.was_idle or any(reader.ended for reader in self.readers))
+
+    def look_for_idle(self, elapsed_ms: float) -> bool:
+        """Notice which inputs are idle; return whether event time may go on by that, or others are to hear of it."""
+        noticed = [reader.look_for_idle(elapsed_ms) for reader in self.readers]
+        return any(noticed)
+
+    def follow(self) -> None:
+        """Let event time go on for inputs that are idle as it does for the others."""
+        idle = [reader for reader in self.readers if reader.idle]
+        reached = self.watermark if idle else MIN_TIMESTAMP
+        for reader in idle:
+            reader.follow(reached)
 
 
 def owned(batch: Batch) -> Batch:

@@ -20,6 +20,8 @@ def late_exit(
         for row, value in enumerate(late.values if to is not None else ()):
             assert to is not None
             headers = {**_whence(late, row), "operator": id.encode(), "error": b"late"}
+            if late.signs is not None and late.signs[row] == -1:
+                headers["withdrawn"] = b"yes"
             one = Batch([Tagged().encode(value)], late.keys and keys.encode_all([late.keys[row]]))
             outputs.dead_letter(to, one, headers)
 

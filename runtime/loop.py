@@ -9,8 +9,11 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 
+from operators.base import MAX_TIMESTAMP, NEVER
 from operators.table_join import TableContents
+from operators.task import Effects
 from planner.plan import Options
+from runtime.choice import Choice
 from runtime.chooser import Chooser
 from runtime.clock import Clock, sleep_ms
 from runtime.commit import Committer
@@ -25,8 +28,8 @@ from runtime.workers import Watch
 
 POLL_MS = 50.0
 """How often an idle loop looks whether another process has written something."""
-DISCOVER_MS = 1_000.0
-"""How often a run looks for new streams that match its inputs' patterns."""
+LOOK_MS = 1_000.0
+"""How often a run looks for new streams that match its inputs' patterns, and, at least, for inputs that are idle."""
 SLICE_MS = 5.0
 """How long the loop works before it lets other coroutines run."""
 
@@ -37,7 +40,6 @@ PATIENCE_S = 5.0
 """How long the end of a run waits for calls that were cancelled, and for threads."""
 
 BroadcastTables = Mapping[str, tuple[list[Reader], TableContents, Guard]]
-Choice = tuple[Task, Lane, Reader]
 
 
 class Loop:
@@ -73,7 +75,7 @@ class Loop:
         self._clock = clock
         self._writer = writer
         self._threads = threads
-        self._working: dict[asyncio.Future[None], Task] = {}
+        self._working: dict[asyncio.Future[bool], Task] = {}
         self._lines: dict[str, tuple[str, ...]] = {}
         self._watch = Watch(options.blocking_timeout_ms, self._lines) if options.blocking_timeout_ms else None
         self._awake = asyncio.Event()
@@ -84,7 +86,10 @@ class Loop:
         self._due_since: float | None = None
         self._due_ms = clock.elapsed_ms() + options.commit_interval_ms
         self._growing: list[tuple[Task, Lane]] = []
-        self._discover_ms = clock.elapsed_ms() + DISCOVER_MS
+        self._discover_ms = clock.elapsed_ms() + LOOK_MS
+        self._look_ms = 0.0
+        self._aligned = False
+        """Whether some input must not be ahead of others."""
         self._chooser: Chooser[Choice] = Chooser([])
         self._relayed: list[Choice] = []
         self._bootstraps: dict[Reader, int] = {}
@@ -112,6 +117,13 @@ class Loop:
         self._commit_wanted = True
         self.wake()
 
+    def grant(self, effects: Effects) -> None:
+        """Do what a task's own function has asked of the run."""
+        if effects.shutdown:
+            self.stop()
+        if effects.commit:
+            self.want_commit()
+
     async def idle(self) -> None:
         """Wait until everything that can be read now is processed and committed, through all stages."""
         waiting = asyncio.get_running_loop().create_future()
@@ -137,6 +149,9 @@ class Loop:
         try:
             for task in self.tasks:
                 task.begin()
+            if any(task.touched for task in self.tasks):
+                # Before anything is read: an input that was idle may have as much to read as others.
+                await self._commit()
             while not await self._turn():
                 pass
         finally:
@@ -153,6 +168,8 @@ class Loop:
         self._look_after_threads()
         if self._change and (not self._change[0] or all(task.at_cut and not task.touched for task in self.tasks)):
             self._change_tasks()
+        if began >= self._look_ms:
+            self._look_for_idle()
         if self._growing and began >= self._discover_ms:
             self._discover()
         while self._step():
@@ -189,6 +206,8 @@ class Loop:
         for task in self.tasks:
             if not task.busy and task.can_go_on and not (task.at_cut and (self.stopping or self._is_commit_due())):
                 moved = self._work(task, task.advance) or moved
+            if task.clocked and task.drained and not self.stopping and task.heed():
+                moved = self._work(task, task.fire) or moved
             if task.timers and task.drained and task.timers_due and not self.stopping:
                 self._work(task, task.call_timers)
                 moved = True
@@ -206,7 +225,7 @@ class Loop:
         return choice is not None
 
     def _relayed_next(self) -> Choice | None:
-        return next((choice for choice in self._relayed if choice[2].relay and _has_room(choice)), None)
+        return next((choice for choice in self._relayed if choice.reader.relay and choice.has_room), None)
 
     def _feed_from(self, choice: Choice) -> None:
         task, lane, reader = choice
@@ -239,20 +258,40 @@ class Loop:
                 self._work(task, task.fire)  # what a commit has left due
         if self._feed_relayed():
             return True
-        choice = self._chooser.choose(lambda choice: _has_room(choice) and not _is_held_up(choice))
+        slowest = self._slowest()
+        choice = self._chooser.choose(
+            lambda choice: choice.has_room and not choice.is_held_up and not choice.is_ahead(slowest)
+        )
         if choice is not None:
             self._feed_from(choice)
         elif any(relay.is_full for relay in self.committer.relays.values()):
             self._commit_wanted = True  # what waits there is stored, and the stages before it can go on
         return choice is not None
 
+    def _look_for_idle(self) -> None:
+        """See which inputs nothing comes of, and fire what has waited for these."""
+        for task in self.tasks:
+            if not task.busy and task.look_for_idle() and task.drained:
+                self._work(task, task.fire)
+        parts_ms = [after / 4 for reader in self._sources() if (after := reader.idle_after_ms) is not None]
+        self._look_ms = self._clock.elapsed_ms() + min([LOOK_MS, *parts_ms])
+
+    def _sources(self) -> Iterable[Reader]:
+        return (reader for task in self.tasks for lane in task.lanes for reader in lane.readers if not reader.later)
+
+    def _slowest(self) -> int | None:
+        """Return the least watermark of what has something to read, where some input must not be ahead of others."""
+        if not self._aligned:
+            return None
+        return min((reader.watermark for reader in self._sources() if reader.ready()), default=MAX_TIMESTAMP)
+
     def _discover(self) -> bool:
         """Read new streams that match an input's pattern as well; return whether there are any."""
-        self._discover_ms = self._clock.elapsed_ms() + DISCOVER_MS
+        self._discover_ms = self._clock.elapsed_ms() + LOOK_MS
         found = [(task, lane, reader) for task, lane in self._growing for reader in lane.find_readers()]
         for task, lane, reader in found:
             lane.readers = [*lane.readers, reader]
-            self._chooser.add(reader.priority, (task, lane, reader))
+            self._chooser.add(reader.priority, Choice(task, lane, reader))
         return bool(found)
 
     def _look_after_threads(self) -> None:
@@ -275,17 +314,16 @@ class Loop:
         assert not task.busy, "one thread at a time is in a task"
         task.hear()
         if self._threads is None:
-            moved = bool(work())
-            task.outputs.hand_on()
+            moved = task.do(work)
             task.start_calls()
             return moved
         task.busy = True
-        future = asyncio.get_running_loop().run_in_executor(self._threads, lambda: _as(task, work))
+        future = asyncio.get_running_loop().run_in_executor(self._threads, lambda: task.do(work))
         self._working[future] = task
         future.add_done_callback(self._worked)
         return True
 
-    def _worked(self, future: asyncio.Future[None]) -> None:
+    def _worked(self, future: asyncio.Future[bool]) -> None:
         self.wake()
         _ = future.cancelled() or future.exception()  # asked for: of two that fail at once only one is raised
 
@@ -302,8 +340,8 @@ class Loop:
         going = [task for task in self.tasks if task.number in leaving]
         self.tasks = [task for task in self.tasks if task not in going]
         self._growing = [(task, lane) for task, lane in self._growing if task not in going]
-        self._chooser.drop(lambda choice: choice[0] in going)
-        self._relayed = [choice for choice in self._relayed if choice[0] not in going]
+        self._chooser.drop(lambda choice: choice.task in going)
+        self._relayed = [choice for choice in self._relayed if choice.task not in going]
         for reader in (reader for task in going for lane in task.lanes for reader in lane.readers):
             for relays in (self.committer.relays, self._fresh):
                 relays.pop((reader.origin.stream, reader.origin.partition), None)
@@ -324,12 +362,13 @@ class Loop:
                 if lane.patterns:
                     self._growing.append((task, lane))
                 for reader in lane.readers:
-                    self._chooser.add(reader.priority, (task, lane, reader))
+                    self._chooser.add(reader.priority, Choice(task, lane, reader))
                     if reader.relay is not None:
                         self._fresh[reader.origin.stream, reader.origin.partition] = reader.relay
-                        self._relayed.append((task, lane, reader))
+                        self._relayed.append(Choice(task, lane, reader))
             self._bootstrap(reader for reader, _, _ in task.tables.values())
-        self._relayed.sort(key=lambda choice: -choice[1].depth)
+        self._aligned = any(reader.max_drift_ms is not None for reader in self._sources())
+        self._relayed.sort(key=lambda choice: -choice.lane.depth)
 
     def _hand_on_to_fresh(self) -> None:
         self.committer.relays.update(self._fresh)
@@ -385,8 +424,9 @@ class Loop:
             return all(task.at_cut for task in self.tasks)  # what has still to fire fires first in the next run
         if not self._drained():
             return False
-        sources = [reader for task in self.tasks for lane in task.lanes for reader in lane.readers if not reader.later]
-        return all(reader.exhausted for reader in sources) and not self._bootstraps and not self._awaits_streams()
+        if self._bootstraps or self._awaits_streams():
+            return False
+        return all(reader.exhausted for reader in self._sources())
 
     def _awaits_streams(self) -> bool:
         """Whether a pattern has matched no stream yet."""
@@ -401,8 +441,10 @@ class Loop:
 
     async def _wait(self) -> None:
         """Block until a call returns, a timer is due, or something may have been written."""
-        wait_ms = self._poll_ms
+        wait_ms = min(self._poll_ms, max(self._look_ms - self._clock.elapsed_ms(), 1.0))
         for task in self.tasks:
+            if not task.busy and task.next_alarm < NEVER:
+                wait_ms = min(wait_ms, max(task.next_alarm - self._clock.now_ms(), 1.0))
             for timer in task.timers:
                 due_in_ms = timer.due_ms - self._clock.elapsed_ms()
                 if due_in_ms > 0 or task.drained:  # else it waits for calls, and whichever returns wakes the loop
@@ -426,26 +468,6 @@ class Loop:
             await asyncio.wait(futures, timeout=PATIENCE_S)
         if self._working:
             await asyncio.wait(self._working, timeout=PATIENCE_S)
-
-
-def _as(task: Task, work: Callable[[], object]) -> None:
-    task.thread = threading.get_ident()
-    try:
-        work()
-        task.outputs.hand_on()
-    finally:
-        task.thread = None
-
-
-def _has_room(choice: Choice) -> bool:
-    task, lane, reader = choice
-    return task.room(lane) > 0 and reader.ready()
-
-
-def _is_held_up(choice: Choice) -> bool:
-    """Whether what a lane hands on waits for its readers."""
-    task, lane, _ = choice
-    return any(relay.is_full for place, relay in task.outputs.relays.items() if place[0] in lane.writes)
 
 
 def _feed_broadcast(id: str, contents: TableContents, guard: Guard, taken: Taken, reader: Reader) -> None:

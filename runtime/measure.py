@@ -51,6 +51,7 @@ def _operators(graph: Graph, task: Task, lane: Lane) -> list[OperatorMetrics]:
             retried=guard.retried[id]
             + (lane.units.pools[id].retried if lane.units is not None and id in lane.units.pools else 0),
             late=lane.chain.counts.late.get(id, 0),
+            watermark=lane.time_at(id),
             counters=dict(contexts[id].counters) if id in contexts else {},
         )
         for id in lane.chain.stage.operators
@@ -112,6 +113,7 @@ def _task(task: Task, loop: Loop) -> TaskMetrics:
         in_flight=task.in_flight,
         process_ms=task.process_ms,
         window_ms=task.window_ms,
+        starved_ms=task.starved.ms,
         get_ms=sum(getattr(store, "get_ms", 0.0) for store in task.stores.values()),
         put_ms=loop.committer.put_ms.get(task.number, 0.0),
     )
@@ -128,4 +130,5 @@ def _input(reader: Reader, task: Task) -> InputMetrics:
         lag=max(end - reader.next_offset, 0),
         watermark=reader.watermark if reader.watermark > MIN_TIMESTAMP else MIN_TIMESTAMP,
         ended=reader.ended,
+        idle=reader.idle,
     )

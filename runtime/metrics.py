@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from operators.base import MIN_TIMESTAMP
+
 
 class OperatorMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages into and out of one operator in one task; `counters` are the user's own."""
+    """Messages into and out of one operator in one task, and its watermark (ms); `counters` are the user's own."""
 
     operator: str
     task: int
@@ -16,16 +18,21 @@ class OperatorMetrics(msgspec.Struct, frozen=True, kw_only=True):
     dead_lettered: int = 0
     retried: int = 0
     late: int = 0
+    watermark: int = MIN_TIMESTAMP
     counters: dict[str, int] = {}
 
 
 class TaskMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """One task: what it waits for, and where its time went. Get is reading what no cache held, put is writing back."""
+    """One task: what it waits for, and where its time went. Get is reading what no cache held, put is writing back.
+
+    Starved is how long it took no messages in while windows or timers fired, calls below them included.
+    """
 
     task: int
     in_flight: int = 0
     process_ms: float = 0.0
     window_ms: float = 0.0
+    starved_ms: float = 0.0
     get_ms: float = 0.0
     put_ms: float = 0.0
 
@@ -41,6 +48,7 @@ class InputMetrics(msgspec.Struct, frozen=True, kw_only=True):
     lag: int
     watermark: int
     ended: bool = False
+    idle: bool = False
 
 
 class StoreMetrics(msgspec.Struct, frozen=True, kw_only=True):

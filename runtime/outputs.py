@@ -51,8 +51,7 @@ class Outputs:
         """Route encoded rows."""
         if to.sink is not None:
             self.sinks[to.stream] = to.sink
-            self.append((to.stream, 0), encoded)
-        elif to.partitions == 1:
+        if to.partitions == 1:
             self.append((to.stream, 0), encoded)
         else:
             for partition, rows in self.spread(to, encoded, murmur2):

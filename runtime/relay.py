@@ -88,4 +88,4 @@ class Relayed:
 def encoded(held: Batch, values: KeySerde, keys: KeySerde) -> Batch:
     """Return rows as a stream stores them."""
     as_bytes = None if held.keys is None else keys.encode_all(held.keys)
-    return Batch(values.encode_all(held.values), as_bytes, held.timestamps, held.stamps)
+    return Batch(values.encode_all(held.values), as_bytes, held.timestamps, held.stamps, signs=held.signs)

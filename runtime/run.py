@@ -15,7 +15,6 @@ import msgspec
 from operators.base import Batch
 from operators.io import Input
 from operators.partition_by import murmur2
-from operators.task import Effects
 from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import Options, Plan
@@ -25,7 +24,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.following import Follower
-from runtime.functions import Around, Functions
+from runtime.functions import Around, Functions, close_all
 from runtime.loop import POLL_MS, Loop
 from runtime.measure import measure
 from runtime.metrics import RunMetrics
@@ -34,12 +33,15 @@ from runtime.received import values_of
 from runtime.rewind import check_rewind
 from runtime.serdes import Tagged
 from runtime.systems.base import Append, Environment, is_fenced
+from runtime.systems.kafka_topic import KafkaCluster
 from runtime.workers import Workers
 
 if TYPE_CHECKING:
     from runtime.containers import Containers
 
 State = Literal["reset", "keep"] | None
+Cluster = str | KafkaCluster | None
+"""The Kafka cluster that is a run's environment; None for the embedded log."""
 
 
 class Watched(Protocol):
@@ -87,6 +89,7 @@ class Run:
         poll_ms: float = POLL_MS,
         levers: Levers = ALL,
         share: Share | None = None,
+        environment: Cluster = None,
     ) -> None:
         check_rewind(from_start, state)
         self._graph = graph
@@ -96,7 +99,8 @@ class Run:
         self._levers = levers if share is None else share.levers
         self._data = data
         self._owned = isinstance(data, str | Path)
-        self._environment = open_environment(data)
+        self._where = data, environment
+        self._environment = open_environment(*self._where)
         self._functions: list[Functions] = []
         self._follower: Follower | None = None
         self._final: RunMetrics | None = None
@@ -137,7 +141,7 @@ class Run:
         return [task.number for task in self._loop.tasks]
 
     def metrics(self, stores: bool = True) -> RunMetrics:
-        """Return the numbers of this moment; after the end, the last ones. To size up `stores` is to read them.
+        """Return the numbers of this moment; after the end, the last ones. Without `stores`, none of their sizes.
 
         Raises what ended the run, where not even the last numbers are known.
         """
@@ -234,7 +238,7 @@ class Run:
         serde = written[stream].value if stream in written else None
         if not self._owned or not self._ended.is_set():
             return values_of(self._environment, stream, serde)
-        with closing(open_environment(self._data)) as reopened:
+        with closing(open_environment(*self._where)) as reopened:
             return values_of(reopened, stream, serde)
 
     async def drive(self) -> None:
@@ -304,7 +308,7 @@ class Run:
             self._environment.checkpoints(self.plan.app),
             ends,
             lambda: self._loop.wake(),
-            self._requested,
+            lambda effects: self._loop.grant(effects),
             Path(self._data) if isinstance(self._data, str | Path) else None,
             levers=self._levers,
             discovers=not (until_now or ends),
@@ -328,15 +332,10 @@ class Run:
             self._poll_ms,
             shared=share is not None,
         )
+        self._bindings.listen(self._loop.wake)
         if share is not None:
             membership = self._environment.join(self.plan.app, share.generation, share.container, self.plan.tasks)
             self._follower = Follower(membership, assembly, contents, self._loop, self._writer, self._functions)
-
-    def _requested(self, effects: Effects) -> None:
-        if effects.shutdown:
-            self._loop.stop()
-        if effects.commit:
-            self._loop.want_commit()
 
     async def _open(self) -> None:
         try:
@@ -351,13 +350,7 @@ class Run:
 
         Raises the first failure, unless something else was wrong before.
         """
-        failures: list[BaseException] = []
-        for functions in reversed(self._functions):
-            try:
-                await functions.close()
-            except (Exception, asyncio.CancelledError) as error:
-                failures.append(error)
-        failures += self.release()
+        failures = [*await close_all(self._functions), *self.release()]
         if failures and not quietly:
             raise failures[0]
 
@@ -382,10 +375,17 @@ class Run:
         return failures
 
 
-def open_environment(data: str | Path | Environment) -> Environment:
-    """Open the embedded log in a directory; an environment is passed through."""
+def open_environment(data: str | Path | Environment, cluster: Cluster = None) -> Environment:
+    """Open the embedded log in a directory, or a Kafka cluster, with state in that directory.
+
+    An environment is passed through.
+    """
     if not isinstance(data, str | Path):
         return data
+    if cluster is not None:
+        from runtime.systems.kafka import KafkaEnvironment
+
+        return KafkaEnvironment(KafkaCluster(cluster) if isinstance(cluster, str) else cluster, data)
     from runtime.systems.log import LogEnvironment
 
     return LogEnvironment(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,9 @@ class Json:
     def __post_init__(self) -> None:
         _freeze(self, msgspec.json.Encoder().encode, msgspec.json.Decoder(self.type).decode)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.type,)
+
     encode: Callable[[Any], bytes] = dataclasses.field(init=False, repr=False, compare=False)
     decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
 
@@ -49,6 +53,9 @@ class MessagePack:
 
     def __post_init__(self) -> None:
         _freeze(self, msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(self.type).decode)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.type,)
 
     encode: Callable[[Any], bytes] = dataclasses.field(init=False, repr=False, compare=False)
     decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
@@ -143,6 +150,8 @@ ENUM = b"\x06"
 SET = b"\x07"
 FROZEN_SET = b"\x08"
 BIG = b"\x09"
+PAIR = b"\x92"
+"""How MessagePack begins an array of two."""
 SEQUENCES: dict[bytes, Callable[..., Any]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
 TAG_OF_SEQUENCE = {kind: tag for tag, kind in SEQUENCES.items()}
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
@@ -168,6 +177,16 @@ class Tagged:
             return PLAIN + _pack(value) if type(value) in SCALARS else self._encode(value, piecemeal=False)
         except OverflowError:  # an int of more than 64 bits somewhere inside
             return self._encode(value, piecemeal=True)
+
+    def encode_all(self, values: list[Any]) -> list[bytes]:
+        """Return the bytes of each of many values."""
+        if SCALARS.issuperset(map(type, values)):
+            with suppress(OverflowError):
+                return [PLAIN + packed for packed in map(_pack, values)]
+        elif (start := _same_start(values)) is not None:
+            with suppress(OverflowError):
+                return [start + packed for packed in map(_pack, values)]
+        return list(map(self.encode, values))
 
     def _encode(self, value: Any, piecemeal: bool) -> bytes:
         kind: Any = type(value)
@@ -271,7 +290,21 @@ def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:
     if None in values:
         encode = serde.encode
         return [None if value is None else encode(value) for value in values]
-    return list(map(serde.encode, values))
+    return [*encoded(serde, values)]
+
+
+def _same_start(values: list[Any]) -> bytes | None:
+    """Return what the bytes of all values begin with, where they are records of one class that msgspec brings back."""
+    kinds: set[Any] = set(map(type, values))
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind is None or not _is_record(kind) or issubclass(kind, Enum) or not _is_whole(kind):
+        return None
+    return WHOLE + PAIR + _pack(_name_of(kind))
+
+
+def encoded(serde: Serde, values: list[Any]) -> list[bytes]:
+    """Encode values; None is one of them."""
+    return serde.encode_all(values) if type(serde) is Tagged else list(map(serde.encode, values))
 
 
 def _freeze(serde: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> None:
@@ -285,9 +318,23 @@ _unpack = msgspec.msgpack.Decoder().decode
 _whole_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
 
+_known: dict[str, Any] = {}
+_known_names: dict[Any, str] = {}
+
+
+def know(kind: Any, name: str) -> None:
+    """Take a class that came to this process as a value for the one of its name, "module:class"."""
+    _known_names.pop(_known.get(name), None)
+    _known[name], _known_names[kind] = kind, name
+    for remembered in (_name_of, _class_of, _decoder_of):
+        remembered.cache_clear()
+
+
 @cache
 def _name_of(kind: Any) -> str:
-    module = _main_name() if kind.__module__ == "__main__" else kind.__module__
+    if kind in _known_names:
+        return _known_names[kind]
+    module = name_of_main() if kind.__module__ == "__main__" else kind.__module__
     name = f"{module}:{kind.__qualname__}"
     if "<locals>" in name or _find(name) is not kind:
         raise SerdeError(
@@ -297,7 +344,7 @@ def _name_of(kind: Any) -> str:
     return name
 
 
-def _main_name() -> str:
+def name_of_main() -> str:
     """Return what the program would be called if it were imported, so that its classes are found however it is run."""
     main = sys.modules["__main__"]
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
@@ -305,8 +352,10 @@ def _main_name() -> str:
 
 
 def _find(name: str) -> Any:
+    if name in _known:
+        return _known[name]
     module, _, path = name.partition(":")
-    found: Any = sys.modules.get("__main__" if module == _main_name() else module)
+    found: Any = sys.modules.get("__main__" if module == name_of_main() else module)
     for part in path.split("."):
         found = getattr(found, "__dict__", {}).get(part)  # plainly: a module may import what getattr asks for
     return found

@@ -11,6 +11,7 @@ import msgspec
 from planner.plan import Options
 from runtime.metrics import RunMetrics
 from runtime.opening import Share
+from runtime.systems.kafka_topic import KafkaTopic
 
 LONGEST_LINE_BYTES = 1 << 28
 
@@ -23,7 +24,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     data: str
     options: Options
     share: Share
-    bind: dict[str, str]
+    bind: dict[str, str | KafkaTopic]
     plan: str
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import repeat
 from typing import Any
 
 from operators.async_flat_map import StatefulCalls, keyed_messages
-from operators.base import Batch, Slice
+from operators.base import MIN_TIMESTAMP, NEVER, Batch, Slice
 from operators.table_join import TableContents
-from planner.errors import PlanError
 from planner.plan import Options
 from runtime.chain import Chain
 from runtime.clock import Clock
-from runtime.exits import TaskExit
-from runtime.failures import Failure, Whence
+from runtime.failures import Failure, attributed
 from runtime.flights import Flights
 from runtime.functions import Functions
 from runtime.garbage import MANY, collector_resting
@@ -28,21 +25,13 @@ from runtime.inputs import Malformed, Reader, Taken
 from runtime.lane import Lane, owned
 from runtime.outputs import Outputs
 from runtime.pace import LONGEST_MS
+from runtime.places import emitted_by, place_of, places_of, raw_of, span
+from runtime.stopwatch import Stopwatch
+from runtime.timer import Timer
 from runtime.units import Unit, Units, results_of, shares, stops_of
 
 Track = Callable[[Sequence[int]], Iterable[tuple[Entry, ...]]]
 """Starts tracking messages, given where the units end that they go on in."""
-
-
-@dataclass
-class Timer:
-    """A task's own function that is due every so often by the wall clock."""
-
-    operator: str
-    interval_ms: int
-    exit: TaskExit
-    guard: Guard
-    due_ms: float
 
 
 class Task:
@@ -68,11 +57,13 @@ class Task:
         self.busy = False
         self.thread: int | None = None
         self.process_ms = self.window_ms = 0.0
+        self.starved = Stopwatch(clock)
         self.touched = False
         self._options = options
         self._clock = clock
         self._firing: Generator[None, None, None] | None = None
         self._paused = False
+        self._now_ms = MIN_TIMESTAMP
 
     @property
     def in_flight(self) -> int:
@@ -126,8 +117,20 @@ class Task:
                 lane.units.start_calls()
 
     def begin(self) -> None:
-        """Have the end of inputs told that ended before anything came."""
-        self.touched = any(lane.repartitions and any(reader.ended for reader in lane.readers) for lane in self.lanes)
+        """Have others told what they must know before anything comes."""
+        self.touched = any(lane.has_news for lane in self.lanes)
+
+    def do(self, work: Callable[[], object]) -> bool:
+        """Do a piece of work, which sees committed state as of one moment; return whether there was something to do."""
+        self.thread = threading.get_ident()
+        try:
+            moved = bool(work())
+            self.outputs.hand_on()
+            return moved
+        finally:
+            self.thread = None
+            for store in self.stores.values():
+                store.rest()
 
     def room(self, lane: Lane) -> int:
         """Return how many messages a lane may take in now; 0 while something is due or firing."""
@@ -149,6 +152,9 @@ class Task:
         started = self._clock.elapsed_ms()
         self.touched = True
         self.current = reader
+        self.heed()
+        if reader.idle and reader.idle_after_ms is not None:
+            reader.come_back(lane.watermark)
         taken = reader.take(limit)
         if taken.folded is not None:
             fold = partial(lane.chain.fold, reader.entry, taken.folded)
@@ -183,7 +189,11 @@ class Task:
         taken = reader.accept(reader.take(limit))
         entry = reader.track()
         self._refuse(guard, reader, taken.malformed)
-        work = _attributed(reader.entry, contents.process)
+
+        def work(rows: Batch) -> None:
+            with attributed(reader.entry):
+                contents.process(rows)
+
         if len(taken.batch):
             guard.each(work, taken.batch, taken.raw, partial(reader.place, taken.batch))
         entry.release()
@@ -214,6 +224,7 @@ class Task:
     def advance(self) -> bool:
         """Let what came back from async calls go on, and take effect where it may; return whether anything did."""
         moved = False
+        self.heed()
         for lane in self.lanes:
             if lane.units is not None:
                 started = self._clock.elapsed_ms()
@@ -231,34 +242,60 @@ class Task:
 
         The firing ends when all of it is complete.
         """
+        self.heed()
         if self._firing is None and self._is_due() and not self.in_flight:
             self._firing = self._fire()
+            self.starved.start()
         if self._firing is None or self.in_flight:
             return False
         started = self._clock.elapsed_ms()
         if next(self._firing, self) is self:
             self._firing = None
+            self.starved.stop()
         self.window_ms += self._clock.elapsed_ms() - started
         return self._firing is not None and self._paused and not self._is_full()
+
+    def look_for_idle(self) -> bool:
+        """Notice which inputs are idle; return whether event time may go on by that."""
+        now_ms = self._clock.elapsed_ms()
+        found = [lane for lane in self.lanes if lane.look_for_idle(now_ms)]
+        self.touched = self.touched or any(lane.repartitions for lane in found)
+        return bool(found)
 
     def call_timers(self) -> None:
         """Call the task's own functions that are due; nothing may be in flight."""
         started = self._clock.elapsed_ms()
         self.touched = True
         for timer in self.timers_due:
-            self._call_timer(timer)
+            timer.call(self._clock.now_ms())
             timer.due_ms = self._clock.elapsed_ms() + timer.interval_ms  # from its end: a slow one starves nothing
         self.window_ms += self._clock.elapsed_ms() - started
-
-    def _call_timer(self, timer: Timer) -> None:
-        now_ms = self._clock.now_ms()
-        work = _attributed(timer.operator, lambda nothing: timer.exit.call_window(now_ms))
-        timer.guard.one(partial(work, Batch([])), Batch([None], timestamps=[now_ms]), Whence(timer.operator))
 
     def _is_due(self) -> bool:
         if self.timers and self.timers_due:
             return True
+        if self.clocked and self.next_alarm <= self._now_ms:
+            return True
         return any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)
+
+    @cached_property
+    def clocked(self) -> list[Lane]:
+        """The lanes whose operators heed the clock."""
+        return [lane for lane in self.lanes if lane.chain.clocked]
+
+    @property
+    def next_alarm(self) -> int:
+        """When something is due by the clock, in ms since the epoch; at once where the inputs have ended."""
+        return min((lane.next_alarm for lane in self.clocked), default=NEVER)
+
+    def heed(self) -> bool:
+        """Tell what heeds the clock the time, which never goes back; return whether something has become due by it."""
+        if not self.clocked:
+            return False
+        self._now_ms = max(self._now_ms, self._clock.now_ms())
+        for lane in self.clocked:
+            lane.chain.heed(self._now_ms, lane.watermark)
+        return self.next_alarm <= self._now_ms
 
     def _is_full(self) -> bool:
         return self.outputs.count + self.dirty_count >= self._options.max_uncommitted
@@ -272,7 +309,7 @@ class Task:
                     self._admit_emitted(lane, id, fired, ())
                 elif fired is not None:
                     lane.guard.each(
-                        _running(lane.chain, id), fired, Emitted(fired, lane.chain.graph, id), _emitted_by(id)
+                        _running(lane.chain, id), fired, Emitted(fired, lane.chain.graph, id), emitted_by(id)
                     )
                 lane.firing_pace.took(number, self._clock.elapsed_ms() - began)
                 while self.in_flight:
@@ -292,12 +329,18 @@ class Task:
         With it comes how many panes or timers it was, 0 where there were no more.
         """
         for id, operator in lane.chain.operators.items():
-            while operator.next_due() <= (watermark := lane.chain.watermark_at(id, lane.watermark)):
-                self.touched = True
-                most = lane.firing_pace.rows
-                fired = lane.guard.fire(id, watermark, most)
-                has_more = operator.next_due() <= watermark
-                yield id, fired, most if has_more else 0
+            if id in lane.chain.clocked:
+                yield from self._fired_by(lane, id, lane.chain.clocked[id].next_alarm, by_clock=True)
+            yield from self._fired_by(lane, id, operator.next_due, by_clock=False)
+
+    def _fired_by(
+        self, lane: Lane, id: str, next_due: Callable[[], int], by_clock: bool
+    ) -> Iterator[tuple[str, Batch | None, int]]:
+        while next_due() <= (until := lane.time_at(id, self._now_ms if by_clock else None)):
+            self.touched = True
+            most = lane.firing_pace.rows
+            fired = lane.guard.fire(id, until, most, by_clock)
+            yield id, fired, most if next_due() <= until else 0
 
     def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:
         for record in malformed:
@@ -342,7 +385,7 @@ class Task:
     def _enter(self, lane: Lane, entry: str, batch: Batch, raw: Rows, reader: Reader | str, track: Track) -> None:
         assert isinstance(lane.units, Units)
         where = (
-            partial(reader.place, raw) if isinstance(reader, Reader) and isinstance(raw, Batch) else _emitted_by(entry)
+            partial(reader.place, raw) if isinstance(reader, Reader) and isinstance(raw, Batch) else emitted_by(entry)
         )
         before = lane.explored.pop(reader, None) if isinstance(reader, Reader) else None
         found, failures = before or lane.explore(entry, owned(batch), where)
@@ -379,7 +422,7 @@ class Task:
         for unit, stop in zip(units, stops, strict=True):
             unit.failure = failures.get(stop - 1, unit.failure)
             if lane.most_rounds is not None and unit.calls:
-                _refuse_fan_out(lane, unit, lane.most_rounds)
+                lane.check_fan_out(unit, lane.most_rounds)
 
     def _origin(self, unit: Unit) -> tuple[str, int]:
         """Return the stream and partition of a message; of what was emitted here, its operator and the task."""
@@ -395,7 +438,7 @@ class Task:
                 for unit, own in shares(batch, returned, stops):
                     unit.held.append((operator, own))
             else:
-                where = _places_of(returned, batch.owners or ())
+                where = places_of(returned, batch.owners or ())
                 self._hand_out(lane, *lane.explore(operator, batch, where), returned, stops)
         for unit in returned:
             units.settle(unit)
@@ -411,14 +454,14 @@ class Task:
         good = [unit for unit in applicable if unit.failure is None]
         for unit in applicable:
             if unit.failure is not None:
-                lane.guard.settle(unit.failure, _raw(unit), _place(unit))
+                lane.guard.settle(unit.failure, raw_of(unit), place_of(unit))
         emitted: list[tuple[str, Batch]] = []
-        if lane.guard.at_once(partial(_take_effect, lane.chain, good, emitted), lambda row: _span(good)):
+        if lane.guard.at_once(partial(_take_effect, lane.chain, good, emitted), lambda row: span(good)):
             self._go_below(lane, good, emitted)
         else:
             for unit in (message for one in good for message in one.messages()):
                 emitted = []
-                if lane.guard.one(partial(_take_effect, lane.chain, [unit], emitted), _raw(unit), _place(unit)):
+                if lane.guard.one(partial(_take_effect, lane.chain, [unit], emitted), raw_of(unit), place_of(unit)):
                     self._go_below(lane, [unit], emitted)
         for unit in applicable:
             units.applied(unit)
@@ -441,63 +484,5 @@ def _take_effect(chain: Chain, units: Sequence[Unit], emitted: list[tuple[str, B
     emitted += below  # only now: where an exit fails, nothing goes on
 
 
-def _refuse_fan_out(lane: Lane, unit: Unit, most_rounds: int) -> None:
-    """Fail a message that makes more calls than could be waited for at a commit; those of one key go one by one.
-
-    To the user's own task it brings no more messages than that takes at once, whose state is that of before them.
-    """
-    one_by_one = lane.chain.stage.by_key and unit.key is not None
-    most_calls = most_rounds if one_by_one else most_rounds * lane.width
-    for operator, number in Counter(operator for operator, _, _ in unit.calls).items():
-        is_task = operator in lane.task_exits
-        if number > (lane.limit if is_task else most_calls):
-            by_time = f"at most {most_calls:,} are sure to end in max_drain_ms"
-            most = f"the task takes {lane.limit:,} at once" if is_task else by_time
-            told = f"one message makes {number:,} calls, and {most}"
-            unit.failure = Failure(operator, RuntimeError(told))
-            unit.calls.clear()
-            return
-
-
 def _running(chain: Chain, id: str) -> Callable[[Batch], None]:
     return lambda rows: chain.run(id, rows)
-
-
-def _attributed(operator: str, process: Callable[[Batch], object]) -> Callable[[Batch], None]:
-    def work(batch: Batch) -> None:
-        try:
-            process(batch)
-        except PlanError:
-            raise
-        except Exception as error:
-            raise Failure(operator, error) from error
-
-    return work
-
-
-def _emitted_by(id: str) -> Callable[[int | None], Whence]:
-    return lambda row: Whence(id)
-
-
-def _places_of(units: Sequence[Unit], owners: Sequence[int]) -> Callable[[int | None], Whence]:
-    """Return where the messages are that rows came from, given the number of each row's; without a row, all of them."""
-    return lambda row: _span(units) if row is None else _place(units[owners[row]])
-
-
-def _span(units: Sequence[Unit]) -> Whence:
-    """Return where messages are, as narrowly as they have it in common."""
-    first, last = _place(units[0]), units[-1]
-    if any(unit.reader is not units[0].reader for unit in units) or not isinstance(last.raw, Batch):
-        return Whence(" and ".join({_place(unit).source: None for unit in units}))
-    return first._replace(last=(last.raw.offsets or [0])[last.rows[-1]])
-
-
-def _raw(unit: Unit) -> Batch:
-    return unit.raw.row(unit.rows.start)
-
-
-def _place(unit: Unit) -> Whence:
-    if isinstance(unit.reader, Reader):
-        assert isinstance(unit.raw, Batch)
-        return unit.reader.place(unit.raw, unit.rows.start)
-    return Whence(unit.reader)

@@ -15,7 +15,7 @@ from runtime.chain import Chain
 from runtime.errors import OperatorFailure
 from runtime.first_call import checked_once
 from runtime.inputs import Reader
-from runtime.task import Task
+from runtime.timer import Timer
 
 
 class Workers(Executor):
@@ -53,7 +53,7 @@ TELLERS: dict[CodeType, Callable[[Mapping[str, Any]], str]] = {
     Chain.call_sink.__code__: lambda known: known["id"],
     Chain.fire.__code__: lambda known: known["id"],
     Reader.take.__code__: lambda known: known["self"].entry,
-    Task._call_timer.__code__: lambda known: known["timer"].operator,
+    Timer.call.__code__: lambda known: known["self"].operator,
 }
 """What of ours knows, while it runs, which operator it is at."""
 

@@ -24,31 +24,55 @@ from operators.aggregations import (
     total,
 )
 from operators.base import Context
+from operators.changes import Change
 from operators.distinct import approximate_distinct, distinct
 from operators.keyed_state import KeyContext
 from operators.partition_by import hash_, ranges
 from operators.policies import dead_letter, fail, retry, skip
 from operators.process import ProcessContext
 from operators.quantiles import quantile, quantiles
+from operators.revisions import Revision
 from operators.task import Envelope, TaskContext, every
+from operators.triggers import Trigger, after_count, after_delay, all_of, any_of
 from operators.window import Pane
-from operators.window_types import daily, duration_ms, hopping, session, tumbling
+from operators.window_types import (
+    Assigner,
+    by_clock,
+    counted,
+    daily,
+    duration_ms,
+    hopping,
+    session,
+    sliding,
+    tumbling,
+    whole,
+)
 from planner.errors import PlanError
 from planner.plan import Options, Plan
 from runtime.errors import SamzaError
 from runtime.serdes import Bytes, Json, MessagePack, String
+from runtime.spark.session import Spark
+from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
 from samza_dsl.app import App
 from samza_dsl.ends import OutputStream, Table
+from samza_dsl.remote import RemoteTable, remote_table
 from samza_dsl.stream import MessageStream
 from samza_dsl.streams import StreamSummary, list_streams, produce
+from samza_dsl.table_joining import JoinedTable
+from samza_dsl.windows_by import windows_by
 
 __all__ = [
     "Aggregation",
     "App",
+    "Assigner",
     "Bytes",
+    "Change",
     "Context",
     "Envelope",
+    "JoinedTable",
     "Json",
+    "KafkaCluster",
+    "KafkaTopic",
     "KeyContext",
     "MessagePack",
     "MessageStream",
@@ -58,15 +82,25 @@ __all__ = [
     "Plan",
     "PlanError",
     "ProcessContext",
+    "RemoteTable",
+    "Revision",
     "SamzaError",
+    "Spark",
     "StreamSummary",
     "String",
     "Table",
     "TaskContext",
+    "Trigger",
+    "after_count",
+    "after_delay",
     "aggregate",
+    "all_of",
+    "any_of",
     "approximate_distinct",
+    "by_clock",
     "collect",
     "count",
+    "counted",
     "daily",
     "dead_letter",
     "distinct",
@@ -87,10 +121,14 @@ __all__ = [
     "quantiles",
     "ranges",
     "reduce",
+    "remote_table",
     "retry",
     "session",
     "skip",
+    "sliding",
     "top_k",
     "total",
     "tumbling",
+    "whole",
+    "windows_by",
 ]

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_origin, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from operators.base import Serde, Site, Spec
 from operators.io import Input, Output
-from operators.io import Table as TableSpec
 from operators.policies import Policy, fail
 from operators.sites import here, takes
 from operators.task import Every, Form, Task
@@ -18,7 +17,9 @@ from planner import graph as graphs
 from planner.errors import refuse
 from planner.passes import plan as make_plan
 from planner.plan import Options, Plan
+from runtime.errors import SamzaError
 from samza_dsl.checks import (
+    check_for_spark,
     check_function,
     check_kept,
     check_name,
@@ -28,15 +29,21 @@ from samza_dsl.checks import (
     check_store,
     check_type,
     check_whole,
+    function_said,
     is_coroutine_function,
     serde_said,
+    source_said,
 )
-from samza_dsl.ends import OutputStream, Table
+from samza_dsl.ends import OutputStream
+from samza_dsl.pacing import Pace, paced
 from samza_dsl.stream import MessageStream, check_ours
+from samza_dsl.tables import Tables
 
 if TYPE_CHECKING:
     from runtime.containers import Containers
-    from runtime.run import Run, State, Watch
+    from runtime.run import Cluster, Run, State, Watch
+    from runtime.spark.batch import SparkRun
+    from runtime.spark.session import Spark
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -46,7 +53,7 @@ Compression = Literal["zlib", "zstd"]
 DATA = ".samza-dsl"
 
 
-class App:
+class App(Tables):
     """A pipeline: streams in, operators, streams out. Written once, it can be planned, drawn, tested and run.
 
     >>> app = App("shouting")
@@ -74,10 +81,12 @@ class App:
         value: type[V],
         key: type[K],
         timestamp: Callable[[V], Any] | None = None,
+        watermark: Callable[[V], Any] | None = None,
         max_disorder_ms: int = 0,
         partitions: int | None = None,
         priority: int = 0,
         on_error: Policy = fail,
+        **pace: Unpack[Pace],
     ) -> MessageStream[K, V]: ...
 
     @overload
@@ -88,11 +97,13 @@ class App:
         value: type[V],
         key: Callable[[V], K],
         timestamp: Callable[[V], Any] | None = None,
+        watermark: Callable[[V], Any] | None = None,
         max_disorder_ms: int = 0,
         partitions: int | None = None,
         priority: int = 0,
         partitioned_by_key: bool = False,
         on_error: Policy = fail,
+        **pace: Unpack[Pace],
     ) -> MessageStream[K, V]: ...
 
     @overload
@@ -103,10 +114,12 @@ class App:
         value: type[V],
         key: None = None,
         timestamp: Callable[[V], Any] | None = None,
+        watermark: Callable[[V], Any] | None = None,
         max_disorder_ms: int = 0,
         partitions: int | None = None,
         priority: int = 0,
         on_error: Policy = fail,
+        **pace: Unpack[Pace],
     ) -> MessageStream[None, V]: ...
 
     @overload
@@ -117,11 +130,13 @@ class App:
         value: Serde | UnionType | None = None,
         key: Any = None,
         timestamp: Callable[[Any], Any] | None = None,
+        watermark: Callable[[Any], Any] | None = None,
         max_disorder_ms: int = 0,
         partitions: int | None = None,
         priority: int = 0,
         partitioned_by_key: bool = False,
         on_error: Policy = fail,
+        **pace: Unpack[Pace],
     ) -> MessageStream[Any, Any]: ...
 
     def input(
@@ -131,11 +146,13 @@ class App:
         value: Any = None,
         key: Any = None,
         timestamp: Callable[[Any], Any] | None = None,
+        watermark: Callable[[Any], Any] | None = None,
         max_disorder_ms: int = 0,
         partitions: int | None = None,
         priority: int = 0,
         partitioned_by_key: bool = False,
         on_error: Policy = fail,
+        **pace: Unpack[Pace],
     ) -> MessageStream[Any, Any]:
         """Read a stream, or all streams whose names match a pattern such as "orders-*".
 
@@ -144,9 +161,10 @@ class App:
         streams must have as many where an operator keeps state by key and no `partition_by` lies between.
         `value` is a type (read as JSON; str and bytes as such) or a serde. `key` is a type or serde, if records carry
         it, or a function of the value; without it messages have no key. `timestamp` gives the event time, as ms since
-        the epoch or an aware datetime; without it, it is the record's. Records may be out of order by up to
-        `max_disorder_ms`. Streams of a higher `priority` are read first. `on_error` is for records that can't be
-        decoded. Raises PlanError for a malformed argument.
+        the epoch or an aware datetime; without it, it is the record's. Event time follows it, less `max_disorder_ms`,
+        by which records may be out of order; or with `watermark` it is what that function says of a value, if not None.
+        A `pace` says when a partition is idle, and how far ahead one may be. Streams of a higher `priority` are read
+        first. `on_error` is for records that can't be decoded. Raises PlanError for a malformed argument.
 
         Where `key` is a function and the stream has several partitions, one key may lie in any of them. With
         `partitioned_by_key` you say that its writer puts all records of a key into one partition; without it, operators
@@ -165,80 +183,16 @@ class App:
             self.add(
                 Input(
                     stream=stream,
-                    timestamp_of=_checked(site, "input(timestamp=...)", timestamp),
+                    watermark_of=function_said(site, "input(watermark=...)", watermark),
+                    timestamp_of=function_said(site, "input(timestamp=...)", timestamp),
                     max_disorder_ms=max_disorder_ms,
+                    **paced(site, pace),
                     partitions=partitions,
                     priority=priority,
-                    **_read_as(site, "input", value, key, partitioned_by_key, on_error),
+                    **source_said(site, "input", value, key, partitioned_by_key, on_error),
                 )
             ),
         )
-
-    @overload
-    def table(
-        self,
-        stream: str,
-        *,
-        value: type[V],
-        key: type[K],
-        broadcast: bool = False,
-        partitions: int | None = None,
-        on_error: Policy = fail,
-    ) -> Table[K, V]: ...
-
-    @overload
-    def table(
-        self,
-        stream: str,
-        *,
-        value: type[V],
-        key: Callable[[V], K],
-        broadcast: bool = False,
-        partitions: int | None = None,
-        partitioned_by_key: bool = False,
-        on_error: Policy = fail,
-    ) -> Table[K, V]: ...
-
-    @overload
-    def table(
-        self,
-        stream: str,
-        *,
-        value: Serde | UnionType | None = None,
-        key: Any,
-        broadcast: bool = False,
-        partitions: int | None = None,
-        partitioned_by_key: bool = False,
-        on_error: Policy = fail,
-    ) -> Table[Any, Any]: ...
-
-    def table(
-        self,
-        stream: str,
-        *,
-        value: Any = None,
-        key: Any,
-        broadcast: bool = False,
-        partitions: int | None = None,
-        partitioned_by_key: bool = False,
-        on_error: Policy = fail,
-    ) -> Table[Any, Any]:
-        """Read a stream as a table: the newest value of each key, complete before what joins it is read.
-
-        With `broadcast` every task has all of it; else a task has the keys of its own partition, and the table is
-        joined with a stream that is partitioned alike. Where `key` is a function, its writer has to put all rows of a
-        key into one partition, which you say by `partitioned_by_key`. Raises PlanError for a malformed argument.
-
-        >>> App("a").table("planes", key=str, value=dict, broadcast=True).spec.broadcast
-        True
-        """
-        site = here()
-        check_name(site, "a stream", stream)
-        check_whole(site, "partitions", partitions, optional=True)
-        check_type(site, "table(broadcast=...)", broadcast, bool, "broadcast=True")
-        read_as = _read_as(site, "table", value, key, partitioned_by_key, on_error)
-        spec = TableSpec(stream=stream, partitions=partitions, broadcast=broadcast, **read_as)
-        return Table(self, self.add(spec))
 
     @overload
     def output(
@@ -405,6 +359,7 @@ class App:
         self,
         data: str | Path = DATA,
         *,
+        environment: Cluster = None,
         bind: Mapping[str, Any] | None = None,
         from_start: bool = False,
         state: State = None,
@@ -419,6 +374,7 @@ class App:
         self,
         data: str | Path = DATA,
         *,
+        environment: Cluster = None,
         bind: Mapping[str, Any] | None = None,
         from_start: bool = False,
         state: State = None,
@@ -428,10 +384,14 @@ class App:
         containers: int,
     ) -> Run | Containers: ...
 
+    @overload
+    def run(self, data: str | Path = DATA, *, bind: Mapping[str, Any] | None = None, on: Spark) -> SparkRun: ...
+
     def run(
         self,
         data: str | Path = DATA,
         *,
+        environment: Cluster = None,
         bind: Mapping[str, Any] | None = None,
         from_start: bool = False,
         state: State = None,
@@ -439,8 +399,12 @@ class App:
         live: bool = False,
         watch: Watch | None = None,
         containers: int = 1,
-    ) -> Run | Containers:
+        on: Spark | None = None,
+    ) -> Run | Containers | SparkRun:
         """Run on the embedded log in the directory `data` until the inputs end, or until SIGINT or SIGTERM.
+
+        With `environment`, a `KafkaCluster` or its address ("kafka://host:9092"), streams, checkpoints and changelogs
+        are topics there, and `data` has the state alone.
 
         `bind` puts a file (a path), a list of values, or a source or sink of your own in the place of a stream. Where
         the app has run before it goes on from there; with `from_start` it reads its inputs again, and `state` says what
@@ -452,6 +416,9 @@ class App:
 
         With `containers` so many processes share the tasks. They load the application anew, so it must be a variable of
         a module, and `app.run` be called under `if __name__ == "__main__":`.
+
+        With `on=Spark()` it runs on Spark over what its inputs hold now, as all there will be, and writes the whole of
+        its outputs when all of it is through: files and streams that must not hold anything yet.
         """
         from runtime.run import run_blocking
 
@@ -462,24 +429,38 @@ class App:
 
             watch = view().watch
         how = {"bind": bind, "from_start": from_start, "state": state, "until_now": until_now}
+        if on is not None:
+            from runtime.spark.session import check_installed
+
+            check_installed()
+            from runtime.spark.batch import run_batch
+
+            check_for_spark(here(), containers=containers, watch=watch, state=state, environment=environment)
+            return run_batch(self.graph(), self.options, self.around, data, on=on, bind=bind)
         if containers > 1:
+            if environment is not None:
+                raise SamzaError(
+                    f"{containers} containers can't share an application on {environment}: run one; or leave out "
+                    "environment=, and bind inputs and outputs to topics"
+                )
             from samza_dsl.container import run_app
 
             return run_app(self, data, containers, watch=watch, **how)
-        return run_blocking(self.graph(), self.options, self.around, data, watch=watch, **how)
+        return run_blocking(self.graph(), self.options, self.around, data, watch=watch, environment=environment, **how)
 
     async def run_async(
         self,
         data: str | Path = DATA,
         *,
+        environment: Cluster = None,
         bind: Mapping[str, Any] | None = None,
         from_start: bool = False,
         state: State = None,
         until_now: bool = False,
     ) -> Run:
         """Run as `run` does, inside the running event loop."""
-        running = self.running(data, bind=bind, from_start=from_start, state=state, until_now=until_now)
-        async with running as run:
+        how: dict[str, Any] = {"environment": environment, "bind": bind, "from_start": from_start}
+        async with self.running(data, **how, state=state, until_now=until_now) as run:
             await run.ended()
         return run
 
@@ -487,6 +468,7 @@ class App:
         self,
         data: str | Path = DATA,
         *,
+        environment: Cluster = None,
         bind: Mapping[str, Any] | None = None,
         from_start: bool = False,
         state: State = None,
@@ -497,7 +479,7 @@ class App:
 
         check_not_loading()
         how = {"bind": bind, "from_start": from_start, "state": state, "until_now": until_now}
-        return running(self.graph(), self.options, self.around, data, **how)
+        return running(self.graph(), self.options, self.around, data, environment=environment, **how)
 
     def add(self, spec: Any) -> Any:
         """Keep a spec under its id, and return it with that; the fluent methods call this."""
@@ -505,31 +487,6 @@ class App:
         assert named.op_id is not None
         self._specs[named.op_id] = named
         return named
-
-
-def _read_as(site: Site, said: str, value: Any, key: Any, partitioned_by_key: bool, on_error: Policy) -> dict[str, Any]:
-    check_policy(site, on_error)
-    check_type(site, f"{said}(partitioned_by_key=...)", partitioned_by_key, bool, "partitioned_by_key=True")
-    declared = isinstance(key, type) or get_origin(key) is not None or hasattr(key, "decode")
-    computed = callable(key) and not declared
-    if partitioned_by_key and not computed:
-        wrong = f"{said}(partitioned_by_key=True) is about a key that is a function"
-        instead = "key=lambda value: value.id, or leave partitioned_by_key out: records lie where their stored key says"
-        raise refuse(site, wrong, instead)
-    return {
-        "site": site,
-        "on_error": on_error,
-        "value": serde_said(site, "value", value),
-        "key": serde_said(site, "key", key) if key is not None and not computed else None,
-        "key_of": _checked(site, f"{said}(key=...)", key) if computed else None,
-        "partitioned_by_key": partitioned_by_key,
-    }
-
-
-def _checked(site: Site, said: str, function: Any) -> Any:
-    if function is not None:
-        check_function(site, said, function, 1)
-    return function
 
 
 def _form(site: Site, process: Any) -> Form:

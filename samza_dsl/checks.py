@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_origin
 
 import msgspec
 
-from operators.aggregations import Aggregation
 from operators.base import Serde, Site
 from operators.policies import DeadLetter, Fail, Retry, Skip
-from operators.window_types import Sessions
 from planner.errors import refuse
 from planner.graph import NAME
 from planner.plan import Options
@@ -145,6 +143,33 @@ def serde_said(site: Site, said: str, declared: Any) -> Serde:
     return serde
 
 
+def source_said(site: Site, said: str, value: Any, key: Any, partitioned_by_key: bool, on_error: Any) -> dict[str, Any]:
+    """Return how the records of a source are read; refuses what can't be meant."""
+    check_policy(site, on_error)
+    check_type(site, f"{said}(partitioned_by_key=...)", partitioned_by_key, bool, "partitioned_by_key=True")
+    declared = isinstance(key, type) or get_origin(key) is not None or hasattr(key, "decode")
+    computed = callable(key) and not declared
+    if partitioned_by_key and not computed:
+        wrong = f"{said}(partitioned_by_key=True) is about a key that is a function"
+        instead = "key=lambda value: value.id, or leave partitioned_by_key out: records lie where their stored key says"
+        raise refuse(site, wrong, instead)
+    return {
+        "site": site,
+        "on_error": on_error,
+        "value": serde_said(site, "value", value),
+        "key": serde_said(site, "key", key) if key is not None and not computed else None,
+        "key_of": function_said(site, f"{said}(key=...)", key) if computed else None,
+        "partitioned_by_key": partitioned_by_key,
+    }
+
+
+def function_said(site: Site, said: str, function: Any) -> Any:
+    """Return a function of a value, or None; refuses what is neither."""
+    if function is not None:
+        check_function(site, said, function, 1)
+    return function
+
+
 def is_coroutine_function(function: Any) -> bool:
     """Whether calling `function`, a function or an object, gives a coroutine."""
     return inspect.iscoroutinefunction(_called(function))
@@ -220,25 +245,20 @@ def _lambda(said: str, arguments: int) -> str:
     return said.replace("...", f"lambda{names}: ...")
 
 
-def check_window(site: Site, windows: Any, aggregation: Any, allowed_lateness_ms: Any, panes: Any, late: Any) -> None:
-    """Refuse what makes no windows of a stream."""
-    merges = isinstance(windows, Sessions)
-    if isinstance(windows, type) or not (merges or hasattr(windows, "cell")):
-        raise refuse(site, f"window(...) got {windows!r}, which is not a kind of window", "tumbling(hours=1)")
-    check_type(site, "window(...)", aggregation, Aggregation, "count(), mean(...), fold(...) or another")
-    if merges and not aggregation.mergeable:
-        wrong = f"sessions that overlap become one, and {aggregation} does not say how two of its results do"
-        raise refuse(site, wrong, "fold(..., merge=lambda a, b: ...)")
-    check_whole(site, "allowed_lateness_ms", allowed_lateness_ms, least=0)
-    if merges and allowed_lateness_ms:
-        raise refuse(site, "late values can't be allowed at sessions", "tumbling(...), or late=dead_letter('late')")
-    if panes not in ("accumulating", "discarding"):
-        raise refuse(site, f"panes={panes!r} is not what panes can be", 'panes="accumulating" or "discarding"')
-    check_late(site, "window", late)
-
-
 def check_late(site: Site, said: str, late: Any) -> None:
     """Refuse what can't take late messages."""
     if late is not None:
         check_type(site, f"{said}(late=...)", late, DeadLetter, 'late=dead_letter("late-flights")')
         check_letter(site, late)
+
+
+def check_for_spark(site: Site, **said: Any) -> None:
+    """Raise PlanError where `app.run` was told what a run on Spark has no use for."""
+    for name, value in said.items():
+        if value not in (None, 1):
+            raise refuse(
+                site,
+                f"app.run(on=Spark(...), {name}={value!r}): Spark shares tasks by itself, and a run on "
+                "it begins with the inputs' start",
+                f"leave {name}= out",
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typer import Typer
 
 from samza_dsl.cli_checkpoint import checkpoint, reset
+from samza_dsl.cli_kafka import kafka
 from samza_dsl.cli_plan import plan
 from samza_dsl.cli_run import run
 from samza_dsl.cli_streams import streams
@@ -24,6 +25,7 @@ commands.add_typer(streams, name="streams")
 commands.add_typer(checkpoint, name="checkpoint")
 commands.command()(reset)
 commands.command()(verify)
+commands.add_typer(kafka, name="kafka")
 
 
 def main() -> None:

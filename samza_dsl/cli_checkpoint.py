@@ -160,7 +160,7 @@ def _offset(environment: LogEnvironment, stream: str, partition: int, said: str,
 def _row(environment: LogEnvironment, position: Position) -> list[str]:
     is_stream = position.system == "log" and position.stream in environment.streams()
     end = environment.offsets(position.stream, position.partition).end if is_stream else None
-    watermark = min(position.producers.values()) if position.producers else position.watermark
+    watermark = max(position.watermark, min(position.producers.values(), default=position.watermark))
     return [
         position.system,
         position.stream,

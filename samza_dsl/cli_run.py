@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,11 +13,15 @@ import typer
 from operators.io import Input
 from runtime.bindings import outputs_of
 from runtime.errors import SamzaError
+from runtime.spark.session import Spark
 from runtime.systems.files import open_sink, open_source
+from runtime.systems.kafka_topic import KafkaCluster, topic_of
 from samza_dsl.app import App
 from samza_dsl.cli_data import DEFAULT, DataOption
 from samza_dsl.cli_errors import Mistake, told
+from samza_dsl.live import summary_of
 from samza_dsl.load_app import load_app
+from samza_dsl.progress import Progress
 
 AppArgument = Annotated[
     str, typer.Argument(metavar="APP", help="The file of the application, as app.py or app.py:name; or its module.")
@@ -32,11 +39,32 @@ def run(
     ] = None,
     bind: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=PATH", help="Read or write a file (.jsonl, .csv, .parquet) in a stream's place."),
+        typer.Option(
+            metavar="NAME=PATH",
+            help="Read or write a file (.jsonl, .csv, .parquet), or a Kafka topic (kafka://HOST:PORT/TOPIC), instead.",
+        ),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="kafka://HOST:PORT",
+            help="Keep streams, checkpoints and changelogs as topics of a Kafka cluster: exactly-once there.",
+        ),
+    ] = None,
+    kafka_options: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="TOML with what Kafka's clients need: security_protocol, sasl_..., ssl_..."),
     ] = None,
     containers: Annotated[
         int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
     ] = 1,
+    on: Annotated[
+        Literal["spark"] | None,
+        typer.Option(help="Run on Spark over what the inputs hold now, and write the whole of the outputs."),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="With --on spark: its cluster; else all cores of this machine.")
+    ] = None,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
@@ -49,13 +77,42 @@ def run(
     with told(whole=traceback):
         if state is not None and not from_start:
             raise Mistake("--state says what becomes of the state in a rewind: add --from-start, or leave it out")
-        bound = bindings_of(app, bind or [])
+        if on is not None and (from_start or until_now or containers > 1 or environment is not None):
+            raise Mistake(
+                "--on spark reads what the inputs hold from their start, and shares tasks by itself: leave "
+                "--from-start, --until-now, --containers and --environment out"
+            )
+        if master is not None and on is None:
+            raise Mistake("--master is about Spark: add --on spark, or leave it out")
+        options = _options(kafka_options)
+        bound = bindings_of(app, bind or [], options)
+        if on is not None:
+            run_on_spark(app, data, bound, master)
+            return
         how: dict[str, Any] = {"bind": bound, "from_start": from_start, "until_now": until_now, "state": state}
-        app.run(data, live=True, containers=containers, **how)
+        cluster = KafkaCluster(environment, options) if environment is not None else None
+        app.run(data, live=True, containers=containers, environment=cluster, **how)
 
 
-def bindings_of(app: App, said: list[str]) -> dict[str, Any]:
-    """Open what `--bind name=path` names; raises `Mistake` for what is no stream of the application, or no file."""
+def run_on_spark(app: App, data: Path, bound: dict[str, Any], master: str | None) -> None:
+    """Run on Spark, and tell what came of it on a line."""
+    done = app.run(data, bind=bound, on=Spark(master=master))
+    progress = Progress(done.plan)
+    progress.take(done.metrics(), ended=True)
+    typer.echo(summary_of(progress, "done"))
+
+
+def _options(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Mistake(f"--kafka-options {path} can't be read as TOML: {error}") from error
+
+
+def bindings_of(app: App, said: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Open what `--bind name=path` names, Kafka's clients with `options`; raises `Mistake` for what can't be bound."""
     specs = app.graph().specs.values()
     read = {spec.stream for spec in specs if isinstance(spec, Input)}
     written = {output.stream for spec in specs for output in outputs_of(spec)}
@@ -65,11 +122,15 @@ def bindings_of(app: App, said: list[str]) -> dict[str, Any]:
         if not equals or not path:
             raise Mistake(f"--bind {binding} names no file: write --bind flights=flights.jsonl")
         if name in bound:
-            raise Mistake(f"--bind {name}=... is given twice: a stream is bound to one file or directory")
+            raise Mistake(f"--bind {name}=... is given twice: a stream is bound to one place")
         if name not in read | written:
             known = f"it reads {', '.join(sorted(read))} and writes {', '.join(sorted(written)) or 'nothing'}"
             raise Mistake(f"--bind {name}=...: the application {app.name!r} has no stream {name!r}; {known}")
         try:
+            topic = topic_of(path)
+            if topic is not None:
+                bound[name] = replace(topic, options=options)
+                continue
             open_source(Path(path)).close() if name in read else open_sink(Path(path)).close()
         except SamzaError as error:
             raise Mistake(f"--bind {binding}: {error}") from error

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from operators.io import Output
+from operators.io import Output, VersionedTable
 from operators.io import Table as TableSpec
+from samza_dsl.table_joining import TableJoins
 
 if TYPE_CHECKING:
     from samza_dsl.app import App
@@ -27,14 +28,14 @@ class OutputStream(Generic[V]):
         self.spec = spec
 
 
-class Table(Generic[K, V]):
-    """The newest value of each key of a stream; `app.table` makes it, `join` looks into it.
+class Table(TableJoins[K, V]):
+    """The newest value of each key of a stream, or its value as of a time; `app.table` makes it, `join` looks into it.
 
     >>> from samza_dsl import App
     >>> App("a").table("planes", key=str, value=dict).spec.stream
     'planes'
     """
 
-    def __init__(self, app: App, spec: TableSpec) -> None:
+    def __init__(self, app: App, spec: TableSpec | VersionedTable) -> None:
         self.app = app
-        self.spec = spec
+        self.spec: TableSpec | VersionedTable = spec

@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from operators.base import EARLIEST_MS, LATEST_MS, Site, Spec
 from operators.interval_join import How, IntervalJoin, Keep
+from operators.io import VersionedTable
 from operators.policies import DeadLetter, Policy, fail
+from operators.remote_join import RemoteJoin
 from operators.sites import here
 from operators.table_join import TableJoin
+from operators.temporal_join import TemporalJoin
 from planner.errors import refuse
 from samza_dsl.checks import check_function, check_late, check_name, check_policy, check_store
 from samza_dsl.ends import Table
+from samza_dsl.remote import RemoteTable
+from samza_dsl.table_joining import JoinedTable
 
 if TYPE_CHECKING:
     from samza_dsl.app import App
@@ -29,6 +34,7 @@ KEEP = ("all", "latest")
 K = TypeVar("K")
 V = TypeVar("V")
 R = TypeVar("R")
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -106,6 +112,8 @@ class Joins(Generic[K, V]):
         *,
         on: Callable[[V], object] | None = None,
         how: Literal["inner"] = "inner",
+        late: DeadLetter | None = None,
+        store: Kept = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
     ) -> MessageStream[K, R]: ...
@@ -118,13 +126,39 @@ class Joins(Generic[K, V]):
         *,
         on: Callable[[V], object] | None = None,
         how: Literal["left"],
+        late: DeadLetter | None = None,
+        store: Kept = "lmdb",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]: ...
+
+    @overload
+    def join(
+        self,
+        other: RemoteTable[S, T],
+        with_: Callable[[V, T], R],
+        *,
+        on: Callable[[V], S],
+        how: Literal["inner"] = "inner",
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]: ...
+
+    @overload
+    def join(
+        self,
+        other: RemoteTable[S, T],
+        with_: Callable[[V, T | None], R],
+        *,
+        on: Callable[[V], S],
+        how: Literal["left"],
         on_error: Policy = fail,
         op_id: str | None = None,
     ) -> MessageStream[K, R]: ...
 
     def join(
         self,
-        other: MessageStream[K, Any] | Table[Any, Any],
+        other: MessageStream[K, Any] | Table[Any, Any] | RemoteTable[Any, Any],
         with_: Callable[[Any, Any], R],
         *,
         on: Callable[[V], object] | None = None,
@@ -148,6 +182,18 @@ class Joins(Generic[K, V]):
         >>> named = numbers.join(words, lambda n, word: (n, word), on=lambda n: n, how="left")
         >>> shown(app, named, words=[(1, "one")])
         [(0, None), (1, 'one'), (2, None), (3, None)]
+
+        Of a table of versions, which has `retention_ms`, it is the row as of the message's time: the last version up to
+        and with that time. So a message waits until the watermarks of stream and table have passed it. One that lies
+        more than `retention_ms` before its stamp, and a version before its own, is late, as below.
+
+        >>> app, numbers = example(key=lambda n: "all")
+        >>> of_all = {"key": lambda price: "all", "timestamp": lambda price: price // 10}
+        >>> prices = app.table("prices", value=int, **of_all, retention_ms=0)
+        >>> shown(app, numbers.join(prices, lambda n, price: (n, price), how="left"), prices=[10, 30])
+        [(0, None), (1, 10), (2, 10), (3, 30)]
+
+        Of a `remote_table` it is the row that its service has for `on(value)`, awaited as in `async_flat_map`.
 
         With a stream of equal keys, a message at `t` is joined by `with_(value, other_value)` with each message of the
         same key from `t + low_ms` to `t + high_ms` there, both included, where `within` is `(low_ms, high_ms)`; with
@@ -174,10 +220,20 @@ class Joins(Generic[K, V]):
             check_ours(self.app, site, "join(...)", other, MessageStream)
             bounds = said_of_streams(site, within, on, how, keep, late, check_store(site, store))
             join: Spec = IntervalJoin(parents=(self.spec, other.spec), **said, **bounds)
+        elif isinstance(other, RemoteTable):
+            rows = other.rows
+            said |= {"max_in_flight": rows.max_in_flight, "timeout_ms": rows.timeout_ms, "order": rows.order}
+            said |= said_of_remote(site, within, on, how, keep, late, store)
+            join = RemoteJoin(parents=(self.spec,), function=rows.fetch_many, rows=rows, **said)
         else:
+            if isinstance(other, JoinedTable):
+                wrong = "a stream can't look into a join of tables"
+                raise refuse(site, wrong, ".join(one_table, ...).join(other_table, ...), or .changes() of the tables")
             check_ours(self.app, site, "join(...)", other, Table)
-            left = said_of_table(site, within, on, how, keep, late, store)
-            join = TableJoin(parents=(self.spec, other.spec), **said, on=on, left=left)
+            said |= said_of_table(site, other.spec, within, on, how, keep, late, store)
+            join = (TemporalJoin if isinstance(other.spec, VersionedTable) else TableJoin)(
+                parents=(self.spec, other.spec), **said
+            )
         return MessageStream(self.app, self.app.add(join))
 
 
@@ -215,22 +271,57 @@ def said_of_streams(
 
 def said_of_table(
     site: Site,
+    table: Spec,
     within: Any,
     on: Callable[[Any], object] | None,
     how: str,
     keep: str,
     late: DeadLetter | None,
     store: str,
-) -> bool:
-    """Return whether a join with a table keeps messages that have no row; refuses what only streams have."""
+) -> dict[str, Any]:
+    """Return what makes a join of a stream with a table; refuses what only other joins have."""
+    _check_of_any_table(site, within, on, how, keep)
+    if isinstance(table, VersionedTable):
+        if on is not None:
+            wrong = "a table of versions is joined by the message's key"
+            raise refuse(site, wrong, ".partition_by(...) on the stream, and no on=")
+        check_late(site, "join", late)
+        return {"how": how, "late": late, "store": check_store(site, store)}
+    _check_keeps_nothing(site, late, store)
+    return {"on": on, "left": how == "left"}
+
+
+def said_of_remote(
+    site: Site,
+    within: Any,
+    on: Callable[[Any], object] | None,
+    how: str,
+    keep: str,
+    late: DeadLetter | None,
+    store: str,
+) -> dict[str, Any]:
+    """Return what makes a join of a stream with a remote table; refuses what only other joins have."""
+    if on is None:
+        raise refuse(site, "a remote table is asked for the key that a function says", "on=lambda value: value.id")
+    _check_of_any_table(site, within, on, how, keep)
+    _check_keeps_nothing(site, late, store)
+    return {"on": on, "left": how == "left"}
+
+
+def _check_of_any_table(site: Site, within: Any, on: Callable[[Any], object] | None, how: str, keep: str) -> None:
     if on is not None:
         check_function(site, "join(on=...)", on, 1)
     if how not in ("inner", "left"):
         raise refuse(site, f"how={how!r} is not a join of a stream with a table", 'how="inner" or how="left"')
-    for name, said in (("within", within is not None), ("keep", keep != "all"), ("late", late is not None)):
+    for name, said in (("within", within is not None), ("keep", keep != "all")):
         if said:
             wrong = f"{name}= is of a join of two streams, and a table has a row at any time"
             raise refuse(site, wrong, f"no {name}=, or another stream in the place of the table")
+
+
+def _check_keeps_nothing(site: Site, late: DeadLetter | None, store: str) -> None:
+    if late is not None:
+        wrong = "late= is of joins in which messages wait, and this table has a row at any time"
+        raise refuse(site, wrong, "no late=, or retention_ms= in app.table(...) to join it as of a message's time")
     if store != "lmdb":
-        raise refuse(site, f"store={store!r} is of a join of two streams; a table has its own", "no store=")
-    return how == "left"
+        raise refuse(site, f"store={store!r} is of joins that keep messages; a table has its own", "no store=")

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 try:
-    from hypothesis import given, settings
+    import hypothesis
+    from hypothesis import Phase, given, settings
     from hypothesis import strategies as st
+    from hypothesis.errors import Flaky
 except ImportError as error:
     raise ImportError("samza_dsl.laws needs Hypothesis: install samza-dsl[laws], or hypothesis itself") from error
 
 from operators.base import Spec
-from operators.io import Input
+from operators.io import Input, Table
+from planner.errors import PlanError
 from runtime.errors import SamzaError
+from runtime.spark.session import Spark
 from samza_dsl.app import App
-from samza_dsl.testing import CrashPoint, Record, Schedule, run, unordered
-from samza_dsl.testing.streams import place_of, reader_of
+from samza_dsl.testing import CrashPoint, Record, Schedule, Watermark, run, unordered
+from samza_dsl.testing.finals import without_early
+from samza_dsl.testing.streams import place_of, reader_of, time_of
 
 K = TypeVar("K")
 V = TypeVar("V")
 
+MOST_PARTITIONS = 3
+UNSHRUNK = (Phase.explicit, Phase.generate)
+"""What Hypothesis does where every example takes long."""
+Results = dict[str, list[Any]]
 SEEDS = 1_000
 """Schedules that differ by their seed."""
 
@@ -98,6 +108,30 @@ def partitioned(
     return parts
 
 
+@st.composite
+def watermarked(
+    draw: st.DrawFn, records: st.SearchStrategy[list[Record]], *, max_disorder_ms: int = 0
+) -> list[Record | Watermark]:
+    """Draw records with watermarks between them, as `testing.drive` takes them.
+
+    A watermark is told after any record, or none; it is at most the highest timestamp so far less `max_disorder_ms`,
+    and never goes back.
+
+    >>> from hypothesis import find
+    >>> find(watermarked(records(st.just(1), step_ms=9)), lambda found: Watermark(5) in found)[-1]
+    Watermark(ms=5)
+    """
+    found: list[Record | Watermark] = []
+    highest = told = 0
+    for record in draw(records):
+        found.append(record)
+        highest = max(highest, (record.timestamp or 0) - max_disorder_ms)
+        if told < highest and draw(st.booleans()):
+            told = draw(st.integers(told + 1, highest))
+            found.append(Watermark(told))
+    return found
+
+
 def inputs(
     app: App, streams: Mapping[str, st.SearchStrategy[list[Any]]], *, partitions: Mapping[str, int] | None = None
 ) -> st.SearchStrategy[dict[str, Any]]:
@@ -131,23 +165,47 @@ def crash_points() -> st.SearchStrategy[CrashPoint]:
     >>> find(crash_points(), lambda point: point.when == "after_commit" and point.number > 1)
     CrashPoint(when='after_commit', number=2)
     """
-    at_commits = st.builds(CrashPoint, st.sampled_from(("before_commit", "after_commit")), st.integers(1, 5))
-    return at_commits | st.builds(CrashPoint, st.just("turn"), st.integers(1, 100))
+    after = st.builds(CrashPoint, st.just("after_commit"), st.integers(1, 3))
+    before = st.builds(CrashPoint, st.just("before_commit"), st.integers(1, 3))
+    return after | before | st.builds(CrashPoint, st.just("turn"), st.integers(1, 100))
 
 
-def schedules(max_crashes: int = 3) -> st.SearchStrategy[Schedule]:
-    """Draw how records come, what runs first, and where the process dies, up to `max_crashes` times.
+def schedules(max_crashes: int = 3, *, min_crashes: int = 0) -> st.SearchStrategy[Schedule]:
+    """Draw how records come, what runs first, and where the process dies, `min_crashes` to `max_crashes` times.
 
     >>> from hypothesis import find
     >>> find(schedules(), lambda schedule: schedule.seed > 2)
     Schedule(seed=3, crashes=())
     """
-    crashes = st.lists(crash_points(), max_size=max_crashes).map(tuple)
+    crashes = st.lists(crash_points(), min_size=min_crashes, max_size=max_crashes).map(tuple)
     return st.builds(Schedule, st.integers(0, SEEDS), crashes)
 
 
 class LawBroken(AssertionError):
     """The results of an application depend on how it ran."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two runs whose results are to be the same: one that nothing disturbs, and another one of the same records."""
+
+    given: dict[str, Any]
+    again: dict[str, Any]
+    schedule: Schedule
+    partitions: Mapping[str, int]
+    partitions_again: Mapping[str, int]
+    on: Spark | None = None
+    """Where the results were others, if not here."""
+
+    def outcomes(self, app: App, watch: Sequence[str] = ()) -> tuple[Results, Results]:
+        """Return the results of both."""
+        calm = _outcome(app, self.given, None, self.partitions, watch)
+        return calm, _outcome(app, self.again, self.schedule, self.partitions_again, watch)
+
+    def __str__(self) -> str:
+        if self.partitions == self.partitions_again:
+            return f"with the inputs {self.given} and {self.schedule}"
+        return f"with the inputs {self.given}, and divided otherwise, as {self.again} and {self.schedule}"
 
 
 def check_laws(
@@ -157,11 +215,19 @@ def check_laws(
     partitions: Mapping[str, int] | None = None,
     examples: int = 100,
     max_crashes: int = 3,
+    seed: int | None = None,
+    on: Spark | None = None,
 ) -> None:
     """Look for inputs for which the results of `app` are not the same, in whatever order, however it runs.
 
     `inputs` says what may come in each stream, and `partitions` in how many, as for `laws.inputs`. So many examples
-    are run, each without disturbance and then in pieces of any size, in another order, with crashes and restarts.
+    are run, each without disturbance and then in pieces of any size, in another order, with async calls that end in
+    another order, and with crashes and restarts. Where neither the app nor `partitions` says in how many a stream lies,
+    and state by key allows it, its records are also divided otherwise, in the order of their times, so that nothing is
+    late by that. Early panes are left out: which there are depends on what came first. With a `seed` the examples are
+    the same each time. With `on=Spark()` each is run there, too, which takes a second or so: say fewer `examples`, and
+    the smallest one is not looked for.
+
     Raises `LawBroken` with the smallest example that was found, and the first operator that emits something else.
 
     >>> app = App("numbering")
@@ -170,57 +236,117 @@ def check_laws(
     >>> numbered.send_to(app.output("numbers-seen", value=int))
     >>> check_laws(app, {"numbers": st.lists(st.integers(), max_size=5)}, examples=20)
     """
-    broken: list[tuple[dict[str, Any], Schedule]] = []
+    broken: list[tuple[Case, Results, Results]] = []
+    final = without_early(app)
 
-    @settings(max_examples=examples, deadline=None, print_blob=False)
-    @given(_inputs(app, inputs, partitions=partitions), schedules(max_crashes))
-    def law(given: dict[str, Any], schedule: Schedule) -> None:
-        if _outcome(app, given, None, partitions) != _outcome(app, given, schedule, partitions):
-            broken[:] = [(given, schedule)]
+    phases = tuple(Phase) if on is None else UNSHRUNK
+
+    @settings(max_examples=examples, deadline=None, print_blob=False, database=None, phases=phases)
+    @given(_cases(final, inputs, partitions or {}, max_crashes))
+    def law(case: Case) -> None:
+        calm, disturbed = case.outcomes(final)
+        if calm != disturbed:
+            broken[:] = [(case, calm, disturbed)]
+            raise LawBroken
+        if on is not None and calm != (elsewhere := _outcome(final, case.given, None, case.partitions, on=on)):
+            broken[:] = [(replace(case, on=on), calm, elsewhere)]
             raise LawBroken
 
     try:
-        law()
-    except LawBroken:
-        raise LawBroken(_told(app, *broken[0], partitions)) from None
+        (law if seed is None else hypothesis.seed(seed)(law))()
+    except (LawBroken, Flaky):
+        raise LawBroken(_told(final, *broken[0])) from None
 
 
-_inputs = inputs
+REMEMBERS = "it is not so each time that it runs: a function of it remembers, or goes by chance or the clock"
 THE_RUN = "the run"
 """Stands among the results for the error with which a run ends."""
+
+
+def _cases(
+    app: App, streams: Mapping[str, st.SearchStrategy[list[Any]]], partitions: Mapping[str, int], max_crashes: int
+) -> st.SearchStrategy[Case]:
+    disturbed = st.builds(
+        lambda given, schedule: Case(given, given, schedule, partitions, partitions),
+        inputs(app, streams, partitions=partitions),
+        schedules(0) | schedules(max_crashes, min_crashes=min(max_crashes, 1)),
+    )
+    divisible = [stream for stream in _divisible(app) if stream in streams and stream not in partitions]
+    if not divisible or not _can_be_divided(app, divisible, partitions):
+        return disturbed
+    return disturbed | _divided_otherwise(app, streams, partitions, divisible)
+
+
+@st.composite
+def _divided_otherwise(
+    draw: st.DrawFn,
+    app: App,
+    streams: Mapping[str, st.SearchStrategy[list[Any]]],
+    partitions: Mapping[str, int],
+    divisible: Sequence[str],
+) -> Case:
+    """Draw records in the order of their times, which lie once in one partition each, and once in several."""
+    declared = {spec.stream: spec for spec in app.graph().specs.values() if isinstance(spec, Input)}
+    others = {stream: values for stream, values in streams.items() if stream not in divisible}
+    given = draw(inputs(app, others, partitions=partitions)) if others else {}
+    again, number = dict(given), draw(st.integers(2, MOST_PARTITIONS))
+    for stream in divisible:
+        spec = declared[stream]
+        given[stream] = sorted(draw(streams[stream]), key=partial(time_of, spec))
+        again[stream] = draw(partitioned(st.just(given[stream]), number, partial(place_of, spec, number)))
+    counts = {**partitions, **dict.fromkeys(divisible, 1)}
+    return Case(given, again, draw(schedules(0)), counts, {**counts, **dict.fromkeys(divisible, number)})
+
+
+def _divisible(app: App) -> list[str]:
+    """Return the streams whose partitions nobody has said."""
+    found = [spec for spec in app.graph().specs.values() if isinstance(spec, Input)]
+    return [one.stream for one in found if not (one.partitions or one.is_pattern or isinstance(one, Table))]
+
+
+def _can_be_divided(app: App, streams: Sequence[str], partitions: Mapping[str, int]) -> bool:
+    try:
+        app.plan({**partitions, **dict.fromkeys(streams, MOST_PARTITIONS)})
+    except PlanError:
+        return False
+    return True
 
 
 def _outcome(
     app: App,
     given: dict[str, Any],
     schedule: Schedule | None,
-    partitions: Mapping[str, int] | None,
+    partitions: Mapping[str, int],
     watch: Sequence[str] = (),
-) -> dict[str, list[Any]]:
+    on: Spark | None = None,
+) -> Results:
     """Return the results in an order of their own; of a run that fails the error, which is a result as well."""
     try:
-        return unordered(run(app, given, schedule, partitions=partitions, watch=watch))
+        return unordered(run(app, given, schedule, partitions=partitions, watch=watch, on=on))
     except SamzaError as error:
         return {THE_RUN: [f"{type(error.__cause__ or error).__name__}: {error.__cause__ or error}"]}
 
 
-def _told(app: App, given: dict[str, Any], schedule: Schedule, partitions: Mapping[str, int] | None) -> str:
+def _told(app: App, case: Case, calm: Results, disturbed: Results) -> str:
     """Return what differs, where it begins, and with what it was found."""
-    calm, disturbed = _outcome(app, given, None, partitions), _outcome(app, given, schedule, partitions)
     names = sorted({**calm, **disturbed}, key=lambda name: name != THE_RUN)
     name = next((name for name in names if calm.get(name) != disturbed.get(name)), names[0])
+    if case.on is not None:
+        differs = f"{name!r} has {disturbed.get(name, [])} on Spark, and {calm.get(name, [])} where it runs live"
+        return f"the results depend on where the app runs: {differs}; with the inputs {case.given}"
     differs = f"{name!r} has {disturbed.get(name, [])}, and {calm.get(name, [])} where nothing disturbs the run"
     emitting = [id for id, spec in app.graph().specs.items() if not spec.terminal and not spec.source]
-    calm, disturbed = (_outcome(app, given, one, partitions, emitting) for one in (None, schedule))
+    calm, disturbed = case.outcomes(app, emitting)
     first = next((id for id in emitting if calm.get(id) != disturbed.get(id)), None)
-    where = "" if first is None else f"; {_blamed(app.graph().specs[first])}"
-    found = f"with the inputs {given} and {schedule}"
-    return f"the results depend on how the app runs: {differs}{where}; {found}"
+    where = REMEMBERS if first is None else _blamed(app.graph().specs[first], case.schedule)
+    return f"the results depend on how the app runs: {differs}; {where}; {case}"
 
 
-def _blamed(spec: Spec) -> str:
+def _blamed(spec: Spec, schedule: Schedule) -> str:
     """Return what is to be done about the first operator that emits something else."""
-    if spec.order_sensitive:
+    if schedule.crashes and getattr(spec, "store", "lmdb") == "memory":
+        why = 'its state is in memory alone, and gone after a crash: leave out store="memory"'
+    elif spec.order_sensitive:
         why = (
             "it depends on the order of its messages, which is any where those of a key come from several partitions "
             "or calls: let its function commute, or let all messages of a key come from one partition"

@@ -189,7 +189,7 @@ def _inputs(reads: list[Read], name_width: int, bar_width: int) -> Table:
             ProgressBar(total=1.0, completed=share, width=bar_width, complete_style="blue", finished_style="green"),
             f"{int(share * 100)}%",
             f"{one.lag:,}",
-            Text("ended", "dim") if one.ended else Text(watermark_of(one.watermark)),
+            Text("ended", "dim") if one.ended else Text(watermark_of(one.watermark) + ", idle" * one.idle),
         )
     return table
 

@@ -33,6 +33,7 @@ class Read(NamedTuple):
     lag: int
     watermark: int
     ended: bool
+    idle: bool
 
 
 class Progress:
@@ -131,4 +132,5 @@ def _all_of(stream: str, parts: list[InputMetrics]) -> Read:
         sum(one.lag for one in parts),
         min(one.watermark for one in parts),
         all(one.ended for one in parts),
+        not all(one.ended for one in parts) and all(one.ended or one.idle for one in parts),
     )

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, cast, overload
 
-from operators.aggregations import Aggregation
 from operators.async_flat_map import AsyncFlatMap, Order
 from operators.base import Serde, Site, Spec
 from operators.io import SendTo, Sink
 from operators.keyed_state import KeyContext
 from operators.partition_by import Broadcast, ByFunction, PartitionBy, Partitioner, hash_
-from operators.policies import DeadLetter, Policy, fail
-from operators.process import Process, ProcessContext
+from operators.policies import Policy, fail
 from operators.scan import Scan
 from operators.sites import here, takes
 from operators.stateless import Branch, BranchArm, Filter, FlatMap, Map, Merge
-from operators.window import Pane, Panes, Window
-from operators.window_types import Sessions, WindowType
 from planner.errors import refuse
-from runtime.serdes import NoKey
 from samza_dsl.checks import (
     check_function,
     check_name,
@@ -27,14 +22,16 @@ from samza_dsl.checks import (
     check_store,
     check_type,
     check_whole,
-    check_window,
     is_coroutine_function,
     serde_said,
 )
 from samza_dsl.ends import OutputStream, Table
 from samza_dsl.forgetting import Forgetting
 from samza_dsl.joining import Joins
+from samza_dsl.keeping import Keeping
 from samza_dsl.shown import example, shown  # noqa: F401  (what the examples run)
+from samza_dsl.window_joins import WindowJoins
+from samza_dsl.windowing import Windowing
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -53,7 +50,7 @@ Kept = Literal["lmdb", "memory"]
 """Where state is kept."""
 
 
-class MessageStream(Joins[K, V]):
+class MessageStream(Joins[K, V], WindowJoins[K, V], Keeping[K, V], Windowing[K, V]):
     """A stream of messages with keys of type K and values of type V; its methods make further streams of it.
 
     The functions that are passed in receive the value. They may be plain functions, or objects with `__call__` that
@@ -290,65 +287,22 @@ class MessageStream(Joins[K, V]):
         """
         site = here()
         check_function(site, "branch(...)", choose, 1)
+        return self._branched(site, BranchArm, choose, into, on_error, op_id)
+
+    def _branched(
+        self,
+        site: Site,
+        arm: type[BranchArm],
+        choose: Callable[[Any], str | Collection[str]],
+        into: Collection[str],
+        on_error: Policy,
+        op_id: str | None,
+    ) -> Mapping[str, MessageStream[K, Any]]:
         names = tuple(into) if not isinstance(into, str) else ()
         if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
             raise refuse(site, f"into={into!r} does not name the branches", 'into=("late", "on_time")')
         parent = self._then(Branch, site, on_error, op_id, function=choose, names=names)
-        return {name: parent._then(BranchArm, site, fail, None, name=name) for name in names}
-
-    def window(
-        self,
-        windows: WindowType | Sessions,
-        aggregation: Aggregation[V, R],
-        *,
-        allowed_lateness_ms: int = 0,
-        panes: Panes = "accumulating",
-        late: DeadLetter | None = None,
-        store: Kept = "lmdb",
-        on_error: Policy = fail,
-        op_id: str | None = None,
-    ) -> MessageStream[K, Pane[K, R]]:
-        """Aggregate per key and event-time window; a pane goes on when the watermark passes the window's end.
-
-        A value is late when the end of its window had passed for its own source partition, whatever others have read.
-        For `allowed_lateness_ms` after the end late values make further panes, of all that the window has by then
-        ("accumulating") or of just these ("discarding"). Later ones are counted, and sent to `late` if that is
-        `dead_letter("name")`. Raises PlanError when the messages have no key.
-
-        >>> from samza_dsl import count, tumbling
-        >>> app, numbers = example(key=lambda n: str(n))
-        >>> shown(app, numbers.window(tumbling(seconds=1), count()).map(lambda pane: (pane.key, pane.value)))
-        [('0', 1), ('1', 1), ('2', 1), ('3', 1)]
-        """
-        site = here()
-        check_window(site, windows, aggregation, allowed_lateness_ms, panes, late)
-        how = {"allowed_lateness_ms": allowed_lateness_ms, "panes": panes, "late": late}
-        kept = check_store(site, store)
-        return self._then(Window, site, on_error, op_id, windows=windows, aggregation=aggregation, store=kept, **how)
-
-    def window_all(
-        self,
-        windows: WindowType | Sessions,
-        aggregation: Aggregation[V, R],
-        *,
-        allowed_lateness_ms: int = 0,
-        panes: Panes = "accumulating",
-        late: DeadLetter | None = None,
-        store: Kept = "lmdb",
-        on_error: Policy = fail,
-        op_id: str | None = None,
-    ) -> MessageStream[None, Pane[None, R]]:
-        """Aggregate all messages per window, whatever their key, in one task; the panes' key is None.
-
-        >>> from samza_dsl import count, tumbling
-        >>> app, numbers = example()
-        >>> shown(app, numbers.window_all(tumbling(seconds=1), count()).map(lambda pane: pane.value))
-        [4]
-        """
-        same = cast("Callable[[V], None]", lambda value: b"")
-        gathered = self.partition_by(same, partitions=1, key_type=NoKey(), op_id=op_id and f"{op_id}-gathered")
-        how: Any = {"allowed_lateness_ms": allowed_lateness_ms, "panes": panes, "late": late, "store": store}
-        return gathered.window(windows, aggregation, on_error=on_error, op_id=op_id, **how)
+        return {name: parent._then(arm, site, fail, None, name=name) for name in names}
 
     @overload
     def scan(
@@ -415,38 +369,6 @@ class MessageStream(Joins[K, V]):
             if function is not None:
                 check_function(site, f"scan({said}=...)", function, arguments)
         return self._then(Scan, site, on_error, op_id, step=step, init=init, emit=emit, store=check_store(site, store))
-
-    def process(
-        self,
-        on_message: Callable[[V, ProcessContext[K, Any]], Iterable[R] | None],
-        *,
-        on_timer: Callable[[int, ProcessContext[K, Any]], Iterable[R] | None] | None = None,
-        init: Callable[[], Any] | None = None,
-        store: Kept = "lmdb",
-        on_error: Policy = fail,
-        op_id: str | None = None,
-    ) -> MessageStream[K, R]:
-        """Call `on_message(value, context)` with the state of the message's key; what it returns goes on.
-
-        `context.state` is the key's state (`init()` at first), `context.set_timer(at_ms)` asks for
-        `on_timer(at_ms, context)` in event time. Raises PlanError when the messages have no key.
-
-        >>> def running_total(n, context):
-        ...     context.state += n
-        ...     return [context.state]
-        >>> app, numbers = example(key=lambda n: "all")
-        >>> shown(app, numbers.process(running_total, init=int))
-        [0, 1, 3, 6]
-        """
-        site = here()
-        check_function(site, "process(...)", on_message, 2, yields=True)
-        if on_timer is not None:
-            check_function(site, "process(on_timer=...)", on_timer, 2, yields=True)
-        if init is not None:
-            check_function(site, "process(init=...)", init, 0)
-        kept = check_store(site, store)
-        how = {"on_message": on_message, "on_timer": on_timer, "init": init, "store": kept}
-        return self._then(Process, site, on_error, op_id, **how)
 
     def sink(
         self,

@@ -13,16 +13,21 @@ from samza_dsl import (
     App,
     MessageStream,
     Options,
+    after_count,
+    after_delay,
+    any_of,
     collect,
     count,
     daily,
     dead_letter,
     fail,
     fold,
+    hopping,
     maximum,
     mean,
     minimum,
     retry,
+    session,
     skip,
     top_k,
     total,
@@ -34,6 +39,7 @@ from tests.strategies import (
     APP,
     KEYED,
     LETTERS,
+    MEETING_MS,
     TIMER_MS,
     ZONE,
     Event,
@@ -50,6 +56,12 @@ from tests.strategies import (
 )
 
 TIMEOUT_MS = 200
+TRIGGERED = {
+    "": None,
+    "count": after_count(2),
+    "delay": after_delay(milliseconds=5),
+    "clock": any_of(after_count(3), after_delay(milliseconds=10, by_clock=True)),
+}
 LONGEST_CALL_MS = 100
 """How long a call may take that is not to be given up."""
 
@@ -127,6 +139,9 @@ class _Builder:
             return above[kind]
         if kind == "merge":
             return above.merge(*(streams[parent] for parent in node.parents[1:]), op_id=self.how["op_id"])
+        if kind == "meet":
+            how = {"within": (-MEETING_MS, MEETING_MS), **self.how}
+            return above.join(streams[node.parents[1]], joined, **how)
         return getattr(self, f"_{kind}")(above)
 
     def _at(self, event: Event) -> int:
@@ -199,9 +214,17 @@ class _Builder:
 
     def _panes(self, window: Callable[..., Any]) -> Any:
         number = self.node.number
-        size = daily(ZONE) if number == 4 else tumbling(milliseconds=25 * number)
+        kinds = {
+            "daily": daily(ZONE),
+            "tumbling": tumbling(milliseconds=25 * number),
+            "hopping": hopping(milliseconds=25 * number, every_ms=10 * number),
+            "session": session(milliseconds=25 * number),
+        }
         aggregation, number_of = AGGREGATED[self.node.aggregation]
-        panes = window(size, aggregation, **self.how)
+        early = TRIGGERED[self.node.trigger]
+        panes = window(kinds[self.node.windows], aggregation, early=early, **self.how)
+        if early is not None:
+            panes = panes.filter(lambda pane: pane.timing != "early")
         return panes.map(lambda pane: Event(number_of(pane.value), pane.key, pane.start), op_id=f"pane-{self.place}")
 
     def _sink(self, above: MessageStream[Any, Any]) -> None:

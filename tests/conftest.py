@@ -1,10 +1,12 @@
 """What all tests share: how hard Hypothesis looks, and that in CI nothing is skipped."""
 
 import os
+import secrets
 
 import pytest
 from hypothesis import settings
 
+from tests.kafka.sharing import shared_broker
 from tests.scale import SCALE, scale
 
 settings.register_profile(SCALE, max_examples=scale(40, 200, 2_000), deadline=None, print_blob=True)
@@ -28,3 +30,31 @@ def pytest_runtest_makereport(item, call):
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_make_collect_report(collector):
     return refuse_skip((yield))
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave to CI what takes long."""
+    if SCALE == "quick":
+        left = [item for item in items if item.get_closest_marker("ci") is not None]
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=left)
+
+
+@pytest.fixture(scope="session")
+def kafka_broker_directory(tmp_path_factory):
+    """Where the broker of this test session lies, for all processes that share the session."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kafka"
+
+
+@pytest.fixture(scope="session")
+def broker(kafka_broker_directory):
+    """A real Kafka broker."""
+    with shared_broker(kafka_broker_directory) as running:
+        yield running
+
+
+@pytest.fixture
+def topics():
+    """What begins the names of a test's topics, and of its applications: no other test has it."""
+    return f"t{secrets.token_hex(6)}"

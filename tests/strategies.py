@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -19,19 +19,25 @@ APP, SOURCE, LETTERS = "law", "events", "letters"
 TIMER_MS = 10 * 86_400_000
 """How long after a record its timer is due: longer than any disorder and window, so that none is set in the past."""
 ZONE = "America/New_York"
-KEYED = ("window", "process", "scan", "join", "remember")
+KEYED = ("window", "process", "scan", "join", "meet", "remember")
 REPARTITIONS = ("partition_by", "broadcast", "window_all")
 WINDOWS = ("window", "window_all")
+TWO_SIDED = ("merge", "meet")
+"""What has two parents."""
+MEETING_MS = 60
+"""How far apart records may be that meet in a join of two streams."""
 LAST = ("sink", "task")
 """What hands nothing on."""
 KINDS = (
     *("filter", "map", "flat_map", "branch", "merge", "async", "async", "partition_by", "broadcast", "input"),
-    *("window", "window_all", "process", "scan", "join", "lookup", "remember", "sink", "task"),
+    *("window", "window_all", "window", "process", "scan", "join", "meet", "lookup", "remember", "sink", "task"),
 )
-SEVERAL = ("flat_map", "async", "remember", "merge")
+SEVERAL = ("flat_map", "async", "remember", "merge", "meet")
 """What may make several messages of one."""
 AGGREGATIONS = ("total", "count", "mean", "maximum", "minimum", "collect", "top_k", "fold")
 FORMS = ("plain", "async", "callback")
+TRIGGERS = ("", "", "", "count", "delay", "clock")
+"""By what windows have early panes, which are dropped below: what is left is what there would be without."""
 
 
 class Event(msgspec.Struct, frozen=True, order=True):
@@ -56,6 +62,18 @@ class Node:
     order: str = "key"
     also_sent: bool = False
     aggregation: str = "total"
+
+    @property
+    def windows(self) -> str:
+        """Of which kind its windows are."""
+        if self.order == "partition":
+            return "session"
+        return "daily" if self.number == 4 else "hopping" if self.order == "none" else "tumbling"
+
+    @property
+    def trigger(self) -> str:
+        """By what its windows have early panes, if they have any."""
+        return TRIGGERS[(AGGREGATIONS.index(self.aggregation) + self.number) % len(TRIGGERS)]
 
     @property
     def form(self) -> str:
@@ -172,13 +190,28 @@ def joined(event: Event, row: Event) -> Event:
     return Event((event.number + row.number) % 1_000_003, event.key, event.at)
 
 
-def window_of(node: Node, at: int) -> tuple[int, int]:
-    """Return the start and the end of a window: a few ms, or a day of New York."""
-    if node.number < 4:
-        size = 25 * node.number
-        return at - at % size, at - at % size + size
+def windows_of(node: Node, at: int) -> list[tuple[int, int]]:
+    """Return the starts and the ends of windows: a few ms, or a day of New York; a session's is that of one record."""
+    size, step = 25 * node.number, 10 * node.number
+    if node.windows == "session":
+        return [(at, at + size)]
+    if node.windows == "hopping":
+        return [(start, start + size) for start in range(at - at % step, at - size, -step)]
+    if node.windows == "tumbling":
+        return [(at - at % size, at - at % size + size)]
     midnight = datetime.fromtimestamp(at // 1000, ZoneInfo(ZONE)).replace(hour=0, minute=0, second=0, fold=0)
-    return _ms(midnight), _ms(midnight + timedelta(days=1))
+    return [(_ms(midnight), _ms(midnight + timedelta(days=1)))]
+
+
+def sessions_of(windows: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return what windows come to that become one where they overlap."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(windows):
+        if found and start < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
 
 
 def _ms(moment: datetime) -> int:
@@ -240,7 +273,7 @@ class _Growing:
         self._depth[place] = max((self._depth[one] for one in node.parents), default=1) + moved
         self._asyncs[place] = max((self._asyncs[one] for one in node.parents), default=0) + node.awaits
         self._stage[place] = place if moved else self._stage[node.parents[0]] if node.parents else 0
-        if node.kind in ("process", "scan") or (self.is_guarded(node.parents) and not moved):
+        if node.kind in ("process", "scan", "meet") or (self.is_guarded(node.parents) and not moved):
             self._guarded.add(place)
         if not moved and (node.kind in SEVERAL or not self._several.isdisjoint(node.parents)):
             self._several.add(place)
@@ -266,7 +299,7 @@ class _Growing:
         if node.kind == "task" and node.awaits and above in self._several:
             return False  # it takes one message at a time, and refuses a record that brings several
         entered = self.nodes[self._stage[above]].kind
-        return not (node.kind == "join" and entered in ("window_all", "broadcast"))
+        return not (node.kind in ("join", "meet") and entered in ("window_all", "broadcast"))
 
 
 def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = ()) -> Pipeline:
@@ -275,12 +308,12 @@ def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = 
     for _ in range(chance.randint(1, most)):
         above, kind = chance.choice(growing.streams), chance.choice(kinds or KINDS)
         parents: tuple[int, ...] = () if kind == "input" else (above,)
-        if kind == "merge":
+        if kind in TWO_SIDED:
             if not (others := growing.beside(above)):
                 continue
             parents = (above, chance.choice(others))
         poison = chance.choice(("", "", "always", "once"))
-        if kind in ("merge", "broadcast", "input", *WINDOWS) or growing.is_guarded(parents):
+        if kind in (*TWO_SIDED, "broadcast", "input", *WINDOWS) or growing.is_guarded(parents):
             poison = ""
         order, also_sent = chance.choice(("key", "partition", "none")), chance.choice((False, True))
         aggregation = chance.choice(AGGREGATIONS)

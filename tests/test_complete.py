@@ -9,11 +9,12 @@ from operators.base import Spec
 from tests.source import ROOT, python_files, tree
 
 FOR_ANOTHER_SPEC: dict[str, str] = {
+    "TableChanges": "what a Table is in a graph in which it is joined with tables",
     "Stateless": "what Filter, Map, FlatMap and Branch share; it has no kind of its own",
 }
 """Specs that no user asks for by name, with the reason."""
 
-DOORS = ("App", "MessageStream", "Joins")
+DOORS = ("App", "Tables", "MessageStream", "Joins", "TableJoins", "Keeping", "Windowing", "WindowJoins")
 
 
 def specs(base: type[Spec] = Spec) -> list[type[Spec]]:

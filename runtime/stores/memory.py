@@ -41,6 +41,9 @@ class MemoryStore:
             self._remember(key, value)
         return default if value is ABSENT else value
 
+    def rest(self) -> None:
+        """Do nothing: there is nowhere else to read from."""
+
     def put(self, key: bytes, value: Any) -> None:
         """Set the value at `key`."""
         entries = self._entries

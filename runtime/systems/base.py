@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -75,11 +75,15 @@ def contradicted(config: StreamConfig, said: Mapping[str, object]) -> str | None
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True):
-    """What a producer says after the records beside it: its watermark (ms); MAX_TIMESTAMP when it has ended."""
+    """What a producer says after the records beside it: its watermark (ms); MAX_TIMESTAMP when it has ended.
+
+    One that is `idle` holds nobody back until it says something else.
+    """
 
     producer: str
     watermark: int
     generation: int = 0
+    idle: bool = False
 
 
 OUTSIDE = ""
@@ -291,6 +295,9 @@ class Environment(Protocol):
     def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
         """Return the committed value of one entry."""
 
+    def state_reader(self, app: str, store: str, task: int) -> StateReader:
+        """Return what reads single entries of one store and task, many of them more cheaply than `state_get`."""
+
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -307,6 +314,28 @@ class Environment(Protocol):
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""
+
+
+class StateReader(Protocol):
+    """Reads committed entries of one store and task, all as of its first look since it was released.
+
+    Release it before every commit, and when nothing is read for a while: it may keep in place what commits replace.
+    One thread at a time may use it.
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of one entry."""
+
+    def release(self) -> None:
+        """Let go of what was looked at."""
+
+
+@runtime_checkable
+class LiveEnvironment(Environment, Protocol):
+    """An environment that others write to at any time, and that hears of it."""
+
+    def listen(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called, from any thread, when there may be more to read."""
 
 
 class Source(Protocol):
@@ -327,6 +356,17 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""
+
+
+@runtime_checkable
+class LiveSource(Source, Protocol):
+    """A bound input that has no end: what can be read of it grows."""
+
+    def version(self, partition: int) -> int:
+        """Return a number that grows when there may be more to read."""
+
+    def listen(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called, from any thread, when there may be more to read."""
 
 
 class Sink(Protocol):
@@ -351,3 +391,11 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""
+
+
+@runtime_checkable
+class PartitionedSink(Sink, Protocol):
+    """A bound output of several partitions, which rows are routed to as in a stream of the environment."""
+
+    def write_to(self, partition: int, batch: Batch) -> None:
+        """Take rows for a partition, in order; they need not be durable yet."""

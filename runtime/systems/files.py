@@ -50,13 +50,23 @@ def open_source(path: Path) -> Source:
 
     Raises SamzaError when nothing is there, or when it is of no known kind.
     """
-    if not path.exists():
-        raise SamzaError(f"there is no file or directory {path}; check the path that the stream is bound to")
-    paths = _files_in(path) if path.is_dir() else [path]
+    paths = paths_of(path)
     kinds = sorted({_kind(file) for file in paths})
     if len(kinds) > 1:
         raise SamzaError(f"{path} holds files of several kinds ({', '.join(kinds)}); bind one kind at a time")
-    return SOURCES[kinds[0]](paths)
+    return open_files(paths)
+
+
+def paths_of(path: Path) -> list[Path]:
+    """Return the files that make up an input, one per partition; raises SamzaError when nothing is there."""
+    if not path.exists():
+        raise SamzaError(f"there is no file or directory {path}; check the path that the stream is bound to")
+    return _files_in(path) if path.is_dir() else [path]
+
+
+def open_files(paths: Sequence[Path]) -> Source:
+    """Return the bounded input of files of one kind; raises SamzaError when it is not known."""
+    return SOURCES[_kind(paths[0])](paths)
 
 
 def open_sink(path: Path) -> Sink:

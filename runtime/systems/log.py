@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,14 @@ from operators.base import Batch
 from runtime.assignment import Membership
 from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
-from runtime.errors import Damaged, EnvironmentFault, Owned
+from runtime.errors import EnvironmentFault, Owned
 from runtime.systems.base import (
     END,
     Append,
     Commit,
     Offsets,
     Read,
+    StateReader,
     StateWrites,
     StreamConfig,
     check_config,
@@ -36,18 +38,15 @@ from runtime.systems.log_compaction import Compactor
 from runtime.systems.log_database import attach, verify
 from runtime.systems.log_locks import lock
 from runtime.systems.log_members import Agreed, LogMembers
+from runtime.systems.log_reader import LogStateReader, damaged_entry
 from runtime.systems.log_records import (
     PLACE,
-    RESTORE,
     STORE,
     entries_between,
-    entry_bytes,
-    entry_of,
     fetch,
-    place_of_key,
     sealed,
 )
-from runtime.systems.log_state import Placed, drop_entries, keys_from, placed, write_entries
+from runtime.systems.log_state import Placed, drop_entries, keys_from, placed, places_of, tally_of, write_entries
 from runtime.systems.log_streams import Prepared, Streams, next_id
 from runtime.systems.members import holding_of
 
@@ -238,16 +237,17 @@ class LogEnvironment:
 
     def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
         """Return the committed value of one entry; raises `Damaged` when it is not what was written."""
-        with self._reading() as transaction:
-            number = self._committed_store_id(transaction, app, store)
-            if number is None:
-                return None
-            place = place_of_key(PLACE.pack(number, task), key)
-            record = transaction.get(place, db=self._database.state)
-            try:
-                return None if record is None else entry_of(place, record)[1]
-            except ValueError as error:
-                raise _damaged_entry(app, store, task, key, error) from error
+        reader = self.state_reader(app, store, task)
+        try:
+            return reader.get(key)
+        finally:
+            reader.release()
+
+    def state_reader(self, app: str, store: str, task: int) -> StateReader:
+        """Return what reads single entries of one store and task in one transaction, until it is released."""
+        self._check_open()
+        find_store = partial(self._committed_store_id, app=app, store=store)
+        return LogStateReader(self._database, find_store, app, store, task)
 
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
@@ -263,7 +263,7 @@ class LogEnvironment:
                 try:
                     step = list(islice(entries, _ENTRIES_PER_STEP))
                 except ValueError as error:
-                    raise _damaged_entry(app, store, task, start, error) from error
+                    raise damaged_entry(app, store, task, start, error) from error
             yield from step
             if len(step) < _ENTRIES_PER_STEP:
                 return
@@ -283,7 +283,7 @@ class LogEnvironment:
             )
 
     def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return, per (store, task), the number of entries and their bytes; it looks at every entry."""
+        """Return, per (store, task), the number of entries and their bytes, as they are kept beside the entries."""
         prefix = _store_key(app, "")
         stats: dict[tuple[str, int], tuple[int, int]] = {}
         with self._reading() as transaction:
@@ -291,14 +291,10 @@ class LogEnvironment:
                 store = key[len(prefix) :].decode()
                 number = self._store_id(transaction, app, store)
                 assert number is not None
-                cursor = transaction.cursor(self._database.state)
-                cursor.set_range(PLACE.pack(number, 0))
-                for place, record in cursor.iternext():
-                    if place[:4] != number.to_bytes(4, "big"):
-                        break
-                    task = int.from_bytes(place[4:8], "big")
-                    count, size_bytes = stats.get((store, task), (0, 0))
-                    stats[store, task] = (count + 1, size_bytes + entry_bytes(place, record))
+                for place in places_of(transaction, self._database, number):
+                    tally = tally_of(transaction, self._database, place)
+                    if tally.entries:
+                        stats[store, PLACE.unpack(place)[1]] = tally.entries, tally.size_bytes
         return stats
 
     def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
@@ -405,10 +401,3 @@ def _store_key(app: str, store: str) -> bytes:
 
 def _task_key(app: str, task: str) -> bytes:
     return app.encode() + b"\0" + task.encode()
-
-
-def _damaged_entry(app: str, store: str, task: int, key: bytes, error: ValueError) -> Damaged:
-    return Damaged(
-        f"State of application {app!r}, store {store!r}, task {task}, at or after key {key!r} is not what was "
-        f"written: {error}. {RESTORE}"
-    )

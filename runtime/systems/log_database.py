@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull
 from runtime.systems.base import NO_SPACE, system_errors_told
@@ -29,6 +30,8 @@ from runtime.systems.log_recovery import (
 
 if TYPE_CHECKING:
     import lmdb
+
+    from runtime.systems.log_reader import LogStateReader
 
 MAP_SIZES_BYTES = tuple(1 << bits for bits in (40, 36, 32, 28))
 """Far beyond need, so that the disk is the limit; a smaller one where the system refuses so much address space."""
@@ -51,13 +54,7 @@ class Reading:
         self._database = database
 
     def __enter__(self) -> lmdb.Transaction[Any]:
-        database = self._database
-        if database.fault:
-            raise EnvironmentFault(database.fault)
-        try:
-            self._transaction = database.env.begin(buffers=True)
-        except database.errors as error:
-            raise database.failed(error) from error
+        self._transaction = self._database.begin_reading()
         return self._transaction
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -79,6 +76,8 @@ class Database:
         self.users = 0
         self.fault: str | None = None
         self.owner_locks: set[int] = set()
+        self.readers: WeakSet[LogStateReader] = WeakSet()
+        """Those with an open transaction."""
         self.store_ids: dict[tuple[str, str], int] = {}
         """Of stores by application and name, as committed; an id is never taken away."""
         self._write_lock = threading.Lock()
@@ -142,6 +141,15 @@ class Database:
             if self._is_full(error):
                 raise self.failed(error) from error
             raise Damaged(f"The tables in {self.path} are not what was written: {error}. {RESTORE}") from error
+
+    def begin_reading(self) -> lmdb.Transaction[Any]:
+        """Begin to read what is committed now; whoever asks ends it."""
+        if self.fault:
+            raise EnvironmentFault(self.fault)
+        try:
+            return self.env.begin(buffers=True)
+        except self.errors as error:
+            raise self.failed(error) from error
 
     def reading(self) -> Reading:
         """A transaction that sees what is committed now, and hands out memory that is gone when it ends."""
@@ -237,6 +245,8 @@ class Database:
             'start a new process instead (multiprocessing: "spawn" or "forkserver").'
         )
         self._marker.leave()
+        for reader in self.readers:
+            reader.leave()
         for descriptor in self.owner_locks:
             os.close(descriptor)
         self.owner_locks.clear()

@@ -81,7 +81,7 @@ def entry_of(place: bytes, record: memoryview | bytes) -> tuple[bytes, bytes]:
     return data[_LENGTH.size : stop], data[stop:]
 
 
-def entry_bytes(place: memoryview, record: memoryview) -> int:
+def entry_bytes(place: memoryview | bytes, record: memoryview | bytes) -> int:
     """Return how long the key and value of an entry are together, without looking at them."""
     length_bytes = len(record) - CRC.size
     return length_bytes - _LENGTH.size if _is_long(place) else length_bytes + len(place) - PLACE.size

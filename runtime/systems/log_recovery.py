@@ -29,7 +29,7 @@ LAST_TRANSACTION = b"last transaction"
 DATA_FILE = "data.mdb"
 NEWEST_FILE = "newest"
 _NUMBER = struct.Struct("<Q")
-_FORMAT_FILE, _FORMAT = "format", b"samza-dsl log 2\n"
+_FORMAT_FILE, _FORMAT = "format", b"samza-dsl log 3\n"
 _MAX_FINDINGS = 100
 _MAGIC = struct.pack("=I", 0xBEEFC0DE)
 _HEADERS_BYTES = (16, 24)

@@ -1,4 +1,4 @@
-"""Writes the entries of state, and keeps beside each store how many it has and the XOR of their checksums."""
+"""Writes the entries of state, and keeps beside each store how many, how large, and the XOR of their checksums."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from runtime.systems.log_records import CRC, PLACE, SHORT_BYTES, crc_of, fetch, place_of_key, record_of, sealed
+from runtime.systems.log_records import (
+    CRC,
+    PLACE,
+    SHORT_BYTES,
+    crc_of,
+    entry_bytes,
+    fetch,
+    place_of_key,
+    record_of,
+    sealed,
+)
 
 if TYPE_CHECKING:
     import lmdb
@@ -15,13 +25,15 @@ if TYPE_CHECKING:
     from runtime.systems.log_database import Database
 
 TALLY = b"tally\0"
-_TALLY = struct.Struct("<QI")
+_TALLY = struct.Struct("<QQI")
 
 
 class Tally(NamedTuple):
     """What is known of a store in one task beside its entries, of which a damaged page may lose some."""
 
     entries: int = 0
+    size_bytes: int = 0
+    """The length of all keys and values."""
     checksums: int = 0
 
     @staticmethod
@@ -41,13 +53,14 @@ class Placed(NamedTuple):
 def placed(place: bytes, items: Iterable[tuple[bytes, bytes | None]]) -> Placed:
     """Return entries of the store and task at `place` with where they lie, and what is stored there."""
     found: list[tuple[bytes, bytes | None]] = []
-    append, pack, entries, checksums = found.append, CRC.pack, 0, 0
+    append, pack, entries, size_bytes, checksums = found.append, CRC.pack, 0, 0, 0
     for key, value in items:
         at = place + key if len(key) <= SHORT_BYTES else place_of_key(place, key)
         if value is None:
             append((at, None))
             continue
         entries += 1
+        size_bytes += len(key) + len(value)
         if len(key) > SHORT_BYTES:
             record = record_of(at, key, value)
             append((at, record))
@@ -56,23 +69,36 @@ def placed(place: bytes, items: Iterable[tuple[bytes, bytes | None]]) -> Placed:
             checksum = crc32(value, crc32(at))  # as record_of does, without a call for each
             append((at, pack(checksum) + value))
             checksums ^= checksum
-    return Placed(place, found, Tally(entries, checksums))
+    return Placed(place, found, Tally(entries, size_bytes, checksums))
 
 
 def write_entries(transaction: lmdb.Transaction[Any], database: Database, written: Placed) -> None:
     """Put and delete the entries of a store and task."""
     key = TALLY + written.place
-    data = fetch(transaction, database.meta, key, "a store's number of entries")
-    before = Tally() if data is None else Tally.of(data)
-    entries, checksums = before.entries + written.tally.entries, before.checksums ^ written.tally.checksums
+    before, now = tally_of(transaction, database, written.place), written.tally
+    entries, size_bytes = before.entries + now.entries, before.size_bytes + now.size_bytes
+    checksums = before.checksums ^ now.checksums
     cursor = transaction.cursor(database.state)
     replace, pop = cursor.replace, cursor.pop
     for at, record in written.records:
         old = pop(at) if record is None else replace(at, record)
         if old is not None:
             entries -= 1
+            size_bytes -= entry_bytes(at, old)
             checksums ^= crc_of(old)
-    transaction.put(key, sealed(key, _TALLY.pack(entries, checksums)), db=database.meta)
+    transaction.put(key, sealed(key, _TALLY.pack(entries, size_bytes, checksums)), db=database.meta)
+
+
+def tally_of(transaction: lmdb.Transaction[Any], database: Database, place: bytes) -> Tally:
+    """Return what is known of the store and task at `place`; raises `Damaged` at a changed bit."""
+    data = fetch(transaction, database.meta, TALLY + place, "a store's number of entries")
+    return Tally() if data is None else Tally.of(data)
+
+
+def places_of(transaction: lmdb.Transaction[Any], database: Database, store: int) -> list[bytes]:
+    """Return the places at which a store ever had entries, one for each task."""
+    keys = keys_from(transaction, database.meta, TALLY + store.to_bytes(4, "big"))
+    return [key.removeprefix(TALLY) for key in keys]
 
 
 def drop_entries(transaction: lmdb.Transaction[Any], database: Database, store: int) -> None:
@@ -98,6 +124,6 @@ def tallied(entries: Iterable[tuple[bytes, memoryview]]) -> dict[bytes, Tally]:
     tallies: dict[bytes, Tally] = {}
     for at, record in entries:
         place = bytes(at[: PLACE.size])
-        count, checksums = tallies.get(place, Tally())
-        tallies[place] = Tally(count + 1, checksums ^ crc_of(record))
+        count, size_bytes, checksums = tallies.get(place, Tally())
+        tallies[place] = Tally(count + 1, size_bytes + entry_bytes(at, record), checksums ^ crc_of(record))
     return tallies

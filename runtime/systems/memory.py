@@ -22,6 +22,7 @@ from runtime.systems.base import (
     Control,
     Offsets,
     Read,
+    StateReader,
     StreamConfig,
     check_config,
     check_keys,
@@ -267,6 +268,10 @@ class MemoryEnvironment:
         with self._lock:
             return self._applications[app].state[store, task].values.get(key)
 
+    def state_reader(self, app: str, store: str, task: int) -> StateReader:
+        """Return what reads single entries of one store and task."""
+        return _StateReader(self, app, store, task)
+
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
@@ -380,3 +385,18 @@ class _MemoryMembers(Members):
 def _size_bytes(stored: Stored) -> int:
     columns = [stored.batch.values, stored.batch.keys or []]
     return sum(len(item) for column in columns for item in column if item is not None)
+
+
+class _StateReader(NamedTuple):
+    """Reads single entries; memory has them at hand."""
+
+    environment: MemoryEnvironment
+    app: str
+    store: str
+    task: int
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.environment.state_get(self.app, self.store, self.task, key)
+
+    def release(self) -> None:
+        """Hold nothing."""

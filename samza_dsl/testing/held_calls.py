@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from operators.base import Spec
 from operators.sites import takes
+from runtime.clock import sleep_ms
 from samza_dsl.checks import is_coroutine_function
 
 Answer = Callable[[], Any]
+LATER = 1 / 3
+"""How many calls begin later."""
+LONGEST_DELAY_MS = 5.0
+"""By how much a call begins later, at most; and by no more than a twentieth of its timeout."""
 
 
 class Call:
@@ -62,12 +68,22 @@ class Call:
 
 
 class HeldCalls:
-    """Stands around the async functions of an application, and holds the calls of some operators back."""
+    """Stands around the async functions of an application, and holds the calls of some operators back.
 
-    def __init__(self, specs: Mapping[str, Spec], answer: Callable[[Call, Answer], None], held: set[str]) -> None:
+    With `order` some calls begin a little later, by a time that it draws, so that calls end in any order.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, Spec],
+        answer: Callable[[Call, Answer], None],
+        held: set[str],
+        order: random.Random | None = None,
+    ) -> None:
         self._specs = specs
         self._answer = answer
         self._held = held
+        self._order = order
         self.all: list[Call] = []
         """The calls that wait, in the order in which they began."""
 
@@ -86,9 +102,13 @@ class HeldCalls:
         if plain and not is_coroutine_function(function):
             return function
 
+        longest_ms = min(LONGEST_DELAY_MS, getattr(self._specs[operator], "timeout_ms", 0) / 20)
+
         @functools.wraps(function)
         async def called(*arguments: Any) -> Any:
             if operator not in self._held:
+                if self._order is not None and self._order.random() < LATER:
+                    await sleep_ms(self._order.random() * longest_ms)
                 with loops_told():
                     return await function(*arguments)
             call = Call(operator, arguments[0], self._answer)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap
-from operators.base import MAX_TIMESTAMP, MOST_HELD, Serde
+from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Serde
 from operators.io import Table
 from operators.keyed_state import STATE
 from operators.process import Process, ProcessOperator
 from operators.scan import Scan
 from operators.task import Task
 from operators.window import Pane, Window
+from operators.window_types import ByClock
 from planner.graph import Graph
 from runtime.exits import operator_of
 from runtime.keys import KeySerde
@@ -59,9 +61,12 @@ class Holdings:
             raise self._has_no(operator, "windows", (Window,))
         panes: list[Pane[Any, Any]] = []
         for store in self._copies(operator):
-            keys, functions = KeySerde(self._key_of(operator)), {"aggregation": spec.aggregation}
-            fired = operator_of(spec, functions, store, keys, MOST_HELD).on_watermark(MAX_TIMESTAMP)
-            panes += fired.values if fired is not None else []
+            keys, functions = KeySerde(self._key_of(operator)), spec.functions()
+            windows: Any = operator_of(spec, functions, store, keys, MOST_HELD)
+            by_clock = isinstance(spec.windows, ByClock)
+            fired = (windows.on_clock if by_clock else windows.on_watermark)(MAX_TIMESTAMP) or Batch([])
+            signed = zip(fired.values, fired.signs or repeat(1), strict=False)
+            panes += [pane for pane, sign in signed if sign == 1 and pane.timing != "early"]
         return sorted(panes, key=lambda pane: (pane.end, pane.start))
 
     def timers(self, operator: str) -> list[tuple[int, Any]]:
@@ -72,8 +77,8 @@ class Holdings:
         keys = KeySerde(self._key_of(operator))
         timers: list[tuple[int, Any]] = []
         for store in self._copies(operator):
-            process = ProcessOperator(spec, {"on_message": _ignore, "on_timer": _ignore}, store, keys)
-            while process.next_due() <= MAX_TIMESTAMP:
+            process = ProcessOperator(spec, {"on_message": _ignore, "on_timer": _ignore}, store, keys, Tagged())
+            while process.timers.first <= MAX_TIMESTAMP:
                 due = process.drop_due()
                 timers += [(at_ms, keys.decode(key)) for at_ms, key in zip(due.values, due.keys or (), strict=True)]
         return sorted(timers, key=lambda timer: timer[0])

@@ -8,12 +8,13 @@ from typing import Any
 
 from operators.io import Table
 from runtime.serdes import Tagged
+from runtime.spark.session import Spark, check_installed
 from samza_dsl.app import App
 from samza_dsl.testing.process import VirtualProcess
 from samza_dsl.testing.schedules import Schedule
 
-MOST_AT_ONCE = 5
-"""Records that a schedule lets come together."""
+AT_ONCE = (1, 1, 2, 5)
+"""How many records a schedule lets come together."""
 
 
 def run(
@@ -23,6 +24,7 @@ def run(
     *,
     partitions: Mapping[str, int] | None = None,
     watch: Sequence[str] = (),
+    on: Spark | None = None,
 ) -> dict[str, list[Any]]:
     """Run `app` on lists until they end, and return the values of its outputs and the bytes of its dead letters.
 
@@ -30,7 +32,8 @@ def run(
     `partitions`, by its declaration or as said here. Where records carry keys, as a table's do, they are (key, value)
     pairs or `Record`s. Streams that are not given are empty. With a `schedule` records come in pieces, what is ready
     runs in another order, and the process dies and begins again. What the operators with an id in `watch` emit is
-    returned as well. Raises ValueError for inputs of another shape, and what the run fails with.
+    returned as well. With `on=Spark()` it runs there, without a schedule, and nothing is watched. Raises ValueError for
+    inputs of another shape, and what the run fails with.
 
     >>> app = App("doubling")
     >>> app.input("numbers", value=int).map(lambda n: n * 2).send_to(app.output("doubles", value=int))
@@ -39,6 +42,8 @@ def run(
     >>> run(app, {"numbers": [1, 2]}, Schedule(seed=3))
     {'doubles': [2, 4]}
     """
+    if on is not None:
+        return _on_spark(app, inputs, partitions or {}, on)
     plan = schedule or Schedule()
     chance = None if schedule is None else random.Random(schedule.seed)
     tables = {spec.stream for spec in app.graph().specs.values() if isinstance(spec, Table)}
@@ -64,6 +69,23 @@ def run(
             process.finish()
             begin_again()
         return {name: [one.value for one in process.records(name)] for name in (*process.written(), *watch)}
+    finally:
+        process.close()
+
+
+def _on_spark(
+    app: App, inputs: Mapping[str, Sequence[Any]], partitions: Mapping[str, int], on: Spark
+) -> dict[str, list[Any]]:
+    check_installed()
+    from runtime.spark.batch import run_batch
+
+    process = VirtualProcess(app, inputs, streams=inputs, partitions=partitions)
+    try:
+        process.streams.check_patterns()
+        for stream in process.streams.inputs():
+            process.streams.end(stream)
+        plan = run_batch(process.graph, app.options, app.around, process.environment, on=on).plan
+        return {stream.name: [one.value for one in process.streams.records(stream.name)] for stream in plan.results}
     finally:
         process.close()
 
@@ -99,7 +121,7 @@ def _deliver(
     }
     while left:
         place = chance.choice(sorted(left))
-        number = chance.randint(1, MOST_AT_ONCE)
+        number = chance.choice(AT_ONCE)
         stream, partition = place
         process.streams.append(stream, left[place][:number], partition)
         left[place] = left[place][number:]

@@ -64,6 +64,7 @@ class VirtualProcess:
         self._run: Run | None = None
         self._driving: asyncio.Task[None] | None = None
         self._left_open: list[Functions] = []
+        self._order = order
         self._loop = VirtualLoop(order, self._turn)
         self._loop.set_exception_handler(self._hear)
         try:
@@ -216,8 +217,7 @@ class VirtualProcess:
 
     def written(self) -> list[str]:
         """Return the outputs and dead letter streams of the run."""
-        roles = ("output", "dead_letter")
-        return [stream.name for role in roles for stream in self._plan.streams if stream.role == role]
+        return [stream.name for stream in self._plan.results]
 
     def metrics(self) -> RunMetrics:
         """Return the numbers of the run."""
@@ -253,7 +253,7 @@ class VirtualProcess:
         taps = {stream: _tap(graph, operator, stream) for stream, operator in self._watch.items()}
         self._app = app
         self.graph = graphs.build(graph.app, {**graph.specs, **taps})
-        self.calls = HeldCalls(self.graph.specs, self._answer, self._held)
+        self.calls = HeldCalls(self.graph.specs, self._answer, self._held, self._order)
         self.streams = Streams(self.graph, self.environment, lambda: self.now_ms)
         written = {output.stream for spec in self.graph.specs.values() for output in outputs_of(spec)}
         self._sinks = {stream: self._sinks.get(stream, OutputSink()) for stream in written - self.streams.read}

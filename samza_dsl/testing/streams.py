@@ -12,6 +12,7 @@ from operators.partition_by import murmur2
 from planner.graph import Graph
 from planner.passes import streams_of
 from runtime.bindings import WRITTEN, outputs_of
+from runtime.control import to_ms
 from runtime.serdes import Tagged
 from runtime.systems.base import OUTSIDE, Append, Control, Environment, StreamConfig
 from samza_dsl.records import Record as Stored
@@ -213,7 +214,7 @@ class Streams:
         encode_key = (spec.key or Tagged()).encode
         encode = spec.value.encode
         return Batch(
-            [None if one.value is None and isinstance(spec, Table) else encode(one.value) for one in records],
+            [None if one.value is None and spec.tombstones else encode(one.value) for one in records],
             [None if one.key is None else encode_key(one.key) for one in records],
             [self._now_ms() if one.timestamp is None else one.timestamp for one in records],
         )
@@ -256,6 +257,16 @@ def place_of(spec: Input, partitions: int, given: Any) -> int | None:
     else:
         key = _computed_key(spec, record.value)
     return None if key is None else murmur2(key) % partitions
+
+
+def time_of(spec: Input, given: Any) -> int:
+    """Return the event time of a record of an input, in ms; 0 where it has none, or none that can be read."""
+    record = _record(given, spec)
+    try:
+        at = record.timestamp if spec.timestamp_of is None else to_ms([spec.timestamp_of(record.value)])[0]
+    except Exception:
+        return 0
+    return at or 0
 
 
 def _check_partition(spec: Input, partitions: int, partition: int) -> None:

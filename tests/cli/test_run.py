@@ -6,6 +6,8 @@ import pty
 import re
 import signal
 
+import pytest
+
 from runtime.systems.log import LogEnvironment
 
 ORDERS = [
@@ -64,6 +66,20 @@ def test_a_rewind_with_state_must_say_what_becomes_of_it(call, spending):
 def test_state_without_a_rewind_is_a_mistake(call, shouting):
     result = call("run", "shouting.py", "--state", "keep")
     assert (result.exit_code, "add --from-start" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--on", "spark", "--containers", "2"), "shares tasks by itself: leave --from-start"),
+        (("--on", "spark", "--until-now"), "shares tasks by itself: leave --from-start"),
+        (("--master", "local[2]"), "add --on spark"),
+    ],
+)
+def test_what_has_no_meaning_on_spark_is_a_mistake(call, shouting, arguments, said):
+    result = call("run", "shouting.py", *arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
 
 
 def test_binding_an_unknown_stream_lists_those_that_there_are(call, shouting):

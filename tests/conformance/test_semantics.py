@@ -1,13 +1,14 @@
 """The tables in semantics/: what windows make of their input at every edge, each decided in docs/semantics.md."""
 
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import samza_dsl
 from runtime.serdes import Tagged
-from samza_dsl import App, SamzaError, collect, dead_letter
+from samza_dsl import App, Pane, PlanError, Revision, SamzaError, collect, dead_letter
 from samza_dsl.testing import Record, running
 
 TABLES = sorted((Path(__file__).parent / "semantics").glob("*.toml"))
@@ -19,6 +20,22 @@ def cases():
         shared = {name: value for name, value in table.items() if name != "case"}
         for case in table["case"]:
             yield pytest.param({**shared, **case}, id=f"{path.stem}: {case['name']}")
+
+
+@dataclass(frozen=True)
+class FromEach:
+    """From each value on a window of each of these lengths."""
+
+    lengths: tuple[int, ...]
+
+    def assign(self, key, timestamp, value):
+        return [(timestamp, timestamp + length) for length in self.lengths]
+
+
+class FromEachMerging(FromEach):
+    """The same, and what overlaps becomes one."""
+
+    merges = True
 
 
 class Reader:
@@ -35,19 +52,30 @@ class Reader:
         return str(number) if not rest else f"{(at_ms - self.epoch) / self.unit}"
 
     def pane(self, pane):
+        if isinstance(pane, Revision):
+            return f"{'- ' if pane.withdrawn else ''}{self.pane(pane.value)}"
         values = " ".join(map(self.told, pane.value))
-        late = f" late {pane.index}" if pane.timing == "late" else ""
-        return f"{pane.key} {self.told(pane.start)}-{self.told(pane.end)}: {values}{late}"
+        timing = {"on_time": "", "final": " final"}.get(pane.timing, f" {pane.timing} {pane.index}")
+        return f"{pane.key} {self.told(pane.start)}-{self.told(pane.end)}: {values}{timing}"
 
 
 def app_of(case):
     app = App("semantics")
     how = {"partitions": case.get("partitions", 1), "max_disorder_ms": case.get("disorder", 0)}
     records = app.input("in", value=int, key=str, **how)
-    windows = eval(case["window"], {name: getattr(samza_dsl, name) for name in samza_dsl.__all__})
+    names = {name: getattr(samza_dsl, name) for name in samza_dsl.__all__}
+    names |= {"FromEach": FromEach, "FromEachMerging": FromEachMerging}
+    windows, early = eval(case["window"], names), eval(case.get("early", "None"), names)
     how = {"allowed_lateness_ms": case.get("lateness", 0), "panes": case.get("accumulates", "accumulating")}
+    how |= {"early": early, "emit": case.get("emit", "all")}
+    how |= {"late_trigger": eval(case["late_trigger"], names)} if "late_trigger" in case else {}
     panes = records.window(windows, collect(), late=dead_letter("late"), **how)
-    panes.send_to(app.output("out", value=samza_dsl.Pane[str, list[int]]))
+    if "below" in case:
+        panes = panes.map(lambda pane: len(pane.value)).window(eval(case["below"], names), collect(), **how)
+    if how["panes"] == "retracting":
+        panes.revisions().send_to(app.output("out", value=Revision[Pane[str, list[int]]]))
+    else:
+        panes.send_to(app.output("out", value=Pane[str, list[int]]))
     return app
 
 
@@ -72,7 +100,7 @@ def outcome(case):
 @pytest.mark.parametrize("case", [*cases()])
 def test_what_windows_make_of_it(case):
     if "error" in case:
-        with pytest.raises(SamzaError, match=case["error"]):
+        with pytest.raises((SamzaError, PlanError), match=case["error"]):
             outcome(case)
         return
     panes, late = outcome(case)

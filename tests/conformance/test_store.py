@@ -4,24 +4,23 @@ from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from runtime.serdes import MessagePack, Tagged
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
 from runtime.systems.base import Commit
 from runtime.systems.log import LogEnvironment
 from runtime.systems.memory import MemoryEnvironment
 
-CODEC = (msgspec.msgpack.encode, msgspec.msgpack.decode)
 KEYS = st.sampled_from([b"", b"a", b"aa", b"b", b"c" * 471, b"c" * 600 + b"1", b"c" * 600 + b"0", b"d"])
 VALUES = st.one_of(st.none(), st.integers(-9, 9), st.lists(st.integers(0, 9), max_size=3))
 
 
 def cached(environment, capacity=100):
-    return CachedStore(environment, "app", "st", 3, *CODEC, capacity)
+    return CachedStore(environment, "app", "st", 3, MessagePack(), capacity)
 
 
 @pytest.fixture(params=["cached on log", "cached on memory", "memory"])
@@ -73,7 +72,7 @@ def test_changes_are_encoded_sorted_and_stay_until_committed():
     store.put(b"a", 2)
     store.delete(b"c")
     changes = store.changes()
-    assert changes == ("st", 3, [(b"a", CODEC[0](2)), (b"b", CODEC[0]([1])), (b"c", None)])
+    assert changes == ("st", 3, [(b"a", MessagePack().encode(2)), (b"b", MessagePack().encode([1])), (b"c", None)])
     assert store.changes() == changes
     assert store.dirty_count == 3
     store.committed()
@@ -120,11 +119,12 @@ def test_what_was_changed_in_place_is_as_before_after_a_rollback(committed):
 def test_nothing_is_copied_without_a_savepoint():
     copied = []
 
-    def encode(value):
-        copied.append(value)
-        return msgspec.msgpack.encode(value)
+    class Watched(Tagged):
+        def encode(self, value):
+            copied.append(value)
+            return super().encode(value)
 
-    store = CachedStore(MemoryEnvironment(), "app", "st", 0, encode, msgspec.msgpack.decode)
+    store = CachedStore(MemoryEnvironment(), "app", "st", 0, Watched())
     store.put(b"a", [1])
     store.put(b"b", 1)
     store.get(b"a")
@@ -256,7 +256,7 @@ class CachedStoreMachine(StoreMachine):
         self.durable = deepcopy(self.model)
         assert self.store.dirty_count == 0
         committed = self.environment.state_range("app", "st", 3)
-        assert [(key, CODEC[1](value)) for key, value in committed] == sorted(self.model.items())
+        assert [(key, MessagePack().decode(value)) for key, value in committed] == sorted(self.model.items())
 
     @precondition(lambda self: self.saved is None)
     @rule(item=st.integers(0, 9), by_range=st.booleans())

@@ -70,14 +70,40 @@ def windows_of(data, stream):
     return [pane for _, pane in panes]
 
 
+@pytest.mark.timeout(400)
+@pytest.mark.ci
 def test_rolling_delays_and_bad_days_are_right(data):
     example("flight_windows").pipeline().run(data)
     rolling = windows_of(data, "rolling-delays")
-    assert {(pane["key"], pane["start"]): pane["value"] for pane in rolling} == independent.rolling_delays()
     assert all(pane["end"] - pane["start"] == 1_800_000 for pane in rolling)
+    on_time = {(pane["key"], pane["start"]): pane for pane in rolling if pane.get("timing") != "early"}
+    assert {window: pane["value"] for window, pane in on_time.items()} == independent.rolling_delays()
+    told = [pane for pane in rolling if pane.get("timing") == "early"]
+    numbers = sorted((pane["key"], pane["start"], pane.get("index", 0)) for pane in told)
+    assert numbers == sorted((*at, index) for at, pane in on_time.items() for index in range(pane.get("index", 0)))
+    assert all(pane["value"]["flights"] == 10 * (pane.get("index", 0) + 1) for pane in told)
+    assert all(pane["value"]["flights"] // 10 == pane.get("index", 0) for pane in on_time.values())
+    last = [(pane["value"], on_time[pane["key"], pane["start"]]["value"]) for pane in told]
+    whole = [early == late for early, late in last if early["flights"] == late["flights"]]
+    assert all(whole) and len(whole) > 1_000
     days = windows_of(data, "bad-days")
     assert {(day["key"], day["start"], day["end"]): day["value"] for day in days} == independent.bad_days()
-    assert len({(pane["key"], pane["start"]) for pane in rolling}) == len(rolling)
+    assert len(on_time) + len(told) == len(rolling)
+
+
+@pytest.mark.ci
+def test_departures_are_joined_with_the_weather_of_their_hour_and_the_planes_of_their_time(data):
+    example("flight_joins").pipeline().run(data)
+    outputs = {"departures-in-weather": ("precip", "visib"), "departures-on-planes": ("model", "seats")}
+    for stream, expected in zip(outputs, (independent.in_weather(), independent.on_planes()), strict=True):
+        rows = [json.loads(record.value) for record in records(data, stream)]
+        joined = {
+            (row["carrier"], row["number"], row["scheduled_ms"]): tuple(row[name] for name in outputs[stream])
+            for row in rows
+        }
+        assert joined == expected
+        assert len(rows) == len(joined)
+        assert {values[0] is None for values in joined.values()} == {True, False}
 
 
 def test_dead_letters_are_what_was_malformed(data):

@@ -1,6 +1,8 @@
 """Computes the main job's answers again, with pandas and from the package's own files, sharing no code with it."""
 
 import json
+import sqlite3
+from contextlib import closing
 from functools import cache
 from importlib.metadata import distribution
 
@@ -87,6 +89,35 @@ def bad_days(minutes: int = 15, gap: str = "3h") -> dict[tuple[str, int, int], d
     delays = groups.dep_delay
     figures = pd.DataFrame({"flights": delays.size(), "minutes": delays.sum(), "worst": delays.max()})
     return dict(zip(places, figures.to_dict("records"), strict=True))
+
+
+def in_weather() -> dict[tuple[str, int, int], tuple[float | None, float | None]]:
+    """Return, by carrier, number and schedule (ms), rain and sight at the origin in the hour in which a flight left."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        departures = departed().assign(at=lambda found: _ms(found.scheduled))
+        departures[["carrier", "flight", "origin", "at"]].to_sql("departures", database)
+        weather = table("weather.csv").assign(at=lambda found: _ms(pd.to_datetime(found.time_hour)))
+        weather[["origin", "at", "precip", "visib"]].to_sql("weather", database)
+        database.execute("CREATE INDEX by_hour ON weather (origin, at)")
+        rows = database.execute(
+            "SELECT carrier, flight, departures.at, precip, visib FROM departures LEFT JOIN weather "
+            "ON weather.origin = departures.origin AND weather.at = departures.at / 3600000 * 3600000"
+        )
+        return {(carrier, number, at): (precip, visib) for carrier, number, at, precip, visib in rows}
+
+
+def on_planes() -> dict[tuple[str, int, int], tuple[str | None, int | None]]:
+    """Return, by carrier, number and schedule (ms), model and seats of the planes that were built by then."""
+    planes = table("planes.csv")
+    planes["built"] = pd.to_datetime(planes.year.fillna(planes.year.min()).astype(int).astype(str), utc=True)
+    found = departed().dropna(subset="tailnum").merge(planes, on="tailnum", how="left", suffixes=("", "_built"))
+    known = (found.built <= found.scheduled).tolist()
+    places = zip(found.carrier, found.flight, _ms(found.scheduled), strict=True)
+    rows = zip(found.model, found.seats, known, strict=True)
+    return {
+        place: (model, int(seats)) if there else (None, None)
+        for place, (model, seats, there) in zip(places, rows, strict=True)
+    }
 
 
 def is_flight(row: bytes) -> bool:

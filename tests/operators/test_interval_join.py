@@ -35,7 +35,7 @@ def operator(store, how="inner", keep="all", within=(0, 0), most_held=100, join=
 
 
 def durable():
-    return CachedStore(MemoryEnvironment(), "app", "join", 0, Tagged().encode, Tagged().decode)
+    return CachedStore(MemoryEnvironment(), "app", "join", 0, Tagged())
 
 
 def rows(*told):

@@ -8,7 +8,7 @@ from operators.base import MAX_TIMESTAMP, Batch
 from operators.process import Process, ProcessOperator
 from runtime.errors import OperatorFailure
 from runtime.keys import KeySerde
-from runtime.serdes import String
+from runtime.serdes import String, Tagged
 from runtime.stores.memory import MemoryStore
 from samza_dsl import App, testing
 
@@ -39,19 +39,22 @@ def driven(events):
     spec = Process(on_message=on_message, on_timer=on_timer)
 
     def build():
-        return ProcessOperator(spec, {"on_message": on_message, "on_timer": on_timer}, store, KeySerde(String()))
+        return ProcessOperator(
+            spec, {"on_message": on_message, "on_timer": on_timer}, store, KeySerde(String()), Tagged()
+        )
 
-    process, out = build(), []
+    process, out, reached = build(), [], 0
     for what, at in [*events, ("watermark", MAX_TIMESTAMP)]:
         if what == "restart":
             process.write_back()
             process = build()
             continue
         if what == "watermark":
-            emitted = process.on_watermark(at)
+            reached = max(reached, at)
+            emitted = process.on_watermark(reached)
             assert process.next_due() > at
         else:
-            emitted = process.process(Batch([at], [what], [at], [at]))
+            emitted = process.process(Batch([at], [what], [at], [reached]))
         if emitted is not None:
             assert emitted.keys == [key for key, _ in emitted.values]
             out += emitted.values
@@ -59,16 +62,22 @@ def driven(events):
 
 
 def expected(events):
-    counts, timers, out = {}, set(), []
+    counts, timers, out, reached = {}, set(), [], 0
+
+    def fire(keys):
+        while due := sorted((due, key) for due, key in timers if due <= reached and key in keys):
+            at, key = due[0]
+            timers.remove((at, key))
+            if at < 30:
+                timers.add((at + 25, key))
+            out.append((key, at))
+
     for what, at in [*events, ("watermark", MAX_TIMESTAMP)]:
         if what == "watermark":
-            while timers and min(timers)[0] <= at:
-                due, key = min(timers)
-                timers.remove((due, key))
-                if due < 30:
-                    timers.add((due + 25, key))
-                out.append((key, due))
+            reached = max(reached, at)
+            fire("ab")
         elif what != "restart":
+            fire(what)
             counts[what] = counts.get(what, 0) + 1
             (timers.discard if at % 5 == 0 else timers.add)((at + 10, what))
             out.append((what, counts[what]))

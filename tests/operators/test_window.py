@@ -238,5 +238,31 @@ def test_edges():
     groups = Groups(tumbling(milliseconds=10), lateness_ms=5)
     late = [stamp for stamp in range(30) if groups.place(3, stamp)[2] is None]
     assert late[0] == 15, "exactly at the allowed lateness is too late"
-    found = [(slot.due, slot.is_late) for (slot,) in groups.by_slots]
+    found = [(slot.due, slot.due > slot.end) for (slot,) in groups.by_slots]
     assert found == [(10, False), *((due, True) for due in range(11, 16))], "in time until the watermark is at the end"
+
+
+def test_a_large_window_fires_in_parts_at_the_cost_of_each():
+    keys = Ordering(String())
+    spec = Window(windows=tumbling(milliseconds=10), aggregation=count())
+    windows = WindowOperator(spec, MemoryStore(), keys, Tagged())
+    names = [f"{number:03}" for number in range(100)]
+    windows.process(Batch(names, names[::-1], [0] * 100, [-(2**62)] * 100))
+    fired = [windows.on_watermark(10, 7) for _ in range(14)]
+    windows.process(Batch(["late here"], ["000"], [0], [-(2**62)]))
+    fired += [windows.on_watermark(10, 7)]
+    assert [key for batch in fired for key in batch.keys] == [*names[:98], "000", *names[98:]]
+    assert keys.asked == [100, 3]
+
+
+class Ordering(KeySerde):
+    """Keys that note how many they were asked to bring in order."""
+
+    def __init__(self, serde):
+        super().__init__(serde)
+        self.asked = []
+
+    def in_order(self, keys):
+        found = super().in_order(keys)
+        self.asked.append(len(found))
+        return found

@@ -1,5 +1,6 @@
 """Windows cover the time line; days are those of the calendar, daylight saving included."""
 
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.base import EARLIEST_MS, LATEST_MS
 from operators.window_types import Daily, Hopping, Tumbling, daily, duration_ms, hopping, tumbling
 
 HOUR_MS = 3_600_000
@@ -116,3 +118,22 @@ def test_a_zone_that_is_not_known_is_refused(zone):
 def test_days_before_the_epoch():
     at = int(datetime(1965, 6, 1, 3, tzinfo=UTC).timestamp()) * 1_000 - 1
     assert daily().cell(at).low == int(datetime(1965, 6, 1, tzinfo=UTC).timestamp()) * 1_000
+
+
+@pytest.mark.parametrize("zone", [*ZONES, "Pacific/Kiritimati"])
+@pytest.mark.parametrize("at", [EARLIEST_MS, LATEST_MS])
+def test_days_reach_to_the_ends_of_the_years_that_times_may_lie_in(zone, at):
+    windows = daily(zone)
+    cell = windows.cell(at)
+    assert cell.low <= at < cell.high and cell.high - cell.low == 86_400_000
+    inside = cell.high if at == EARLIEST_MS else cell.low - 1
+    assert inside in (windows.cell(inside).low, windows.cell(inside).high - 1)
+
+
+def test_one_time_far_away_takes_no_days_between_into_memory():
+    windows = daily("America/New_York")
+    tracemalloc.start()
+    windows.cell(0), windows.cell(LATEST_MS), windows.cell(EARLIEST_MS)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1_000_000

@@ -247,6 +247,47 @@ def test_streams_of_other_partitioners_are_not_joined(app):
         left.join(right, max, within=(0, 1)).sink(print)
 
 
+@pytest.mark.parametrize(("one", "other", "size"), [(None, None, 5), (3, None, 3), (None, 7, 7), (4, 4, 4)])
+def test_what_is_repartitioned_has_as_many_partitions_as_what_it_is_joined_with(app, one, other, size):
+    left = numbers_of(app, partitions=2).partition_by(abs, partitions=one)
+    right = app.input("others", value=int, partitions=5).partition_by(abs, partitions=other)
+    left.join(right, max, within=(0, 1)).sink(print)
+    plan = app.plan()
+    assert [stream.partitions for stream in plan.streams if stream.role == "intermediate"] == [size, size]
+    assert plan.stages[-1].partitions == size
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_what_is_repartitioned_has_as_many_partitions_as_an_input_that_it_is_joined_with(app, size):
+    left = numbers_of(app, partitions=2).partition_by(abs, key_type=int)
+    left.join(app.input("others", value=int, key=int, partitions=size), max, within=(0, 1)).sink(print)
+    assert app.plan().stages[-1].partitions == size
+
+
+def test_what_is_repartitioned_has_as_many_partitions_through_a_chain_of_joins(app):
+    sides = [
+        app.input(name, value=int, partitions=size).partition_by(abs) for name, size in (("a", 2), ("b", 3), ("c", 9))
+    ]
+    first = sides[0].join(sides[1], max, within=(0, 1), op_id="first")
+    first.join(sides[2], max, within=(0, 1), op_id="second").sink(print)
+    assert {stream.partitions for stream in app.plan().streams if stream.role == "intermediate"} == {9}
+
+
+def test_what_is_repartitioned_has_as_many_partitions_as_what_it_is_merged_with(app):
+    left = numbers_of(app, partitions=2).partition_by(abs)
+    left.merge(app.input("others", value=int, partitions=5).partition_by(abs)).process(max).sink(print)
+    assert app.plan().stages[-1].partitions == 5
+
+
+def test_what_is_repartitioned_can_not_be_like_two_that_differ(app):
+    left = numbers_of(app).partition_by(abs, key_type=int)
+    for size in (2, 3):
+        other = app.input(f"others-{size}", value=int, key=int, partitions=size)
+        left.join(other, max, within=(0, 1), op_id=f"join-{size}").sink(print)
+    with pytest.raises(PlanError, match="are joined, so equal keys do not meet"):
+        app.plan()
+
+
 def test_a_joined_stream_of_which_nothing_says_where_its_keys_lie(app):
     left, right = (
         app.input("others", key=abs, partitions=2, partitioned_by_key=True),

@@ -8,7 +8,9 @@ import sys
 import pytest
 from hypothesis import given
 
+from planner.flow import edges, family, stream_node
 from planner.plan import Plan
+from samza_dsl import App
 from tests.planner.plans import HOSTILE, chain, flights, hostile, pattern, random_plans
 
 PLANS = pytest.mark.parametrize(
@@ -204,3 +206,16 @@ def test_every_operator_is_in_the_text_once(plan):
         assert sum(re.search(rf"[─ ]{operator.id}( |$)", line.split("  →")[0]) is not None for line in lines) == 1, (
             operator
         )
+
+
+def test_what_reads_a_table_by_its_changes_or_versions_is_reached_from_its_stream():
+    app = App("tables")
+    prices = app.table("prices", key=str, value=int, retention_ms=0)
+    app.input("carts", key=str, value=int).join(prices, max, op_id="priced").sink(print)
+    app.table("names", key=str, value=int).join(prices, max, op_id="named").changes().sink(print)
+    plan = app.plan()
+    found = edges(plan)
+    for table, joins in (("prices", ["priced", "named"]), ("names", ["named"])):
+        assert [target for source, target in found if source == stream_node(table)] == [table]
+        assert [target for source, target in found if source == table] == joins
+        assert family(next(one for one in plan.operators if one.id == table)) == "source"

@@ -1,5 +1,6 @@
 """Inlined expressions do what the functions do: the same results, the same exceptions, in the same order."""
 
+import ast
 import functools
 import linecache
 from itertools import count
@@ -172,6 +173,19 @@ def test_a_function_is_called_when_its_source_is_not_at_hand_or_another():
         assert expression(function) is None
     del linecache.cache[file]
     assert expression(function) is None
+
+
+def test_a_miscount_of_the_parser_is_no_answer(monkeypatch):
+    tries, parse = iter([SystemError("AST constructor recursion depth mismatch")]), ast.parse
+
+    def miscounting(source):
+        for error in tries:
+            raise error
+        return parse(source)
+
+    monkeypatch.setattr(ast, "parse", miscounting)
+    found = expression(defined("f = lambda n: n + 41"))
+    assert found is not None and found.of(["x"]) == "x + 41"
 
 
 def test_lambdas_on_one_line_are_told_apart():

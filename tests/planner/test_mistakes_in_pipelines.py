@@ -3,7 +3,7 @@
 import pytest
 
 from planner.errors import PlanError
-from samza_dsl import App, Options, count, dead_letter, every, mean, ranges, retry, skip, tumbling
+from samza_dsl import App, Options, count, dead_letter, every, mean, ranges, remote_table, retry, skip, tumbling
 from tests.planner.refusal import numbers_of, refused
 
 
@@ -154,13 +154,94 @@ def test_a_join_of_streams_that_can_not_be_meant(app, numbers, said, wrong, inst
         numbers.join(others, **{"with_": max, "within": (0, 1)} | said)
 
 
-@pytest.mark.parametrize(
-    "said", [{"within": (0, 1)}, {"keep": "latest"}, {"late": dead_letter("late")}, {"store": "memory"}]
-)
+@pytest.mark.parametrize("said", [{"within": (0, 1)}, {"keep": "latest"}])
 def test_a_join_with_a_table_that_says_what_only_streams_have(app, numbers, said):
-    table = app.table("rows", key=int)
+    for table in (app.table("rows", key=int), app.table("versions", key=int, retention_ms=0)):
+        with refused("is of a join of two streams", f"no {next(iter(said))}="):
+            numbers.join(table, max, **said)
+
+
+@pytest.mark.parametrize("said", [{"late": dead_letter("late")}, {"store": "memory"}])
+def test_a_join_with_a_table_of_the_newest_rows_that_says_what_those_with_versions_have(app, numbers, said):
+    with refused("is of joins", f"no {next(iter(said))}="):
+        numbers.join(app.table("rows", key=int), max, **said)
+
+
+def test_a_join_with_a_table_of_versions_by_a_function(app, numbers):
+    with refused("is joined by the message's key", ".partition_by(...) on the stream, and no on="):
+        numbers.join(app.table("rows", key=int, retention_ms=0), max, on=abs)
+
+
+async def rows_for(keys):
+    return {}
+
+
+@pytest.mark.parametrize("said", [{"within": (0, 1)}, {"keep": "latest"}])
+def test_a_join_with_a_remote_table_that_says_what_only_streams_have(numbers, said):
     with refused("is of a join of two streams", f"no {next(iter(said))}="):
-        numbers.join(table, max, **said)
+        numbers.join(remote_table(rows_for), max, on=abs, **said)
+
+
+@pytest.mark.parametrize("said", [{"late": dead_letter("late")}, {"store": "memory"}])
+def test_a_join_with_a_remote_table_that_says_what_joins_have_that_keep_messages(numbers, said):
+    with refused("is of joins", f"no {next(iter(said))}="):
+        numbers.join(remote_table(rows_for), max, on=abs, **said)
+
+
+def test_a_join_with_a_remote_table_without_a_key_to_ask_for(numbers):
+    with refused("is asked for the key that a function says", "on=lambda value: value.id"):
+        numbers.join(remote_table(rows_for), max)
+
+
+@pytest.mark.parametrize("how", ["right", "outer", "full"])
+def test_a_join_with_a_remote_table_that_would_need_all_of_it(numbers, how):
+    with refused("is not a join of a stream with a table", 'how="inner" or how="left"'):
+        numbers.join(remote_table(rows_for), max, on=abs, how=how)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("batch_size", 1), ("max_in_flight", 1), ("timeout_ms", 1)]
+    + [(name, 0) for name in ("batch_wait_ms", "cache_size", "ttl_ms", "absent_ttl_ms")],
+)
+def test_a_remote_table_with_a_number_that_is_none(name, least):
+    for number in (least - 1, 1.5, "1"):
+        with refused(f"{name}={number!r} is not a whole number of at least {least}", f"{name}="):
+            remote_table(rows_for, **{name: number})
+
+
+@pytest.mark.parametrize("rate", [0, -1, "many", True, float("nan")])
+def test_a_remote_table_that_may_be_asked_so_often_as_never(rate):
+    with refused(f"fetches_per_second={rate!r} is not a number above 0", "fetches_per_second=50"):
+        remote_table(rows_for, fetches_per_second=rate)
+
+
+def test_a_remote_table_in_an_order_that_is_none():
+    with refused("order='any' is not an order", 'order="key"'):
+        remote_table(rows_for, order="any")
+
+
+def test_a_remote_table_that_nobody_can_await():
+    with refused("which is not async", "async def"):
+        remote_table(abs)
+
+
+def test_a_table_of_versions_in_another_number_of_partitions(app):
+    numbers = app.input("numbers", value=int, key=int, partitions=3)
+    table = app.table("rows", value=int, key=int, retention_ms=0, partitions=2)
+    with refused("so equal keys do not meet", ".partition_by(..., partitions=3) on both", app):
+        numbers.join(table, max).sink(print)
+
+
+@pytest.mark.parametrize("said", [{"timestamp": abs}, {"max_disorder_ms": 5}, {"idle_after_ms": 5}])
+def test_a_table_of_the_newest_rows_whose_rows_have_times(app, said):
+    with refused("a table without retention_ms= has only the newest rows", f"no {next(iter(said))}="):
+        app.table("rows", key=int, **said)
+
+
+def test_a_table_of_versions_that_every_task_has(app):
+    with refused("joined by key, and not broadcast", ".partition_by(...) on the stream, and no broadcast=True"):
+        app.table("rows", key=int, retention_ms=0, broadcast=True)
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from operators.base import MIN_TIMESTAMP, Batch
 from runtime.checkpoint import Checkpoint, Position
 from runtime.commit import SHARED, Committer, forwardable
 from runtime.outputs import Outputs
@@ -42,6 +42,8 @@ class Store:
 
 
 class Sink:
+    partitions = 1
+
     def __init__(self, log):
         self.log, self.rows = log, []
 
@@ -83,10 +85,13 @@ class World:
             chain=SimpleNamespace(
                 stage=SimpleNamespace(operators=("by-rest",)),
                 write_back=lambda durable_only: self.log.append("write back"),
-                lowest_stamp=lambda: MAX_TIMESTAMP + 1,
+                watermark_below=lambda watermark: watermark,
             ),
             units=None,
             writes=frozenset({BETWEEN}),
+            is_idle=False,
+            was_idle=False,
+            follow=lambda: None,
             watermark=MIN_TIMESTAMP,
             readers=[reader("in", number, 10 + number)],
         )
@@ -267,5 +272,5 @@ def test_how_long_it_took_to_put_is_summed_up_by_task(world):
 )
 def test_a_watermark_is_held_back_by_what_is_in_flight_or_still_to_fire(lowest, due, forwarded):
     units = None if isinstance(lowest, str) else SimpleNamespace(lowest_stamp=lowest)
-    chain = SimpleNamespace(lowest_stamp=lambda: due - 1)
+    chain = SimpleNamespace(watermark_below=lambda watermark: min(watermark, due - 1))
     assert forwardable(SimpleNamespace(units=units, watermark=100, chain=chain)) == forwarded

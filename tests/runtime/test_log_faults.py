@@ -395,6 +395,34 @@ log.close()
     assert output(program, written) == ["True", "True", "[b'parent']"]
 
 
+def test_a_forked_child_leaves_alone_what_is_being_read(written):
+    program = """
+log = LogEnvironment(sys.argv[1])
+generation = log.own("app")
+log.commit(Commit("app", generation, [], [StateWrites("st", 0, [(b"k", b"old")])], {}))
+reader = log.state_reader("app", "st", 0)
+print(reader.get(b"k"))
+if not (child := os.fork()):
+    try:
+        log.state_reader("app", "st", 0).get(b"k")
+    except EnvironmentFault as error:
+        print("start a new process" in str(error))
+    reader.release()
+    sys.exit()
+os.waitpid(child, 0)
+print(log._database.env.readers().count("\\n"))
+for number in range(20):
+    items = [(b"%d" % number, b"x" * 4_000), (b"k", b"new")]
+    log.commit(Commit("app", generation, [], [StateWrites("st", 0, items)], {}))
+print(reader.get(b"k"))
+reader.release()
+print(reader.get(b"k"))
+reader.release()
+log.close()
+"""
+    assert output(program, written) == ["b'old'", "True", "2", "b'old'", "b'new'"]
+
+
 def test_a_directory_that_can_not_be_made_is_a_fault(tmp_path):
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "data" / "data.mdb").mkdir(parents=True)

@@ -1,5 +1,6 @@
 """State that a changed pipeline would take for something else: it is refused, and told what to do."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
@@ -10,12 +11,37 @@ from msgspec import Struct
 from operators.base import Batch
 from planner.errors import PlanError
 from runtime.systems.base import Append, StreamConfig
-from samza_dsl import App, Json, aggregate, collect, count, daily, fold, hash_, maximum, mean, top_k, tumbling
+from samza_dsl import (
+    App,
+    Json,
+    aggregate,
+    collect,
+    count,
+    counted,
+    daily,
+    fold,
+    hash_,
+    maximum,
+    mean,
+    sliding,
+    top_k,
+    tumbling,
+)
 from tests.simulation.crash import memory, run_once
 
 
 class Price(Struct, frozen=True):
     cents: int
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """Windows of one's own."""
+
+    length: int
+
+    def assign(self, key, timestamp, value):
+        return [(timestamp, timestamp + self.length)]
 
 
 class Spelled:
@@ -67,6 +93,21 @@ def joined(value, key=int):
     return app
 
 
+def as_of_then(retention_ms):
+    app = App("changing")
+    numbers = app.input("numbers", value=int, key=int)
+    table = app.table("table", value=int, key=int, retention_ms=retention_ms)
+    numbers.join(table, max, op_id="state").send_to(app.output("out", value=int))
+    return app
+
+
+def of_tables(on=None):
+    app = App("changing")
+    numbers, table = (app.table(name, value=int, key=int) for name in ("numbers", "table"))
+    numbers.join(table, max, on=on, op_id="state").changes().send_to(app.output("out"))
+    return app
+
+
 def hour(**how):
     return windowed(tumbling(hours=1), count(), **how)
 
@@ -83,12 +124,25 @@ def environment_after(app):
 
 
 CHANGES = {
+    "foreign key": (of_tables, lambda: of_tables(abs), r"key_join, rows.*foreign_key_join, rows"),
+    "retention": (lambda: as_of_then(0), lambda: as_of_then(600_000), r"versions by 60000 ms.*versions by 600000 ms"),
     "length": (hour, lambda: windowed(tumbling(minutes=1), count()), r"size_ms=3600000.*size_ms=60000"),
     "offset": (hour, lambda: windowed(tumbling(hours=1, offset_ms=5), count()), r"offset_ms=0.*offset_ms=5"),
     "zone": (
         lambda: windowed(daily(), count()),
         lambda: windowed(daily("Asia/Tokyo"), count()),
         r"tz='UTC'.*tz='Asia/Tokyo'",
+    ),
+    "windows of one's own": (
+        lambda: windowed(Lasting(10), count()),
+        lambda: windowed(Lasting(20), count()),
+        r"Lasting\(length=10\).*Lasting\(length=20\)",
+    ),
+    "number": (lambda: windowed(counted(3), count()), lambda: windowed(counted(4), count()), "number=3.*number=4"),
+    "size": (
+        lambda: windowed(sliding(seconds=1), count()),
+        lambda: windowed(sliding(seconds=2), count()),
+        "size_ms=1000.*size_ms=2000",
     ),
     "type": (hour, lambda: windowed(daily(), count()), r"Tumbling.*Daily"),
     "aggregation": (hour, lambda: windowed(tumbling(hours=1), mean(float)), r"count from int.*mean from"),
@@ -122,7 +176,7 @@ def test_state_is_not_read_as_something_else(change):
     before, after, told = CHANGES[change]
     environment = environment_after(before())
     state = environment.state_stats("changing")
-    where = r"(window|process|async_flat_map|table) '(state|table)' at .*test_meaning.py:\d+: its state was kept as "
+    where = r"([a-z_]+) '(state|table)' at .*test_meaning.py:\d+: its state was kept as "
     with pytest.raises(PlanError, match=rf"{where}.*{told}.*another op_id=; .*samza-dsl reset changing"):
         run_once(after(), environment, until_now=True)
     assert environment.state_stats("changing") == state

@@ -9,6 +9,7 @@ from planner.errors import PlanError
 from runtime.errors import OperatorFailure, Owned, SamzaError
 from runtime.serdes import Tagged
 from runtime.systems.lists import ListSink
+from runtime.systems.log_reader import LogStateReader
 from runtime.systems.memory import MemoryEnvironment
 from samza_dsl import App, Options, Pane, count, dead_letter, fold, ranges, skip, testing, tumbling
 
@@ -288,6 +289,25 @@ def test_messages_are_sent_to_a_run_in_a_running_loop(app, log):
     run = asyncio.run(main())
     assert log.values("sums") == [1, 3, 6]
     assert run.metrics().received("sum") == 3
+
+
+def test_a_run_that_waits_holds_no_moment_of_the_state(app, log, monkeypatch):
+    read, begin = [], LogStateReader._begin
+    monkeypatch.setattr(LogStateReader, "_begin", lambda reader: read.append(reader) or begin(reader))
+    numbers = app.input("numbers", value=int, key=lambda n: n)
+    numbers.scan(lambda total, n: (total or 0) + n, op_id="sum").send_to(app.output("sums", value=int))
+
+    async def main():
+        for expected in (1, 2):
+            async with app.running(log.path) as run:
+                for number in range(100):
+                    await run.send("numbers", number)
+                await run.settled()
+                assert log.values("sums")[-100:] == [number * expected for number in range(100)]
+                assert not read[-1]._database.readers if read else expected == 1
+
+    asyncio.run(main())
+    assert read, "the second run has looked into the store"
 
 
 def test_run_inside_a_running_loop_says_what_to_write(app, log):

@@ -199,6 +199,17 @@ def test_a_column_is_encoded_as_its_values_are_and_nothing_stays_nothing(column)
     )
 
 
+@given(
+    st.lists(st.builds(Flat, st.integers(), st.text()), max_size=5)
+    | st.lists(st.builds(Named, long_name=st.integers(-(2**63), 2**64)))
+    | st.lists(st.builds(Point, st.integers(), st.floats(allow_nan=False)) | st.sampled_from(Rank))
+    | st.lists(st.builds(Anything, st.integers() | st.text()))
+    | st.lists(st.sampled_from(Colour))
+)
+def test_a_column_of_records_is_encoded_as_each_is(column):
+    assert encode_all(Tagged(), list(column)) == [Tagged().encode(value) for value in column]
+
+
 @pytest.mark.parametrize("value", [object(), 1j, math, lambda: 0, Tagged().encode])
 def test_what_has_no_serde_is_refused_with_a_way_out(value):
     with pytest.raises(SerdeError, match="declare"):

@@ -38,7 +38,7 @@ def expected(parts, disorder, repartitioned):
 
 
 @given(records(2), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)), st.booleans())
-@settings(max_examples=scale(80, 500, 20_000))
+@settings(max_examples=scale(80, 200, 20_000))
 def test_sessions_are_those_of_what_is_in_time(parts, crashes, disorder, batch_records, repartition):
     def app():
         app = App("sessions", Options(batch_records=batch_records, max_uncommitted=4))
@@ -72,11 +72,6 @@ def test_the_open_sessions_of_a_run_can_be_looked_at():
     with running(visiting()) as run:
         run.send("visits", Record("a", "ann", 0), Record("b", "ann", 60_000))
         assert [(pane.key, pane.start, pane.value) for pane in run.panes("by-visitor")] == [("ann", 0, 2)]
-
-
-def test_late_values_can_not_be_allowed_yet():
-    with pytest.raises(Exception, match="late values can't be allowed at sessions"):
-        visiting(allowed_lateness_ms=1)
 
 
 @pytest.mark.parametrize("several", [False, True])

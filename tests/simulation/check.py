@@ -120,10 +120,8 @@ class Outcome:
 
     def check_end(self) -> None:
         """Compare everything that a whole run has left with what the records say."""
-        pipeline, expected = self.pipeline, Reference(self.pipeline).run(self.parts)
-        assert self.outputs() == sent(pipeline, expected)
+        expected = self.check_results()
         assert self.counts() == expected.counts
-        assert self.letters() == (expected.dropped if pipeline.policy == "dead_letter" else 0)
         assert self.ends().items() <= self.positions().items()
         assert self.sunk >= expected.sunk, "sinks"
         self._check_consumed()
@@ -131,10 +129,17 @@ class Outcome:
         assert left == [], "windows are open after the end of all streams"
         for name, file in self.files.items():
             assert len(file.rows) == len(self._rows(name)), "a file has rows that are not committed"
+
+    def check_results(self) -> Effects:
+        """Compare the outputs and dead letters of a whole run with what the records say, and return all of that."""
+        pipeline, expected = self.pipeline, Reference(self.pipeline).run(self.parts)
+        assert self.outputs() == sent(pipeline, expected)
+        assert self.letters() == (expected.dropped if pipeline.policy == "dead_letter" else 0)
         for place in in_order(pipeline):
             assert sequences(self._rows(f"out-{place}")) == sorted(expected.in_order[place].values()), (
                 f"order of output {place}"
             )
+        return expected
 
     def _check_consumed(self) -> None:
         """Check that what lies between stages is consumed, and gone as well where a single commit could drop it."""
@@ -221,7 +226,7 @@ def sent(pipeline: Pipeline, effects: Effects) -> dict[str, Counter[Event]]:
 @lru_cache
 def timed_streams(pipeline: Pipeline) -> set[str]:
     """Return the inputs that windows and timers lie below."""
-    timed = (place for place, node in enumerate(pipeline.nodes) if node.kind in (*WINDOWS, "process"))
+    timed = (place for place, node in enumerate(pipeline.nodes) if node.kind in (*WINDOWS, "process", "meet"))
     above: set[int] = set().union(*map(pipeline.above, timed))
     return {stream for place, stream in pipeline.inputs().items() if place in above}
 
@@ -230,7 +235,7 @@ def fired_in(pipeline: Pipeline) -> set[int]:
     """Return the operators that emit panes and what timers emit, or see them in the stage where these are fired."""
     found: set[int] = set()
     for place, node in enumerate(pipeline.nodes):
-        if node.kind in (*WINDOWS, "process") or sees(pipeline, node, found):
+        if node.kind in (*WINDOWS, "process", "meet") or sees(pipeline, node, found):
             found.add(place)
     return found
 
@@ -270,7 +275,7 @@ def _mixes(pipeline: Pipeline, place: int, stage: int) -> bool:
         return node.order == "none" or (node.order == "key" and pipeline.stage_of(place) != stage)
     if node.kind in ("remember", "scan"):
         return pipeline.stage_of(place) != stage
-    return node.kind in ("merge", "process", "broadcast", *WINDOWS)
+    return node.kind in ("merge", "meet", "process", "broadcast", *WINDOWS)
 
 
 def sequences(rows: Sequence[Row]) -> list[list[Event]]:

@@ -100,6 +100,9 @@ class Transaction:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.abort()
+
+    def abort(self) -> None:
         for view in self._views:
             view.release()
 
@@ -184,15 +187,19 @@ class SimulatedDatabase:
     """
 
     meta, log, state, checkpoints, tails = TABLES
+    errors = ()
 
     def __init__(self, directory: Directory, step: Step) -> None:
         self.directory = directory
         self.store_ids: dict[tuple[str, str], int] = {}
+        self.readers: set[object] = set()
         self._step = step
 
     def reading(self) -> Transaction:
         self._step("read")
         return Transaction(self.directory)
+
+    begin_reading = reading
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:

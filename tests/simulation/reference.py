@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, product
 
 from operators.base import MIN_TIMESTAMP
 from tests.strategies import (
     KEYED,
+    MEETING_MS,
     REPARTITIONS,
     TABLE,
     TIMER_MS,
@@ -25,7 +26,8 @@ from tests.strategies import (
     mapped,
     new_key,
     partition_of,
-    window_of,
+    sessions_of,
+    windows_of,
 )
 
 
@@ -56,6 +58,9 @@ class Effects:
     windows: dict[tuple[int, int, str | None, tuple[int, int]], list[int]] = field(
         default_factory=lambda: defaultdict(list)
     )
+    sides: dict[tuple[int, int, str | None], tuple[list[Record], list[Record]]] = field(
+        default_factory=lambda: defaultdict(lambda: ([], []))
+    )
     sunk: Counter[tuple[int, Event]] = field(default_factory=Counter)
     counts: Counter[tuple[int, int, str | None]] = field(default_factory=Counter)
     timers: set[tuple[int, int, str | None, int]] = field(default_factory=set)
@@ -76,6 +81,9 @@ class Effects:
             self.passed[place] += passed
         for window, numbers in other.windows.items():
             self.windows[window] += numbers
+        for where, (left, right) in other.sides.items():
+            self.sides[where][0].extend(left)
+            self.sides[where][1].extend(right)
         self.sunk += other.sunk
         self.counts += other.counts
         self.timers |= other.timers
@@ -131,13 +139,37 @@ class Reference:
         """Fire every window and timer of a stage, until nothing is open."""
         for place, node in enumerate(self.pipeline.nodes):
             if node.kind in WINDOWS:
-                for window in sorted((w for w in effects.windows if w[0] == place), key=repr):
-                    _, task, key, (start, end) = window
-                    pane = Event(aggregated(node, effects.windows[window]), key, start)
+                for (task, key, (start, end)), numbers in sorted(self._panes(effects, place, node), key=repr):
+                    pane = Event(aggregated(node, numbers), key, start)
                     self._attempt(effects, place, task, Record(pane, key, end - 1, end - 1))
+            if node.kind == "meet":
+                for task, pair in [*self._met(effects, place)]:
+                    self._attempt(effects, place, task, pair)
             if node.kind == "process":
                 for _, task, key, at in sorted((t for t in effects.timers if t[0] == place), key=repr):
                     self._attempt(effects, place, task, Record(Event(at, key, at), key, at, at))
+
+    def _panes(
+        self, effects: Effects, place: int, node: Node
+    ) -> Iterable[tuple[tuple[int, str | None, tuple[int, int]], list[int]]]:
+        """Yield the windows of an operator, those that become one together, with what is in them."""
+        mine = {window[1:]: numbers for window, numbers in effects.windows.items() if window[0] == place}
+        if node.windows != "session":
+            yield from mine.items()
+            return
+        for task, key in {(task, key) for task, key, _ in mine}:
+            windows = {window: numbers for (*whose, window), numbers in mine.items() if whose == [task, key]}
+            for start, end in sessions_of(windows):
+                inside = [numbers for window, numbers in windows.items() if start <= window[0] < end]
+                yield (task, key, (start, end)), [number for numbers in inside for number in numbers]
+
+    def _met(self, effects: Effects, place: int) -> Iterable[tuple[int, Record]]:
+        """Yield the pairs of records that meet in a join of two streams, with their task."""
+        for (where, task, key), sides in effects.sides.items():
+            for left, right in product(*sides) if where == place else ():
+                if abs(left.at - right.at) <= MEETING_MS:
+                    times = max(left.at, right.at), max(left.stamp, right.stamp)
+                    yield task, Record(joined(left.event, right.event), key, *times)
 
     def _attempt(self, effects: Effects, place: int, task: int, record: Record) -> None:
         one = Effects()
@@ -150,18 +182,20 @@ class Reference:
 
     def _gather(self, effects: Effects, place: int, task: int, record: Record) -> None:
         """Put a record into its window, unless it is late."""
-        window = window_of(self.pipeline.nodes[place], record.at)
-        if window[1] > record.stamp:
-            effects.windows[place, task, record.key, window].append(record.event.number)
+        node = self.pipeline.nodes[place]
+        for start, end in windows_of(node, record.at):
+            if (start if node.windows == "session" else end - 1) >= record.stamp:
+                effects.windows[place, task, record.key, (start, end)].append(record.event.number)
 
     def _below(self, effects: Effects, place: int, task: int, record: Record) -> None:
         if self.pipeline.is_sent(place):
             effects.send(place, record)
         for child in self.pipeline.children(place):
-            for _ in range(self.pipeline.nodes[child].parents.count(place)):
-                self._take(effects, child, task, record)
+            for side, parent in enumerate(self.pipeline.nodes[child].parents):
+                if parent == place:
+                    self._take(effects, child, task, record, side)
 
-    def _take(self, effects: Effects, place: int, task: int, record: Record) -> None:
+    def _take(self, effects: Effects, place: int, task: int, record: Record, side: int = 0) -> None:
         node, event = self.pipeline.nodes[place], record.event
         row = self._row(node, record)
         called = node.kind not in ("join", "lookup") or row is not None
@@ -174,6 +208,9 @@ class Reference:
             self._pass(effects, place, node, task, record)
         elif node.kind == "window":
             self._gather(effects, place, task, record)
+        elif node.kind == "meet":
+            if record.at >= record.stamp:
+                effects.sides[place, task, record.key][side].append(record)
         elif node.kind == "sink":
             effects.sunk[place, event] += 1
         elif node.kind == "task":

@@ -18,7 +18,7 @@ from tests.simulation.loop import Stuck
 from tests.simulation.scenario import KINDS, Fault, scenario
 from tests.simulation.shrink import shrink
 from tests.simulation.world import Starved
-from tests.strategies import AGGREGATIONS, FORMS, LAST, WINDOWS
+from tests.strategies import AGGREGATIONS, FORMS, LAST, TRIGGERS, WINDOWS
 from tests.strategies import KINDS as OPERATORS
 
 SEEDS = {
@@ -49,6 +49,7 @@ def test_every_kind_of_operator_is_simulated():
     seen["one input before another"] = sum(any(map(one.priority, one.inputs())) for one in pipelines)
     wanted = {*OPERATORS, *AGGREGATIONS, "a day", "state in a list", "state in a number", "one input before another"}
     wanted |= {f"{form} task" for form in FORMS} | {"plain sink", "async sink"}
+    wanted |= {f"early by {trigger}" for trigger in TRIGGERS if trigger}
     assert {what for what in wanted if seen[what] < LEAST_SEEN} == set(), seen
 
 
@@ -56,6 +57,7 @@ def features(node):
     yield node.kind
     if node.kind in WINDOWS:
         yield node.aggregation
+        yield f"early by {node.trigger}"
         if node.number == 4:
             yield "a day"
     if node.kind in ("process", "remember", "scan"):

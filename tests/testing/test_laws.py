@@ -8,7 +8,7 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from samza_dsl import App, count, dead_letter, laws, testing, tumbling
+from samza_dsl import App, after_count, collect, count, dead_letter, laws, testing, tumbling
 from samza_dsl.testing import Record
 
 bounds = st.integers(0, 500)
@@ -157,6 +157,26 @@ def test_as_many_partitions_are_drawn_as_a_test_says():
     assert testing.run(app, found, partitions={"numbers": 3}) == {"out": [1, 2]}
 
 
+@given(st.data(), bounds, bounds)
+def test_watermarks_never_go_back_nor_beyond_what_records_tell(data, disorder, late):
+    how = {"max_disorder_ms": disorder, "late_ms": late}
+    found = data.draw(laws.watermarked(laws.records(st.integers(), **how), max_disorder_ms=disorder))
+    highest = told = 0
+    for event in found:
+        if isinstance(event, testing.Watermark):
+            assert told < event.ms <= highest - disorder
+            told = event.ms
+        else:
+            highest = max(highest, event.timestamp)
+
+
+def test_what_is_drawn_with_watermarks_can_be_driven():
+    drawn = laws.watermarked(laws.records(st.integers(0, 9), keys=["a"], step_ms=60, max_size=6))
+    found = find(drawn, lambda events: any(isinstance(event, testing.Watermark) for event in events), random=Random(0))
+    emitted = testing.drive(lambda stream: stream.window(tumbling(milliseconds=100), collect()), found)
+    assert sum(len(pane.value) for pane in emitted) <= len(found)
+
+
 def test_values_without_the_keys_that_they_carry_are_told():
     app = tallies(key=str, partitions=2)
     with pytest.raises(ValueError, match=r"'letters' carries keys; give \(key, value\) pairs"):
@@ -251,3 +271,44 @@ def test_a_run_that_fails_only_sometimes_is_told():
     app = App("failing")
     app.input("numbers", value=int).map(fails_at_first).send_to(app.output("out", value=int))
     assert "ZeroDivisionError" in broken(app, {"numbers": st.lists(st.integers(), min_size=1, max_size=1)})
+
+
+async def same(n):
+    return [n]
+
+
+def test_the_division_among_partitions_is_told_where_it_matters():
+    app = App("numbering")
+    numbers = app.input("numbers", value=int, timestamp=lambda n: n)
+    places = numbers.async_flat_map(same, order="partition", op_id="odd")
+    places.partition_by(lambda n: "all", partitions=1, op_id="all").scan(
+        lambda total, n: 2 * total + n, init=int, op_id="folded"
+    ).send_to(app.output("out", value=int))
+    told = broken(app, {"numbers": st.lists(st.integers(0, 2), max_size=3)})
+    assert "it begins at scan 'folded' at " in told and "divided otherwise, as {'numbers': [[" in told
+
+
+def test_windows_do_not_depend_on_the_division_among_partitions():
+    events = laws.events(at, max_disorder_ms=50, late_ms=300)
+    app = App("counting")
+    numbers = app.input("numbers", value=int, timestamp=lambda n: n, max_disorder_ms=50)
+    keyed = numbers.partition_by(lambda n: n % 3, op_id="keyed")
+    keyed.window(tumbling(milliseconds=100), count(), early=after_count(2), op_id="counts").map(
+        lambda pane: [pane.key, pane.start, pane.value]
+    ).send_to(app.output("out", value=list))
+    laws.check_laws(app, {"numbers": events}, examples=100)
+
+
+def test_no_division_is_tried_where_state_by_key_forbids_it():
+    app = App("keyed")
+    numbers = app.input("numbers", value=int, key=lambda n: n % 2, timestamp=lambda n: n)
+    numbers.scan(lambda total, n: 2 * total + n, init=int, op_id="folded").send_to(app.output("out", value=int))
+    laws.check_laws(app, NUMBERS, examples=50)
+
+
+def test_async_calls_end_in_any_order():
+    app = App("asking")
+    numbers = app.input("numbers", value=int, partitions=1).async_flat_map(same, order="none", op_id="ask")
+    all_of_them = numbers.partition_by(lambda n: "all", partitions=1, op_id="all")
+    all_of_them.scan(lambda total, n: 2 * total + n, init=int, op_id="folded").send_to(app.output("out", value=int))
+    assert "it begins at scan 'folded' at " in broken(app)

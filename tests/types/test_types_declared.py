@@ -26,6 +26,7 @@ from samza_dsl import (
     first,
     fold,
     last,
+    maximum,
     mean,
     quantile,
     quantiles,
@@ -90,6 +91,8 @@ def test_a_lambda_after_map_receives_what_map_returns() -> None:
 def test_aggregations_say_what_is_in_a_pane() -> None:
     hour, day = tumbling(hours=1), daily()
     assert_type(orders.window(hour, total(lambda order: order.euros)), MessageStream[str, Pane[str, float]])
+    most = orders.window(hour, maximum(lambda order: order.euros), op_id="most")
+    assert_type(most, MessageStream[str, Pane[str, float | None]])
     both = aggregate(Stats, n=count(), euros=total(lambda order: order.euros))
     assert_type(orders.window(hour, both, op_id="both"), MessageStream[str, Pane[str, Stats]])
     best = orders.window(day, top_k(3, by=lambda order: order.euros), op_id="best")

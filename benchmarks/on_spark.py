@@ -1,0 +1,161 @@
+"""B14 and B15: files to files on Spark with two cores, over the loop that one process runs by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import msgspec
+from msgspec import Struct
+
+from benchmarks.workload import Description, Workload
+from samza_dsl import App, Pane, Spark, count, tumbling
+
+FILES = 4
+KEYS = 10_000
+WINDOW_MS = 60_000
+CHUNK = 10_000
+"""How many records the loop by hand encodes at a time."""
+
+
+class Tick(Struct):
+    """What the files hold."""
+
+    key: str
+    at: int
+    number: int
+
+
+class Counted(Struct):
+    """How many ticks of a key there were in a window."""
+
+    key: str
+    start: int
+    ticks: int
+
+
+encode = msgspec.json.Encoder()
+decode = msgspec.json.Decoder(Tick).decode
+
+
+def is_kept(tick: Tick) -> bool:
+    return tick.number % 25 != 0
+
+
+def moved(tick: Tick) -> Tick:
+    return Tick(tick.key, tick.at + 1, tick.number * 2)
+
+
+def is_positive(tick: Tick) -> bool:
+    return tick.number >= 0
+
+
+def counted(pane: Pane[str, int]) -> Counted:
+    return Counted(pane.key, pane.start, pane.value)
+
+
+def ticks(messages: int, file: int) -> Iterator[Tick]:
+    """Make the ticks of a file, in the order of time."""
+    draw, at = Random(file), 0
+    for number in range(messages):
+        at += draw.randint(0, 50)
+        yield Tick(f"k{draw.randint(0, KEYS - 1)}", at, number)
+
+
+class OnSpark(Workload):
+    """The files are written, and the session begun, before a time counts."""
+
+    def prepare(self, messages: int) -> None:
+        self.files = self.scratch / "in"
+        self.files.mkdir()
+        for number in range(FILES):
+            with (self.files / f"{number}.jsonl").open("wb") as file:
+                made = ticks(messages // FILES, number)
+                while chunk := list(islice(made, CHUNK)):
+                    file.write(encode.encode_lines(chunk))
+        options = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+        self.spark = Spark(Spark(master="local[2]", options=options).opened())
+
+    def ready(self) -> None:
+        self.written = self.scratch / "out.jsonl"
+        self.written.unlink(missing_ok=True)
+
+    def read(self) -> Iterator[Tick]:
+        for path in sorted(self.files.iterdir()):
+            with path.open("rb") as file:
+                yield from map(decode, file)
+
+    def outcome(self, result: Path) -> list[bytes]:
+        return sorted(result.read_bytes().splitlines())
+
+
+class StatelessOnSpark(OnSpark):
+    """filter → map → filter, JSON lines to JSON lines."""
+
+    description = Description(
+        name="B14",
+        title="stateless, JSON lines → JSON lines, on Spark with two cores over one process",
+        messages=2_000_000,
+        quick_scale=0.002,
+        bar=round(1 / 1.5, 2),
+        pairs=5,
+        on_spark=True,
+    )
+
+    def baseline(self) -> Path:
+        with self.written.open("wb") as file:
+            chunk = []
+            for tick in self.read():
+                if is_kept(tick):
+                    tick = moved(tick)
+                    if is_positive(tick):
+                        chunk.append(tick)
+                        if len(chunk) == CHUNK:
+                            file.write(encode.encode_lines(chunk))
+                            chunk.clear()
+            file.write(encode.encode_lines(chunk))
+        return self.written
+
+    def ours(self) -> Path:
+        app = App("stateless-on-spark")
+        kept = app.input("ticks", value=Tick).filter(is_kept).map(moved).filter(is_positive)
+        kept.send_to(app.output("moved", value=Tick))
+        app.run(on=self.spark, bind={"ticks": self.files, "moved": self.written})
+        return self.written
+
+
+class KeyedOnSpark(OnSpark):
+    """A tumbling count by key, through the shuffle."""
+
+    description = Description(
+        name="B15",
+        title="keyed tumbling count, 10,000 keys, on Spark with two cores over one process",
+        messages=2_500_000,
+        quick_scale=0.002,
+        bar=round(1 / 0.55, 2),
+        pairs=5,
+        on_spark=True,
+    )
+
+    def baseline(self) -> Path:
+        found: Counter[tuple[str, int]] = Counter()
+        for tick in self.read():
+            found[tick.key, tick.at // WINDOW_MS * WINDOW_MS] += 1
+        with self.written.open("wb") as file:
+            rows = (Counted(key, start, number) for (key, start), number in found.items())
+            while chunk := list(islice(rows, CHUNK)):
+                file.write(encode.encode_lines(chunk))
+        return self.written
+
+    def ours(self) -> Path:
+        app = App("keyed-on-spark")
+        keyed = app.input("ticks", value=Tick, timestamp=lambda tick: tick.at).partition_by(
+            lambda tick: tick.key, partitions=FILES, op_id="by-key"
+        )
+        panes = keyed.window(tumbling(milliseconds=WINDOW_MS), count(), op_id="counting")
+        panes.map(counted).send_to(app.output("counts", value=Counted))
+        app.run(on=self.spark, bind={"ticks": self.files, "counts": self.written})
+        return self.written

@@ -1,0 +1,38 @@
+"""What operators have in common on which event time has no effect: they emit at once or never."""
+
+from __future__ import annotations
+
+from operators.base import NEVER, Batch, Store
+
+
+class NothingFires:
+    """An operator on which event time has no effect."""
+
+    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
+        """Nothing fires."""
+        return None
+
+    def drop_due(self) -> Batch:
+        """Nothing is due."""
+        return Batch([])
+
+    def next_due(self) -> int:
+        """Nothing fires."""
+        return NEVER
+
+    def lowest_stamp(self) -> int:
+        """Nothing waits."""
+        return NEVER
+
+
+class AtOnce(NothingFires):
+    """One that also keeps all that it knows in its store."""
+
+    store: Store
+    unwritten = 0
+
+    def write_back(self) -> None:
+        """All is in the store."""
+
+    def forget(self) -> None:
+        """Nothing is held beside the store."""

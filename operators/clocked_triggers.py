@@ -1,0 +1,86 @@
+"""Windows that fire by triggers of which some go by the clock on the wall."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from operators.agenda import Agenda
+from operators.base import MAX_TIMESTAMP, NEVER, Batch, Key
+from operators.spans import Spans
+from operators.triggered import Firing, Place, TriggeredWindowOperator, dropped
+from operators.triggers import Trigger
+
+P = TypeVar("P")
+
+
+class Heeding(Generic[P]):
+    """What an operator knows of the clock whose early panes may be due by it, and which places to look at then."""
+
+    _now_ms: int
+    _reached: int
+    _trigger: Trigger | None
+    _alarms: Agenda[P]
+
+    def heed(self, now_ms: int, watermark: int) -> None:
+        """Learn the time, which only goes on, and how far event time is told."""
+        self._now_ms, self._reached = max(self._now_ms, now_ms), max(self._reached, watermark)
+
+    def next_alarm(self) -> int:
+        """Return a time before which nothing is due by the clock."""
+        return self._alarms.first()
+
+    def _is_due_now(self, early: Any) -> bool:
+        """Whether a window has an early pane by the clock, with a trigger in this state."""
+        assert self._trigger is not None
+        return self._trigger.alarm(early, self._reached) <= self._now_ms
+
+    def _alarm(self, early: Any) -> int:
+        """Return when a window may have an early pane by the clock: now, or when that has gone on."""
+        assert self._trigger is not None
+        if self._is_due_now(early):
+            return self._now_ms
+        alarm = self._trigger.alarm(early, MAX_TIMESTAMP)
+        return alarm if alarm > self._now_ms else NEVER
+
+
+class ClockedTriggerOperator(Heeding[Place], TriggeredWindowOperator):
+    """The windows of one task whose early panes may be due by the clock; what they come to at last is the same."""
+
+    def __init__(self, *how: Any) -> None:
+        self._alarms = Agenda(self._rank)
+        super().__init__(*how)
+
+    def on_clock(self, now_ms: int, most: int | None = None) -> Batch | None:
+        """Fire the early panes that are due by now; when the inputs have ended, none: windows have their last ones."""
+        if now_ms == MAX_TIMESTAMP:
+            self._alarms.clear()
+        panes = self._no_panes()
+        while self.next_alarm() <= now_ms and (most is None or len(panes) < most):
+            found = self._next_by_clock(now_ms)
+            if found is not None:
+                self._emit(panes, *found)
+        return panes if panes.values else None
+
+    def drop_alarm(self) -> Batch:
+        """Remove the first pane that is due by the clock, and return its window and its accumulator."""
+        while (found := self._next_by_clock(self._now_ms)) is None:
+            pass
+        return dropped(*found)
+
+    def _next_by_clock(self, now_ms: int) -> tuple[Key, Firing] | None:
+        """Look at the place whose alarm is first, and take one early pane from it, if there is one."""
+        _, place = self._alarms.take()
+        spans, firing = self._read(place), None
+        self._now_ms = max(self._now_ms, now_ms)
+        for span in spans.open:
+            if span.end > self._reached and self._is_due_now(span.early):
+                firing = self._early(span, self._reached)
+                break
+        self._look_again(place, spans)
+        return None if firing is None else (place[1], firing)
+
+    def _look_again(self, place: Place, spans: Spans) -> None:
+        """See to it that a place is looked at when the clock says so as well."""
+        super()._look_again(place, spans)
+        open = (span for span in spans.open if span.end > self._reached)
+        self._alarms.add(place, min((self._alarm(span.early) for span in open), default=NEVER))

@@ -1,0 +1,204 @@
+"""Joining a stream with a table as it was at each message's time, however far the reading of either has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, ClassVar, Literal
+
+from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Spec, Store
+from operators.io import VersionedTable
+from operators.policies import DeadLetter
+from operators.rows_by_time import Row, RowsByTime
+from operators.stamps import Stamps
+from operators.versions import WIDTH_MS, Versions, width_of
+
+STREAM, TABLE = 0, 1
+NO_KEY = "a record has no key, and a join with a table as of its time needs one"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TemporalJoin(Spec):
+    """Join each message at t with the row that its key has in the table at t: the last version up to and with t.
+
+    Its parents are the stream and the table. A message waits until no version of its time can come any more; the
+    result keeps its timestamp and stamp. An inner join drops a message without a row; a left join hands `None` to the
+    user's function. A message is late that lies more than the table's retention before its stamp, a version any time
+    before its own.
+    """
+
+    with_: Callable[[Any, Any], Any]
+    how: Literal["inner", "left"] = "inner"
+    late: DeadLetter | None = None
+    store: str = "lmdb"
+
+    kind: ClassVar[str] = "temporal_join"
+    stateful: ClassVar[bool] = True
+    keyed: ClassVar[bool] = True
+    event_time: ClassVar[bool] = True
+    needs_id: ClassVar[bool] = True
+    sided: ClassVar[bool] = True
+
+    @property
+    def table(self) -> VersionedTable:
+        """The table that is looked into."""
+        table = self.parents[1]
+        assert isinstance(table, VersionedTable)
+        return table
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The user's function."""
+        return {"join": self.with_}
+
+    def describe(self) -> str:
+        """Which table, and how."""
+        return f"{self.how} join with {self.table.stream} as of then"
+
+    def meaning(self) -> str:
+        """The time by which versions are grouped."""
+        return f"join with versions by {width_of(self.table.retention_ms)} ms"
+
+
+class TemporalJoinOperator:
+    """One task's share of a join: the versions of the table, and the messages that wait for the table to catch up.
+
+    Messages leave in the order of their times.
+    """
+
+    calls = ("join",)
+
+    def __init__(
+        self,
+        spec: TemporalJoin,
+        join: Callable[[Any, Any], Any],
+        store: Store,
+        keys: Keys,
+        most_held: int = MOST_HELD,
+    ) -> None:
+        self.join = join
+        self.store = store
+        self.keys = keys
+        self.most_held = most_held
+        self.late: Batch | None = None
+        self._left = spec.how == "left"
+        self._retention = spec.table.retention_ms
+        self._rows = RowsByTime(store, keys, b"s", WIDTH_MS)
+        self._versions = Versions(store, keys, self._retention)
+        self._reached = MIN_TIMESTAMP
+        self.forget()
+
+    @property
+    def unwritten(self) -> int:
+        """How many keys' messages and versions of a bucket have changed since they were written back."""
+        return self._rows.unwritten + self._versions.unwritten
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Keep each message and each version; late ones are set aside in `late`."""
+        assert batch.timestamps is not None and batch.stamps is not None
+        late, allowed = [], (self._retention, 0)
+        columns = zip(batch.keys or [None] * len(batch), batch.values, batch.timestamps, batch.stamps, strict=True)
+        for place, (key, (side, value), at, stamp) in enumerate(columns):
+            if key is None:
+                raise ValueError(NO_KEY)
+            if at < stamp - allowed[side]:
+                late.append(place)
+            elif side == TABLE:
+                self._versions.add(key, at, value)
+            else:
+                number = at // WIDTH_MS
+                if number not in self._rows.buckets:
+                    self._rows.open(number)
+                    heappush(self._numbers, number)
+                self._rows.add(key, (at, stamp, value, True))
+                self._wait(key, at, stamp)
+        self.late = batch.take(late) if late else None
+        if self.late is not None:
+            self.late.values = [value for _, value in self.late.values]
+        if self.store.durable:  # a store in memory holds it no better
+            if self.unwritten > self.most_held:
+                self.write_back()
+            self._rows.relieve(self.most_held)
+            self._versions.relieve(self.most_held)
+        return None
+
+    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
+        """Join the messages before the watermark, in the order of their times, and drop what nobody asks for."""
+        self._reached = max(self._reached, watermark)
+        out = Batch([], keys=[], timestamps=[], stamps=[])
+        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+        done = 0
+        while self._is_ripe() and (most is None or done < most):
+            key, (at, stamp, value, _) = self._take_first()
+            done += 1 + self._versions.fold(self._reached, at)
+            row = self._versions.as_of(key, at)
+            if row is not None or self._left:
+                out.values.append(self.join(value, row))
+                out.keys.append(key)
+                out.timestamps.append(at)
+                out.stamps.append(stamp)
+        if not self._is_ripe():
+            self._drop_past(None if most is None else max(most - done, 0))
+        return out if out.values else None
+
+    def drop_due(self) -> Batch:
+        """Remove the first message that would be joined, and return its value."""
+        if not self._is_ripe():
+            return Batch([])
+        key, row = self._take_first()
+        return Batch([row[2]], keys=[key])
+
+    def next_due(self) -> int:
+        """Return when the next message can be joined, or something is past."""
+        waiting = self._waiting[0][0] + 1 if self._waiting else NEVER
+        past = (self._numbers[0] + 1) * WIDTH_MS if self._numbers else NEVER
+        return min(waiting, past, self._versions.due())
+
+    def lowest_stamp(self) -> int:
+        """Return the smallest stamp of a message that waits."""
+        return self._stamps.lowest()
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        self._rows.write_back()
+        self._versions.write_back()
+
+    def forget(self) -> None:
+        """Hold nothing, and see what the store has."""
+        self._waiting: list[tuple[int, int, int, Key]] = []
+        """Messages that wait, by their time and stamp: with a number, in the order in which they came, and key."""
+        self._stamps = Stamps()
+        self._count = count()
+        self._rows.load()
+        self._versions.load()
+        self._numbers = sorted(self._rows.buckets)
+        """The buckets of messages, the earliest first."""
+        for key, at, stamp in self._rows.waiting():
+            self._wait(key, at, stamp)
+
+    def _wait(self, key: Key, at: int, stamp: int) -> None:
+        heappush(self._waiting, (at, stamp, next(self._count), key))
+        self._stamps.add(stamp)
+
+    def _is_ripe(self) -> bool:
+        return bool(self._waiting) and self._waiting[0][0] < self._reached
+
+    def _take_first(self) -> tuple[Key, Row]:
+        at, stamp, _, key = heappop(self._waiting)
+        row = self._rows.take(key, at, stamp)
+        assert row is not None, "each message that waits is kept"
+        self._stamps.remove(stamp)
+        return key, row
+
+    def _drop_past(self, most: int | None) -> None:
+        """Drop the buckets of messages that are joined, and fold versions that are past; no more than so many."""
+        while self._numbers and (self._numbers[0] + 1) * WIDTH_MS <= self._reached and (most is None or most > 0):
+            dropped = self._rows.drop(self._numbers[0], most)
+            if dropped is None:
+                return
+            heappop(self._numbers)
+            if most is not None:
+                most -= dropped + 1
+        if most is None or most > 0:
+            self._versions.fold(self._reached, MAX_TIMESTAMP, most)

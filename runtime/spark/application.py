@@ -1,0 +1,179 @@
+"""An application that Spark runs: what its workers are told of its streams, and where its results become visible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any
+
+from operators.base import Serde
+from operators.io import Input
+from planner.graph import Graph
+from planner.passes import plan as make_plan
+from planner.passes import streams_of
+from planner.plan import Options, StreamPlan
+from runtime.bindings import Bindings, config_of, outputs_of
+from runtime.errors import SamzaError
+from runtime.functions import Around
+from runtime.received import values_of
+from runtime.run import open_environment
+from runtime.spark.program import Job
+from runtime.spark.rows import Part
+from runtime.spark.splits import Splits
+from runtime.spark.staging import Staged
+from runtime.systems.base import Append, Commit, Environment, Offsets, Read, StreamConfig
+from runtime.systems.lists import ListSink, ListSource
+from runtime.systems.memory import MemoryEnvironment
+
+
+class Application:
+    """One application between its streams and Spark; nothing of a run is visible before `publish`.
+
+    Raises SamzaError and PlanError where it can't be run as asked: where an input is absent, or an output holds
+    something, since what a run on Spark writes is the whole of it.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        options: Options,
+        around: tuple[Around, ...],
+        data: str | Path | Environment,
+        bind: Mapping[str, Any],
+    ) -> None:
+        self._graph, self._data = graph, data
+        self._staged: dict[str, Staged] = {}
+        self._environment: Environment = MemoryEnvironment()
+        try:
+            inputs = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
+            sources = {name: _source(what) for name, what in bind.items() if name in inputs}
+            self._sinks = {name: what for name, what in bind.items() if name not in inputs and not _is_path(what)}
+            if self._lives_in_environment(bind):
+                self._environment = open_environment(data)
+            bindings = Bindings(self._environment, graph, {**bind, **sources})
+            counts = bindings.partition_counts(graph)
+            self.plan = make_plan(graph, options, counts, wrapped=bool(around))
+            self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
+            self._check_outputs()
+            self._staged = {
+                name: Staged(Path(what)) for name, what in bind.items() if name not in {*inputs, *self._sinks}
+            }
+            self._generation = self._environment.own(graph.app)
+            self.job = self._job(around, sources, bindings)
+        except BaseException:
+            self.close()
+            raise
+
+    def publish(self, parts: Iterable[Part], files: Mapping[str, list[str]]) -> None:
+        """Make all results visible: each file at once, and what goes to the log in one commit."""
+        declared = {output.stream: output.value for output in self._declared()}
+        appends = []
+        for part in parts:
+            if part.stream in self._sinks:
+                self._give(part, declared[part.stream])
+            else:
+                appends.append(Append(part.stream, part.partition, part.batch()))
+        for sink in self._sinks.values():
+            sink.flush()
+        for stream, staged in self._staged.items():
+            staged.publish(files.get(stream, []))
+        for name, config in self._outputs.items():
+            if name not in self._sinks and name not in self._staged:
+                self._environment.create_stream(name, config)
+        if appends:
+            self._environment.commit(Commit(self.plan.app, self._generation, appends, [], {}))
+
+    def values_of(self, stream: str) -> list[Any]:
+        """Return the values of an output, partition by partition; raises SamzaError for one that is bound to a file."""
+        if stream in self._staged:
+            raise SamzaError(f"received({stream!r}): the output is bound to {self._staged[stream].path}; read it there")
+        if isinstance(sink := self._sinks.get(stream), ListSink):
+            return sink.values
+        serde = next((output.value for output in self._declared() if output.stream == stream), None)
+        is_own = isinstance(self._data, str | Path) and not isinstance(self._environment, MemoryEnvironment)
+        with closing(open_environment(self._data)) if is_own else nullcontext(self._environment) as environment:
+            return values_of(environment, stream, serde)
+
+    def close(self) -> None:
+        """Remove what attempts have left, and release the environment."""
+        for staged in self._staged.values():
+            staged.remove()
+        if isinstance(self._data, str | Path):
+            self._environment.close()
+
+    def _declared(self) -> Iterator[Any]:
+        return (output for spec in self._graph.specs.values() for output in outputs_of(spec))
+
+    def _lives_in_environment(self, bind: Mapping[str, Any]) -> bool:
+        streams = [one for spec in self._graph.specs.values() for one in streams_of(self._graph, spec)]
+        return any(name not in bind for name, role in streams if role != "intermediate")
+
+    def _config(self, stream: StreamPlan) -> StreamConfig:
+        if stream.name in self._sinks:
+            return StreamConfig()
+        return self._environment.streams().get(stream.name) or config_of(stream)
+
+    def _check_outputs(self) -> None:
+        known = self._environment.streams()
+        for name, config in self._outputs.items():
+            places = range(config.partitions) if name in known and name not in self._sinks else ()
+            if any(self._environment.offsets(name, place).end for place in places):
+                raise SamzaError(
+                    f"the stream {name!r} holds records already, and a run on Spark writes the whole of it: bind the "
+                    "output to a file, use another data directory, or remove the stream (samza-dsl streams delete)"
+                )
+
+    def _job(self, around: tuple[Around, ...], sources: Mapping[str, Any], bindings: Bindings) -> Job:
+        ends: dict[tuple[str, int], Offsets] = {}
+        streams = {**self._environment.streams(), **self._outputs}
+        for one in self.plan.streams:
+            if one.role == "intermediate":
+                streams[one.name] = StreamConfig(partitions=one.partitions or 1, intermediate=True)
+        for spec in self._graph.specs.values():
+            if not isinstance(spec, Input) or spec.stream in sources:
+                continue
+            found = bindings.streams_of(spec)
+            if any(name not in streams for name in found) or not found:
+                raise SamzaError(
+                    f"there is no stream {spec.stream!r} to read: bind it to a file, or write to it first (samza-dsl "
+                    "streams produce)"
+                )
+            for place in ((name, number) for name in found for number in range(streams[name].partitions)):
+                start, end, _ = self._environment.offsets(*place)
+                ends[place] = Offsets(start, end, ended=True)
+        is_log = isinstance(self._data, str | Path)
+        return Job(
+            graph=self._graph,
+            plan=self.plan,
+            around=around,
+            inputs=sources,
+            staging={name: staged.directory for name, staged in self._staged.items()},
+            streams=streams,
+            ends=ends,
+            directory=Path(self._data).absolute() if isinstance(self._data, str | Path) else None,
+            held={} if is_log else {place: tuple(self._held(place, ends[place])) for place in ends},
+        )
+
+    def _held(self, place: tuple[str, int], offsets: Offsets) -> Iterator[Read]:
+        """Yield what lies in memory, where workers can't look."""
+        offset = offsets.start
+        while offset < offsets.end and (read := self._environment.read(*place, offset)) is not None:
+            yield read
+            offset = read.next_offset
+
+    def _give(self, part: Part, declared: Serde) -> None:
+        sink, batch = self._sinks[part.stream], part.batch()
+        encode = sink.serde(declared).encode
+        batch.values = [None if value is None else encode(declared.decode(value)) for value in batch.values]
+        sink.write(batch)
+
+
+def _is_path(what: Any) -> bool:
+    return isinstance(what, str | Path)
+
+
+def _source(what: Any) -> Any:
+    if isinstance(what, list):
+        return ListSource(what)
+    return Splits.at(Path(what)) if _is_path(what) else what

@@ -1,0 +1,160 @@
+"""A bounded run on Spark: its units are scheduled level by level, and its results published when all are through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from planner.graph import Graph
+from planner.plan import Options
+from runtime.clock import monotonic_ms
+from runtime.errors import SamzaError
+from runtime.functions import Around
+from runtime.metrics import RunMetrics
+from runtime.spark.application import Application
+from runtime.spark.carried import told
+from runtime.spark.program import Program
+from runtime.spark.rows import ORDER, SCHEMA, SPARK_SCHEMA, Part, Report, decode_told
+from runtime.spark.session import Spark
+from runtime.spark.ship import dumps
+from runtime.spark.worker import run_level
+from runtime.systems.base import Environment
+from runtime.talk import combined
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SparkRun:
+    """A run on Spark that is over: its plan, its numbers, and what it has written."""
+
+    failed = stopping = False
+
+    def __init__(self, application: Application, metrics: RunMetrics) -> None:
+        self.plan = application.plan
+        self._application, self._metrics = application, metrics
+
+    def metrics(self, stores: bool = True) -> RunMetrics:
+        """Return what it came to, task by task; there are no stores any more."""
+        return self._metrics
+
+    def received(self, stream: str) -> list[Any]:
+        """Return the values of an output, partition by partition; dead letters are bytes.
+
+        Raises SamzaError for an output that is bound to a file.
+        """
+        return self._application.values_of(stream)
+
+
+def run_batch(
+    graph: Graph,
+    options: Options,
+    around: tuple[Around, ...],
+    data: str | Path | Environment,
+    *,
+    on: Spark,
+    bind: Mapping[str, Any] | None = None,
+) -> SparkRun:
+    """Run an application on Spark over what its inputs hold now, to its end; raises what the live run would raise."""
+    application = Application(graph, options, around, data, bind or {})
+    try:
+        session = on.opened()
+    except BaseException:
+        application.close()
+        raise
+    return run_together(session, [application])[0]
+
+
+def run_together(
+    session: SparkSession, applications: Sequence[Application], most_tasks: int | None = None
+) -> list[SparkRun]:
+    """Run several applications in one job of Spark, at most `most_tasks` tasks a level; then publish each."""
+    started = monotonic_ms()
+    try:
+        program = Program(tuple(application.job for application in applications))
+        rows = _run(session, program, most_tasks)
+    except BaseException:
+        for application in applications:
+            application.close()
+        raise
+    return finish(applications, program, rows, monotonic_ms() - started)
+
+
+def finish(applications: Sequence[Application], program: Program, rows: pa.Table, elapsed_ms: float) -> list[SparkRun]:
+    """Publish what the last level has left of each application, and let go of it."""
+    try:
+        parts, reports = _results(rows, program)
+        return [
+            _published(application, parts[job], reports[job], elapsed_ms)
+            for job, application in enumerate(applications)
+        ]
+    finally:
+        for application in applications:
+            application.close()
+
+
+def _run(session: SparkSession, program: Program, most_tasks: int | None) -> pa.Table:
+    """Run all levels; raises the error of ours that a worker has raised, and SamzaError for what Spark itself says."""
+    data = dumps(program)
+    try:
+        return _frame(session, data, program, most_tasks).toArrow()
+    except Exception as error:
+        same = told(error)
+        if same is not None:
+            raise same from None
+        raise SamzaError(f"Spark could not run it: {error}") from error
+
+
+def _frame(session: SparkSession, data: bytes, program: Program, most_tasks: int | None) -> DataFrame:
+    """Return what the last level leaves: every level reads, sorted, what the one before it wrote for its units."""
+    from pyspark.sql import functions
+
+    first, *later = (min(len(units), most_tasks or len(units)) for units in program.levels)
+    columns = {field.name: functions.lit(None).cast(kind) for field, kind in zip(SCHEMA, _kinds(), strict=True)}
+    columns |= {"target": functions.col("id").cast("int"), "watermark": functions.lit(0), "stream": functions.lit(-1)}
+    begun = session.range(0, len(program.levels[0]), 1, first)
+    frame = _level(begun.select(*(column.alias(name) for name, column in columns.items())), data, 0)
+    for level, tasks in enumerate(later, 1):
+        place = functions.col("target") - program.levels[level].start
+        frame = _level(frame.repartitionById(tasks, place).sortWithinPartitions(*ORDER), data, level)
+    return frame
+
+
+def _level(frame: DataFrame, data: bytes, level: int) -> DataFrame:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run_level(data, level, batches)
+
+    return frame.mapInArrow(run, SPARK_SCHEMA)
+
+
+def _kinds() -> list[str]:
+    return [column.split()[1] for column in SPARK_SCHEMA.split(", ")]
+
+
+def _results(table: pa.Table, program: Program) -> tuple[list[list[Part]], list[list[Report]]]:
+    """Return what is told to the driver by application, in the order of its units."""
+    parts: list[list[Part]] = [[] for _ in program.jobs]
+    reports: list[list[Report]] = [[] for _ in program.jobs]
+    in_order = table.select(["producer", "sequence", "value"]).sort_by(
+        [("producer", "ascending"), ("sequence", "ascending")]
+    )
+    for one in map(decode_told, in_order.column("value").to_pylist()):
+        if isinstance(one, Part):
+            parts[program.units[one.unit].job].append(one)
+        else:
+            reports[program.units[one.unit].job].append(one)
+    return parts, reports
+
+
+def _published(application: Application, parts: list[Part], reports: list[Report], elapsed_ms: float) -> SparkRun:
+    files: dict[str, list[str]] = {}
+    for report in reports:
+        for stream, file in report.files.items():
+            files.setdefault(stream, []).append(file)
+    application.publish(parts, files)
+    metrics = msgspec.structs.replace(combined([report.metrics for report in reports]), elapsed_ms=elapsed_ms)
+    return SparkRun(application, metrics)

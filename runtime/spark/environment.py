@@ -1,0 +1,201 @@
+"""The environment of one task of one stage in a worker: splits and shuffled rows come in, what it makes goes out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from runtime.spark.program import Program
+from runtime.spark.rows import Part, Run, Shuffled, Told, for_driver, marked
+from runtime.systems.base import Append, Commit, Control, Offsets, Read, StateReader, StreamConfig
+from runtime.systems.memory import MemoryEnvironment
+
+if TYPE_CHECKING:
+    from runtime.systems.log import LogEnvironment
+
+MERGED = "0"
+"""The producer of all that comes through the shuffle: sorted, it is as if one had written it."""
+
+
+class Arrivals:
+    """The shuffled rows of one unit, stream by stream, in the order in which event time goes on."""
+
+    def __init__(self, runs: Iterator[Run], places: dict[int, str]) -> None:
+        self.version = 0
+        """Grows whenever another stream may have something to read."""
+        self._runs = runs
+        self._places = places
+        self._told = dict.fromkeys(places.values(), MIN_TIMESTAMP)
+        self._head: Run | None = None
+        self._begun = False
+
+    def read(self, stream: str, offset: int) -> Read | None:
+        """Return the next rows of a stream, or how far event time has come; None while others come first."""
+        if not self._begun:
+            self._begun = True
+            self._go_on()
+        head = self._head
+        if head is not None and self._places[head.stream] == stream:
+            batch = head.batch()
+            self._go_on()
+        else:
+            batch = Batch([])
+        reached = MAX_TIMESTAMP if self._head is None else self._head.watermark
+        control = Control(MERGED, reached) if reached > self._told[stream] else None
+        if control is None and not batch.values:
+            return None
+        self._told[stream] = reached
+        following = offset + max(len(batch), 1)
+        batch.offsets = range(offset, offset + len(batch))
+        return Read(batch, control, following)
+
+    def _go_on(self) -> None:
+        self.version += 1
+        self._head = next((run for run in self._runs if run.stream in self._places), None)
+
+
+class TaskEnvironment(MemoryEnvironment):
+    """Streams and state as one unit sees them; what it commits is handed on at once, and kept nowhere.
+
+    State lies in a directory of the worker's, which goes with the unit.
+    """
+
+    def __init__(self, program: Program, number: int, runs: Iterator[Run], on_commit: Callable[[], None]) -> None:
+        super().__init__()
+        unit = program.units[number]
+        self._program, self._number, self._unit = program, number, unit
+        self._job = job = program.jobs[unit.job]
+        self._arrivals = Arrivals(runs, {job.places[stream]: stream for stream in job.reads[unit.stage]})
+        self._between = {job.places[stream]: stream for stream in job.places}
+        self._log: LogEnvironment | None = None
+        self._state: LogEnvironment | None = None
+        self._scratch: Path | None = None
+        self._on_commit = on_commit
+        self._told: dict[str, int] = {}
+        self._handed_on = 0
+        self._going: list[pa.RecordBatch] = []
+
+    def take(self) -> list[pa.RecordBatch]:
+        """Return what was committed since the last call."""
+        going, self._going = self._going, []
+        return going
+
+    def streams(self) -> dict[str, StreamConfig]:
+        """Return the streams that the driver knows of."""
+        return dict(self._job.streams)
+
+    def offsets(self, stream: str, partition: int) -> Offsets:
+        """Return the readable range of a partition as the driver saw it."""
+        return self._job.ends.get((stream, partition), Offsets(0, 0, ended=False))
+
+    def version(self) -> int:
+        """Return a number that grows when other shuffled rows can be read."""
+        return self._arrivals.version
+
+    def read(self, stream: str, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return what comes next: of the shuffle, of the log, or of what came along."""
+        if stream in self._job.places:
+            return self._arrivals.read(stream, offset)
+        end = self.offsets(stream, partition).end
+        if offset >= end:
+            return None
+        if self._job.directory is None:
+            return self._job.held_read(stream, partition, offset)
+        if self._log is None:
+            from runtime.systems.log import LogEnvironment
+
+            self._log = LogEnvironment(self._job.directory)
+        return self._log.read(stream, partition, offset, min(max_records, end - offset))
+
+    def commit(self, commit: Commit) -> None:
+        """Hand on what goes to the next stage and to outputs, and put state away."""
+        rows = Shuffled()
+        for append in commit.appends:
+            if append.stream in self._job.places:
+                self._hand_on(append, rows)
+            elif append.batch.values:
+                self._going.append(self.tell(self._part(append)))
+        if len(rows):
+            self._going.append(rows.rows(self._number, self._handed_on))
+            self._handed_on += len(rows)
+        if any(writes.items for writes in commit.state):
+            self._spilled().commit(Commit(commit.app, 0, [], commit.state, {}))
+        self._on_commit()
+
+    def tell(self, told: Told) -> pa.RecordBatch:
+        """Return what the driver is to know as a row, behind all that was handed on before."""
+        self._handed_on += 1
+        return for_driver(told, self._handed_on - 1)
+
+    def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
+        """Return the value of one entry that was put away."""
+        return None if self._state is None else self._state.state_get(app, store, task, key)
+
+    def state_reader(self, app: str, store: str, task: int) -> StateReader:
+        """Return what reads entries that were put away, and opens nothing before there are any."""
+        return _PutAway(lambda: None if self._state is None else self._state.state_reader(app, store, task))
+
+    def state_range(
+        self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield entries that were put away, in key order."""
+        return iter(()) if self._state is None else self._state.state_range(app, store, task, start, end)
+
+    def close(self) -> None:
+        """Release everything, and remove the state."""
+        for log in (self._log, self._state):
+            if log is not None:
+                log.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _hand_on(self, append: Append, rows: Shuffled) -> None:
+        stream, partition, batch, control = append
+        place = self._unit.job, stream, partition
+        before = self._told.get(stream, MIN_TIMESTAMP)
+        if batch.values:
+            if batch.timestamps is None:
+                batch.timestamps = [self._now_ms()] * len(batch)
+            marks = [*marked(batch, before, before if control is None else control.watermark)]
+            for target in self._program.readers.get(place, ()):
+                for watermark, block in marks:
+                    rows.add(target, self._job.places[stream], watermark, block)
+        if control is not None and partition == self._job.streams[stream].partitions - 1:
+            self._told[stream] = max(before, control.watermark)  # once for all partitions: they come together
+
+    def _part(self, append: Append) -> Part:
+        stream, partition, batch, _ = append
+        headers = None if batch.headers is None else [None if one is None else dict(one) for one in batch.headers]
+        return Part(self._number, stream, partition, batch.values, batch.keys, batch.timestamps, headers)
+
+    def _spilled(self) -> LogEnvironment:
+        if self._state is None:
+            from runtime.systems.log import LogEnvironment
+
+            within = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+            self._scratch = Path(tempfile.mkdtemp(prefix="samza-dsl-", dir=within or None))
+            self._state = LogEnvironment(self._scratch, sync=False)
+        return self._state
+
+
+class _PutAway:
+    """Reads entries of one store, as soon as some were put away."""
+
+    def __init__(self, find: Callable[[], StateReader | None]) -> None:
+        self._find = find
+        self._reader: StateReader | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        self._reader = self._reader or self._find()
+        return None if self._reader is None else self._reader.get(key)
+
+    def release(self) -> None:
+        if self._reader is not None:
+            self._reader.release()

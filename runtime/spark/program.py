@@ -1,0 +1,133 @@
+"""What reaches the workers: applications, where their streams lie, and which task of them runs at which level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from operators.io import Table
+from operators.policies import skip
+from planner.graph import Graph
+from planner.plan import Plan, StagePlan
+from runtime.bindings import intermediate_of
+from runtime.functions import Around
+from runtime.systems.base import Offsets, Read, StreamConfig
+
+
+class Unit(NamedTuple):
+    """One task of one stage of one of the jobs."""
+
+    job: int
+    stage: int
+    task: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """One application: its plan and functions, where its inputs lie and end, and where its outputs are to go.
+
+    `held` has what is read of streams that live in the driver's memory; `directory` is the embedded log.
+    """
+
+    graph: Graph
+    plan: Plan
+    around: tuple[Around, ...]
+    inputs: Mapping[str, Any]
+    staging: Mapping[str, Path]
+    """By output, the directory that takes the files of all attempts, named for what they hold."""
+    streams: Mapping[str, StreamConfig]
+    ends: Mapping[tuple[str, int], Offsets]
+    directory: Path | None = None
+    held: Mapping[tuple[str, int], tuple[Read, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The streams between stages, by name, with their numbers."""
+        between = [stream.name for stream in self.plan.streams if stream.role == "intermediate"]
+        return {name: number for number, name in enumerate(between)}
+
+    @cached_property
+    def reads(self) -> list[list[str]]:
+        """By stage, the streams between stages that it reads."""
+        found: list[list[str]] = [[] for _ in self.plan.stages]
+        for id, spec in self.graph.specs.items():
+            if spec.repartitions:
+                for number, stage in enumerate(self.plan.stages):
+                    if set(self.graph.children(id)) & set(stage.operators):
+                        found[number].append(intermediate_of(self.graph, spec))
+        return found
+
+    @cached_property
+    def levels(self) -> list[int]:
+        """By stage, how many stages come before it at most."""
+        written = {
+            intermediate_of(self.graph, spec): number
+            for number, stage in enumerate(self.plan.stages)
+            for id in stage.operators
+            if (spec := self.graph.specs[id]).repartitions
+        }
+        found: dict[int, int] = {}
+
+        def level(stage: int) -> int:
+            if stage not in found:
+                found[stage] = max((level(written[stream]) + 1 for stream in self.reads[stage]), default=0)
+            return found[stage]
+
+        return [level(stage) for stage in range(len(self.plan.stages))]
+
+    def graph_of(self, stage: int) -> Graph:
+        """Return the graph as a stage sees it: what is malformed in a table is told by the first that reads it."""
+        told = {stream for before in self.plan.stages[:stage] for stream in before.tables}
+        specs = {
+            id: replace(spec, on_error=skip) if isinstance(spec, Table) and spec.stream in told else spec
+            for id, spec in self.graph.specs.items()
+        }
+        return replace(self.graph, specs=specs)
+
+    def held_read(self, stream: str, partition: int, offset: int) -> Read | None:
+        """Return what comes next of a stream in memory."""
+        for held in self.held.get((stream, partition), ()):
+            if held.next_offset > offset:
+                return Read(held.batch.copy(), held.control, held.next_offset, held.stream_id)
+        return None
+
+
+@dataclass(frozen=True)
+class Program:
+    """All that one run on Spark does, level by level: a unit reads what units of lower levels have written."""
+
+    jobs: tuple[Job, ...]
+
+    @cached_property
+    def units(self) -> list[Unit]:
+        """All units, those of lower levels first."""
+        found = [
+            (level, Unit(job, stage, task))
+            for job, one in enumerate(self.jobs)
+            for stage, level in enumerate(one.levels)
+            for task in range(one.plan.stages[stage].partitions)
+        ]
+        return [unit for _, unit in sorted(found)]
+
+    @cached_property
+    def levels(self) -> list[range]:
+        """The numbers of the units of each level."""
+        levels = [self.jobs[unit.job].levels[unit.stage] for unit in self.units]
+        starts = [levels.index(level) for level in sorted(set(levels))]
+        return [range(start, stop) for start, stop in zip(starts, [*starts[1:], len(levels)], strict=True)]
+
+    def stage(self, unit: Unit) -> StagePlan:
+        """Return the stage of a unit."""
+        return self.jobs[unit.job].plan.stages[unit.stage]
+
+    @cached_property
+    def readers(self) -> dict[tuple[int, str, int], list[int]]:
+        """The units that read a partition between stages, by job, stream and partition."""
+        found: dict[tuple[int, str, int], list[int]] = {}
+        for number, unit in enumerate(self.units):
+            for stream in self.jobs[unit.job].reads[unit.stage]:
+                found.setdefault((unit.job, stream, unit.task), []).append(number)
+        return found

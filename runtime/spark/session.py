@@ -1,0 +1,82 @@
+"""Which Spark runs a plan: the user's session, the one that is active, or one that is begun."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from runtime.errors import SamzaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NEEDS = "running on Spark needs {what}, which is not installed: pip install 'samza-dsl[spark]'"
+OWN = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL"}
+"""What a session of our own is made with: what fails is told by the run that fails, and nothing else draws."""
+
+
+@dataclass(frozen=True)
+class Spark:
+    """Where `app.run(on=...)` runs: in a session, or in the one that is active, or in one that is begun at `master`.
+
+    `master` is Spark's own word for a cluster, as "local[4]" or "spark://host:7077"; without it a new session runs on
+    all cores of this machine. `options` are Spark's own, for a new session.
+
+    >>> Spark(master="local[2]")
+    Spark(session=None, master='local[2]', options={})
+    """
+
+    session: SparkSession | None = None
+    master: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def opened(self) -> SparkSession:
+        """Return the session; one that is begun here stays for later runs of the process.
+
+        Raises SamzaError without PySpark, without Java, and where a session is there and something else was asked for.
+        """
+        if self.session is not None:
+            _check_unsaid(self, "a session was given")
+            return self.session
+        check_installed()
+        from pyspark.sql import SparkSession
+
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            if self.master is not None and self.master != active.sparkContext.master:
+                _check_unsaid(self, f"a session at {active.sparkContext.master} is active")
+            return active
+        return self._begun()
+
+    def _begun(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        from runtime.spark.java import found
+
+        builder: Any = SparkSession.builder
+        for name, value in {**OWN, **self.options}.items():
+            builder = builder.config(name, value)
+        if self.master is not None or "spark.master" not in self.options:
+            builder = builder.master(self.master or "local[*]")
+        with found():
+            try:
+                session: SparkSession = builder.appName("samza-dsl").getOrCreate()
+            except Exception as error:
+                raise SamzaError(f"Spark did not start: {error}") from error
+        return session
+
+
+def check_installed() -> None:
+    """Raise SamzaError where what running on Spark needs is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+        import pyspark.sql  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise SamzaError(NEEDS.format(what=(error.name or "pyspark").partition(".")[0])) from error
+
+
+def _check_unsaid(spark: Spark, why: str) -> None:
+    said = [name for name in ("master", "options") if getattr(spark, name)]
+    if said:
+        raise SamzaError(f"Spark({said[0]}=...): {why}, which can't be changed; leave {said[0]}= out, or stop it first")

@@ -1,0 +1,62 @@
+"""Files as they are read on Spark: each worker opens the one that it reads, and none is read twice to count it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from operators.base import MAX_TIMESTAMP, Serde
+from runtime.systems.base import Offsets, Read, Source
+from runtime.systems.files import open_files, paths_of
+
+
+class Splits:
+    """A bounded input of files, one per partition, opened where they are read.
+
+    How long one is, is known when it was read to its end.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.partitions = len(paths)
+        self._paths = list(paths)
+        self._sources: dict[int, Source] = {}
+        self._ends: dict[int, int] = {}
+
+    @classmethod
+    def at(cls, path: Path) -> Splits:
+        """Return those at a path: of a directory all its files; raises SamzaError where there are none."""
+        splits = cls([one.absolute() for one in paths_of(path)])
+        splits._source(0)
+        splits.close()
+        return splits
+
+    @property
+    def name(self) -> str:
+        """What the system is called."""
+        return self._source(0).name
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde that reads values of these files, given the one that the pipeline declares."""
+        return self._source(next(iter(self._sources), 0)).serde(declared)
+
+    def offsets(self, partition: int) -> Offsets:
+        """Return the readable range, open at its end until it was read to there."""
+        return Offsets(0, self._ends.get(partition, MAX_TIMESTAMP), ended=True)
+
+    def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on; None at the end."""
+        found = self._source(partition).read(0, offset, max_records)
+        if found is None:
+            self._ends[partition] = offset
+        return found
+
+    def close(self) -> None:
+        """Release everything; a second call does nothing."""
+        for source in self._sources.values():
+            source.close()
+        self._sources.clear()
+
+    def _source(self, partition: int) -> Source:
+        if partition not in self._sources:
+            self._sources[partition] = open_files([self._paths[partition]])
+        return self._sources[partition]

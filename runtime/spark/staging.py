@@ -1,0 +1,100 @@
+"""Files on their way to an output: every attempt writes its own, beside the place that all of them come to at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from runtime.errors import SamzaError, SerdeError
+from runtime.spark.program import Unit
+from runtime.systems.base import system_errors_told
+from runtime.systems.files import KIND_OF_SUFFIX, open_sink
+from runtime.systems.record_files import sync_directory
+
+COPIED_BYTES = 1 << 24
+
+
+class Staged:
+    """The file, or the directory of Parquet files, that an output is bound to, and where attempts write meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
+            raise SamzaError(
+                f"{path} has something in it already, and a run on Spark writes the whole of it; remove it, or bind "
+                "another path"
+            )
+        open_sink(self.path).close()
+        self.directory = self.path.parent / f".{self.path.stem}.{uuid4().hex}{self.path.suffix}"
+        self.directory.mkdir()
+
+    def publish(self, files: Iterable[str]) -> None:
+        """Put what these files hold in its place, whole and durable, in their order."""
+        whole = self.directory / f"whole{self.path.suffix}"
+        written = [Path(file) for file in files if Path(file).exists()]
+        with system_errors_told(self.path, "written"):
+            if self._is_parquet:
+                _gather(written, whole)
+            else:
+                _join(written, whole, has_header=self.path.suffix.lower() == ".csv")
+            if self.path.is_dir():
+                self.path.rmdir()
+            whole.replace(self.path)
+            sync_directory(self.path.parent)
+
+    def remove(self) -> None:
+        """Remove what attempts have written."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def _is_parquet(self) -> bool:
+        return KIND_OF_SUFFIX[self.path.suffix.lower()] == "parquet"
+
+
+def attempted(directory: Path, unit: Unit) -> Path:
+    """Return where an attempt of a unit writes: a place of its own in the directory of an output."""
+    return directory / f"{unit.job}-{unit.stage}-{unit.task}-{uuid4().hex}{directory.suffix}"
+
+
+def _gather(parts: list[Path], whole: Path) -> None:
+    """Bring the files of directories together, under names that keep their order."""
+    whole.mkdir()
+    files = [file for part in parts for file in sorted(part.iterdir()) if file.name[0] not in "._"]
+    for number, file in enumerate(files):
+        file.rename(whole / f"part-{number:06}{file.suffix}")
+    sync_directory(whole)
+
+
+def _join(parts: list[Path], whole: Path, has_header: bool) -> None:
+    """Write files one behind the other; of those with a header only the first keeps it."""
+    if len(parts) == 1:
+        parts[0].rename(whole)
+        return
+    first = b""
+    with whole.open("xb") as file:
+        for part in filter(lambda part: part.stat().st_size, parts):
+            with part.open("rb") as source:
+                if has_header:
+                    header = _header_in(source)
+                    first = first or header
+                    if header != first:
+                        raise SerdeError(
+                            f"the records that tasks write to CSV have different columns, {first.decode().strip()} and "
+                            f"{header.decode().strip()}: declare the output's value type"
+                        )
+                    source.seek(len(header) if file.tell() else 0)
+                shutil.copyfileobj(source, file, COPIED_BYTES)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _header_in(source: BinaryIO) -> bytes:
+    """Return the first record of a CSV file with its line break, whose names may hold others in quotes."""
+    header = source.readline()
+    while header.count(b'"') % 2:
+        header += source.readline()
+    return header

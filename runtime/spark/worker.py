@@ -1,0 +1,204 @@
+"""Runs units in a worker: the loop that runs everywhere, for one task of one stage, between two shuffles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from planner.levers import Levers
+from planner.plan import Options
+from runtime.assembly import Assembly
+from runtime.bindings import Bindings
+from runtime.clock import Clock, SystemClock
+from runtime.commit import Committer
+from runtime.functions import Functions, close_all
+from runtime.loop import Loop
+from runtime.measure import measure
+from runtime.spark.carried import carried
+from runtime.spark.environment import MERGED, TaskEnvironment
+from runtime.spark.program import Program
+from runtime.spark.rows import Report, Run, beginnings, runs_of
+from runtime.spark.ship import loads
+from runtime.spark.staging import attempted
+from runtime.workers import Workers
+
+T = TypeVar("T")
+
+COMMIT_INTERVAL_MS = 10_000
+PROGRAMS_KEPT = 4
+
+
+class AtOnce(Executor):
+    """Does what it is given in the calling thread: a commit in a worker waits for nothing."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Call the function, and return what came of it."""
+        done: Future[T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+
+@lru_cache(PROGRAMS_KEPT)
+def program_of(data: bytes) -> Program:
+    """Return the program of these bytes, which a process unpacks once."""
+    program: Program = loads(data)
+    return program
+
+
+def run_level(data: bytes, level: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the units of a level to which these rows come, as `run_units` does.
+
+    Raises what a unit fails with, in words that the driver makes the same error of.
+    """
+    with carried():
+        yield from run_units(program_of(data), level, batches)
+
+
+def run_units(
+    program: Program, level: int, batches: Iterable[pa.RecordBatch], clock: Clock | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Run the units of a level to which these rows come; yield what they write, and what is for later levels."""
+    here = program.levels[level]
+    runs = _Runs(runs_of(batches))
+    while (first := runs.head()) is not None:
+        if first.target not in here:
+            yield from (run.rows for run in runs.of(first.target))
+            continue
+        if first.target == 0 and len(program.levels) > 1:
+            yield beginnings(range(here.stop, len(program.units)))
+        mine = runs.of(first.target)
+        yield from run_unit(program, first.target, mine, clock or SystemClock())
+        for _ in mine:
+            pass  # what it was not asked for, as where a task of the user's ended it
+
+
+class _Runs:
+    """Runs of rows, one target after the other."""
+
+    def __init__(self, runs: Iterator[Run]) -> None:
+        self._runs = runs
+        self._head: Run | None = next(runs, None)
+
+    def head(self) -> Run | None:
+        """Return the next one, and leave it there."""
+        return self._head
+
+    def of(self, target: int) -> Iterator[Run]:
+        """Yield those of a target that come next."""
+        while self._head is not None and self._head.target == target:
+            head, self._head = self._head, None
+            yield head
+            self._head = next(self._runs, None)
+
+
+def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -> Iterator[pa.RecordBatch]:
+    """Run one unit to its end, and yield what it commits as it goes; at the end a report of it."""
+    loop = asyncio.new_event_loop()
+    environment = TaskEnvironment(program, number, runs, on_commit=loop.stop)
+    try:
+        driving = loop.create_task(_driven(program, number, environment, clock))
+        driving.add_done_callback(lambda _: loop.stop())
+        try:
+            while not driving.done():
+                loop.run_forever()
+                yield from environment.take()
+            yield environment.tell(driving.result())
+        finally:
+            if not driving.done():
+                driving.cancel()
+                loop.run_until_complete(asyncio.wait([driving]))
+    finally:
+        environment.close()
+        loop.close()
+
+
+async def _driven(program: Program, number: int, environment: TaskEnvironment, clock: Clock) -> Report:
+    running = UnitRun(program, number, environment, clock)
+    try:
+        await running.drive()
+        return running.report()
+    finally:
+        running.release()
+
+
+class UnitRun:
+    """One task of one stage, put together as in any other run."""
+
+    def __init__(self, program: Program, number: int, environment: TaskEnvironment, clock: Clock) -> None:
+        unit = program.units[number]
+        job = program.jobs[unit.job]
+        self._number, self._graph, self._clock = number, job.graph_of(unit.stage), clock
+        self._started = self._clock.elapsed_ms()
+        stage = job.plan.stages[unit.stage]
+        self._files = {
+            stream: attempted(directory, unit)
+            for stream, directory in job.staging.items()
+            if set(job.plan.stream(stream).written_by) & set(stage.operators)
+        }
+        self._bindings = Bindings(environment, self._graph, {**job.inputs, **self._files})
+        plan = msgspec.structs.replace(job.plan, options=_options(job.plan.options))
+        assembly = Assembly(
+            plan,
+            self._graph,
+            self._bindings,
+            self._clock,
+            job.around,
+            {},
+            {},
+            lambda: self._loop.wake(),
+            lambda effects: self._loop.grant(effects),
+            job.directory,
+            levers=Levers(relays=False),
+            discovers=False,
+            only=stage,
+            merged=MERGED,
+        )
+        shared = assembly.shared_functions()
+        broadcast = assembly.broadcast_tables(shared)
+        contents = {id: contents for id, (_, contents, _) in broadcast.items()}
+        self._tasks = assembly.tasks(contents, [unit.task])
+        self._functions: list[Functions] = [shared, *(task.functions for task in self._tasks)]
+        committer = Committer(plan.app, 0, self._bindings, self._clock, {}, {})
+        self._threads = Workers(plan.options.threads) if plan.options.threads else None
+        self._loop = Loop(self._tasks, broadcast, committer, plan.options, self._clock, AtOnce(), self._threads)
+
+    async def drive(self) -> None:
+        """Run to the end; raises what ended it before its time, once the users' objects are closed."""
+        try:
+            for functions in self._functions:
+                await functions.open()
+            await self._loop.run()
+        except BaseException:
+            await self._close(quietly=True)
+            raise
+        await self._close()
+
+    def report(self) -> Report:
+        """Return what came of it."""
+        metrics = measure({}, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
+        return Report(self._number, {name: str(path) for name, path in self._files.items()}, metrics)
+
+    def release(self) -> None:
+        """Let go of threads and of what was bound."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+        self._bindings.close()
+
+    async def _close(self, quietly: bool = False) -> None:
+        failures = await close_all(self._functions)
+        if failures and not quietly:
+            raise failures[0]
+
+
+def _options(options: Options) -> Options:
+    """Return the options of a unit: it commits to hand on what it has made, and not to be found again there."""
+    return msgspec.structs.replace(options, commit_interval_ms=max(options.commit_interval_ms, COMMIT_INTERVAL_MS))

@@ -1,0 +1,99 @@
+"""What is asked of a Kafka cluster about topics: how many partitions they have, and to make one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    MessageSizeTooLargeError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+
+from runtime.clock import sleep_ms
+from runtime.errors import EnvironmentFault
+from runtime.systems.base import StreamConfig
+from runtime.systems.kafka_topic import KafkaTopic
+
+LOOK_MS = 50.0
+LOOKS = 200
+"""How often it is looked whether a new topic has its leaders, until that is given up."""
+
+ADVICE = {
+    MessageSizeTooLargeError: "A record is larger than the topic's max.message.bytes: raise that, or drop the record.",
+}
+"""What to do, by the kind of what was wrong."""
+
+
+@contextmanager
+def kafka_errors_told(topic: KafkaTopic, what: str) -> Iterator[None]:
+    """Raise `EnvironmentFault`, saying what could not be done to a topic, for a KafkaError in a block."""
+    try:
+        yield
+    except (KafkaError, TimeoutError, OSError) as error:
+        told = str(error) or type(error).__name__
+        instead = ADVICE.get(type(error), "Look whether its brokers run, and let this client in.")
+        raise EnvironmentFault(f"{topic.address} can't be {what}: {told}. {instead}") from error
+
+
+@asynccontextmanager
+async def administering(topic: KafkaTopic) -> AsyncIterator[AIOKafkaAdminClient]:
+    """Have a client for the administration of a topic's cluster during a block."""
+    client = AIOKafkaAdminClient(**topic.client())
+    try:
+        await client.start()
+        yield client
+    finally:
+        await client.close()
+
+
+async def partitions_of(topic: KafkaTopic) -> int | None:
+    """Return how many partitions a topic has; None where there is none."""
+    async with administering(topic) as client:
+        return await _partitions(client, topic)
+
+
+def configs_of(config: StreamConfig) -> dict[str, str]:
+    """Return what a topic is made with, in Kafka's words.
+
+    >>> configs_of(StreamConfig(compacted=True, retention_bytes=1_000))
+    {'cleanup.policy': 'compact,delete', 'retention.ms': '-1', 'retention.bytes': '1000', ...}
+    """  # event time may be ahead of the clock, which Kafka would refuse from an hour on
+    kept = config.retention_ms is None and config.retention_bytes is None
+    policies = ["compact"] * config.compacted + ["delete"] * (not kept or not config.compacted)
+    limits = {"retention.ms": config.retention_ms, "retention.bytes": config.retention_bytes}
+    said = {name: str(-1 if limit is None else limit) for name, limit in limits.items()}
+    return {"cleanup.policy": ",".join(policies), **said, "message.timestamp.after.max.ms": str(2**63 - 1)}
+
+
+async def create_topic(topic: KafkaTopic, partitions: int, configs: Mapping[str, str]) -> int:
+    """Make a topic, and return how many partitions it has: others than asked for, where another was first."""
+    async with administering(topic) as client:
+        new = NewTopic(topic.name, partitions, 1, topic_configs=dict(configs))
+        new.replication_factor = -1  # as the cluster says; the constructor refuses it
+        answer = await client.create_topics([new])
+        for _, code, *rest in answer.topic_errors:
+            if code and for_code(code) is not TopicAlreadyExistsError:
+                raise for_code(code)(*rest[:1])
+        for _ in range(LOOKS):
+            with suppress(LeaderNotAvailableError):
+                found = await _partitions(client, topic)
+                if found is not None:
+                    return found
+            await sleep_ms(LOOK_MS)
+    raise KafkaError("it was made, and has no leaders")
+
+
+async def _partitions(client: AIOKafkaAdminClient, topic: KafkaTopic) -> int | None:
+    """Return how many partitions a topic has; raises LeaderNotAvailableError where some can't be read just now."""
+    found = (await client.describe_topics([topic.name]))[0]
+    if for_code(found["error_code"]) is UnknownTopicOrPartitionError:
+        return None
+    if found["error_code"] or any(one["error_code"] or one["leader"] < 0 for one in found["partitions"]):
+        raise LeaderNotAvailableError
+    return len(found["partitions"])

@@ -1,0 +1,330 @@
+"""Reads a Kafka topic: fetched ahead on Kafka's thread, looked at without waiting by the run's."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+
+from operators.base import Serde
+from runtime.clock import monotonic_ms, sleep_ms
+from runtime.errors import Damaged, EnvironmentFault, SamzaError
+from runtime.systems.base import Offsets, Read, ends, is_gone
+from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
+from runtime.systems.kafka_records import as_reads
+from runtime.systems.kafka_thread import KafkaThread
+from runtime.systems.kafka_topic import KafkaTopic
+
+AHEAD = 4
+"""How many fetches of one partition, of a megabyte each, wait to be read; no more are made meanwhile."""
+WAIT_MS = 50
+"""How long a fetch is waited for before it is looked whether another partition has room again."""
+
+
+BUSY_MS, IDLE_WAIT_MS = 2_000.0, 500
+"""After how long without anything new that is done less often, and then how seldom."""
+TOGETHER_MS = 5.0
+"""How long is waited for other partitions to be asked for, so that they are fetched together."""
+FETCH_WAIT_MS = 250
+"""How long the broker holds back the answer that there is nothing new, and with it whatever else is asked."""
+QUIET_MS = 5_000.0
+"""How long nothing comes of a topic until it is looked whether there is still one."""
+PATIENCE_MS = 60_000.0
+"""How long is waited for what is known to be there, while a broker restarts."""
+
+
+@dataclass
+class _Fetched:
+    """What was fetched of one partition and not yet read."""
+
+    position: int
+    """The offset that is read next."""
+    fetched: int
+    """The offset that is fetched next."""
+    reads: deque[Read] = field(default_factory=deque)
+    is_new: bool = True
+    """Whether it has still to be fetched from there."""
+    version: int = 0
+
+
+class KafkaFetcher:
+    """What is committed in a topic, partition by partition; what its writers have rolled back is not read.
+
+    Raises `EnvironmentFault` where the topic can't be read.
+    """
+
+    def __init__(self, topic: KafkaTopic, stream_id: int = 0) -> None:
+        self._topic = topic
+        self._stream_id = stream_id
+        self._lock = threading.Condition()
+        self._fetched: dict[int, _Fetched] = {}
+        self._heard_ms = monotonic_ms()
+        self._looked_at: set[TopicPartition] = set()
+        self._failure: SamzaError | None = None
+        self._tell: Callable[[], None] = lambda: None
+        self._room = asyncio.Event()
+        self._pumping: asyncio.Task[None] | None = None
+        self._consumer: Any = None
+        self._thread: KafkaThread | None = KafkaThread.acquire()
+        try:
+            with kafka_errors_told(topic, "read"):
+                self.partitions, self._offsets = self._thread.call(self._open())
+        except BaseException:
+            self.close()
+            raise
+
+    def offsets(self, partition: int) -> Offsets:
+        """Return the range that is known to be readable; it begins where the topic's `start` says."""
+        return self._offsets[partition]
+
+    def refresh(self, partition: int) -> Offsets:
+        """Return the range that is readable now, asking the brokers where the partition is not being read."""
+        if partition not in self._fetched and self._thread is not None:
+            with kafka_errors_told(self._topic, "read"):
+                self._thread.call(self._refresh(self._place(partition)))
+        return self._offsets[partition]
+
+    def reached(self, partition: int, end: int, ended: bool = False) -> None:
+        """Know that there is something below `end`, and whether that is an end-of-stream."""
+        start, known, had_ended = self._offsets[partition]
+        self._offsets[partition] = Offsets(start, max(known, end), ended or had_ended)
+
+    def version(self, partition: int) -> int:
+        """Return a number that grows when there may be more to read."""
+        found = self._fetched.get(partition)
+        return found.version if found is not None else 0
+
+    def listen(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called, from another thread, when there may be more to read."""
+        self._tell = tell
+
+    def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on that were fetched already, at most one fetch; None where nothing was.
+
+        Raises `Damaged` where the topic has no such offset any more.
+        """
+        with self._lock:
+            return self._next(partition, offset, max_records)
+
+    def read_known(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on, waiting for what is known to be there; None at the end."""
+        start, end, _ = self._offsets[partition]
+        if not start <= offset <= end:
+            raise is_gone(self._topic.name, partition, offset, start, end)
+        until_ms = monotonic_ms() + PATIENCE_MS
+        while True:
+            with self._lock:
+                read = self._next(partition, offset, max_records)
+                if read is not None or offset >= self._offsets[partition].end:
+                    return read
+                if not self._lock.wait((until_ms - monotonic_ms()) / 1_000):
+                    raise EnvironmentFault(f"{self._topic.address} has not answered for {PATIENCE_MS / 1_000:.0f} s.")
+
+    def close(self) -> None:
+        """Stop fetching; a second call does nothing."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            try:
+                thread.call(self._stop())
+            finally:
+                thread.release()
+
+    def _next(self, partition: int, offset: int, max_records: int) -> Read | None:
+        if self._failure is not None:
+            raise self._failure
+        found = self._fetched.get(partition)
+        if found is None or found.position != offset:
+            version = 0 if found is None else found.version
+            self._fetched[partition] = _Fetched(offset, offset, version=version)
+            self._look()
+            return None
+        if not found.reads:
+            return None
+        read = found.reads.popleft()
+        if len(found.reads) == AHEAD - 1:
+            self._look()
+        if len(read.batch) > max_records:
+            offsets = read.batch.offsets or []
+            rest = read.batch.slice(max_records, len(read.batch))
+            found.reads.appendleft(read._replace(batch=rest))
+            read = read._replace(batch=read.batch.slice(0, max_records), control=None, next_offset=offsets[max_records])
+        found.position = read.next_offset
+        return read
+
+    def _look(self) -> None:
+        """Have it looked again what may be fetched."""
+        if self._thread is not None:
+            self._thread.loop.call_soon_threadsafe(self._room.set)
+
+    async def _open(self) -> tuple[int, list[Offsets]]:
+        topic = self._topic
+        partitions = await partitions_of(topic)
+        if partitions is None:
+            raise EnvironmentFault(
+                f"there is no topic {topic.name!r} at {topic.bootstrap}: create it, or look at how its name is written"
+            )
+        self._consumer = AIOKafkaConsumer(
+            **topic.client(),
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            fetch_max_wait_ms=FETCH_WAIT_MS,
+        )
+        await self._consumer.start()
+        places = [TopicPartition(topic.name, number) for number in range(partitions)]
+        starts, ends = await self._consumer.beginning_offsets(places), await self._consumer.end_offsets(places)
+        if topic.start == "latest":
+            starts = ends
+        elif isinstance(topic.start, int):
+            at = await self._consumer.offsets_for_times(dict.fromkeys(places, topic.start))
+            starts = {place: ends[place] if found is None else found.offset for place, found in at.items()}
+        self._pumping = asyncio.create_task(self._pump())
+        return partitions, [Offsets(starts[place], ends[place], ended=False) for place in places]
+
+    async def _refresh(self, place: TopicPartition) -> None:
+        start = (await self._consumer.beginning_offsets([place]))[place]
+        end = (await self._consumer.end_offsets([place]))[place]
+        _, known, ended = self._offsets[place.partition]
+        is_new = end > known or place not in self._looked_at
+        self._looked_at.add(place)
+        ended = ended or (is_new and start < end and await self._has_ended(place, start, end))
+        self._offsets[place.partition] = Offsets(start, max(end, known), ended)
+
+    async def _has_ended(self, place: TopicPartition, start: int, end: int) -> bool:
+        """Whether the last thing that was said in a partition that nobody reads is that it has ended."""
+        consumer = AIOKafkaConsumer(**self._topic.client(), enable_auto_commit=False, isolation_level="read_committed")
+        await consumer.start()
+        try:
+            consumer.assign([place])
+            consumer.seek(place, max(start, end - 2))  # the record, and the marker of its transaction
+            control = None
+            while await consumer.position(place) < end:
+                for records in (await consumer.getmany(timeout_ms=WAIT_MS)).values():
+                    control = as_reads(records, end, 0)[-1].control
+            return ends(control)
+        finally:
+            await consumer.stop()
+
+    async def _stop(self) -> None:
+        if self._pumping is not None:
+            self._pumping.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._pumping
+        if self._consumer is not None:
+            await self._consumer.stop()
+
+    async def _pump(self) -> None:
+        """Fetch ahead for ever; what keeps it from that is raised where the next record would have been read."""
+        try:
+            with kafka_errors_told(self._topic, "read"):
+                while True:
+                    await self._fetch()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._fail(
+                error if isinstance(error, SamzaError) else EnvironmentFault(f"{self._topic.address}: {error!r}")
+            )
+
+    def _fail(self, failure: SamzaError) -> None:
+        with self._lock:
+            self._failure = failure
+            for found in self._fetched.values():
+                found.version += 1
+            self._lock.notify_all()
+        self._tell()
+
+    async def _fetch(self) -> None:
+        self._room.clear()
+        with self._lock:
+            asked = any(found.is_new for found in self._fetched.values())
+        if asked:
+            await sleep_ms(TOGETHER_MS)
+        with self._lock:
+            known = dict(self._fetched)
+        wanted = [self._place(number) for number, found in known.items() if len(found.reads) < AHEAD]
+        if any(found.is_new for found in known.values()):
+            self._assign(known)
+        if not wanted:
+            await self._room.wait()
+            return
+        try:
+            is_busy = monotonic_ms() - self._heard_ms < BUSY_MS
+            found = await self._consumer.getmany(*wanted, timeout_ms=WAIT_MS if is_busy else IDLE_WAIT_MS)
+        except OffsetOutOfRangeError as error:
+            raise await self._gone(error) from error
+        for number, fetched in known.items():
+            place = self._place(number)
+            position = await self._consumer.position(place)
+            self._take(number, fetched, found.get(place, ()), position, self._consumer.last_stable_offset(place))
+        if found:
+            self._heard_ms = monotonic_ms()
+            self._tell()
+        elif monotonic_ms() - self._heard_ms > QUIET_MS:
+            await self._check()
+            self._heard_ms = monotonic_ms()
+
+    async def _check(self) -> None:
+        """See whether a topic of which nothing comes is still what is read; who doesn't answer is waited for."""
+        name, where = self._topic.name, self._topic.bootstrap
+        with suppress(KafkaError, OSError, TimeoutError):
+            found = await partitions_of(self._topic)
+            if found is None:
+                raise Damaged(
+                    f"The topic {name!r} at {where} is gone, and this run reads it: bring it back, or make it anew and "
+                    "let the application begin anew (samza-dsl reset)."
+                )
+            if found != self.partitions:
+                raise Damaged(
+                    f"The topic {name!r} at {where} has {found} partitions now, and had {self.partitions}. Without "
+                    "state run it again; where state is kept by the keys of this topic, they lie in others from now "
+                    "on: let the application begin anew (samza-dsl reset)."
+                )
+
+    def _assign(self, known: dict[int, _Fetched]) -> None:
+        """Fetch each partition from where it is to be fetched next."""
+        self._consumer.assign([self._place(number) for number in known])
+        for number, fetched in known.items():
+            fetched.is_new = False
+            self._consumer.seek(self._place(number), fetched.fetched)
+
+    def _take(self, number: int, fetched: _Fetched, records: Sequence[Any], position: int, end: int | None) -> None:
+        """Keep what was fetched, unless it was asked for another offset meanwhile."""
+        if position == fetched.fetched:
+            return
+        reads = as_reads(records, position, self._stream_id)
+        with self._lock:
+            if self._fetched[number] is not fetched:
+                return
+            fetched.reads += reads
+            fetched.fetched = position
+            fetched.version += 1
+            has_ended = ends(reads[-1].control)
+            self.reached(number, position if has_ended else max(end or 0, position), has_ended)
+            self._lock.notify_all()
+
+    async def _gone(self, error: OffsetOutOfRangeError) -> SamzaError:
+        place, offset = next(iter(error.args[0].items()))
+        start = (await self._consumer.beginning_offsets([place]))[place]
+        end = (await self._consumer.end_offsets([place]))[place]
+        return is_gone(place.topic, place.partition, offset, start, end)
+
+    def _place(self, number: int) -> TopicPartition:
+        return TopicPartition(self._topic.name, number)
+
+
+class KafkaSource(KafkaFetcher):
+    """A bound input that is a topic, and has no end. Its partitions are the topic's; a record's offset is Kafka's."""
+
+    name = "kafka"
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the declared serde: what the records of a topic are is between those who write and read it."""
+        return declared

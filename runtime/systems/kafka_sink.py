@@ -1,0 +1,139 @@
+"""A Kafka topic as a bound output: written before each commit, at least once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaProducer
+
+from operators.base import Batch, Serde
+from runtime.errors import SamzaError
+from runtime.systems.base import StreamConfig
+from runtime.systems.kafka_admin import configs_of, create_topic, kafka_errors_told, partitions_of
+from runtime.systems.kafka_thread import KafkaThread
+from runtime.systems.kafka_topic import KafkaTopic
+
+R = TypeVar("R")
+BATCH_BYTES = 1 << 16
+_COMPRESSIONS = {None: None, "zlib": "gzip", "zstd": "zstd"}
+
+
+class KafkaSink:
+    """An output that is a topic, made as `config` says where it is absent.
+
+    Each commit writes it before it becomes durable: what was written by one that then failed is written again, so that
+    a record is there at least once. Retries neither double nor reorder (the producer is idempotent).
+    """
+
+    name = "kafka"
+    columns = frozenset({"keys", "timestamps"})
+
+    def __init__(self, topic: KafkaTopic, config: StreamConfig) -> None:
+        self._topic = topic
+        self._compression = topic.compression or _COMPRESSIONS[config.compression]
+        if self._compression not in (None, "gzip") and find_spec("cramjam") is None:
+            raise SamzaError(
+                f"{topic.address} is to be written with {self._compression}, which needs cramjam: pip install cramjam; "
+                'or say compression="gzip" where the topic is bound'
+            )
+        self._pending: dict[int, Batch] = {}
+        self._producer: Any = None
+        self._thread: KafkaThread | None = KafkaThread.acquire()
+        try:
+            with kafka_errors_told(topic, "written"):
+                self.partitions = self._thread.call(self._open(config))
+        except BaseException:
+            self.close()
+            raise
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the declared serde: what the records of a topic are is between those who write and read it."""
+        return declared
+
+    def recover(self, position: int) -> None:
+        """Do nothing: what was written stays, as others may have read it."""
+
+    def write(self, batch: Batch) -> None:
+        """Take rows for a topic of one partition."""
+        self.write_to(0, batch)
+
+    def write_to(self, partition: int, batch: Batch) -> None:
+        """Take rows for a partition, in order."""
+        if partition in self._pending:
+            self._pending[partition].extend(batch)
+        else:
+            self._pending[partition] = batch.copy()
+
+    def flush(self) -> int:
+        """Have the brokers acknowledge all rows, on all replicas; there is no position to go back to, so it is 0."""
+        assert self._thread is not None
+        with kafka_errors_told(self._topic, "written"):
+            self._thread.call(send_all(self._producer, {(self._topic.name, p): b for p, b in self._pending.items()}))
+        self._pending = {}
+        return 0
+
+    def close(self) -> None:
+        """Drop what was not flushed; a second call does nothing."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            try:
+                if self._producer is not None:
+                    thread.call(self._producer.stop())
+            finally:
+                thread.release()
+
+    async def _open(self, config: StreamConfig) -> int:
+        found = await partitions_of(self._topic)
+        if found is None:
+            found = await create_topic(self._topic, config.partitions, configs_of(config))
+        self._producer = AIOKafkaProducer(
+            **self._topic.client(),
+            enable_idempotence=True,
+            compression_type=self._compression,
+            max_batch_size=BATCH_BYTES,
+        )
+        await self._producer.start()
+        return found
+
+
+async def send_all(producer: Any, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
+    """Send rows of several partitions, each in order, and wait until all are acknowledged; raises KafkaError.
+
+    Returns the offset behind the last one, by topic and partition.
+    """
+    pending = {place: batch for place, batch in pending.items() if len(batch)}
+    for topic in {topic for topic, _ in pending}:
+        await producer.client.add_topic(topic)  # else what it learned at its start it may forget, and waits for ever
+    ends = await _settled(_send(producer, *place, batch) for place, batch in pending.items())
+    return dict(zip(pending, ends, strict=True))
+
+
+async def _send(producer: Any, topic: str, partition: int, batch: Batch) -> int:
+    rows = len(batch)
+    none: list[Any] = [None] * rows
+    columns = zip(batch.keys or none, batch.values, batch.timestamps or none, batch.headers or none, strict=True)
+    sent = []
+    building = producer.create_batch()
+    for key, value, timestamp, headers in columns:
+        said = list(headers.items()) if headers else []
+        if building.append(key=key, value=value, timestamp=timestamp, headers=said) is None:
+            sent.append(await producer.send_batch(building, topic, partition=partition))
+            building = producer.create_batch()
+            building.append(key=key, value=value, timestamp=timestamp, headers=said)
+    sent.append(await producer.send_batch(building, topic, partition=partition))
+    last: int = (await _settled(sent))[-1].offset
+    return last + int(building.record_count())
+
+
+async def _settled(sending: Iterable[Awaitable[R]]) -> list[R]:
+    """Wait until each has succeeded or failed, and return what they have; raises what the first one to fail does."""
+    done = await asyncio.gather(*sending, return_exceptions=True)
+    found: list[R] = []
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+        found.append(one)
+    return found

@@ -1,0 +1,234 @@
+"""The streams of a Kafka cluster: topics, and what is known of each beyond what Kafka does."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+
+from operators.base import Batch
+from runtime.clock import sleep_ms
+from runtime.errors import EnvironmentFault
+from runtime.systems.base import (
+    Append,
+    StreamConfig,
+    check_config,
+    check_keys,
+    ends,
+    has_ended,
+    has_no_partition,
+    is_absent,
+)
+from runtime.systems.kafka_admin import LOOK_MS, configs_of, create_topic, kafka_errors_told
+from runtime.systems.kafka_fetcher import KafkaFetcher
+from runtime.systems.kafka_records import as_records
+from runtime.systems.kafka_sink import BATCH_BYTES, send_all
+from runtime.systems.kafka_table import KafkaTable
+from runtime.systems.kafka_thread import KafkaThread
+from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
+from runtime.systems.log_batch import check_columns
+
+REGISTRY = "samza-dsl-streams"
+"""The topic that says what each stream was made with."""
+LARGEST_BYTES = 1 << 24
+"""How large a record of state, or between stages, may be; one of another stream as its topic says."""
+DELETIONS_MS = 7 * 86_400_000
+"""How long a deletion is kept in what is compacted: who has not read it by then would keep what it deletes."""
+_TABLE = StreamConfig(compacted=True)
+
+
+class _Known(msgspec.Struct, frozen=True, array_like=True):
+    """What a topic was made as: its identity, and what it was to be; no stream, where it is for our own use."""
+
+    id: int
+    config: StreamConfig
+    own: bool = False
+
+
+class KafkaStreams:
+    """Streams that are topics, each read by a fetcher of its own."""
+
+    def __init__(self, cluster: KafkaCluster, thread: KafkaThread, tell: Callable[[], None]) -> None:
+        self._cluster = cluster
+        self._thread = thread
+        self._tell = tell
+        self._fetchers: dict[str, KafkaFetcher] = {}
+        self._known: dict[str, _Known] = {}
+        self._looked_at: set[tuple[str, int]] = set()
+        self._registry = KafkaTable(cluster.topic(REGISTRY))
+        self._admin: Any = None
+        self._registrar: Any = None
+
+    def topic(self, name: str) -> KafkaTopic:
+        """Return where a topic is."""
+        return self._cluster.topic(name)
+
+    def call(self, name: str, work: Any) -> Any:
+        """Have work done on Kafka's thread; what fails is told of the topic of that name."""
+        with kafka_errors_told(self.topic(name), "used"):
+            return self._thread.call(work)
+
+    def create(self, name: str, config: StreamConfig, own: bool = False) -> StreamConfig:
+        """Make a stream, or a topic of our `own`; or return the configuration of the one that exists already."""
+        check_config(name, config)
+        found = self.all(own=True)
+        if name in found:
+            return found[name]
+        self.call(name, self._create(name, config, own))
+        return self.all(own=True)[name]
+
+    def delete(self, name: str) -> None:
+        """Remove a stream with all that is in it; nothing happens where it is absent."""
+        self.forget(name)
+        self.call(name, self._delete(name))
+        self._known.pop(name, None)
+
+    def all(self, own: bool = False) -> dict[str, StreamConfig]:
+        """Return all streams by name, those of our `own` as well."""
+        counts, self._known = self.call(REGISTRY, self._look())
+        found = {}
+        for name, partitions in sorted(counts.items()):
+            known = self._known.setdefault(name, _Known(0, StreamConfig()))
+            if own or not known.own:
+                found[name] = msgspec.structs.replace(known.config, partitions=partitions)
+        return found
+
+    def config(self, name: str) -> StreamConfig:
+        """Return what a stream was made with; raises `EnvironmentFault` where it is absent."""
+        if name not in self._known and name not in self.all(own=True):
+            raise is_absent(name)
+        return self._known[name].config
+
+    def is_known(self, name: str) -> bool:
+        """Whether there was such a stream when it was last looked."""
+        return name in self._known
+
+    def fetcher(self, name: str, partition: int) -> KafkaFetcher:
+        """Return what reads a stream, which has such a partition."""
+        fetcher = self._fetchers.get(name)
+        if fetcher is None:
+            self.config(name)
+            fetcher = self._fetchers[name] = KafkaFetcher(self.topic(name), self._known[name].id)
+            fetcher.listen(self._tell)
+        if not 0 <= partition < fetcher.partitions:
+            raise has_no_partition(name, StreamConfig(partitions=fetcher.partitions), partition)
+        return fetcher
+
+    def forget(self, name: str) -> None:
+        """Read a stream no more."""
+        self._looked_at = {place for place in self._looked_at if place[0] != name}
+        fetcher = self._fetchers.pop(name, None)
+        if fetcher is not None:
+            fetcher.close()
+
+    def records_of(self, appends: Iterable[Append]) -> dict[tuple[str, int], Batch]:
+        """Return rows as records, by partition; raises `EnvironmentFault` for what a stream does not take."""
+        found: dict[tuple[str, int], Batch] = {}
+        ended = set()
+        for stream, partition, batch, control in appends:
+            config = self.config(stream)
+            check_keys(stream, config, batch)
+            check_columns(batch)
+            place = stream, partition
+            if place in ended or self._has_ended(stream, partition):
+                raise has_ended(stream, partition)
+            if ends(control):
+                ended.add(place)
+            if batch.values or control is not None:
+                records = as_records(batch, control, config.intermediate)
+                if place in found:
+                    found[place].extend(records)
+                else:
+                    found[place] = records
+        return found
+
+    def _has_ended(self, stream: str, partition: int) -> bool:
+        """Whether a partition has ended: asked once, and then known of what is written here."""
+        fetcher = self.fetcher(stream, partition)
+        if (stream, partition) in self._looked_at:
+            return fetcher.offsets(partition).ended
+        self._looked_at.add((stream, partition))
+        return fetcher.refresh(partition).ended
+
+    def reached(self, offsets: Mapping[tuple[str, int], int], appends: Iterable[Append]) -> None:
+        """Know how far the partitions have come that were appended to, and which of them have ended."""
+        ended = {(one.stream, one.partition) for one in appends if ends(one.control)}
+        for (stream, partition), end in offsets.items():
+            if stream in self._fetchers:
+                self._fetchers[stream].reached(partition, end, (stream, partition) in ended)
+
+    async def producer(self, transactional_id: str) -> Any:
+        """Return a producer that has begun, in transactions of that id."""
+        client = self.topic(REGISTRY).client()
+        producer = AIOKafkaProducer(**client, transactional_id=transactional_id, max_batch_size=BATCH_BYTES)
+        await producer.start()
+        return producer
+
+    async def purge(self, below: Mapping[tuple[str, int], int]) -> None:
+        """Remove what is below offsets."""
+        places = {TopicPartition(*place): RecordsToDelete(before_offset=offset) for place, offset in below.items()}
+        await (await self._administrator()).delete_records(places)
+
+    def close(self) -> None:
+        """Read nothing more."""
+        for name in [*self._fetchers]:
+            self.forget(name)
+        self._thread.call(self._stop())
+
+    async def _look(self) -> tuple[dict[str, int], dict[str, _Known]]:
+        described = await (await self._administrator()).describe_topics()
+        counts = {one["topic"]: len(one["partitions"]) for one in described if not one["is_internal"]}
+        if counts.pop(REGISTRY, None) is None:
+            await create_topic(self.topic(REGISTRY), 1, configs_of(_TABLE))
+            return counts, {}
+        entries = await self._registry.now()
+        known = {name.decode(): msgspec.msgpack.decode(said, type=_Known) for name, said in entries.items()}
+        return counts, {name: one for name, one in known.items() if name in counts}
+
+    async def _create(self, name: str, config: StreamConfig, own: bool) -> None:
+        configs = configs_of(config)
+        if own or config.intermediate:
+            configs["cleanup.policy"] = "compact,delete" if own else "delete"  # so that records can be removed
+            configs["max.message.bytes"] = str(LARGEST_BYTES)
+            configs["delete.retention.ms"] = str(DELETIONS_MS)
+        made = await create_topic(self.topic(name), config.partitions, configs)
+        known = _Known(secrets.randbits(62) + 1, msgspec.structs.replace(config, partitions=made), own)
+        await self._register(name, msgspec.msgpack.encode(known))
+
+    async def _delete(self, name: str) -> None:
+        client = await self._administrator()
+        await client.delete_topics([name])
+        while name in await client.list_topics():
+            await sleep_ms(LOOK_MS)
+        await self._register(name, None)
+
+    async def _register(self, name: str, said: bytes | None) -> None:
+        if self._registrar is None:
+            self._registrar = AIOKafkaProducer(**self.topic(REGISTRY).client(), enable_idempotence=True)
+            await self._registrar.start()
+        await send_all(self._registrar, {(REGISTRY, 0): Batch([said], [name.encode()])})
+
+    async def _administrator(self) -> Any:
+        if self._admin is None:
+            self._admin = AIOKafkaAdminClient(**self.topic(REGISTRY).client())
+            await self._admin.start()
+        return self._admin
+
+    async def _stop(self) -> None:
+        if self._admin is not None:
+            await self._admin.close()
+        if self._registrar is not None:
+            await self._registrar.stop()
+        await self._registry.stop()
+
+
+def no_containers(address: str) -> EnvironmentFault:
+    """What is wrong when several containers would share an application whose environment is Kafka."""
+    return EnvironmentFault(
+        f"several containers can't share an application on {address}: run one, or leave the environment embedded and "
+        "bind its inputs and outputs to topics"
+    )

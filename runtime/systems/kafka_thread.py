@@ -1,0 +1,47 @@
+"""The thread on which aiokafka's event loop runs: one per process, while anything needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+
+class KafkaThread:
+    """An event loop on a thread of its own: a run's loop and its writer thread ask, and never wait for the other."""
+
+    _shared: KafkaThread | None = None
+    _lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._users = 0
+        self._thread = threading.Thread(target=self.loop.run_forever, name="samza-dsl-kafka", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def acquire(cls) -> KafkaThread:
+        """Return the process's thread, which runs until all who acquired it have released it."""
+        with cls._lock:
+            if cls._shared is None:
+                cls._shared = cls()
+            cls._shared._users += 1
+            return cls._shared
+
+    def release(self) -> None:
+        """Need it no more."""
+        with KafkaThread._lock:
+            self._users -= 1
+            if self._users:
+                return
+            KafkaThread._shared = None
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def call(self, work: Coroutine[Any, Any, R]) -> R:
+        """Have work done there, and wait for what it returns; raises what it raises."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result()

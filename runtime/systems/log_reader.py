@@ -1,0 +1,82 @@
+"""Reads many entries of one store and task in one transaction, as a step of work asks for them."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from runtime.errors import Damaged
+from runtime.systems.log_records import PLACE, RESTORE, entry_of, place_of_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import lmdb
+
+    from runtime.systems.log_database import Database
+
+
+class LogStateReader:
+    """Reads entries of a store in one task, in a transaction from the first of them to `release`.
+
+    Pages that this transaction sees are not used again before it ends, so it should not last.
+    """
+
+    __slots__ = ("__weakref__", "_database", "_find_store", "_lock", "_place", "_prefix", "_transaction")
+
+    def __init__(
+        self,
+        database: Database,
+        find_store: Callable[[lmdb.Transaction[Any]], int | None],
+        app: str,
+        store: str,
+        task: int,
+    ) -> None:
+        self._database = database
+        self._find_store = find_store
+        self._place = app, store, task
+        self._lock = Lock()
+        self._prefix = b""
+        self._transaction: lmdb.Transaction[Any] | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the committed value of one entry; raises `Damaged` when it is not what was written."""
+        with self._lock:
+            transaction = self._transaction or self._begin()
+            if not self._prefix:
+                return None
+            place = place_of_key(self._prefix, key)
+            try:
+                record = transaction.get(place, None, self._database.state)
+                return None if record is None else entry_of(place, record)[1]
+            except self._database.errors as error:
+                raise self._database.failed(error) from error
+            except ValueError as error:
+                raise damaged_entry(*self._place, key, error) from error
+
+    def release(self) -> None:
+        """End the transaction, if there is one."""
+        with self._lock:
+            transaction, self._transaction = self._transaction, None
+            if transaction is not None:
+                self._database.readers.discard(self)
+                transaction.abort()
+
+    def leave(self) -> None:
+        """In a forked child, forget the transaction without an end: its place in LMDB's table is the parent's."""
+        self._transaction = None
+
+    def _begin(self) -> lmdb.Transaction[Any]:
+        self._transaction = self._database.begin_reading()
+        self._database.readers.add(self)
+        number = self._find_store(self._transaction)
+        self._prefix = b"" if number is None else PLACE.pack(number, self._place[2])
+        return self._transaction
+
+
+def damaged_entry(app: str, store: str, task: int, key: bytes, error: ValueError) -> Damaged:
+    """Return the error that says which entry can't be read."""
+    return Damaged(
+        f"State of application {app!r}, store {store!r}, task {task}, at or after key {key!r} is not what was "
+        f"written: {error}. {RESTORE}"
+    )

@@ -1,0 +1,41 @@
+"""One list of pipelines, run by every runner: the live one is what others are compared with."""
+
+import pytest
+
+from runtime.received import values_of
+from samza_dsl.testing import unordered
+from tests.conformance.pipelines import PIPELINES, app_of, filled
+from tests.simulation.crash import run_once
+from tests.spark.shuffling import run_here
+from tests.test_complete import FOR_ANOTHER_SPEC, specs
+
+
+def results(app, environment):
+    """Return the values of all that an application has written."""
+    written = app.plan(counts(environment)).results
+    return unordered({stream.name: values_of(environment, stream.name, None) for stream in written})
+
+
+def counts(environment):
+    return {name: config.partitions for name, config in environment.streams().items()}
+
+
+def lived(name):
+    app, environment = app_of(name), filled()
+    run_once(app, environment)
+    return results(app, environment)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_units_between_shuffles_come_to_what_the_live_run_comes_to(name):
+    app, environment = app_of(name), filled()
+    run_here(app, environment)
+    expected = lived(name)
+    assert results(app, environment) == expected
+    assert name == "called" or any(expected.values())
+
+
+def test_the_pipelines_use_every_operator():
+    used = {type(spec).__name__ for name in PIPELINES for spec in app_of(name).graph().specs.values()}
+    assert {spec.__name__ for spec in specs()} - {"Stateless"} == used
+    assert FOR_ANOTHER_SPEC.keys() >= {"Stateless"}

@@ -1,0 +1,26 @@
+"""One broker for all tests of a session, in whichever of its processes they run."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runtime.systems import kafka_broker
+from runtime.systems.kafka_broker import Broker
+
+
+@contextmanager
+def shared_broker(directory: Path) -> Iterator[Broker]:
+    """Have a broker run while any process is in such a block; the last one to leave stops it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "users").open("w") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            yield kafka_broker.start(directory)
+        finally:
+            try:
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pass  # others still use it
+            else:
+                kafka_broker.stop(directory)

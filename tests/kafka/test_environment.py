@@ -1,0 +1,213 @@
+"""Applications of which everything but the state is on a real broker: exactly once, whatever happens."""
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from operators.base import Batch
+from runtime.checkpoint import Checkpoint, Position
+from runtime.errors import EnvironmentFault, Fenced, SamzaError
+from runtime.systems import kafka_changelog
+from runtime.systems.base import Append, Commit, Control, StateWrites, StreamConfig
+from runtime.systems.kafka import KafkaEnvironment
+from samza_dsl import App, Json, KafkaCluster, String
+from tests.kafka.topics import consume, create, group_offsets, produce
+
+
+@pytest.fixture
+def cluster(broker):
+    return KafkaCluster(f"kafka://{broker.bootstrap}")
+
+
+@pytest.fixture
+def opened(cluster, tmp_path):
+    """Open an environment with its state in a directory of that name; all are closed at the end."""
+    environments = []
+
+    def opened(name: str = "here") -> KafkaEnvironment:
+        environments.append(KafkaEnvironment(cluster, tmp_path / name))
+        return environments[-1]
+
+    yield opened
+    for environment in environments:
+        environment.close()
+
+
+def counting(topics: str) -> App:
+    """Count words after a repartitioning, and tell each new count."""
+    app = App(topics)
+    words = app.input(f"{topics}-words", value=String())
+    counts = words.partition_by(lambda word: word, partitions=2, op_id="by-word").scan(
+        lambda total, word: (total or 0) + 1, emit=lambda word, total: [word, total], op_id="count"
+    )
+    counts.send_to(app.output(f"{topics}-counts", value=Json(list)))
+    return app
+
+
+def told(broker, topics) -> list[tuple[str, int]]:
+    found = consume(broker, f"{topics}-counts")
+    return sorted(tuple(msgspec.json.decode(record.value)) for records in found.values() for record in records)
+
+
+def expected(words) -> list[tuple[str, int]]:
+    return sorted((word, number + 1) for word, count in Counter(words).items() for number in range(count))
+
+
+def test_a_pipeline_with_state_goes_on_where_it_was_left(broker, topics, cluster, tmp_path):
+    words = [f"w{number % 5}" for number in range(60)]
+    create(broker, f"{topics}-words", 2)
+    for start in (0, 20, 40):
+        rows = [(number % 2, None, word.encode()) for number, word in enumerate(words[start : start + 20])]
+        produce(broker, f"{topics}-words", *rows)
+        counting(topics).run(tmp_path / "state", environment=cluster, until_now=True)
+        assert told(broker, topics) == expected(words[: start + 20])
+
+
+def test_an_application_that_begins_anew_does_all_of_it_again(broker, topics, cluster, tmp_path):
+    create(broker, f"{topics}-words", 1)
+    produce(broker, f"{topics}-words", *((0, None, word) for word in (b"a", b"b", b"a")))
+    for how in ({}, {"from_start": True, "state": "reset"}, {}):
+        counting(topics).run(tmp_path / "state", environment=cluster, until_now=True, **how)
+    assert told(broker, topics) == sorted(expected(["a", "b", "a"]) * 2)
+
+
+def test_several_containers_are_refused(topics, tmp_path):
+    with pytest.raises(SamzaError, match="2 containers can't share an application on kafka://127"):
+        counting(topics).run(tmp_path, environment="kafka://127.0.0.1:1", containers=2)
+
+
+def test_what_is_between_stages_carries_all_columns_and_what_producers_say(opened, topics):
+    environment, stream = opened(), f"{topics}-s"
+    environment.create_stream(stream, StreamConfig(intermediate=True))
+    columns = {"keys": [b"k", None], "timestamps": [-5, 2**60], "stamps": [3, -(2**62)], "signs": [1, -1]}
+    environment.append([Append(stream, 0, Batch([b"a", None], **columns), Control("p", 7, 2))])
+    read = environment.read(stream, 0, 0)
+    assert (read.batch.values, read.control) == ([b"a", None], Control("p", 7, 2))
+    assert {name: getattr(read.batch, name) for name in columns} == columns
+    assert environment.offsets(stream, 0).end == 4  # two rows, the control, and the transaction's marker
+
+
+def test_an_ended_partition_stays_so(opened, topics):
+    environment, stream = opened(), f"{topics}-s"
+    environment.create_stream(stream, StreamConfig(partitions=2))
+    environment.append([Append(stream, 0, Batch([b"a"]))])
+    environment.end_stream(stream)
+    environment.end_stream(stream)
+    environment.close()
+    again = opened()
+    assert [again.offsets(stream, number).ended for number in range(2)] == [True, True]
+    with pytest.raises(EnvironmentFault, match="partition 1, has ended"):
+        again.append([Append(stream, 1, Batch([b"b"]))])
+
+
+def test_what_is_consumed_between_stages_is_removed(opened, topics):
+    environment, stream = opened(), f"{topics}-s"
+    environment.create_stream(stream, StreamConfig(intermediate=True))
+    generation = environment.own(topics)
+    for _ in range(40):
+        end = environment.offsets(stream, 0).end
+        rows = [Append(stream, 0, Batch([b"x"]))]
+        environment.commit(Commit(topics, generation, rows, [], {}, {(stream, 0): end}))
+    environment.close()
+    assert opened().offsets(stream, 0).start > 20
+
+
+def committed(topics: str, generation: int, offset: int, *state) -> Commit:
+    """What a task commits that has read so far, and holds such entries."""
+    position = Position("log", f"{topics}-words", 0, offset)
+    return Commit(topics, generation, [], [StateWrites("st", 0, [*state])], {"0": Checkpoint(generation, (position,))})
+
+
+def test_an_earlier_owner_is_fenced_wherever_it_runs(opened, topics):
+    zombie, successor = opened("there"), opened("here")
+    zombie.create_stream(f"{topics}-words", StreamConfig())
+    first = zombie.own(topics)
+    zombie.commit(committed(topics, first, 1, (b"k", b"1")))
+    second = successor.own(topics)
+    assert successor.state_get(topics, "st", 0, b"k") == b"1"
+    with pytest.raises(Fenced, match=f"generation {second}, and this run is of {first}"):
+        zombie.commit(committed(topics, first, 2, (b"k", b"zombie")))
+    assert zombie.state_get(topics, "st", 0, b"k") == b"1"
+    successor.commit(committed(topics, second, 2, (b"k", b"2")))
+    assert opened("elsewhere").checkpoints(topics)["0"].positions[0].offset == 2
+
+
+def test_state_here_is_brought_up_to_date_by_what_is_newer_alone(opened, topics):
+    first = opened("first")
+    first.create_stream(f"{topics}-words", StreamConfig())
+    generation = first.own(topics)
+    for number in range(5):
+        first.commit(committed(topics, generation, number, (b"%d" % number, b"1")))
+    first.close()
+    again = opened("first")
+    again.own(topics)
+    assert again.restored(topics) == 0
+    again.close()
+    second = opened("second")
+    generation = second.own(topics)
+    assert second.restored(topics) == 5
+    second.commit(committed(topics, generation, 6, (b"0", None), (b"9", b"2")))
+    second.close()
+    last = opened("first")
+    last.own(topics)
+    assert last.restored(topics) == 2
+    assert dict(last.state_range(topics, "st", 0)) == {b"1": b"1", b"2": b"1", b"3": b"1", b"4": b"1", b"9": b"2"}
+
+
+def test_state_here_that_may_have_missed_a_deletion_is_made_anew(opened, topics, monkeypatch):
+    first = opened("first")
+    first.create_stream(f"{topics}-words", StreamConfig())
+    first.commit(committed(topics, first.own(topics), 1, (b"a", b"1"), (b"b", b"1")))
+    first.close()
+    second = opened("second")
+    second.commit(committed(topics, second.own(topics), 2, (b"a", None)))
+    second.close()
+    monkeypatch.setattr(kafka_changelog, "TOO_OLD_MS", -1)
+    again = opened("first")
+    again.own(topics)
+    assert again.restored(topics) == 3, "all of it, and not the deletion alone"
+    assert dict(again.state_range(topics, "st", 0)) == {b"b": b"1"}
+
+
+def test_state_here_of_another_cluster_or_before_a_reset_is_made_anew(opened, topics):
+    old, other = opened("old"), opened("other")
+    old.create_stream(f"{topics}-words", StreamConfig())
+    old.commit(committed(topics, old.own(topics), 1, (b"stale", b"1")))
+    old.close()
+    other.reset(topics)
+    assert other.checkpoints(topics) == {}
+    other.commit(committed(topics, other.generation(topics), 1, (b"new", b"2")))
+    other.close()
+    again = opened("old")
+    again.own(topics)
+    assert dict(again.state_range(topics, "st", 0)) == {b"new": b"2"}
+
+
+def test_a_commit_whose_state_was_not_written_here_is_found_in_the_changelog(opened, topics, monkeypatch):
+    environment = opened()
+    environment.create_stream(f"{topics}-words", StreamConfig())
+    generation = environment.own(topics)
+    environment.commit(committed(topics, generation, 1, (b"k", b"1")))
+    monkeypatch.setattr(environment, "_write_locally", killed)
+    with pytest.raises(KeyboardInterrupt):
+        environment.commit(committed(topics, generation, 2, (b"k", b"2")))
+    assert environment.state_get(topics, "st", 0, b"k") == b"1"
+    environment.close()
+    again = opened()
+    again.own(topics)
+    assert again.checkpoints(topics)["0"].positions[0].offset == 2
+    assert again.state_get(topics, "st", 0, b"k") == b"2"
+    assert again.restored(topics) == 1
+
+
+def killed(*_):
+    raise KeyboardInterrupt
+
+
+def test_the_inputs_positions_are_those_of_a_group_without_members(broker, opened, topics):
+    environment = opened()
+    environment.create_stream(f"{topics}-words", StreamConfig())
+    environment.append([Append(f"{topics}-words", 0, Batch([b"a", b"b"]))])
+    environment.commit(committed(topics, environment.own(topics), 2))
+    assert group_offsets(broker, topics) == {(f"{topics}-words", 0): 2}

@@ -1,0 +1,204 @@
+"""Sliding windows against the definition: at each time of a value, all that its key had in the size before."""
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from operators.aggregations import aggregate, collect, count, fold, maximum, mean
+from operators.base import MAX_TIMESTAMP, Batch
+from operators.sliding import SlidingOperator
+from operators.window import Window
+from operators.window_types import sliding
+from runtime.keys import KeySerde
+from runtime.serdes import String, Tagged
+from runtime.stores.memory import MemoryStore
+from tests.operators.test_window import CUTS, DISORDER_MS, RECORDS, Driven
+from tests.scale import scale
+
+NEVER = -(2**62)
+
+
+class Case(NamedTuple):
+    """Sliding windows, and what comes to them."""
+
+    records: list[tuple[int, str, int]]
+    cuts: list[str]
+    size: int = 10
+
+    def operator(self, store, aggregation):
+        spec = Window(windows=sliding(milliseconds=self.size), aggregation=aggregation)
+        return SlidingOperator(spec, store, KeySerde(String()), Tagged())
+
+
+CASES = st.builds(Case, RECORDS, CUTS, st.sampled_from([1, 2, 9, 30, 500]))
+
+
+def expected(case):
+    """Look back from each time of what is in time over the whole history; return the panes, and how many were late."""
+    in_time, watermarks, late = defaultdict(list), [NEVER] * 2, 0
+    for source, key, at in case.records:
+        if at < watermarks[source]:
+            late += 1
+        else:
+            in_time[key].append(at)
+        watermarks[source] = max(watermarks[source], at - DISORDER_MS)
+    panes = Counter()
+    for key, times in in_time.items():
+        for at in set(times):
+            values = sorted(one for one in times if at - case.size < one <= at)
+            panes[key, at - case.size + 1, at + 1, tuple(values)] += 1
+    return panes, late
+
+
+def found(panes):
+    return Counter((p.key, p.start, p.end, tuple(sorted(p.value))) for p in panes)
+
+
+@settings(max_examples=scale(200, 1_000, 20_000))
+@given(CASES, st.booleans())
+def test_windows_look_back_from_each_time_over_the_history(case, can_remove):
+    values = collect() if can_remove else replace(collect(), remove=None)
+    driven = Driven(case, values).run()
+    panes, late = expected(case)
+    assert found(driven.panes) == panes
+    assert driven.late == late
+
+
+@settings(max_examples=scale(100, 500, 10_000))
+@given(CASES)
+def test_every_aggregation_sees_the_same_values(case):
+    kept = fold(list, lambda held, value: [*held, value], finish=sorted, remove=without)
+    several = aggregate(dict, number=count(), mean=mean(lambda at: at), kept=kept)
+    panes = {(p.key, p.end): p.value for p in Driven(case, several).run().panes}
+    most = {(p.key, p.end): p.value for p in Driven(case, maximum(lambda at: at)).run().panes}
+    assert panes == {
+        (key, end): {"number": len(values), "mean": sum(values) / len(values), "kept": sorted(values)}
+        for key, _, end, values in expected(case)[0]
+    }
+    assert most == {(key, end): max(values) for key, _, end, values in expected(case)[0]}
+
+
+def without(held, value):
+    held.remove(value)
+    return held
+
+
+@given(CASES)
+def test_panes_come_by_time_then_by_key_and_their_values_by_time(case):
+    panes = Driven(case, collect()).run().panes
+    for key in "abc":
+        ends = [pane.end for pane in panes if pane.key == key]
+        assert ends == sorted(set(ends))
+    assert all(pane.value == sorted(pane.value) for pane in panes)
+
+
+@given(CASES)
+def test_what_a_pane_holds_is_its_own(case):
+    changed = fold(list, lambda held, value: held.append(value) or held, remove=without)
+    panes = Driven(case, changed).run().panes
+    assert found(panes) == expected(case)[0]
+
+
+@given(RECORDS, RECORDS, st.booleans(), st.integers(-30, 120))
+def test_what_is_forgotten_was_never_there(kept, forgotten, fires, watermark):
+    store = MemoryStore()
+    case = Case([], [], 15)
+    windows = case.operator(store, count())
+    feed(windows, kept)
+    windows.write_back()
+    before = [*store.range()]
+    store.savepoint()
+    feed(windows, forgotten)
+    if fires:
+        windows.on_watermark(watermark)
+    store.rollback()
+    windows.forget()
+    windows.write_back()
+    assert [*store.range()] == before
+    panes = windows.on_watermark(MAX_TIMESTAMP)
+    again = Case([(0, key, at) for _, key, at in sorted(kept, key=lambda record: record[2])], [], 15)
+    assert Counter((p.key, p.end, p.value) for p in (panes.values if panes else ())) == Counter(
+        (key, end, len(values)) for key, _, end, values in expected(again)[0]
+    )
+
+
+def feed(windows, records):
+    if records:
+        timestamps = [at for *_, at in records]
+        windows.process(Batch([*timestamps], [key for _, key, _ in records], timestamps, [NEVER] * len(records)))
+
+
+@pytest.mark.parametrize("number", [100, 1_000])
+def test_what_a_record_costs_does_not_grow_with_the_window(number):
+    calls = Counter()
+
+    def counted(name):
+        def change(held, value):
+            calls[name] += 1
+            return held
+
+        return change
+
+    windows = Case([], [], number // 2).operator(MemoryStore(), fold(int, counted("added"), remove=counted("removed")))
+    feed(windows, [(0, "a", at) for at in range(number)])
+    for watermark in range(number + 1):
+        windows.on_watermark(watermark)
+    assert calls == {"added": number, "removed": number // 2 + 1}
+
+
+def test_what_can_not_be_taken_out_is_dropped_and_the_window_folded_anew():
+    def remove(total, value):
+        if value == 2:
+            raise ValueError("two stays")
+        return total - value
+
+    store = MemoryStore()
+    windows = Case([], [], 10).operator(store, fold(int, lambda total, value: total + value, remove=remove))
+    feed(windows, [(0, key, at) for key, at in (("a", 2), ("b", 3), ("a", 5), ("a", 12), ("a", 14))])
+    assert [pane.value for pane in windows.on_watermark(11).values] == [2, 3, 7]
+    with pytest.raises(ValueError, match="two stays"):
+        windows.on_watermark(12)
+    assert windows.drop_due().values == [(-7, 3, [2])]
+    assert [pane.value for pane in windows.on_watermark(14).values] == [17]
+    dropped = windows.drop_due()
+    assert (dropped.values, dropped.keys) == ([(5, 15, [14])], ["a"])
+    assert windows.on_watermark(MAX_TIMESTAMP) is None
+    windows.write_back()
+    assert [*store.range()] == [] and windows.next_due() > MAX_TIMESTAMP
+
+
+def test_a_value_at_the_watermark_is_in_time_and_one_before_it_is_late():
+    windows = Case([], [], 10).operator(MemoryStore(), count())
+    windows.process(Batch([50, 49], ["k"] * 2, [50, 49], [50, 50]))
+    assert windows.late.timestamps == [49]
+
+
+def test_a_value_is_late_where_its_time_has_fired_already():
+    windows = Case([], [], 10).operator(MemoryStore(), count())
+    feed(windows, [(0, "k", 50)])
+    windows.on_watermark(51)
+    feed(windows, [(0, "k", 50), (0, "k", 51)])
+    assert windows.late.timestamps == [50]
+
+
+@pytest.mark.parametrize("how", [{}, {"hours": 0}, {"seconds": -1}])
+def test_windows_without_a_size_are_refused(how):
+    with pytest.raises(ValueError, match=r"no windows; write instead: sliding\(minutes=30\)"):
+        sliding(**how)
+
+
+def test_events_are_looked_up_no_further_ahead_than_they_are_needed(monkeypatch):
+    monkeypatch.setattr("operators.sliding.MOST_AHEAD", 3)
+    case = Case([(0, key, at) for at in range(0, 60, 2) for key in "abc"], ["fire two"] * 90, 7)
+    driven = Driven(case, collect()).run()
+    assert found(driven.panes) == expected(case)[0]
+    windows = case.operator(MemoryStore(), count())
+    feed(windows, [(0, "a", at) for at in (1, 2, 3, 4)])
+    windows.on_watermark(4, 1)
+    feed(windows, [(0, "a", 3), (0, "a", 4)])
+    assert windows.late.timestamps == [3]
+    assert [pane.value for pane in windows.on_watermark(MAX_TIMESTAMP).values] == [2, 3, 5]

@@ -1,0 +1,138 @@
+"""Sliding windows end to end, against a look back over the history: disorder, late records, partitions and crashes."""
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from samza_dsl import App, Options, PlanError, after_count, collect, count, dead_letter, maximum, sliding, tumbling
+from samza_dsl.testing import Record, run, running
+from tests.runtime.test_event_time import crashes, numbers_in
+from tests.runtime.test_late_panes import stamped
+from tests.scale import scale
+from tests.simulation.crash import fill, memory, rows_of, run_through
+from tests.strategies import Event, records, stored
+
+SIZE_MS, BELOW_MS = 40, 50
+
+
+def expected(parts, disorder, repartitioned):
+    """Return the windows of what is in time, and how many records are late."""
+    in_time, late = defaultdict(list), 0
+    for number, event, stamp in stamped(parts, disorder):
+        if event.at < stamp:
+            late += 1
+        else:
+            in_time[None if repartitioned else number, event.key].append(event)
+    found = []
+    for (_, key), events in in_time.items():
+        for at in {event.at for event in events}:
+            values = sorted(event.number for event in events if at - SIZE_MS < event.at <= at)
+            found.append([key, at - SIZE_MS + 1, at + 1, values])
+    return sorted(found, key=repr), late
+
+
+@given(
+    records(2),
+    crashes,
+    st.integers(0, 60),
+    st.sampled_from((1, 3, 2_000)),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(("lmdb", "memory")),
+)
+@settings(max_examples=scale(80, 200, 20_000))
+def test_windows_are_those_of_what_is_in_time(parts, crashes, disorder, batch_records, repartition, folds, store):
+    numbers = lambda event: (event.number,)  # noqa: E731
+    values = maximum(numbers) if folds else collect()
+
+    def app():
+        app = App("sliding", Options(batch_records=batch_records, max_uncommitted=4))
+        how = {"timestamp": lambda e: e.at, "max_disorder_ms": disorder, "partitioned_by_key": True}
+        stream = app.input("in", value=Event, key=lambda e: e.key, **how)
+        if repartition:
+            stream = stream.partition_by(lambda event: event.key, partitions=3)
+        panes = stream.window(sliding(milliseconds=SIZE_MS), values, late=dead_letter("late"), store=store)
+        told = panes.map(lambda p: [p.key, p.start, p.end, p.value if folds else sorted(e.number for e in p.value)])
+        told.send_to(app.output("out", value=list))
+        below = panes.map(lambda p: p.end).window(
+            tumbling(milliseconds=BELOW_MS), collect(), late=dead_letter("late-panes")
+        )
+        below.map(lambda p: [p.key, p.start, sorted(p.value)]).send_to(app.output("below", value=list))
+        return app
+
+    environment = memory()
+    fill(environment, "in", stored(parts))
+    run_through(app, environment, crashes if store == "lmdb" else ())
+    found, late = expected(parts, disorder, repartition)
+    assert sorted(numbers_in(environment), key=repr) == [
+        [*window, [max(values)] if folds else values] for *window, values in found
+    ]
+    assert sum(len(part) for part in rows_of(environment, "late")) == late
+    assert not any(rows_of(environment, "late-panes")), "a pane is never late below"
+    assert sum(len(ends) for _, _, ends in numbers_in(environment, "below")) == len(found)
+    assert environment.state_stats("sliding") == {}, "nothing is kept once all inputs have ended"
+
+
+def rolling(**how):
+    app = App("rolling")
+    readings = app.input("readings", value=int, key=str)
+    panes = readings.window(sliding(minutes=1), collect(), op_id="last-minute", **how)
+    panes.map(lambda pane: (pane.key, pane.end - 1, pane.value)).send_to(app.output("out", value=list))
+    return app
+
+
+def test_what_has_fired_is_there_for_the_next_window_after_a_crash():
+    with running(rolling()) as run:
+        run.send("readings", Record(1, "k", 1_000), Record(2, "k", 2_000))
+        assert run.read("out") == [["k", 1_000, [1]]]
+        [pane] = run.panes("last-minute")
+        assert pane.value == [1, 2]
+        run.crash()
+        run.restart()
+        run.send("readings", Record(3, "k", 61_000), Record(4, "k", 61_001))
+        assert run.read("out") == [["k", 2_000, [1, 2]], ["k", 61_000, [2, 3]]]
+        run.end()
+        assert run.read("out") == [["k", 61_001, [2, 3, 4]]]
+
+
+def test_without_keys_all_records_share_the_windows():
+    app = App("all")
+    panes = app.input("in", value=int, timestamp=lambda n: n).window_all(sliding(milliseconds=3), count())
+    panes.map(lambda pane: (pane.key, pane.end, pane.value)).send_to(app.output("out", value=list))
+    assert run(app, {"in": [0, 1, 1, 5]})["out"] == [[None, 1, 1], [None, 2, 3], [None, 6, 1]]
+
+
+def test_a_value_that_fails_meets_the_policy_with_its_window():
+    app = App("picky")
+    readings = app.input("readings", value=int, key=str)
+    panes = readings.window(sliding(milliseconds=10), maximum(lambda n: 1 // n), on_error=dead_letter("bad"))
+    panes.map(lambda pane: (pane.end, pane.value)).send_to(app.output("out", value=list))
+    given = [Record(1, "k", 1), Record(0, "k", 2), Record(1, "k", 3)]
+    results = run(app, {"readings": given})
+    assert results["out"] == [[2, 1], [4, 1]]
+    assert len(results["bad"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"allowed_lateness_ms": 1}, "late values can't be allowed at sliding windows"),
+        ({"early": after_count(2)}, "ends with the value that makes it.*write instead: no early=, or hopping"),
+        ({"panes": "retracting"}, "has one pane, so there is none to withdraw"),
+    ],
+)
+def test_a_window_that_ends_with_its_last_value_has_one_pane(how, told):
+    with pytest.raises(PlanError, match=told):
+        rolling(**how)
+
+
+def test_its_pane_may_say_that_it_is_final():
+    with running(rolling(emit="final")) as run:
+        run.send("readings", Record(1, "k", 1_000))
+        assert [pane.timing for pane in run.panes("last-minute")] == ["final"]
+
+
+def test_the_drawing_says_the_size():
+    assert "sliding 0:01:00: collect" in rolling().plan().operator("last-minute").label

@@ -1,0 +1,28 @@
+"""A program whose only task fails in its first attempt, when half of what it writes is written."""
+
+import json
+import sys
+from pathlib import Path
+
+from samza_dsl import App, Options, Spark
+
+directory = Path(*sys.argv[1:2])
+tries = directory / "tries.json"
+
+
+def passed(number):
+    if number == 0:
+        before = json.loads(tries.read_text())["tries"] if tries.exists() else 0
+        tries.write_text(json.dumps({"tries": before + 1}))
+    if number == 50 and json.loads(tries.read_text())["tries"] == 1:
+        raise OSError("the first attempt fails here")
+    return number
+
+
+app = App("retried", Options(max_uncommitted=10, batch_records=10))
+app.input("numbers", value=int).map(passed).send_to(app.output("out", value=int))
+
+if __name__ == "__main__":
+    (directory / "numbers.jsonl").write_text("".join(f"{number}\n" for number in range(100)))
+    bind = {"numbers": directory / "numbers.jsonl", "out": directory / "out.jsonl"}
+    app.run(on=Spark(master="local[1,3]", options={"spark.ui.enabled": "false"}), bind=bind)

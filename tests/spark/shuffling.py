@@ -1,0 +1,48 @@
+"""Does what Spark does with a program, in this process: schedules units, and shuffles, sorts and cuts their rows."""
+
+import asyncio
+import random
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from runtime.clock import LoopClock
+from runtime.spark.application import Application
+from runtime.spark.batch import finish
+from runtime.spark.program import Program
+from runtime.spark.rows import ORDER, SCHEMA, beginnings
+from runtime.spark.worker import run_units
+from tests.simulation.crash import NOW_MS
+from tests.simulation.loop import VirtualLoop
+
+
+def run_here(app, environment, bind=None, seed=0):
+    """Run `app` as Spark would, in virtual time, and return the finished run."""
+    application = Application(app.graph(), app.options, app.around, environment, bind or {})
+    program = Program((application.job,))
+    with virtual_time(seed):
+        rows = shuffled(program, random.Random(seed), LoopClock(NOW_MS))
+    return finish([application], program, rows, 0.0)[0]
+
+
+def shuffled(program, chance, clock):
+    """Return what the last level leaves for the driver."""
+    rows = pa.Table.from_batches([beginnings(program.levels[0])])
+    for level, units in enumerate(program.levels):
+        tasks = chance.randint(1, len(units))
+        written = []
+        for task in range(tasks):
+            mine = rows.filter([(target - units.start) % tasks == task for target in rows["target"].to_pylist()])
+            in_order = mine.sort_by([(name, "ascending") for name in ORDER])
+            batches = in_order.to_batches(max_chunksize=chance.choice((1, 3, 10_000)))
+            written += run_units(program, level, batches, clock)
+        rows = pa.Table.from_batches(written, schema=SCHEMA)
+    return rows
+
+
+@contextmanager
+def virtual_time(seed):
+    """Let event loops that are made in a block be virtual ones."""
+    with patch.object(asyncio, "new_event_loop", lambda: VirtualLoop(seed)):
+        yield

@@ -1,0 +1,168 @@
+"""Whole runs on Spark itself, on two cores of this machine; one session for all, since it takes long to begin."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+
+import msgspec
+import pytest
+
+from runtime.errors import OperatorFailure
+from runtime.spark.application import Application
+from runtime.spark.batch import run_together
+from samza_dsl import App, SamzaError, Spark, count, dead_letter, produce, tumbling
+from tests.building import build
+from tests.conformance.pipelines import PIPELINES, app_of, filled
+from tests.conformance.test_runners import lived, results
+from tests.flights.streams import OUTPUTS, example, records
+from tests.runtime.test_laws import World
+from tests.scale import scale
+from tests.source import ROOT
+from tests.strategies import any_pipeline, any_records
+
+
+class Tick(msgspec.Struct, frozen=True):
+    key: str
+    at: int
+
+
+def written(directory, files=3, rows=500):
+    """Write ticks in disorder, one file per partition, and return their directory."""
+    chance = random.Random(0)
+    directory.mkdir()
+    for number in range(files):
+        ticks = [Tick(f"k{chance.randint(0, 6)}", max(row * 10 - chance.choice((0, 0, 500)), 0)) for row in range(rows)]
+        (directory / f"{number}.jsonl").write_bytes(b"".join(msgspec.json.encode(tick) + b"\n" for tick in ticks))
+    return directory
+
+
+def counting():
+    app = App("counting")
+    ticks = app.input("ticks", value=Tick, timestamp=lambda tick: tick.at, max_disorder_ms=100)
+    panes = ticks.partition_by(lambda tick: tick.key, partitions=3).window(tumbling(seconds=1), count())
+    panes.map(lambda pane: {"key": pane.key, "start": pane.start, "n": pane.value}).send_to(app.output("counts"))
+    return app
+
+
+def lines(path):
+    return Counter(path.read_text().splitlines())
+
+
+def prepared(app, environment):
+    return Application(app.graph(), app.options, app.around, environment, {})
+
+
+def test_every_operator_comes_on_spark_to_what_the_live_run_comes_to(session):
+    apps, environments = [app_of(name) for name in PIPELINES], [filled() for _ in PIPELINES]
+    run_together(session, [prepared(*one) for one in zip(apps, environments, strict=True)], most_tasks=4)
+    for name, app, environment in zip(PIPELINES, apps, environments, strict=True):
+        assert results(app, environment) == lived(name), name
+
+
+def test_pipelines_that_are_drawn_come_on_spark_to_what_their_records_say(session):
+    worlds = []
+    for seed in range(scale(20, 150, 2_000)):
+        chance = random.Random(seed)
+        pipeline = any_pipeline(chance)
+        parts = any_records(chance, pipeline.partitions, nulls=pipeline.nulls)
+        worlds.append(World(pipeline, parts, seed, build(pipeline).options))
+    applications = [prepared(build(one.pipeline, pace=one.seed), one.environment) for one in worlds]
+    run_together(session, applications, most_tasks=4)
+    for seed, world in enumerate(worlds):
+        try:
+            world.outcome.check_results()
+        except AssertionError as error:
+            error.add_note(f"seed {seed}: {world.pipeline}")
+            raise
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_files_become_files(session, tmp_path, suffix):
+    ticks, out, live = written(tmp_path / "ticks"), tmp_path / f"out.{suffix}", tmp_path / f"live.{suffix}"
+    app = App("copying")
+    read = app.input("ticks", value=Tick)
+    read.filter(lambda tick: tick.at % 20 == 0).send_to(app.output("out", value=Tick))
+    run = app.run(on=Spark(session), bind={"ticks": ticks, "out": out})
+    app.run(tmp_path / "log", bind={"ticks": ticks, "out": live})
+    again = App("reading")
+    again.input("out", value=Tick).send_to(again.output("copy", value=Tick))
+    found = [again.run(tmp_path / f"log-{path.stem}", bind={"out": path}).received("copy") for path in (out, live)]
+    assert Counter(found[0]) == Counter(found[1]) != Counter()
+    assert run.metrics().emitted("filter-ticks") == len(found[0])
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] == ".") == []
+
+
+def test_event_time_goes_through_the_shuffle(session, tmp_path):
+    ticks, out, live = written(tmp_path / "ticks"), tmp_path / "out.jsonl", tmp_path / "live.jsonl"
+    run = counting().run(on=Spark(session), bind={"ticks": ticks, "counts": out})
+    alive = counting().run(tmp_path / "log", bind={"ticks": ticks, "counts": live})
+    assert lines(out) == lines(live) != Counter()
+    for id in (one.id for one in run.plan.operators):
+        assert (run.metrics().received(id), run.metrics().emitted(id)) == (
+            alive.metrics().received(id),
+            alive.metrics().emitted(id),
+        ), id
+
+
+def test_streams_of_the_log_become_streams_of_the_log_at_once(session, tmp_path):
+    app = App("shouting")
+    words = app.input("words", value=str, key=str)
+    words.map(str.upper, on_error=dead_letter("letters")).send_to(app.output("shouts", value=str, partitions=2))
+    produce("words", ["ahoy", "land"], value=str, key=lambda word: word[0], data=tmp_path / "data")
+    run = app.run(tmp_path / "data", on=Spark(session))
+    assert sorted(run.received("shouts")) == ["AHOY", "LAND"] and run.received("letters") == []
+    with pytest.raises(SamzaError, match="'shouts' holds records already"):
+        app.run(tmp_path / "data", on=Spark(session))
+
+
+def test_an_error_in_a_worker_is_the_error_of_a_live_run_and_leaves_nothing(session, tmp_path):
+    ticks, out = written(tmp_path / "ticks"), tmp_path / "out.jsonl"
+    app = App("failing")
+    app.input("ticks", value=Tick).map(lambda tick: tick.at // (tick.at - 70)).send_to(app.output("out"))
+    said = []
+    for how in ({"on": Spark(session)}, {}):
+        with pytest.raises(OperatorFailure) as raised:
+            app.run(tmp_path / f"log-{len(said)}", bind={"ticks": ticks / "0.jsonl", "out": out}, **how)
+        said.append(str(raised.value))
+        assert not out.exists() or not out.stat().st_size
+        out.unlink(missing_ok=True)
+    assert said[0] == said[1] and "test_on_spark.py" in said[0] and "ZeroDivisionError" in said[0]
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
+
+
+def test_a_retried_task_doubles_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "spark" / "retried.py", tmp_path], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "tries.json").read_text()) == {"tries": 2}
+    assert lines(tmp_path / "out.jsonl") == Counter(str(n) for n in range(100))
+
+
+def test_a_script_needs_no_java_and_takes_its_own_classes_along(tmp_path):
+    without = tmp_path / "bin"
+    without.mkdir()
+    for name in ("bash", "sh", "dirname", "env", "uname", "ps", "cat", "sed", "nice", "id", "hostname", "rm"):
+        if (found := shutil.which(name)) is not None:
+            (without / name).symlink_to(found)
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYSPARK_PYTHON")}
+    environment |= {"PATH": str(without), "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    program = [sys.executable, ROOT / "tests" / "spark" / "script.py", tmp_path]
+    done = subprocess.run(program, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2", "4"]
+
+
+@pytest.mark.timeout(600)
+def test_a_year_of_flights_comes_on_spark_to_what_it_comes_to_live(session, tmp_path):
+    load, flights = example("flights_data").load, example("flights")
+    for name, how in (("live", {}), ("spark", {"on": Spark(session)})):
+        load(tmp_path / name)
+        flights.pipeline().run(tmp_path / name, **how)
+    for stream in OUTPUTS:
+        live, spark = (Counter(records(tmp_path / name, stream)) for name in ("live", "spark"))
+        assert live == spark != Counter(), stream

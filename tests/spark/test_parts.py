@@ -1,0 +1,159 @@
+"""The parts of a run on Spark by themselves: rows between stages, files on their way, errors, splits, and a Java."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from runtime import errors
+from runtime.spark import rows
+from runtime.spark.carried import Failed, carried, told
+from runtime.spark.environment import Arrivals
+from runtime.spark.java import ABSENT, java_home_of_the_wheel
+from runtime.spark.program import Unit
+from runtime.spark.rows import ORDER, SCHEMA, Shuffled, marked, runs_of
+from runtime.spark.session import Spark
+from runtime.spark.splits import Splits
+from runtime.spark.staging import Staged, attempted
+from samza_dsl import App, PlanError, SamzaError
+
+stamps = st.lists(st.integers(0, 20), min_size=1, max_size=12)
+
+
+@given(st.lists(stamps, min_size=1, max_size=4), st.integers(1, 3), st.integers(1, 5))
+def test_rows_come_to_their_task_behind_no_watermark(producers, block, at_once):
+    batches = []
+    rows_block, rows.BLOCK = rows.BLOCK, block
+    try:
+        for producer, column in enumerate(producers):
+            shuffled = Shuffled()
+            batch = Batch([b"%d" % at for at in column], stamps=column, timestamps=column)
+            for watermark, part in marked(batch, MIN_TIMESTAMP, MAX_TIMESTAMP):
+                shuffled.add(0, 0, watermark, part)
+            batches.append(shuffled.rows(producer, 0))
+    finally:
+        rows.BLOCK = rows_block
+    table = pa.Table.from_batches(batches, schema=SCHEMA).sort_by([(name, "ascending") for name in ORDER])
+    arrivals = Arrivals(runs_of(table.to_batches(max_chunksize=at_once)), {0: "stream"})
+    told_of, found, offset = MIN_TIMESTAMP, [], 0
+    while (read := arrivals.read("stream", offset)) is not None:
+        assert all(stamp >= told_of for stamp in read.batch.stamps or ())
+        found += read.batch.values
+        told_of, offset = read.control.watermark if read.control else told_of, read.next_offset
+    assert sorted(found) == sorted(b"%d" % at for column in producers for at in column)
+    assert told_of == MAX_TIMESTAMP
+
+
+def test_a_column_that_no_row_has_is_none_and_stamps_have_no_gaps():
+    shuffled = Shuffled()
+    shuffled.add(3, 1, 0, Batch([b"a", None], timestamps=[5, 6], stamps=[1, None]))
+    (run,) = runs_of([shuffled.rows(0, 0)])
+    assert run.batch() == Batch([b"a", None], timestamps=[5, 6], stamps=[1, 6])
+
+
+def test_files_of_attempts_become_one_at_once(tmp_path):
+    staged = Staged(tmp_path / "out.csv")
+    paths = [attempted(staged.directory, Unit(0, 0, task)) for task in range(3)]
+    for path, text in zip(paths, ('"a\nb",c\n1,2\n', "", '"a\nb",c\n3,4\n'), strict=True):
+        path.write_text(text)
+    assert not (tmp_path / "out.csv").exists()
+    staged.publish(map(str, paths))
+    staged.remove()
+    assert (tmp_path / "out.csv").read_text() == '"a\nb",c\n1,2\n3,4\n'
+    assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
+    with pytest.raises(SamzaError, match="has something in it already"):
+        Staged(tmp_path / "out.csv")
+
+
+def test_rows_of_other_columns_are_no_csv_file(tmp_path):
+    staged = Staged(tmp_path / "out.csv")
+    paths = [attempted(staged.directory, Unit(0, 0, task)) for task in range(2)]
+    for path, text in zip(paths, ("a,b\n1,2\n", "b,a\n2,1\n"), strict=True):
+        path.write_text(text)
+    with pytest.raises(errors.SerdeError, match="different columns, a,b and b,a"):
+        staged.publish(map(str, paths))
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_split_is_read_once_and_ends_where_it_was_read_to(tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in ("b", "a"):
+        (tmp_path / "in" / f"{name}.jsonl").write_text(f'"{name}"\n"{name}{name}"\n')
+    splits = Splits.at(tmp_path / "in")
+    assert (splits.name, splits.partitions, splits.offsets(1).end) == ("jsonl", 2, MAX_TIMESTAMP)
+    assert splits.read(1, 0).batch.values == [b'"b"', b'"bb"']
+    assert splits.read(1, 2) is None and splits.offsets(1).end == 2
+
+
+def test_other_errors_than_ours_are_not_taken_for_ours():
+    assert told(RuntimeError("Job aborted")) is None
+    with pytest.raises(ValueError, match="not ours"), carried():
+        raise ValueError("not ours")
+
+
+def test_what_raised_in_a_worker_is_noted():
+    try:
+        with carried():
+            try:
+                1 / 0  # noqa: B018
+            except ZeroDivisionError as error:
+                raise errors.OperatorFailure("map 'm' at app.py:3") from error
+    except Failed as failed:
+        (note,) = told(failed).__notes__
+    assert "1 / 0" in note
+
+
+def test_the_java_of_the_wheel_is_started_without_what_it_has_not(tmp_path):
+    home = java_home_of_the_wheel(tmp_path)
+    assert home == java_home_of_the_wheel(tmp_path) and [one.name for one in tmp_path.iterdir()] == [home.name]
+    done = subprocess.run(
+        [home / "bin" / "java", ABSENT, "-version"], capture_output=True, text=True, env={**os.environ}
+    )
+    assert done.returncode == 0 and "17." in done.stderr
+
+
+def test_a_session_that_is_given_can_not_be_changed():
+    with pytest.raises(SamzaError, match="leave master= out"):
+        Spark(session=object(), master="local[2]").opened()
+
+
+def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):
+    app = App("refusing")
+    app.input("numbers", value=int).send_to(app.output("out", value=int))
+    with pytest.raises(PlanError, match=r"containers=2\): Spark shares tasks by itself"):
+        app.run(tmp_path, on=Spark(), containers=2)
+    with pytest.raises(SamzaError, match="there is no stream 'numbers' to read"):
+        app.run(tmp_path / "data", on=Spark())
+    (tmp_path / "numbers.jsonl").write_text(json.dumps(1))
+    (tmp_path / "out.jsonl").write_text("0\n")
+    with pytest.raises(SamzaError, match="has something in it already"):
+        app.run(on=Spark(), bind={"numbers": tmp_path / "numbers.jsonl", "out": tmp_path / "out.jsonl"})
+
+
+@pytest.mark.parametrize("package", ["pyspark.sql", "pyarrow"])
+def test_without_the_extra_one_error_names_it(package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    name = package.partition(".")[0]
+    app = App("refusing")
+    with pytest.raises(SamzaError, match=rf"needs {name}, which is not installed: pip install 'samza-dsl\[spark\]'"):
+        app.run(on=Spark())
+
+
+def test_where_spark_does_not_start_nothing_is_left(tmp_path, monkeypatch):
+    app = App("refusing")
+    app.input("numbers", value=int).send_to(app.output("out", value=int))
+    (tmp_path / "numbers.jsonl").write_text("1")
+
+    def fails(self):
+        raise SamzaError("Spark did not start")
+
+    monkeypatch.setattr(Spark, "opened", fails)
+    with pytest.raises(SamzaError, match="did not start"):
+        app.run(on=Spark(), bind={"numbers": tmp_path / "numbers.jsonl", "out": tmp_path / "out.jsonl"})
+    assert [path.name for path in tmp_path.iterdir()] == ["numbers.jsonl"]

@@ -1,0 +1,100 @@
+"""What units of a plan come to when rows are shuffled between them as Spark does, for pipelines that are drawn."""
+
+import random
+import threading
+from collections import Counter
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.clock import SystemClock
+from runtime.spark.application import Application
+from runtime.spark.batch import finish
+from runtime.spark.program import Program
+from runtime.systems.lists import ListSink
+from samza_dsl import App, Options
+from tests.building import build
+from tests.runtime.test_laws import worlds
+from tests.scale import scale
+from tests.simulation.crash import memory
+from tests.spark.shuffling import run_here, shuffled
+
+
+@given(worlds(), st.integers(0, 999))
+@settings(max_examples=scale(60, 500, 20_000))
+def test_what_units_come_to_is_what_the_records_say(world, seed):
+    with patch("runtime.spark.rows.BLOCK", 1 + seed % 3):
+        run_here(build(world.pipeline, world.options, world.seed), world.environment, seed=seed)
+    world.outcome.check_results()
+
+
+KINDS = [
+    ("partition_by", "window", "map"),
+    ("partition_by", "window", "process", "window_all"),
+    ("partition_by", "meet", "meet", "merge", "window"),
+    ("partition_by", "join", "lookup", "async", "remember"),
+    ("broadcast", "window_all", "window", "task"),
+    ("input", "merge", "meet", "partition_by", "window"),
+]
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+@given(st.data(), st.integers(0, 999))
+@settings(max_examples=scale(30, 200, 5_000))
+def test_what_units_come_to_between_shuffles_is_what_the_records_say(kinds, data, seed):
+    world = data.draw(worlds(kinds))
+    with patch("runtime.spark.rows.BLOCK", 1 + seed % 3):
+        run_here(build(world.pipeline, world.options, world.seed), world.environment, seed=seed)
+    world.outcome.check_results()
+
+
+def test_state_lies_on_disk_while_a_unit_runs_and_goes_with_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},{tmp_path / 'other'}")
+    seen = []
+
+    def counted(state, number):
+        seen.append(len(list(tmp_path.iterdir())))
+        return state + 1
+
+    app = App("spilling", Options(max_uncommitted=10, cache_entries=0, batch_records=10))
+    numbers = app.input("numbers", value=int).partition_by(lambda n: n % 50, partitions=2)
+    numbers.scan(counted, init=int).send_to(app.output("counts", value=int))
+    run = run_here(app, memory(), bind={"numbers": list(range(500))})
+    assert Counter(run.received("counts")) == Counter(dict.fromkeys(range(1, 11), 50))
+    assert 1 in seen and [*tmp_path.iterdir()] == []
+
+
+def test_lists_and_sinks_of_the_users_own_are_bound():
+    app, sink = App("lists"), ListSink()
+    words = app.input("words", value=str).map(str.upper)
+    words.send_to(app.output("shouts", value=str))
+    words.partition_by(len, partitions=2).map(len).send_to(app.output("lengths", value=int))
+    run = run_here(app, memory(), bind={"words": ["ahoy", "land"], "shouts": sink, "lengths": ListSink(columns=())})
+    assert sink.values == run.received("shouts") == ["AHOY", "LAND"]
+    assert run.received("lengths") == [4, 4]
+
+
+def test_blocking_functions_have_threads():
+    app = App("threads", Options(threads=2))
+    numbers = app.input("numbers", value=int).map(lambda n: (n, threading.get_ident() != home))
+    numbers.send_to(app.output("seen"))
+    home = threading.get_ident()
+    application = Application(app.graph(), app.options, app.around, memory(), {"numbers": [1, 2]})
+    program = Program((application.job,))
+    (found,) = finish([application], program, shuffled(program, random.Random(0), SystemClock()), 0.0)
+    assert found.received("seen") == [[1, True], [2, True]]
+
+
+def test_a_stage_that_ends_early_leaves_the_rest_unread():
+    def first_only(message, context):
+        context.send(out, message.value)
+        context.shutdown()
+
+    app = App("ending", Options(batch_records=1))
+    out = app.output("out", value=int)
+    app.task(
+        app.input("numbers", value=int).partition_by(lambda n: 0, partitions=1), first_only, outputs=[out], op_id="t"
+    )
+    assert run_here(app, memory(), bind={"numbers": [5, 6, 7]}).received("out") == [5]
