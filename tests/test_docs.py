@@ -1,5 +1,6 @@
 """What the documents say is so: their programs run, their links lead somewhere, their outputs are today's."""
 
+import json
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from tests.source import ROOT, files
 README = ROOT / "README.md"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s#]+)|(?:src|href)=\"([^\"#]+)")
+LINE = re.compile(r"(\b\w+\.py):\d+")
 ELSEWHERE = ("http:", "https:", "mailto:")
 PAGES = [file for file in files() if file.suffix == ".md"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -29,12 +31,13 @@ def blocks(*languages):
 
 
 def shown(outputs):
-    """Return what a reader sees of a cell's outputs, however the kernel cut the text in pieces."""
+    """Return what a reader sees of a cell's outputs, wherever the kernel cut the text and on whichever line code is."""
     text = {}
     for output in outputs:
         if output.output_type == "stream":
             text[output.name] = text.get(output.name, "") + output.text
-    return text, [dict(output.data) for output in outputs if "data" in output]
+    rich = [dict(output.data) for output in outputs if "data" in output]
+    return LINE.sub(r"\1", json.dumps([text, rich]))
 
 
 def test_the_programs_of_the_readme_run(tmp_path):
@@ -69,7 +72,7 @@ def test_a_notebook_runs_and_shows_what_it_showed(notebook, tmp_path, monkeypatc
     NotebookClient(fresh, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
     for then, now in zip(stored.cells, fresh.cells, strict=True):
         if now.cell_type == "code" and VARIES not in now.metadata.get("tags", ()):
-            assert shown(now.outputs) == shown(then.outputs), f"run {notebook.name} again and keep its outputs"
+            assert shown(now.outputs) == shown(then.outputs), f"python scripts/notebooks.py {notebook.stem}"
 
 
 def test_there_are_notebooks():
