@@ -19,11 +19,12 @@ from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import Options
 from runtime import errors
-from runtime.bindings import outputs_of
+from runtime.bindings import ANOTHER, outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.container import digest_of
 from runtime.errors import Fenced, SamzaError
 from runtime.functions import Around
+from runtime.history import History, Span, open_history
 from runtime.metrics import RunMetrics, StoreMetrics
 from runtime.opening import Opened, Share, ends_of, open_application, recover
 from runtime.rewind import check_rewind
@@ -97,6 +98,7 @@ class Containers:
         until_now: bool = False,
         clock: Clock | None = None,
         levers: Levers = ALL,
+        span: Span | None = None,
     ) -> None:
         check_rewind(from_start, state)
         self._graph = graph
@@ -121,6 +123,7 @@ class Containers:
             _check_spread(opened, graph)
             recover(self._environment, opened, graph)
             ends = ends_of(opened.bindings, graph) if until_now else {}
+            history = self._shared_history(span, opened, number) if span is not None else None
         except BaseException:
             self._release()
             raise
@@ -135,6 +138,7 @@ class Containers:
                 generation=opened.generation,
                 counts=opened.counts,
                 ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
+                history=history,
             ),
             bind=bound,
             plan=digest_of(self.plan),
@@ -157,6 +161,13 @@ class Containers:
         """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""
         self.stopping = True
         self._end_all()
+
+    def _shared_history(self, span: Span, opened: Opened, number: int) -> History:
+        """Return what each of the containers is told of a span: its share of the rate, too."""
+        where = self._environment, opened.bindings, self._graph, opened.plan
+        history = open_history(span, *where, opened.generation)
+        share = None if history.per_second is None else history.per_second / number
+        return msgspec.structs.replace(history, per_second=share)
 
     def _end_all(self) -> None:
         self._ending = True
@@ -346,8 +357,9 @@ def _places(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str | KafkaTopic
                 f"bind={{{stream!r}: {topic!r}}}: an ssl_context can't be given to other processes; write instead: "
                 'options={"ssl_cafile": ...}, or run containers=1'
             )
-    files = {stream: what for stream, what in bind.items() if stream not in topics}
-    return {**topics, **_paths(graph, files)}
+    others = {stream: what for stream, what in bind.items() if isinstance(what, str) and what.startswith(ANOTHER)}
+    files = {stream: what for stream, what in bind.items() if stream not in topics and stream not in others}
+    return {**topics, **others, **_paths(graph, files)}
 
 
 def _paths(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str]:
