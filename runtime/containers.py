@@ -24,7 +24,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.container import digest_of
 from runtime.errors import Fenced, SamzaError
 from runtime.functions import Around
-from runtime.history import History, Span, open_history
+from runtime.history import History, Span, beside, open_history
 from runtime.metrics import RunMetrics, StoreMetrics
 from runtime.opening import Opened, Share, ends_of, open_application, recover
 from runtime.rewind import check_rewind
@@ -99,9 +99,10 @@ class Containers:
         clock: Clock | None = None,
         levers: Levers = ALL,
         span: Span | None = None,
+        name: str = "",
     ) -> None:
         check_rewind(from_start, state)
-        self._graph = graph
+        self._graph = graph = beside(graph, name)
         self._clock: Clock = clock or SystemClock()
         self._started_ms = self._clock.elapsed_ms()
         self._command, self._number = command, number
@@ -142,6 +143,7 @@ class Containers:
             ),
             bind=bound,
             plan=digest_of(self.plan),
+            beside=name,
         )
 
     def metrics(self, stores: bool = True) -> RunMetrics:

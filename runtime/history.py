@@ -20,6 +20,8 @@ from runtime.errors import SamzaError
 from runtime.inputs import Origin
 from runtime.systems.base import Commit, Environment
 
+ALL = "*"
+"""All inputs that are not named."""
 Point = int | datetime
 """A place in a stream: an offset, or the first record of each partition whose event time is at least so much."""
 
@@ -28,8 +30,8 @@ Point = int | datetime
 class Span:
     """What was said of a run over history.
 
-    `start` and `until` have points by stream, or by partition as "flights:3". With `hands_over` nothing fires at the
-    end that event time has not come to. Of the inputs `per_second` records are read at most.
+    `start` and `until` have points by stream, by partition as "flights:3", or for `ALL`. With `hands_over`
+    nothing fires at the end that event time has not come to. Of the inputs `per_second` records are read at most.
     """
 
     start: Mapping[str, Point] = field(default_factory=dict)
@@ -51,21 +53,20 @@ def history_of(span: Span, bindings: Bindings, graph: Graph) -> History:
     """Find the offsets of a span; raises SamzaError for a point that a stream has not, or that no stream has."""
     starts: list[tuple[str, int, int]] = []
     ends: list[tuple[str, int, int]] = []
-    known: set[str] = set()
+    known = {ALL}
     for spec, stream, partition in partitions_of(bindings, graph):
         origin = bindings.origin(stream, partition)
         start, end, _ = origin.offsets()
-        places = {stream, f"{stream}:{partition}"}
-        known |= places
+        known |= {stream, f"{stream}:{partition}"}
         for said, found in ((span.start, starts), (span.until, ends)):
-            point = next((said[place] for place in sorted(places, reverse=True) if place in said), None)
+            point = next((said[place] for place in (f"{stream}:{partition}", stream, ALL) if place in said), None)
             if point is not None:
                 found.append((stream, partition, _offset(point, origin, _read_as(spec, bindings), start, end)))
             elif said is span.until:
                 found.append((stream, partition, end))
     strangers = {*span.start, *span.until} - known
     if strangers:
-        raise SamzaError(f"the app reads no {min(strangers)!r}; what it reads: {', '.join(sorted(known))}")
+        raise SamzaError(f"the app reads no {min(strangers)!r}; what it reads: {', '.join(sorted(known - {ALL}))}")
     return History(starts=tuple(starts), ends=tuple(ends), hands_over=span.hands_over, per_second=span.per_second)
 
 
@@ -154,3 +155,8 @@ def _time_of(spec: Input, value: bytes | None, timestamp: int | None) -> int:
         if spec.timestamp_of is not None and value is not None:
             return to_ms([spec.timestamp_of(spec.value.decode(value))])[0]
     return -1 if timestamp is None else timestamp
+
+
+def beside(graph: Graph, name: str) -> Graph:
+    """Return an application as one of another name, whose state, positions and streams between stages are its own."""
+    return dataclasses.replace(graph, app=f"{graph.app}.{name}") if name else graph

@@ -12,7 +12,7 @@ from planner.graph import Graph
 from planner.passes import plan as make_plan
 from planner.plan import Options
 from runtime.handover import Handover, check_can_be_handed_over, hand_over
-from runtime.history import Span
+from runtime.history import Span, beside
 from runtime.rewind import begin_anew
 from runtime.run import Watched, open_environment
 from runtime.systems.base import Environment
@@ -20,11 +20,6 @@ from runtime.take_over import Place
 from runtime.take_over import take_over as take_over_in
 
 R = TypeVar("R", bound=Watched)
-
-
-def beside(graph: Graph, name: str) -> Graph:
-    """Return an application as one of another name, whose state, positions and streams between stages are its own."""
-    return replace(graph, app=f"{graph.app}.{name}")
 
 
 def recompute(

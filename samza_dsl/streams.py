@@ -19,8 +19,8 @@ from runtime.serdes import Natural, encode_all
 from runtime.systems.base import END, Append, StreamConfig, contradicted
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_recovery import DATA_FILE
-from samza_dsl.app import DATA, Compression
-from samza_dsl.checks import check_function, check_kept, check_name, check_whole, serde_said
+from samza_dsl.app import Compression
+from samza_dsl.checks import DATA, check_function, check_kept, check_name, check_whole, serde_said
 from samza_dsl.json_lines import partition_for
 
 V = TypeVar("V")

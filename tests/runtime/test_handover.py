@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from runtime.clock import LoopClock
 from runtime.handover import hand_over
-from runtime.history import Span
-from runtime.recompute import beside, take_over
+from runtime.history import Span, beside
+from runtime.recompute import take_over
 from runtime.rewind import begin_anew
 from runtime.run import Run
 from tests.building import build
