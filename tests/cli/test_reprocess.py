@@ -78,3 +78,15 @@ def test_containers_share_history(program, write, spending):
         assert environment.state_stats("spending.recomputing") == {}
     assert read is not None
     assert spent(b"\n".join(read.batch.values).decode()) == {"ann": 7, "bob": 5}
+
+
+def test_a_stream_is_archived_and_history_read_from_there(call, spending):
+    call("streams", "produce", "orders", stdin=lines(ORDERS[:3]))
+    said = "archived 3 records of orders to old, which has 3"
+    assert call("streams", "archive", "orders", "old", "--as", "jsonl").stdout.strip() == said
+    call("streams", "produce", "orders", stdin=lines(ORDERS[3:]))
+    said = "archived 1 record of orders to old, which has 4"
+    assert call("streams", "archive", "orders", "old", "--as", "jsonl").stdout.strip() == said
+    result = call("reprocess", "spending.py", "--from", "old", "--to", "again.jsonl", "--start", "1")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert spent(spending.with_name("again.jsonl").read_text()) == {"ann": 4, "bob": 5}

@@ -22,14 +22,14 @@ from tests.simulation.loop import simulate
 NAME = "recomputing"
 
 
-def recompute(world, cuts, crashes=(), directory=None):
+def recompute(world, cuts, crashes=(), directory=None, bind=None):
     """Run a world's application over history up to `cuts`, and hand over to `directory`."""
     world.outcome.sunk.clear()
     span = Span(until=cuts, hands_over=True)
     for number, crash in enumerate([*crashes, None]):
         environment = Watched(world.environment, crash)
         try:
-            run = simulate(lambda: run_of(world, environment, span), world.seed + number, environment.at_turn)  # noqa: B023
+            run = simulate(lambda: run_of(world, environment, span, bind), world.seed + number, environment.at_turn)  # noqa: B023
         except Crash:
             continue
         hand_over(world.environment, beside(graph_of(world), NAME), run.plan, "law", directory)
@@ -37,9 +37,10 @@ def recompute(world, cuts, crashes=(), directory=None):
         return
 
 
-async def run_of(world, environment, span):
+async def run_of(world, environment, span, bind):
     app = build(world.pipeline, world.options, world.seed, on_sink=lambda place, event: see(world, place, event))
-    run = Run(beside(app.graph(), NAME), app.options, app.around, environment, clock=LoopClock(NOW_MS), span=span)
+    where = beside(app.graph(), NAME), app.options, app.around, environment
+    run = Run(*where, clock=LoopClock(NOW_MS), span=span, bind=bind)
     await run.drive()
     return run
 
