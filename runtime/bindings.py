@@ -67,7 +67,7 @@ class Bindings:
                         _check_source(graph, name, self.sources[name].partitions)
                 elif name in written:
                     self._bind_output(written[name], what)
-                elif name in letters and _is_another(what):
+                elif name in letters and is_another(what):
                     self._bind_to_another(name, what)
                 else:
                     known = ", ".join(sorted(read | written.keys() | letters))
@@ -213,7 +213,7 @@ class Bindings:
 
     def _bind_output(self, output: Output, what: Any) -> None:
         stream = output.stream
-        if _is_another(what):
+        if is_another(what):
             self._bind_to_another(stream, what)
             return
         topic = topic_of(what)
@@ -243,7 +243,8 @@ class Bindings:
             sink.close()
 
 
-def _is_another(what: Any) -> bool:
+def is_another(what: Any) -> bool:
+    """Whether an output is bound to another stream of the environment."""
     return isinstance(what, str) and what.startswith(ANOTHER)
 
 

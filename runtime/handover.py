@@ -56,9 +56,9 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
 
 
-def check_can_be_handed_over(plan: Plan, directory: Path) -> None:
+def check_can_be_handed_over(graph: Graph, directory: Path) -> None:
     """Raise SamzaError where a handover would lose state, or where there is no room for its directory."""
-    lost = [store.operator for store in plan.stores if store.kind == "memory"]
+    lost = [id for id, spec in graph.specs.items() if getattr(spec, "store", "lmdb") == "memory"]
     if lost:
         raise SamzaError(
             f'the state of {", ".join(map(repr, lost))} is in memory alone (store="memory"), and can\'t be handed '

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 
 import msgspec
 
+from operators.base import MAX_TIMESTAMP
 from operators.io import Input, Table
 from planner.graph import Graph
 from planner.plan import Plan
@@ -62,7 +64,7 @@ def history_of(span: Span, bindings: Bindings, graph: Graph) -> History:
             point = next((said[place] for place in (f"{stream}:{partition}", stream, ALL) if place in said), None)
             if point is not None:
                 found.append((stream, partition, _offset(point, origin, _read_as(spec, bindings), start, end)))
-            elif said is span.until:
+            elif said is span.until and end < MAX_TIMESTAMP:  # else its end is found where it is read
                 found.append((stream, partition, end))
     strangers = {*span.start, *span.until} - known
     if strangers:
@@ -112,13 +114,22 @@ def _check_empty(environment: Environment, stream: str) -> None:
 
 
 def _begin_at(history: History, environment: Environment, bindings: Bindings, app: str, generation: int) -> None:
-    positions: dict[int, list[Position]] = {}
-    for stream, partition, offset in history.starts:
-        system = bindings.origin(stream, partition).system
-        positions.setdefault(partition, []).append(Position(system, stream, partition, offset))
-    begun = {str(task): Checkpoint(generation, tuple(found)) for task, found in positions.items()}
+    tasks = {partition for _, partition, _ in history.starts}
+    systems = {stream: bindings.origin(stream, partition).system for stream, partition, _ in history.starts}
+    begun: dict[str, Checkpoint] = {}
+    for task in tasks:
+        begun |= begun_at(history, task, systems, generation)
     if begun:
         environment.commit(Commit(app, generation, [], [], begun))
+
+
+def begun_at(
+    history: History | None, task: int, systems: Mapping[str, str] = MappingProxyType({}), generation: int = 0
+) -> dict[str, Checkpoint]:
+    """Return the checkpoint with which a task begins: it reads the partition of its number."""
+    starts = [(stream, offset) for stream, partition, offset in history.starts if partition == task] if history else []
+    positions = [Position(systems.get(stream, "log"), stream, task, offset) for stream, offset in starts]
+    return {str(task): Checkpoint(generation, tuple(positions))} if positions else {}
 
 
 def _read_as(spec: Input, bindings: Bindings) -> Input:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from planner.graph import Graph
-from planner.passes import plan as make_plan
 from planner.plan import Options
 from runtime.handover import Handover, check_can_be_handed_over, hand_over
 from runtime.history import Span, beside
@@ -25,13 +24,11 @@ R = TypeVar("R", bound=Watched)
 def recompute(
     run: Callable[[Graph, Span], R],
     graph: Graph,
-    options: Options,
     data: str | Path | Environment,
     *,
     name: str,
     span: Span,
     handover: str | Path | None,
-    wrapped: bool,
 ) -> R:
     """Have `run` run an application over history, then hand over what is asked for, and forget the rest.
 
@@ -39,7 +36,7 @@ def recompute(
     """
     own, to = beside(graph, name), None if handover is None else Path(handover)
     if to is not None:
-        check_can_be_handed_over(make_plan(graph, options, None, wrapped=wrapped), to)
+        check_can_be_handed_over(graph, to)
     done = run(own, replace(span, hands_over=to is not None))
     if not done.stopping:
         environment = open_environment(data)

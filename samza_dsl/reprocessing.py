@@ -131,8 +131,6 @@ class Reprocessing:
             return _on_spark(app, data, bind, span, handover, name, on)
         from runtime.recompute import recompute
 
-        how = {"name": name, "span": span, "handover": handover, "wrapped": bool(app.around)}
-
         def run(graph: Graph, span: Span) -> Run | Containers:
             if containers > 1:
                 from samza_dsl.container import run_app
@@ -142,7 +140,7 @@ class Reprocessing:
 
             return run_blocking(graph, app.options, app.around, data, bind=bind, span=span, watch=watch)
 
-        return recompute(run, app.graph(), app.options, data, **how)  # type: ignore[arg-type]
+        return recompute(run, app.graph(), data, name=name, span=span, handover=handover)
 
     def take_over(
         self,
@@ -197,4 +195,7 @@ def _on_spark(
     from runtime.spark.session import check_installed
 
     check_installed()
-    raise NotImplementedError
+    from runtime.spark.recompute import recompute_on_spark
+
+    how = {"name": name, "span": span, "handover": handover, "bind": bind, "on": on}
+    return recompute_on_spark(app.graph(), app.options, app.around, data, **how)  # type: ignore[arg-type]
