@@ -24,6 +24,8 @@ from runtime.systems.base import Commit, Environment
 
 ALL = "*"
 """All inputs that are not named."""
+HISTORY = "history"
+"""The checkpoint that says where a run over history ends."""
 Point = int | datetime
 """A place in a stream: an offset, or the first record of each partition whose event time is at least so much."""
 
@@ -84,16 +86,28 @@ def partitions_of(bindings: Bindings, graph: Graph) -> Iterator[tuple[Input, str
 def open_history(
     span: Span, environment: Environment, bindings: Bindings, graph: Graph, plan: Plan, generation: int
 ) -> History:
-    """Find the offsets of a span, and note where an application begins that has read nothing yet.
+    """Find the offsets of a span, and note where an application begins and ends that has read nothing yet.
 
-    Raises SamzaError for a point that there is not, and where such an application would add to what an output holds.
+    One that has goes on to the same ends. Raises SamzaError for a point that there is not, and where an application
+    that begins would add to what an output holds.
     """
     history = history_of(span, bindings, graph)
-    if not any(task.isdecimal() for task in environment.checkpoints(plan.app)):
-        for stream in plan.results:
-            if stream.name not in bindings.sinks:
-                _check_empty(environment, bindings.place_of(stream.name))
-        _begin_at(history, environment, bindings, plan.app, generation)
+    known = environment.checkpoints(plan.app).get(HISTORY)
+    if known is not None:
+        ends = (
+            (stream, partition, known.outputs.get(f"{stream}:{partition}", end))
+            for stream, partition, end in history.ends
+        )
+        return msgspec.structs.replace(history, ends=tuple(ends))
+    for stream in plan.results:
+        if stream.name not in bindings.sinks:
+            _check_empty(environment, bindings.place_of(stream.name))
+    ends_by_place = {f"{stream}:{partition}": end for stream, partition, end in history.ends}
+    begun = {HISTORY: Checkpoint(generation, outputs=ends_by_place)}
+    systems = {stream: bindings.origin(stream, partition).system for stream, partition, _ in history.starts}
+    for task in {partition for _, partition, _ in history.starts}:
+        begun |= begun_at(history, task, systems, generation)
+    environment.commit(Commit(plan.app, generation, [], [], begun))
     return history
 
 
@@ -111,16 +125,6 @@ def _check_empty(environment: Environment, stream: str) -> None:
             f"another stream ({stream}=stream:{stream}-recomputed) or to a file, or remove the stream (samza-dsl "
             "streams delete)"
         )
-
-
-def _begin_at(history: History, environment: Environment, bindings: Bindings, app: str, generation: int) -> None:
-    tasks = {partition for _, partition, _ in history.starts}
-    systems = {stream: bindings.origin(stream, partition).system for stream, partition, _ in history.starts}
-    begun: dict[str, Checkpoint] = {}
-    for task in tasks:
-        begun |= begun_at(history, task, systems, generation)
-    if begun:
-        environment.commit(Commit(app, generation, [], [], begun))
 
 
 def begun_at(

@@ -12,6 +12,7 @@ from planner.graph import Graph
 from planner.plan import Options
 from runtime.handover import Handover, check_can_be_handed_over, hand_over
 from runtime.history import Span, beside
+from runtime.merging import Merges, merge_all
 from runtime.rewind import begin_anew
 from runtime.run import Watched, open_environment
 from runtime.systems.base import Environment
@@ -22,28 +23,31 @@ R = TypeVar("R", bound=Watched)
 
 
 def recompute(
-    run: Callable[[Graph, Span], R],
+    run: Callable[[Graph, Span, Mapping[str, str]], R],
     graph: Graph,
     data: str | Path | Environment,
     *,
     name: str,
     span: Span,
     handover: str | Path | None,
+    merges: Merges,
 ) -> R:
-    """Have `run` run an application over history, then hand over what is asked for, and forget the rest.
+    """Have `run` run an application over history, then hand over or merge what is asked for, and forget the rest.
 
     A run that was stopped or has failed goes on where it was when it is asked for again.
     """
     own, to = beside(graph, name), None if handover is None else Path(handover)
     if to is not None:
         check_can_be_handed_over(graph, to)
-    done = run(own, replace(span, hands_over=to is not None))
+    mergings = merges.of(graph, own.app)
+    done = run(own, replace(span, hands_over=to is not None), merges.bind(own.app))
     if not done.stopping:
         environment = open_environment(data)
         with closing(environment) if isinstance(data, str | Path) else nullcontext():
             environment.own(own.app)
             if to is not None:
                 hand_over(environment, own, done.plan, graph.app, to)
+            merge_all(environment, mergings)
             begin_anew(environment, own.app, done.plan)
     return done
 

@@ -49,6 +49,12 @@ def reprocess(
         Path | None,
         typer.Option(metavar="DIR", help="Fire nothing at the end, and write state and positions for take-over."),
     ] = None,
+    merge_into: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]STREAM", help="Append what no live result of the same key and window is there for."
+        ),
+    ] = None,
     name: Annotated[str, typer.Option(help="What it is called behind the application's name.")] = NAME,
     containers: Annotated[
         int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
@@ -79,6 +85,7 @@ def reprocess(
             "until": _points("--until", until),
             "per_second": None if throttle is None else rate_of(throttle),
             "handover": handover,
+            "merge_into": dict(one.split("=", 1) for one in _named("--merge-into", merge_into, written)),
             "name": name,
         }
         if on is not None:

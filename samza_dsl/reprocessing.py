@@ -10,6 +10,7 @@ from operators.sites import here
 from planner.errors import refuse
 from runtime.errors import SamzaError
 from runtime.history import ALL, Point, Span
+from runtime.merging import Merge, Merges, prefer_live
 from samza_dsl.checks import DATA, check_for_spark, check_name, check_not_loading, check_whole
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class Reprocessing:
         until: Points = None,
         per_second: float | None = None,
         handover: str | Path | None = None,
+        merge_into: Mapping[str, str] | None = None,
+        merge: Merge = prefer_live,
         name: str = NAME,
         live: bool = False,
         watch: Watch | None = None,
@@ -55,6 +58,8 @@ class Reprocessing:
         until: Points = None,
         per_second: float | None = None,
         handover: str | Path | None = None,
+        merge_into: Mapping[str, str] | None = None,
+        merge: Merge = prefer_live,
         name: str = NAME,
         live: bool = False,
         watch: Watch | None = None,
@@ -71,6 +76,8 @@ class Reprocessing:
         until: Points = None,
         per_second: float | None = None,
         handover: str | Path | None = None,
+        merge_into: Mapping[str, str] | None = None,
+        merge: Merge = prefer_live,
         name: str = NAME,
         on: Spark,
     ) -> SparkRun: ...
@@ -84,6 +91,8 @@ class Reprocessing:
         until: Points = None,
         per_second: float | None = None,
         handover: str | Path | None = None,
+        merge_into: Mapping[str, str] | None = None,
+        merge: Merge = prefer_live,
         name: str = NAME,
         live: bool = False,
         watch: Watch | None = None,
@@ -102,6 +111,10 @@ class Reprocessing:
 
         At the end of history all that is open fires. With `handover`, a directory that is made, nothing does: state,
         watermarks and positions are written there, and `take_over` has the live application go on from them.
+
+        With `merge_into`, as {"delays": "delays"}, what was recomputed of an output is appended to a stream of live
+        results. Where that has one of the same key, and of the same time where windows have emitted it, the live one
+        holds, or what `merge(key, live, recomputed)` returns. What was merged has the header "recomputed".
 
         >>> from samza_dsl import App, total
         >>> from tempfile import TemporaryDirectory
@@ -125,22 +138,31 @@ class Reprocessing:
 
             watch = view().watch
         app = cast("App", self)
+        merges = Merges({} if merge_into is None else merge_into, merge)
         span = Span(start=_by_stream(start), until=_by_stream(until), per_second=per_second)
         if on is not None:
             check_for_spark(site, containers=containers, watch=watch)
-            return _on_spark(app, data, bind, span, handover, name, on)
+            from runtime.spark.session import check_installed
+
+            check_installed()
+            from runtime.spark.recompute import recompute_on_spark
+
+            where = app.graph(), app.options, app.around, data
+            how = {"name": name, "span": span, "handover": handover, "merges": merges}
+            return recompute_on_spark(*where, on=on, bind=bind, **how)  # type: ignore[arg-type]
         from runtime.recompute import recompute
 
-        def run(graph: Graph, span: Span) -> Run | Containers:
+        def run(graph: Graph, span: Span, merged: Mapping[str, str]) -> Run | Containers:
+            how: dict[str, Any] = {"bind": {**(bind or {}), **merged}, "span": span, "watch": watch}
             if containers > 1:
                 from samza_dsl.container import run_app
 
-                return run_app(app, data, containers, name=name, bind=bind, span=span, watch=watch)
+                return run_app(app, data, containers, name=name, **how)
             from runtime.run import run_blocking
 
-            return run_blocking(graph, app.options, app.around, data, bind=bind, span=span, watch=watch)
+            return run_blocking(graph, app.options, app.around, data, **how)
 
-        return recompute(run, app.graph(), data, name=name, span=span, handover=handover)
+        return recompute(run, app.graph(), data, name=name, span=span, handover=handover, merges=merges)
 
     def take_over(
         self,
@@ -181,21 +203,3 @@ def _by_stream(points: Points) -> Mapping[str, Point]:
     if points is None:
         return {}
     return points if isinstance(points, Mapping) else {ALL: points}
-
-
-def _on_spark(
-    app: App,
-    data: str | Path,
-    bind: Mapping[str, Any] | None,
-    span: Span,
-    handover: str | Path | None,
-    name: str,
-    on: Spark,
-) -> SparkRun:
-    from runtime.spark.session import check_installed
-
-    check_installed()
-    from runtime.spark.recompute import recompute_on_spark
-
-    how = {"name": name, "span": span, "handover": handover, "bind": bind, "on": on}
-    return recompute_on_spark(app.graph(), app.options, app.around, data, **how)  # type: ignore[arg-type]
