@@ -110,11 +110,10 @@ class Containers:
         self._former: list[RunMetrics] = []
         """What those have told last that are gone; of one that has died, only what adds up."""
         self._changed, self._one_finished = asyncio.Event(), asyncio.Event()
-        self._is_watched = False
         self._final: RunMetrics | None = None
         self.start_up_ms = 0.0
         """How long it took until all had loaded the application and could begin."""
-        self._begun = self._ending = self.stopping = self.failed = False
+        self._begun = self._ending = self._is_watched = self.stopping = self.failed = False
         bound = _places(graph, bind or {})
         self._environment = LogEnvironment(data)
         try:

@@ -265,14 +265,7 @@ class Loop:
             return True
         slowest = self._slowest()
         is_open = self._throttle.is_open
-        choice = self._chooser.choose(
-            lambda choice: (
-                (is_open or choice.reader.later)
-                and choice.has_room
-                and not choice.is_held_up
-                and not choice.is_ahead(slowest)
-            )
-        )
+        choice = self._chooser.choose(lambda choice: choice.may_be_taken(slowest, is_open))
         if choice is not None:
             self._feed_from(choice)
         elif any(relay.is_full for relay in self.committer.relays.values()):

@@ -13,6 +13,7 @@ from operators.io import Input
 from runtime.bindings import outputs_of
 from runtime.history import ALL, Point
 from runtime.spark.session import Spark
+from samza_dsl.app import App
 from samza_dsl.cli_data import DEFAULT, DataOption
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.cli_output import say
@@ -75,17 +76,12 @@ def reprocess(
     with told(whole=traceback):
         if master is not None and on is None:
             raise Mistake("--master is about Spark: add --on spark, or leave it out")
-        specs = app.graph().specs.values()
-        read = {spec.stream for spec in specs if isinstance(spec, Input)}
-        written = {output.stream for spec in specs for output in outputs_of(spec)}
-        said = [*_named("--from", sources, read), *_named("--to", outputs, written)]
         how: dict[str, Any] = {
-            "bind": bindings_of(app, said, {}),
+            **_streams_said(app, sources, outputs, merge_into),
             "start": _points("--start", start),
             "until": _points("--until", until),
             "per_second": None if throttle is None else rate_of(throttle),
             "handover": handover,
-            "merge_into": dict(one.split("=", 1) for one in _named("--merge-into", merge_into, written)),
             "name": name,
         }
         if on is not None:
@@ -135,6 +131,18 @@ def rate_of(said: str) -> float:
     if not found > 0:
         raise Mistake(f"--throttle {said} is no rate: write --throttle 10_000/s, or 600/min")
     return found
+
+
+def _streams_said(
+    app: App, sources: Iterable[str] | None, outputs: Iterable[str] | None, merge_into: Iterable[str] | None
+) -> dict[str, Any]:
+    """Return what is bound, and what is merged into which stream."""
+    specs = app.graph().specs.values()
+    read = {spec.stream for spec in specs if isinstance(spec, Input)}
+    written = {output.stream for spec in specs for output in outputs_of(spec)}
+    said = [*_named("--from", sources, read), *_named("--to", outputs, written)]
+    into = _named("--merge-into", merge_into, written)
+    return {"bind": bindings_of(app, said, {}), "merge_into": dict(one.split("=", 1) for one in into)}
 
 
 def _named(option: str, said: Iterable[str] | None, streams: set[str]) -> list[str]:

@@ -160,10 +160,15 @@ def archive_stream(
 ) -> Manifest:
     """Write what a stream holds and an archive has not yet, and return what the archive holds then.
 
-    It is there file by file: what is stopped goes on behind the last whole one. Raises SamzaError where the directory
-    holds something else, and where the stream has dropped records that the archive has not.
+    It is there file by file: what is stopped goes on behind the last whole one. Raises SamzaError where there is no
+    such stream, where the directory holds something else, and where records are gone that the archive has not.
     """
-    count = environment.streams()[stream].partitions
+    streams = environment.streams()
+    if stream not in streams:
+        raise SamzaError(f"there is no stream {stream!r} to archive; there are {', '.join(sorted(streams)) or 'none'}")
+    if kind not in ("parquet", "jsonl"):
+        raise SamzaError(f'kind={kind!r} is no kind of archive: write kind="parquet" or kind="jsonl"')
+    count = streams[stream].partitions
     ranges = [environment.offsets(stream, partition) for partition in range(count)]
     with system_errors_told(path, "written"):
         path.mkdir(parents=True, exist_ok=True)
