@@ -42,6 +42,8 @@ def take_over(
     history and the stream are missing.
     """
     handover = read_handover(directory)
+    if handover.app != graph.app:
+        raise SamzaError(f"{directory} is of the application {handover.app!r}, and this is {graph.app!r}")
     environment.own(graph.app)
     bindings = Bindings(environment, graph, {})
     plan = make_plan(graph, options, bindings.partition_counts(graph), wrapped=wrapped)
@@ -77,8 +79,6 @@ def take_over(
 
 def _check_alike(handover: Handover, graph: Graph, plan: Plan, directory: Path) -> None:
     """Raise where state would be orphaned, or read as something else, or by other tasks."""
-    if handover.app != graph.app:
-        raise SamzaError(f"{directory} is of the application {handover.app!r}, and this is {graph.app!r}")
     now, tasks = meanings_of(plan, graph), {stage.id: stage.partitions for stage in plan.stages}
     orphans = [store for store in handover.meanings if store not in now]
     if orphans:
