@@ -59,10 +59,11 @@ def take_over(
     handover: str | Path,
     *,
     at: Mapping[str, Any] | None = None,
+    bind: Mapping[str, Any] | None = None,
     wrapped: bool = False,
 ) -> Handover:
     """Have an application, which must not be running, go on from a handover when it runs next."""
     environment = open_environment(data)
     places: Mapping[str, Place] = at or {}
     with closing(environment) if isinstance(data, str | Path) else nullcontext():
-        return take_over_in(environment, graph, options, Path(handover), wrapped=wrapped, at=places)
+        return take_over_in(environment, graph, options, Path(handover), wrapped=wrapped, at=places, bind=bind or {})

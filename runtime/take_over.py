@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -34,33 +36,51 @@ def take_over(
     *,
     wrapped: bool,
     at: Mapping[str, Place],
+    bind: Mapping[str, Any] = MappingProxyType({}),
 ) -> Handover:
     """Put a handover in the place of what the application has come to so far; it must not be running.
 
-    `at` says where the live streams go on whose history was read from files that know no offsets. Raises SamzaError and
-    PlanError, before anything is changed, where the handover is not of such an application, or where records between
-    history and the stream are missing.
+    `bind` has what the live run binds, and `at` says where the live streams go on whose history was read from files that
+    know no offsets. Raises SamzaError and PlanError, before anything is changed, where the handover is not of such an
+    application, or where records between history and the stream are missing.
     """
     handover = read_handover(directory)
     if handover.app != graph.app:
         raise SamzaError(f"{directory} is of the application {handover.app!r}, and this is {graph.app!r}")
     environment.own(graph.app)
-    bindings = Bindings(environment, graph, {})
-    plan = make_plan(graph, options, bindings.partition_counts(graph), wrapped=wrapped)
-    _check_alike(handover, graph, plan, directory)
+    with closing(Bindings(environment, graph, bind)) as bindings:
+        plan = make_plan(graph, options, bindings.partition_counts(graph), wrapped=wrapped)
+        _check_alike(handover, graph, plan, directory)
+        checkpoints = _going_on(handover, plan, bindings, at)
+    _write(environment, graph, plan, handover, checkpoints, directory)
+    return handover
+
+
+def _going_on(handover: Handover, plan: Plan, bindings: Bindings, at: Mapping[str, Place]) -> dict[str, Checkpoint]:
+    """Return the checkpoints from which live tasks go on."""
     between = {stream.name for stream in plan.streams if stream.role == "intermediate"}
-    checkpoints = {
+    return {
         task: replace(
             checkpoint,
             positions=tuple(
-                one if one.stream in between else _go_on(environment, one, at.get(one.stream))
+                one if one.stream in between else _go_on(bindings, one, at.get(one.stream))
                 for one in checkpoint.positions
             ),
         )
         for task, checkpoint in handover.checkpoints.items()
     }
+
+
+def _write(
+    environment: Environment,
+    graph: Graph,
+    plan: Plan,
+    handover: Handover,
+    checkpoints: Mapping[str, Checkpoint],
+    directory: Path,
+) -> None:
+    """Drop what the application remembers, and write what is handed over: the last commit says that all is there."""
     begin_anew(environment, graph.app, plan)
-    bindings.create_streams(plan)
     generation = environment.own(graph.app)
 
     def commit(state: list[StateWrites], checkpoints: dict[str, Checkpoint]) -> None:
@@ -74,7 +94,6 @@ def take_over(
     found[SHARED] = Checkpoint(generation, outputs=handover.outputs)
     found[STATE] = Checkpoint(generation, meanings=meanings_of(plan, graph))
     commit([], found)
-    return handover
 
 
 def _check_alike(handover: Handover, graph: Graph, plan: Plan, directory: Path) -> None:
@@ -98,12 +117,15 @@ def _check_alike(handover: Handover, graph: Graph, plan: Plan, directory: Path) 
         )
 
 
-def _go_on(environment: Environment, position: Position, at: Place | None) -> Position:
+def _go_on(bindings: Bindings, position: Position, at: Place | None) -> Position:
     """Return where a live stream goes on, after a partition of its history; event time goes on as it was."""
-    stream, partition, knows = position.stream, position.partition, position.system in KEEP_OFFSETS
-    exists = stream in environment.streams()
-    start, end, _ = environment.offsets(stream, partition) if exists else (0, 0, False)
-    if at is None and not knows:
+    stream, partition = position.stream, position.partition
+    exists = stream in bindings.sources or stream in bindings.environment.streams()
+    system, start, end = "log", 0, 0
+    if exists:
+        origin = bindings.origin(stream, partition)
+        system, (start, end, _) = origin.system, origin.offsets()
+    if at is None and position.system not in (system, *KEEP_OFFSETS):
         raise SamzaError(
             f"the history of {stream!r} was read from {position.system}, whose records have no offsets of the stream: "
             f"say where it goes on, --at {stream}=earliest, latest or an offset"
@@ -115,5 +137,5 @@ def _go_on(environment: Environment, position: Position, at: Place | None) -> Po
             f"history ends at offset {offset:,} of {stream!r}, partition {partition}, and the stream has {start:,} to "
             f"{end:,}: records between would be missing; reprocess more of it, or say --at {stream}=earliest"
         )
-    same = position.system == "log" and at is None
-    return replace(position, system="log", offset=offset, stream_id=position.stream_id if same else 0)
+    same = position.system == system and at is None
+    return replace(position, system=system, offset=offset, stream_id=position.stream_id if same else 0)

@@ -99,6 +99,9 @@ def take_over(
         list[str] | None,
         typer.Option(metavar="NAME=PLACE", help="Where a stream goes on: earliest, latest, or an offset."),
     ] = None,
+    bind: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=PATH", help="What the live run binds: files, or Kafka topics.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
@@ -113,7 +116,7 @@ def take_over(
         places = dict(_place(one) for one in at or [])
         if not yes and not typer.confirm(f"Put {handover} in the place of all positions and state of {app.name!r}?"):
             raise Mistake("nothing was changed")
-        app.take_over(handover, data, at=places)
+        app.take_over(handover, data, at=places, bind=bindings_of(app, bind or [], {}))
         say(f"{app.name} goes on from {handover}")
 
 

@@ -169,13 +169,15 @@ class Reprocessing:
         handover: str | Path,
         data: str | Path = DATA,
         *,
+        bind: Mapping[str, Any] | None = None,
         at: Mapping[str, int | Literal["earliest", "latest"]] | None = None,
     ) -> None:
         """Have the application, which must not be running, go on from a handover when it runs next.
 
-        What it remembered until now is dropped; what it has written stays. Where history was read from files that know
-        no offsets of the stream, `at` says by stream where the stream goes on. Raises SamzaError and PlanError, before
-        anything is changed, where the handover is not of this application, or where records would be missing.
+        What it remembered until now is dropped; what it has written stays. `bind` has what that run will bind. Where
+        history was read from files that know no offsets of the stream, `at` says by stream where the stream goes on.
+        Raises SamzaError and PlanError, before anything is changed, where the handover is not of this application, or
+        where records would be missing.
 
         >>> from samza_dsl import App, produce
         >>> from tempfile import TemporaryDirectory
@@ -196,7 +198,7 @@ class Reprocessing:
         app = cast("App", self)
         if at is not None and not isinstance(at, Mapping):
             raise SamzaError(f'at={at!r} names no streams; write instead: at={{"flights": "earliest"}}')
-        take_over(app.graph(), app.options, data, handover, at=at, wrapped=bool(app.around))
+        take_over(app.graph(), app.options, data, handover, at=at, bind=bind, wrapped=bool(app.around))
 
 
 def _by_stream(points: Points) -> Mapping[str, Point]:
