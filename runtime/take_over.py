@@ -40,8 +40,8 @@ def take_over(
 ) -> Handover:
     """Put a handover in the place of what the application has come to so far; it must not be running.
 
-    `bind` has what the live run binds, and `at` says where the live streams go on whose history was read from files that
-    know no offsets. Raises SamzaError and PlanError, before anything is changed, where the handover is not of such an
+    `bind` has what the live run binds, and `at` says where streams go on whose history was read from files that know no
+    offsets. Raises SamzaError and PlanError, before anything is changed, where the handover is not of such an
     application, or where records between history and the stream are missing.
     """
     handover = read_handover(directory)
