@@ -31,7 +31,7 @@ from operators.keyed_state import UNCHANGEABLE
 from operators.policies import DeadLetter
 from operators.store_places import SHIFT, beyond
 from operators.triggers import Trigger
-from operators.window_groups import Groups, Slot
+from operators.window_groups import LATE, Groups, Slot
 from operators.window_types import Assigner, ByClock, ByRow, Counted, Sessions, Windows, WindowType
 
 K = TypeVar("K")
@@ -122,6 +122,12 @@ class Window(Spec):
         return self.allowed_lateness_ms if self.emit == "final" else 0
 
     @property
+    def ignores_values(self) -> bool:  # type: ignore[override]
+        """Whether they are only counted, and nobody is told of single ones."""
+        told = isinstance(self.late, DeadLetter) or isinstance(self.on_error, DeadLetter)
+        return self.aggregation.counts and not told and not hasattr(self.windows, "assign")
+
+    @property
     def fold(self) -> str | None:  # type: ignore[override]
         """Count, where the aggregation only asks for the number of values; else keep them."""
         if not hasattr(self.windows, "cell") or self.is_triggered:
@@ -203,22 +209,27 @@ class WindowOperator:
 
     def process(self, batch: Batch) -> Batch | None:
         """Fold the values in; those that are too late for all of their windows are left in `late`."""
-        keys = batch.keys
-        assert batch.timestamps is not None and batch.stamps is not None
+        keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
+        assert timestamps is not None and stamps is not None
         if keys is None or None in keys:
             raise ValueError(NO_KEY)
-        groups = Groups(self.windows, self._lateness_ms, waits_ms=self._waits_ms)
-        low = high = 0
-        group: Any = None
+        counted = self.aggregation.counts
+        groups = Groups(self.windows, self._lateness_ms, counted, self._waits_ms)
+        low, high, group = groups.place(timestamps[0], stamps[0]) if keys else LATE
         late: list[int] = []
-        columns = zip(batch.values, keys, batch.timestamps, batch.stamps, strict=True)
-        for row, (value, key, timestamp, stamp) in enumerate(columns):
-            if not low <= timestamp < high > stamp:
-                low, high, group = groups.place(timestamp, stamp)
-            if group is None:
-                late.append(row)
-            else:
-                group[key].append(value)
+        if counted and low <= timestamps[-1] < high and min(timestamps) >= low and max(timestamps) < high > max(stamps):
+            group += keys  # they all lie in one stretch, and nothing is late
+        else:
+            columns = zip(batch.values, keys, timestamps, stamps, strict=True)
+            for row, (value, key, timestamp, stamp) in enumerate(columns):
+                if not low <= timestamp < high > stamp:
+                    low, high, group = groups.place(timestamp, stamp)
+                if group is None:
+                    late.append(row)
+                elif counted:
+                    group.append(key)
+                else:
+                    group[key].append(value)
         self.late = batch.take(late) if late else None
         self.add(groups)
         return None

@@ -19,7 +19,7 @@ class Slot(NamedTuple):
 
 RECENT = 4
 """Stretches of time between which values go to and fro, being out of order."""
-LATE = (0, 0, None)
+LATE: tuple[int, int, Any] = (0, 0, None)
 """Where a value belongs that is too late: to no window, and so are none of those that come next."""
 
 
