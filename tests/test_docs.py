@@ -37,7 +37,7 @@ def shown(outputs):
         if output.output_type == "stream":
             text[output.name] = text.get(output.name, "") + output.text
     rich = [dict(output.data) for output in outputs if "data" in output]
-    return LINE.sub(r"\1", json.dumps([text, rich]))
+    return LINE.sub(r"\1", json.dumps([text, rich], sort_keys=True))
 
 
 def test_the_programs_of_the_readme_run(tmp_path):
