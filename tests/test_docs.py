@@ -19,8 +19,8 @@ LINE = re.compile(r"(\b\w+\.py):\d+")
 ELSEWHERE = ("http:", "https:", "mailto:")
 PAGES = [file for file in files() if file.suffix == ".md"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SLOW = ("04_reprocess_on_spark", "05_check_the_laws")
-"""They take a minute each, and run in CI."""
+SLOW = ("03_test_a_pipeline", "04_reprocess_on_spark", "05_check_the_laws")
+"""They take up to a minute each, and run in CI."""
 VARIES = "varies"
 """The tag of a cell whose output is not the same from run to run."""
 
