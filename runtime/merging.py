@@ -170,21 +170,24 @@ class _Merger:
         appended = 0
         for partition in range(self._partitions):
             fresh: dict[bytes, bytes | None] = {}
-            again: list[Batch] = []
+            unseen: dict[bytes, Batch] = {}
+            """The rows of ours that are the newest of their identity, and were chosen before a live one was seen."""
             for rows, following in self._live_rows(partition):
                 self._live[partition] = following
-                for row, ((identity, key), value, mark) in enumerate(self._marked(rows)):
+                for row, ((identity, _), value, mark) in enumerate(self._marked(rows)):
                     if not mark:
                         fresh[identity] = value
+                        unseen.pop(identity, None)
                     elif mark == self._mark and identity in fresh:
-                        chosen = self._chosen(key, fresh[identity], value)
-                        if chosen != value:
-                            one = rows.row(row)
-                            one.values = [chosen]
-                            again.append(one)
+                        unseen[identity] = rows.row(row)
+            again = []
+            for identity, one in unseen.items():
+                chosen = self._chosen(None if one.keys is None else one.keys[0], fresh[identity], one.values[0])
+                if chosen != one.values[0]:
+                    one.values = [chosen]
+                    again.append((one, 0, 1))
             if fresh or again:
-                mended = Batch.gather((one, 0, 1) for one in again) if again else None
-                appended += self._commit({} if mended is None else {partition: mended}, fresh, begun=True)
+                appended += self._commit({partition: Batch.gather(again)} if again else {}, fresh, begun=True)
         return appended
 
     def _live_rows(self, partition: int) -> Iterator[tuple[Batch, int]]:

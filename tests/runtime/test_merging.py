@@ -4,7 +4,7 @@ import json
 from contextlib import closing
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from operators.base import Batch
@@ -72,7 +72,14 @@ def larger(key, live, recomputed):
     return max((one for one in (live, recomputed) if one is not None), default=None)
 
 
+A, C = b"a", b"c"
+
+
 @given(results, st.lists(results, max_size=6), st.booleans(), crashes, st.integers(1, 2))
+@example(
+    [(A, 0, 1)], [[(C, 1, 2)], [], [], [(A, 1, 2)], [(A, 1, 5)]], False, [], 1
+)  # two come before the first is seen
+@example([(A, 0, 1)], [[(C, 1, 2)], [(A, 1, 2)], [(A, 1, 5)]], False, [CrashPoint("after_commit", 2)], 1)
 @settings(max_examples=scale(300, 3_000, 50_000))
 def test_a_live_result_holds_whenever_it_comes(recomputed, live, is_windowed, crashes, partitions):
     environment = memory()
