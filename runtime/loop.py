@@ -209,7 +209,7 @@ class Loop:
         for task in self.tasks:
             if not task.busy and task.can_go_on and not (task.at_cut and (self.stopping or self._is_commit_due())):
                 moved = self._work(task, task.advance) or moved
-            if task.clocked and task.drained and not self.stopping and task.heed():
+            if self._begun and task.clocked and task.drained and not self.stopping and task.heed():
                 moved = self._work(task, task.fire) or moved
             if task.timers and task.drained and task.timers_due and not self.stopping:
                 self._work(task, task.call_timers)
