@@ -90,8 +90,8 @@ class ArchiveSource:
         start, end, _ = self.offsets(partition)
         if not start <= offset <= end:
             raise Damaged(
-                f"{self.path} has no offset {offset:,} of partition {partition}: it has {start:,} to {end:,}; archive "
-                "more of the stream, or begin where it does"
+                f"{self.path} has offsets {start:,} to {end:,} of partition {partition}, fewer than a run needs that "
+                f"goes on at {offset:,}: archive more of the stream, or begin where the archive does"
             )
         if offset == end:
             return None
