@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
@@ -82,6 +82,7 @@ def _told(log: Path, process: subprocess.Popen[bytes], words: str) -> str:
     """Return what a process says in its log when it is up."""
     until = time.monotonic() + STARTS_WITHIN_S
     while (said := re.search(words, log.read_text())) is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.1)
         assert process.poll() is None and time.monotonic() < until, log.read_text()
-        time.sleep(0.1)
     return said[1]
