@@ -309,7 +309,8 @@ def by_clock(windows: WindowType | Sessions) -> ByClock:
     'tumbling 0:00:05 by the clock'
     """
     if isinstance(windows, type) or not (isinstance(windows, Sessions) or hasattr(windows, "cell")):
-        raise mistake(f"by_clock(...) got {windows!r}, which are no windows of time", "by_clock(tumbling(seconds=5))")
+        wrong = f"by_clock(...) got {windows!r}, which are not tumbling, hopping, daily or sessions"
+        raise mistake(wrong, "by_clock(tumbling(seconds=5))")
     return ByClock(windows)
 
 

@@ -254,7 +254,7 @@ def said_of_streams(
         wrong = "a join of two streams needs the time within which messages are joined"
         raise refuse(site, wrong, "within=(-duration_ms(minutes=5), duration_ms(minutes=10))")
     if not isinstance(within, tuple) or len(within) != 2 or not all(type(bound) is int for bound in within):
-        raise refuse(site, f"within={within!r} is no pair of whole ms", "within=(-300_000, 600_000)")
+        raise refuse(site, f"within={within!r} is no tuple of two whole ms", "within=(-300_000, 600_000)")
     low, high = within
     if low > high:
         wrong = f"within={within!r} has no time in it: its first bound is above its second"

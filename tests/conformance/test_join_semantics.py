@@ -7,7 +7,7 @@ import pytest
 
 import samza_dsl
 from runtime.serdes import Tagged
-from samza_dsl import App, dead_letter
+from samza_dsl import App, SamzaError, dead_letter
 from samza_dsl.testing import Record, running
 
 TABLES = sorted((Path(__file__).parent / "semantics" / "joins").glob("*.toml"))
@@ -48,7 +48,7 @@ def outcome(case):
                 continue
             place, _, gone = told.partition(" ")
             key, _, at = place.partition("@")
-            run.send(source, Record(None if gone else int(at), key, int(at)))
+            run.send(source, Record(None if gone else int(at), None if key == "-" else key, int(at)))
         before = [told_of(one) for one in run.records("out")]
         run.end()
         found = [told_of(one) for one in run.records("out")]
@@ -65,6 +65,10 @@ def told_of(record):
 
 @pytest.mark.parametrize("case", [*cases()])
 def test_what_joins_make_of_it(case):
+    if "error" in case:
+        with pytest.raises(SamzaError, match=case["error"]):
+            outcome(case)
+        return
     before, found, late = outcome(case)
     assert found == case["results"]
     if "before_the_end" in case:

@@ -135,8 +135,8 @@ def test_a_join_with_a_stream_of_another_app(numbers):
 @pytest.mark.parametrize(
     ("said", "wrong", "instead"),
     [
-        ({"within": 5}, "within=5 is no pair of whole ms", "within=(-300_000, 600_000)"),
-        ({"within": (0, 1.5)}, "within=(0, 1.5) is no pair of whole ms", "within=(-300_000, 600_000)"),
+        ({"within": 5}, "within=5 is no tuple of two whole ms", "within=(-300_000, 600_000)"),
+        ({"within": (0, 1.5)}, "within=(0, 1.5) is no tuple of two whole ms", "within=(-300_000, 600_000)"),
         ({"within": (10, -5)}, "its first bound is above its second", "within=(-5, 10)"),
         ({"within": (0, 10**18)}, "is more than any two times lie apart", "within=(-300_000, 600_000)"),
         ({"how": "full"}, "how='full' is not a join of two streams", 'how="inner", "left", "right" or "outer"'),

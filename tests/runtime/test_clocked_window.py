@@ -116,7 +116,9 @@ def test_late_values_can_not_be_allowed():
 
 @pytest.mark.parametrize("windows", [7, tumbling, by_clock(tumbling(hours=1))])
 def test_what_has_no_time_is_refused(windows):
-    with pytest.raises(ValueError, match=r"no windows of time; write instead: by_clock\(tumbling\(seconds=5\)\)"):
+    with pytest.raises(
+        ValueError, match=r"not tumbling, hopping, daily or sessions; write instead: by_clock\(tumbling\(seconds=5\)\)"
+    ):
         by_clock(windows)
 
 
