@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,25 @@ from planner.passes import streams_of
 from planner.plan import Plan, StreamPlan
 from runtime.errors import SamzaError
 from runtime.inputs import Origin
-from runtime.systems.base import Environment, LiveEnvironment, LiveSource, Sink, Source, StreamConfig, contradicted
+from runtime.systems.base import (
+    Environment,
+    LiveEnvironment,
+    LiveSource,
+    Offsets,
+    Sink,
+    Source,
+    StreamConfig,
+    check_name,
+    contradicted,
+)
 from runtime.systems.kafka_topic import topic_of
 from runtime.systems.lists import ListSink
 
 WRITTEN = ("intermediate", "output", "dead_letter")
 SAID = ("partitions", "retention_ms", "retention_bytes", "compression")
 """What may be said of a stream that is yet to be made."""
+ANOTHER = "stream:"
+"""Begins what an output is bound to that is written to another stream of the environment."""
 
 
 class Bindings:
@@ -34,9 +47,14 @@ class Bindings:
         self.sinks: dict[str, Sink] = {}
         self.places: dict[str, str] = {}
         """What names a bound output in checkpoints: its stream, and the file that it is bound to."""
+        self._others: dict[str, str] = {}
         self._occupied: set[str] = set()
         self._partitions: dict[str, int] = {}
-        self._own = {name for spec in graph.specs.values() for name, role in streams_of(graph, spec) if role in WRITTEN}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._is_end_of_stream = True
+        roles = [named for spec in graph.specs.values() for named in streams_of(graph, spec)]
+        self._own = {name for name, role in roles if role in WRITTEN}
+        letters = {name for name, role in roles if role == "dead_letter"}
         read = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
         written = {output.stream: output for spec in graph.specs.values() for output in outputs_of(spec)}
         if not isinstance(bind, Mapping):
@@ -49,8 +67,10 @@ class Bindings:
                         _check_source(graph, name, self.sources[name].partitions)
                 elif name in written:
                     self._bind_output(written[name], what)
+                elif name in letters and is_another(what):
+                    self._bind_to_another(name, what)
                 else:
-                    known = ", ".join(sorted(read | written.keys()))
+                    known = ", ".join(sorted(read | written.keys() | letters))
                     raise SamzaError(f"bind has {name!r}, which the app neither reads nor writes; it has {known}")
         except BaseException:
             self.close()
@@ -99,8 +119,9 @@ class Bindings:
                     wrong = f"{spec.stream!r} lies between the stages of an app, which removes what it has consumed"
                     raise refuse(spec, wrong, ".send_to(app.output(...)) there, and that output's name here")
             for output in outputs_of(spec):
-                if output.stream not in self.sinks and output.stream in streams:
-                    _check_config(output, streams[output.stream])
+                place = self.place_of(output.stream)
+                if output.stream not in self.sinks and place in streams:
+                    _check_config(output, streams[place])
         return existing | {name: source.partitions for name, source in self.sources.items()}
 
     def create_streams(self, plan: Plan) -> None:
@@ -112,7 +133,7 @@ class Bindings:
                 continue
             between = stream.role == "intermediate"
             wanted = config_of(stream, compacted=stream.name in compacted, intermediate=between)
-            found = self.environment.create_stream(stream.name, wanted)
+            found = self.environment.create_stream(self.place_of(stream.name), wanted)
             if between and not found.intermediate:
                 raise SamzaError(
                     f"the stream {stream.name!r} exists, and {plan.app!r} would use it between its stages and remove "
@@ -137,12 +158,30 @@ class Bindings:
         """Return how many partitions a stream has, wherever it lives: as many as when it was first asked for."""
         if stream in self.sources:
             return self.sources[stream].partitions
-        if stream not in self._partitions:
+        place = self.place_of(stream)
+        if place not in self._partitions:
             self._partitions = {name: config.partitions for name, config in self.environment.streams().items()}
-        return self._partitions[stream]
+        return self._partitions[place]
+
+    def place_of(self, stream: str) -> str:
+        """Return the stream of the environment that one of the application's is written to: itself, or another."""
+        return self._others.get(stream, stream)
+
+    def end_at(self, ends: Iterable[tuple[str, int, int]], *, is_end_of_stream: bool) -> None:
+        """Have partitions end at offsets for whoever asks from now on: for good, or as what others go on reading."""
+        self._ends = {(stream, partition): offset for stream, partition, offset in ends}
+        self._is_end_of_stream = is_end_of_stream
 
     def origin(self, stream: str, partition: int) -> Origin:
         """Return how to read one partition."""
+        origin = self._origin(stream, partition)
+        end = self._ends.get((stream, partition))
+        if end is None:
+            return origin
+        ended = self._is_end_of_stream
+        return replace(origin, offsets=lambda: Offsets(origin.offsets().start, end, ended))
+
+    def _origin(self, stream: str, partition: int) -> Origin:
         source = self.sources.get(stream)
         if source is not None:
             bound = source
@@ -174,6 +213,9 @@ class Bindings:
 
     def _bind_output(self, output: Output, what: Any) -> None:
         stream = output.stream
+        if is_another(what):
+            self._bind_to_another(stream, what)
+            return
         topic = topic_of(what)
         if topic is not None:
             from runtime.systems.kafka_sink import KafkaSink
@@ -189,12 +231,21 @@ class Bindings:
             if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
                 self._occupied.add(stream)
 
+    def _bind_to_another(self, stream: str, what: str) -> None:
+        self._others[stream] = what.removeprefix(ANOTHER)
+        check_name("stream", self._others[stream])
+
     def close(self) -> None:
         """Close what was bound."""
         for source in self.sources.values():
             source.close()
         for sink in self.sinks.values():
             sink.close()
+
+
+def is_another(what: Any) -> bool:
+    """Whether an output is bound to another stream of the environment."""
+    return isinstance(what, str) and what.startswith(ANOTHER)
 
 
 def outputs_of(spec: Spec) -> list[Any]:

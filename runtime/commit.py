@@ -117,7 +117,8 @@ class Committer:
         appends = []
         for (stream, partition), batch in task.outputs.pending.items():
             if stream not in self._bindings.sinks and batch.values and stream not in controls:
-                appends.append(Append(stream, partition, _without_gaps(batch, self._clock)))
+                place = self._bindings.place_of(stream), partition
+                appends.append(Append(*place, _without_gaps(batch, self._clock)))
         for stream, control in controls.items():
             for partition in range(self._bindings.partitions(stream)):
                 batch = task.outputs.pending.get((stream, partition), Batch([]))

@@ -12,6 +12,7 @@ from planner.graph import Graph
 from planner.plan import Plan
 from runtime.errors import SamzaError
 from runtime.functions import Around
+from runtime.history import beside
 from runtime.run import Run
 from runtime.talk import Ask, Ended, Failed, Finished, Go, Joined, Line, Report, Start, Stop
 
@@ -26,7 +27,7 @@ def digest_of(plan: Plan) -> str:
 
 async def serve(connection: Any, start: Start, graph: Graph, around: tuple[Around, ...], tell: Tell) -> int:
     """Run a share of an application until the other process says stop, or is gone; return the exit code."""
-    line = await Line.over(connection)
+    line, graph = await Line.over(connection), beside(graph, start.beside)
     try:
         run = Run(graph, start.options, around, start.data, bind=start.bind, share=start.share)
         try:

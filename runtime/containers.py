@@ -19,11 +19,12 @@ from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import Options
 from runtime import errors
-from runtime.bindings import outputs_of
+from runtime.bindings import ANOTHER, outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.container import digest_of
 from runtime.errors import Fenced, SamzaError
 from runtime.functions import Around
+from runtime.history import History, Span, beside, open_history
 from runtime.metrics import RunMetrics, StoreMetrics
 from runtime.opening import Opened, Share, ends_of, open_application, recover
 from runtime.rewind import check_rewind
@@ -97,9 +98,11 @@ class Containers:
         until_now: bool = False,
         clock: Clock | None = None,
         levers: Levers = ALL,
+        span: Span | None = None,
+        name: str = "",
     ) -> None:
         check_rewind(from_start, state)
-        self._graph = graph
+        self._graph = graph = beside(graph, name)
         self._clock: Clock = clock or SystemClock()
         self._started_ms = self._clock.elapsed_ms()
         self._command, self._number = command, number
@@ -107,11 +110,10 @@ class Containers:
         self._former: list[RunMetrics] = []
         """What those have told last that are gone; of one that has died, only what adds up."""
         self._changed, self._one_finished = asyncio.Event(), asyncio.Event()
-        self._is_watched = False
         self._final: RunMetrics | None = None
         self.start_up_ms = 0.0
         """How long it took until all had loaded the application and could begin."""
-        self._begun = self._ending = self.stopping = self.failed = False
+        self._begun = self._ending = self._is_watched = self.stopping = self.failed = False
         bound = _places(graph, bind or {})
         self._environment = LogEnvironment(data)
         try:
@@ -121,6 +123,7 @@ class Containers:
             _check_spread(opened, graph)
             recover(self._environment, opened, graph)
             ends = ends_of(opened.bindings, graph) if until_now else {}
+            history = self._shared_history(span, opened, number) if span is not None else None
         except BaseException:
             self._release()
             raise
@@ -135,9 +138,11 @@ class Containers:
                 generation=opened.generation,
                 counts=opened.counts,
                 ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
+                history=history,
             ),
             bind=bound,
             plan=digest_of(self.plan),
+            beside=name,
         )
 
     def metrics(self, stores: bool = True) -> RunMetrics:
@@ -157,6 +162,13 @@ class Containers:
         """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""
         self.stopping = True
         self._end_all()
+
+    def _shared_history(self, span: Span, opened: Opened, number: int) -> History:
+        """Return what each of the containers is told of a span: its share of the rate, too."""
+        where = self._environment, opened.bindings, self._graph, opened.plan
+        history = open_history(span, *where, opened.generation)
+        share = None if history.per_second is None else history.per_second / number
+        return msgspec.structs.replace(history, per_second=share)
 
     def _end_all(self) -> None:
         self._ending = True
@@ -346,8 +358,9 @@ def _places(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str | KafkaTopic
                 f"bind={{{stream!r}: {topic!r}}}: an ssl_context can't be given to other processes; write instead: "
                 'options={"ssl_cafile": ...}, or run containers=1'
             )
-    files = {stream: what for stream, what in bind.items() if stream not in topics}
-    return {**topics, **_paths(graph, files)}
+    others = {stream: what for stream, what in bind.items() if isinstance(what, str) and what.startswith(ANOTHER)}
+    files = {stream: what for stream, what in bind.items() if stream not in topics and stream not in others}
+    return {**topics, **others, **_paths(graph, files)}
 
 
 def _paths(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str]:

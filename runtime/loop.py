@@ -24,6 +24,7 @@ from runtime.inputs import Reader, Taken
 from runtime.lane import Lane
 from runtime.relay import Relay
 from runtime.task import Task
+from runtime.throttle import Throttle
 from runtime.workers import Watch
 
 POLL_MS = 50.0
@@ -59,6 +60,7 @@ class Loop:
         threads: Executor | None = None,
         poll_ms: float = POLL_MS,
         shared: bool = False,
+        per_second: float | None = None,
     ) -> None:
         self.tasks: list[Task] = []
         self.shared = shared
@@ -73,6 +75,7 @@ class Loop:
         self._options = options
         self._poll_ms = poll_ms
         self._clock = clock
+        self._throttle = Throttle(per_second, clock, options.batch_records)
         self._writer = writer
         self._threads = threads
         self._working: dict[asyncio.Future[bool], Task] = {}
@@ -206,7 +209,7 @@ class Loop:
         for task in self.tasks:
             if not task.busy and task.can_go_on and not (task.at_cut and (self.stopping or self._is_commit_due())):
                 moved = self._work(task, task.advance) or moved
-            if task.clocked and task.drained and not self.stopping and task.heed():
+            if self._begun and task.clocked and task.drained and not self.stopping and task.heed():
                 moved = self._work(task, task.fire) or moved
             if task.timers and task.drained and task.timers_due and not self.stopping:
                 self._work(task, task.call_timers)
@@ -229,7 +232,9 @@ class Loop:
 
     def _feed_from(self, choice: Choice) -> None:
         task, lane, reader = choice
-        self._work(task, partial(task.feed, lane, reader, min(task.room(lane), self._options.batch_records)))
+        most = self._options.batch_records if reader.later else self._throttle.most
+        feed = partial(task.feed, lane, reader, min(task.room(lane), most))
+        self._work(task, feed if reader.later else partial(self._throttle.take, feed))
 
     def _feed_tables(self) -> bool:
         """Read tables on; at first they are read to what was their end when the run began."""
@@ -259,9 +264,8 @@ class Loop:
         if self._feed_relayed():
             return True
         slowest = self._slowest()
-        choice = self._chooser.choose(
-            lambda choice: choice.has_room and not choice.is_held_up and not choice.is_ahead(slowest)
-        )
+        is_open = self._throttle.is_open
+        choice = self._chooser.choose(lambda choice: choice.may_be_taken(slowest, is_open))
         if choice is not None:
             self._feed_from(choice)
         elif any(relay.is_full for relay in self.committer.relays.values()):
@@ -382,7 +386,7 @@ class Loop:
             if self._clock.elapsed_ms() >= self._due_ms:
                 self._due_ms = self._clock.elapsed_ms() + self._options.commit_interval_ms
             return False
-        idle = not worked and self._drained()
+        idle = not worked and self._throttle.is_open and self._drained()
         return idle or self._is_commit_due() or self.stopping
 
     def _is_commit_due(self) -> bool:
@@ -441,7 +445,7 @@ class Loop:
 
     async def _wait(self) -> None:
         """Block until a call returns, a timer is due, or something may have been written."""
-        wait_ms = min(self._poll_ms, max(self._look_ms - self._clock.elapsed_ms(), 1.0))
+        wait_ms = min(self._poll_ms, max(self._look_ms - self._clock.elapsed_ms(), 1.0), self._throttle.wait_ms)
         for task in self.tasks:
             if not task.busy and task.next_alarm < NEVER:
                 wait_ms = min(wait_ms, max(task.next_alarm - self._clock.now_ms(), 1.0))

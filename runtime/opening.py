@@ -15,6 +15,7 @@ from planner.plan import Options, Plan
 from runtime.bindings import Bindings
 from runtime.checkpoint import Checkpoint
 from runtime.commit import SHARED, STATE
+from runtime.history import History
 from runtime.rewind import check_state, meanings_of, rewind
 from runtime.systems.base import Commit, Environment
 
@@ -33,6 +34,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, int] = {}
     ends: tuple[tuple[str, int, int], ...] = ()
     levers: Levers = ALL
+    history: History | None = None
 
 
 class Opened(NamedTuple):

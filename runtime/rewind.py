@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec.structs import replace
@@ -23,11 +24,21 @@ from runtime.systems.base import Commit, Environment
 _MODULES = re.compile(r"\b(?:\w+\.)+(?=[A-Za-z_])|(?: object)? at 0x[0-9a-fA-F]+")
 
 
+UNFINISHED = ""
+"""Among what stores mean, the handover that is being taken over: it is no store's name."""
+
+
 def check_state(environment: Environment, plan: Plan, graph: Graph) -> None:
     """Refuse a plan without the operator that existing state belongs to, or with one that would read it differently.
 
     Raises SamzaError for the first, PlanError for the second.
     """
+    before = environment.checkpoints(plan.app).get(STATE, Checkpoint(0)).meanings
+    if UNFINISHED in before:
+        raise SamzaError(
+            f"the app {plan.app!r} has only a part of what {before[UNFINISHED]} hands over: take it over again (samza-"
+            f"dsl take-over), or begin anew: samza-dsl reset {plan.app}"
+        )
     kept = environment.stores(plan.app)
     known = {store.name for store in plan.stores}
     orphans = [store for store in kept if store not in known]
@@ -36,8 +47,6 @@ def check_state(environment: Environment, plan: Plan, graph: Graph) -> None:
             f"the app {plan.app!r} has state of {', '.join(map(repr, orphans))}, and no operator of that id now: name "
             f"the operator as before (op_id={orphans[0]!r}), or begin anew: samza-dsl reset {plan.app}"
         )
-
-    before = environment.checkpoints(plan.app).get(STATE, Checkpoint(0)).meanings
     for store, now in meanings_of(plan, graph).items():
         if store in kept and before.get(store, now) != now:
             raise refuse(
@@ -94,6 +103,22 @@ def rewind(environment: Environment, plan: Plan, bindings: Bindings, state: Lite
         environment.delete_stream(stream.name)
     bindings.create_streams(plan)
     return environment.own(plan.app)
+
+
+def intermediate_streams(checkpoints: Mapping[str, Checkpoint]) -> set[str]:
+    """Return the streams between the application's own stages: those that it hears producers in."""
+    return {one.stream for checkpoint in checkpoints.values() for one in checkpoint.positions if one.producers}
+
+
+def begin_anew(environment: Environment, app: str, plan: Plan | None = None) -> set[str]:
+    """Drop an application's positions, state and intermediate streams, under a new generation; return the streams."""
+    between = intermediate_streams(environment.checkpoints(app))
+    between |= {stream.name for stream in plan.streams if stream.role == "intermediate"} if plan else set()
+    between &= {name for name, config in environment.streams().items() if config.intermediate}
+    environment.reset(app)
+    for stream in between:
+        environment.delete_stream(stream)
+    return between
 
 
 def check_rewind(from_start: bool, state: str | None) -> None:

@@ -25,6 +25,7 @@ from runtime.commit import Committer
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.following import Follower
 from runtime.functions import Around, Functions, close_all
+from runtime.history import Span, follow, open_history
 from runtime.loop import POLL_MS, Loop
 from runtime.measure import measure
 from runtime.metrics import RunMetrics
@@ -90,6 +91,7 @@ class Run:
         levers: Levers = ALL,
         share: Share | None = None,
         environment: Cluster = None,
+        span: Span | None = None,
     ) -> None:
         check_rewind(from_start, state)
         self._graph = graph
@@ -116,7 +118,7 @@ class Run:
             else:
                 opened = join_application(*where, share, wrapped=wrapped)
             self._bindings, self.plan = opened.bindings, opened.plan
-            self._assemble(around, opened, until_now, share)
+            self._assemble(around, opened, until_now, share, span)
         except BaseException:
             self.release()
             raise
@@ -237,9 +239,9 @@ class Run:
         written = {output.stream: output for spec in self._graph.specs.values() for output in outputs_of(spec)}
         serde = written[stream].value if stream in written else None
         if not self._owned or not self._ended.is_set():
-            return values_of(self._environment, stream, serde)
+            return values_of(self._environment, self._bindings.place_of(stream), serde)
         with closing(open_environment(*self._where)) as reopened:
-            return values_of(reopened, stream, serde)
+            return values_of(reopened, self._bindings.place_of(stream), serde)
 
     async def drive(self) -> None:
         """Run to the end, and close everything whatever happens."""
@@ -292,12 +294,20 @@ class Run:
             return None
         return is_fenced(app, generation, current) if current != generation else None
 
-    def _assemble(self, around: tuple[Around, ...], opened: Opened, until_now: bool, share: Share | None) -> None:
+    def _assemble(
+        self, around: tuple[Around, ...], opened: Opened, until_now: bool, share: Share | None, span: Span | None
+    ) -> None:
+        history = share.history if share is not None else None
         if share is not None:
             positions, ends = {}, {(stream, partition): end for stream, partition, end in share.ends}
         else:
             positions = recover(self._environment, opened, self._graph)
             ends = ends_of(self._bindings, self._graph) if until_now else {}
+            if span is not None:
+                where = self._environment, self._bindings, self._graph, self.plan
+                history = open_history(span, *where, opened.generation)
+        if history is not None:
+            ends = follow(history, self._bindings)
         options = self.plan.options
         assembly = Assembly(
             self.plan,
@@ -331,6 +341,7 @@ class Run:
             self._threads,
             self._poll_ms,
             shared=share is not None,
+            per_second=history.per_second if history is not None else None,
         )
         self._bindings.listen(self._loop.wake)
         if share is not None:

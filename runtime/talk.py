@@ -17,7 +17,10 @@ LONGEST_LINE_BYTES = 1 << 28
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What to run: where the application is found, and how; `plan` tells whether it is the same one there."""
+    """What to run: where the application is found, and how; `plan` tells whether it is the same one there.
+
+    Where it runs `beside` itself, it has this name behind its own.
+    """
 
     module: str
     name: str
@@ -26,6 +29,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     share: Share
     bind: dict[str, str | KafkaTopic]
     plan: str
+    beside: str = ""
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):

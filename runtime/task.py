@@ -143,12 +143,12 @@ class Task:
             return 0  # enough wait for their turn already, and many at once are cheaper
         return min(room, 1) if lane.one_at_a_time else room
 
-    def feed(self, lane: Lane, reader: Reader, limit: int) -> None:
-        """Take up to `limit` records of a reader in."""
+    def feed(self, lane: Lane, reader: Reader, limit: int) -> int:
+        """Take up to `limit` records of a reader in, and return how many there were."""
         with collector_resting() if limit >= MANY else nullcontext():
-            self._feed(lane, reader, limit)
+            return self._feed(lane, reader, limit)
 
-    def _feed(self, lane: Lane, reader: Reader, limit: int) -> None:
+    def _feed(self, lane: Lane, reader: Reader, limit: int) -> int:
         started = self._clock.elapsed_ms()
         self.touched = True
         self.current = reader
@@ -181,6 +181,7 @@ class Task:
         self.process_ms += elapsed_ms
         lane.pace.took(len(taken.batch), elapsed_ms)
         self.fire()
+        return len(taken.batch) + len(taken.malformed)
 
     def feed_table(self, stream: str, limit: int) -> None:
         """Take updates of a table in."""

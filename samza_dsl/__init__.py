@@ -50,6 +50,7 @@ from operators.window_types import (
 from planner.errors import PlanError
 from planner.plan import Options, Plan
 from runtime.errors import SamzaError
+from runtime.merging import prefer_live
 from runtime.serdes import Bytes, Json, MessagePack, String
 from runtime.spark.session import Spark
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
@@ -57,7 +58,7 @@ from samza_dsl.app import App
 from samza_dsl.ends import OutputStream, Table
 from samza_dsl.remote import RemoteTable, remote_table
 from samza_dsl.stream import MessageStream
-from samza_dsl.streams import StreamSummary, list_streams, produce
+from samza_dsl.streams import StreamSummary, archive, list_streams, produce
 from samza_dsl.table_joining import JoinedTable
 from samza_dsl.windows_by import windows_by
 
@@ -97,6 +98,7 @@ __all__ = [
     "all_of",
     "any_of",
     "approximate_distinct",
+    "archive",
     "by_clock",
     "collect",
     "count",
@@ -116,6 +118,7 @@ __all__ = [
     "maximum",
     "mean",
     "minimum",
+    "prefer_live",
     "produce",
     "quantile",
     "quantiles",

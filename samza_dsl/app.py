@@ -19,6 +19,7 @@ from planner.passes import plan as make_plan
 from planner.plan import Options, Plan
 from runtime.errors import SamzaError
 from samza_dsl.checks import (
+    DATA,
     check_for_spark,
     check_function,
     check_kept,
@@ -36,6 +37,7 @@ from samza_dsl.checks import (
 )
 from samza_dsl.ends import OutputStream
 from samza_dsl.pacing import Pace, paced
+from samza_dsl.reprocessing import Reprocessing
 from samza_dsl.stream import MessageStream, check_ours
 from samza_dsl.tables import Tables
 
@@ -50,10 +52,9 @@ V = TypeVar("V")
 
 Around = Callable[[Callable[..., Any], str], Callable[..., Any]]
 Compression = Literal["zlib", "zstd"]
-DATA = ".samza-dsl"
 
 
-class App(Tables):
+class App(Tables, Reprocessing):
     """A pipeline: streams in, operators, streams out. Written once, it can be planned, drawn, tested and run.
 
     >>> app = App("shouting")

@@ -17,6 +17,9 @@ from planner.plan import Options
 from runtime.errors import SamzaError
 from runtime.serdes import Json, serde_of
 
+DATA = ".samza-dsl"
+"""The directory of the embedded log where none is named."""
+
 loads_only = False
 """Whether this is a container while it loads the application, which may not run itself there."""
 

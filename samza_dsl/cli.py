@@ -7,6 +7,7 @@ from typer import Typer
 from samza_dsl.cli_checkpoint import checkpoint, reset
 from samza_dsl.cli_kafka import kafka
 from samza_dsl.cli_plan import plan
+from samza_dsl.cli_reprocess import reprocess, take_over
 from samza_dsl.cli_run import run
 from samza_dsl.cli_streams import streams
 from samza_dsl.cli_verify import verify
@@ -20,6 +21,8 @@ commands = Typer(
     pretty_exceptions_enable=False,
 )
 commands.command()(run)
+commands.command()(reprocess)
+commands.command("take-over")(take_over)
 commands.command()(plan)
 commands.add_typer(streams, name="streams")
 commands.add_typer(checkpoint, name="checkpoint")

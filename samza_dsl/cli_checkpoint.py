@@ -10,13 +10,14 @@ import typer
 from planner.plan import Plan
 from runtime.checkpoint import Position
 from runtime.commit import SHARED
+from runtime.rewind import begin_anew, intermediate_streams
 from runtime.systems.log import LogEnvironment
 from samza_dsl.cli_data import DEFAULT, DataOption, opened
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.cli_output import Column, print_rows, say
 from samza_dsl.cli_plan import plan_of
 from samza_dsl.load_app import load_app
-from samza_dsl.positions import Moves, begin_anew, has_state, intermediate_streams, move_keeping, move_resetting
+from samza_dsl.positions import Moves, has_state, move_keeping, move_resetting
 from samza_dsl.readable import watermark_of
 
 checkpoint = typer.Typer(

@@ -12,7 +12,7 @@ import typer
 from runtime.systems.base import StreamConfig
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_recovery import DATA_FILE
-from samza_dsl.app import DATA
+from samza_dsl.checks import DATA
 from samza_dsl.cli_errors import Mistake
 
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="The directory of the embedded log.")]

@@ -6,13 +6,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from operators.io import Input
-from runtime.bindings import outputs_of
+from runtime.bindings import ANOTHER, outputs_of
 from runtime.errors import SamzaError
+from runtime.run import Watched
 from runtime.spark.session import Spark
 from runtime.systems.files import open_sink, open_source
 from runtime.systems.kafka_topic import KafkaCluster, topic_of
@@ -22,6 +23,9 @@ from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.live import summary_of
 from samza_dsl.load_app import load_app
 from samza_dsl.progress import Progress
+
+if TYPE_CHECKING:
+    from runtime.spark.batch import SparkRun
 
 AppArgument = Annotated[
     str, typer.Argument(metavar="APP", help="The file of the application, as app.py or app.py:name; or its module.")
@@ -96,7 +100,11 @@ def run(
 
 def run_on_spark(app: App, data: Path, bound: dict[str, Any], master: str | None) -> None:
     """Run on Spark, and tell what came of it on a line."""
-    done = app.run(data, bind=bound, on=Spark(master=master))
+    tell_sum(app.run(data, bind=bound, on=Spark(master=master)))
+
+
+def tell_sum(done: Watched | SparkRun) -> None:
+    """Tell what came of a run that is over on a line."""
     progress = Progress(done.plan)
     progress.take(done.metrics(), ended=True)
     typer.echo(summary_of(progress, "done"))
@@ -128,6 +136,9 @@ def bindings_of(app: App, said: list[str], options: Mapping[str, Any]) -> dict[s
             raise Mistake(f"--bind {name}=...: the application {app.name!r} has no stream {name!r}; {known}")
         try:
             topic = topic_of(path)
+            if path.startswith(ANOTHER) and name in written:
+                bound[name] = path
+                continue
             if topic is not None:
                 bound[name] = replace(topic, options=options)
                 continue

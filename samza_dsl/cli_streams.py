@@ -1,4 +1,4 @@
-"""The commands on the streams of a data directory: list, show, tail, produce, delete, describe, end."""
+"""The commands on the streams of a data directory: list, show, tail, produce, delete, describe, end, archive."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from runtime.clock import sleep_ms
 from runtime.systems.base import Environment, StreamConfig, check_config, contradicted
 from runtime.systems.log import LogEnvironment
 from samza_dsl.app import Compression
+from samza_dsl.cli_archive import archive
 from samza_dsl.cli_data import DEFAULT, DataOption, config_of, opened
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.cli_output import Column, print_rows, say
@@ -30,6 +31,8 @@ POLL_MS = 200
 streams = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Look at streams, write to them, end and delete them."
 )
+
+streams.command()(archive)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The stream.")]
 PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="Only this partition.")]

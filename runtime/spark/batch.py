@@ -13,9 +13,11 @@ from planner.plan import Options
 from runtime.clock import monotonic_ms
 from runtime.errors import SamzaError
 from runtime.functions import Around
+from runtime.history import Span
 from runtime.metrics import RunMetrics
 from runtime.spark.application import Application
 from runtime.spark.carried import told
+from runtime.spark.handing_over import StagedHandover
 from runtime.spark.program import Program
 from runtime.spark.rows import ORDER, SCHEMA, SPARK_SCHEMA, Part, Report, decode_told
 from runtime.spark.session import Spark
@@ -58,9 +60,14 @@ def run_batch(
     *,
     on: Spark,
     bind: Mapping[str, Any] | None = None,
+    span: Span | None = None,
+    handover: StagedHandover | None = None,
 ) -> SparkRun:
-    """Run an application on Spark over what its inputs hold now, to its end; raises what the live run would raise."""
-    application = Application(graph, options, around, data, bind or {})
+    """Run an application on Spark over what its inputs hold now, to its end; raises what the live run would raise.
+
+    With a `span` it is run over that part of them, and what it came to there handed over.
+    """
+    application = Application(graph, options, around, data, bind or {}, span, handover)
     try:
         session = on.opened()
     except BaseException:
@@ -75,7 +82,8 @@ def run_together(
     """Run several applications in one job of Spark, at most `most_tasks` tasks a level; then publish each."""
     started = monotonic_ms()
     try:
-        program = Program(tuple(application.job for application in applications))
+        at_once = session.sparkContext.defaultParallelism
+        program = Program(tuple(application.job for application in applications), at_once)
         rows = _run(session, program, most_tasks)
     except BaseException:
         for application in applications:
@@ -151,10 +159,6 @@ def _results(table: pa.Table, program: Program) -> tuple[list[list[Part]], list[
 
 
 def _published(application: Application, parts: list[Part], reports: list[Report], elapsed_ms: float) -> SparkRun:
-    files: dict[str, list[str]] = {}
-    for report in reports:
-        for stream, file in report.files.items():
-            files.setdefault(stream, []).append(file)
-    application.publish(parts, files)
+    application.publish(parts, reports)
     metrics = msgspec.structs.replace(combined([report.metrics for report in reports]), elapsed_ms=elapsed_ms)
     return SparkRun(application, metrics)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from runtime.checkpoint import Position
+from runtime.handover import StateFile, write_state
 from runtime.spark.program import Program
-from runtime.spark.rows import Part, Run, Shuffled, Told, for_driver, marked
+from runtime.spark.rows import LAST, Part, Run, Shuffled, Told, for_driver, marked, producers_of
 from runtime.systems.base import Append, Commit, Control, Offsets, Read, StateReader, StreamConfig
 from runtime.systems.memory import MemoryEnvironment
 
@@ -30,6 +33,8 @@ class Arrivals:
     def __init__(self, runs: Iterator[Run], places: dict[int, str]) -> None:
         self.version = 0
         """Grows whenever another stream may have something to read."""
+        self.last: dict[str, dict[int, int]] = {stream: {} for stream in places.values()}
+        """By stream, how far event time came at each of its producers, where they don't end with the inputs."""
         self._runs = runs
         self._places = places
         self._told = dict.fromkeys(places.values(), MIN_TIMESTAMP)
@@ -48,6 +53,7 @@ class Arrivals:
         else:
             batch = Batch([])
         reached = MAX_TIMESTAMP if self._head is None else self._head.watermark
+        reached = min(reached, *self.last[stream].values()) if self.last[stream] else reached
         control = Control(MERGED, reached) if reached > self._told[stream] else None
         if control is None and not batch.values:
             return None
@@ -58,7 +64,13 @@ class Arrivals:
 
     def _go_on(self) -> None:
         self.version += 1
-        self._head = next((run for run in self._runs if run.stream in self._places), None)
+        for run in self._runs:
+            if run.stream in self._places:
+                self._head = run
+                return
+            if (stream := self._places.get(LAST - run.stream)) is not None:
+                self.last[stream] |= dict.fromkeys(producers_of(run), run.watermark)
+        self._head = None
 
 
 class TaskEnvironment(MemoryEnvironment):
@@ -128,6 +140,36 @@ class TaskEnvironment(MemoryEnvironment):
         if any(writes.items for writes in commit.state):
             self._spilled().commit(Commit(commit.app, 0, [], commit.state, {}))
         self._on_commit()
+
+    def last(self, streams: Iterable[str]) -> pa.RecordBatch:
+        """Return rows that tell the next stages how far event time came here in the streams that were written."""
+        rows = Shuffled()
+        for stream in streams:
+            place, reached = self._job.places[stream], self._told.get(stream, MIN_TIMESTAMP)
+            for partition in range(self._job.streams[stream].partitions):
+                for target in self._program.readers.get((self._unit.job, stream, partition), ()):
+                    rows.add(target, LAST - place, reached, Batch([None]))
+        self._handed_on += len(rows)
+        return rows.rows(self._number, self._handed_on - len(rows))
+
+    def told_last(self, position: Position) -> Position:
+        """Return the position of a stream between stages as a live run has it, which hears each producer by itself."""
+        told = self._arrivals.last.get(position.stream)
+        if told is None:
+            return position
+        producers = {str(self._program.units[unit].task): reached for unit, reached in told.items()}
+        return msgspec.structs.replace(position, producers=producers)
+
+    def put_away(self, directory: Path) -> tuple[StateFile, ...]:
+        """Write all state to files in a directory, and return these."""
+        if self._state is None:
+            return ()
+        state, app = self._state, self._job.graph.app
+        directory.mkdir()
+        return tuple(
+            write_state(directory, store, task, state.state_range(app, store, task))
+            for store, task in sorted(state.state_stats(app))
+        )
 
     def tell(self, told: Told) -> pa.RecordBatch:
         """Return what the driver is to know as a row, behind all that was handed on before."""

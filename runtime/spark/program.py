@@ -15,6 +15,7 @@ from planner.graph import Graph
 from planner.plan import Plan, StagePlan
 from runtime.bindings import intermediate_of
 from runtime.functions import Around
+from runtime.history import History
 from runtime.serdes import Unread
 from runtime.systems.base import Offsets, Read, StreamConfig
 
@@ -44,6 +45,14 @@ class Job:
     ends: Mapping[tuple[str, int], Offsets]
     directory: Path | None = None
     held: Mapping[tuple[str, int], tuple[Read, ...]] = field(default_factory=dict)
+    history: History | None = None
+    state: Path | None = None
+    """The directory that takes the state of all attempts, where history is handed over."""
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether nothing fires at the end of the inputs."""
+        return self.history is not None and self.history.hands_over
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -110,6 +119,8 @@ class Program:
     """All that one run on Spark does, level by level: a unit reads what units of lower levels have written."""
 
     jobs: tuple[Job, ...]
+    at_once: int = 1
+    """How many units run at the same time, at most."""
 
     @cached_property
     def units(self) -> list[Unit]:

@@ -12,6 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from operators.base import MIN_TIMESTAMP, Batch
+from runtime.checkpoint import Position
+from runtime.handover import StateFile
 from runtime.metrics import RunMetrics
 
 SCHEMA = pa.schema(
@@ -48,6 +50,8 @@ FOR_DRIVER = -1
 """The target of what is for nobody but the driver."""
 BEGIN = -1
 """The stream of a row that only has its target begin."""
+LAST = -2
+"""The stream of a row by which a producer says how far event time came in its first stream, and so on downwards."""
 
 
 class Part(msgspec.Struct, frozen=True, tag=True):
@@ -67,11 +71,16 @@ class Part(msgspec.Struct, frozen=True, tag=True):
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
-    """What an attempt to run a unit has come to, said once it is through: the files that it wrote, by output."""
+    """What an attempt to run a unit has come to, said once it is through: the files that it wrote, by output.
+
+    Where history is handed over it has positions, and the files of state, too.
+    """
 
     unit: int
     files: dict[str, str]
     metrics: RunMetrics
+    positions: tuple[Position, ...] = ()
+    state: tuple[StateFile, ...] = ()
 
 
 Told = Part | Report
@@ -117,6 +126,11 @@ def runs_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Run]:
                 stop += start
             yield Run(target, stream, watermark, batch.slice(start, stop - start))
             start = stop
+
+
+def producers_of(run: Run) -> list[int]:
+    """Return the units that wrote the rows of a run."""
+    return list(run.rows.column("producer").to_pylist())
 
 
 class Shuffled:

@@ -30,6 +30,13 @@ class Splits:
         splits.close()
         return splits
 
+    def counted(self) -> Splits:
+        """Read each file to its end, or its footer, to know how long it is, and return them."""
+        for partition in range(self.partitions):
+            self._ends[partition] = self._source(partition).offsets(0).end
+        self.close()
+        return self
+
     @property
     def name(self) -> str:
         """What the system is called."""

@@ -15,14 +15,16 @@ from planner.levers import Levers
 from planner.plan import Options
 from runtime.assembly import Assembly
 from runtime.bindings import Bindings
+from runtime.checkpoint import Position
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
 from runtime.functions import Functions, close_all
+from runtime.history import begun_at, follow
 from runtime.loop import Loop
 from runtime.measure import measure
 from runtime.spark.carried import carried
 from runtime.spark.environment import MERGED, TaskEnvironment
-from runtime.spark.program import Program
+from runtime.spark.program import Program, Unit
 from runtime.spark.rows import Report, Run, beginnings, runs_of
 from runtime.spark.ship import loads
 from runtime.spark.staging import attempted
@@ -111,7 +113,10 @@ def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -
             while not driving.done():
                 loop.run_forever()
                 yield from environment.take()
-            yield environment.tell(driving.result())
+            report, writes = driving.result()
+            if program.jobs[program.units[number].job].hands_over:
+                yield environment.last(writes)
+            yield environment.tell(report)
         finally:
             if not driving.done():
                 driving.cancel()
@@ -121,11 +126,14 @@ def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -
         loop.close()
 
 
-async def _driven(program: Program, number: int, environment: TaskEnvironment, clock: Clock) -> Report:
+async def _driven(
+    program: Program, number: int, environment: TaskEnvironment, clock: Clock
+) -> tuple[Report, frozenset[str]]:
+    """Run a unit, and return what came of it, with the streams between stages that it writes."""
     running = UnitRun(program, number, environment, clock)
     try:
         await running.drive()
-        return running.report()
+        return running.report(), running.writes
     finally:
         running.release()
 
@@ -145,6 +153,8 @@ class UnitRun:
             if set(job.plan.stream(stream).written_by) & set(stage.operators)
         }
         self._bindings = Bindings(environment, self._graph, {**job.inputs, **self._files})
+        self._environment, self._job, self._unit = environment, job, unit
+        ends = follow(job.history, self._bindings) if job.history is not None else {}
         plan = msgspec.structs.replace(job.plan, options=_options(job.plan.options))
         assembly = Assembly(
             plan,
@@ -152,8 +162,8 @@ class UnitRun:
             self._bindings,
             self._clock,
             job.around,
-            {},
-            {},
+            begun_at(job.history, unit.task),
+            ends,
             lambda: self._loop.wake(),
             lambda effects: self._loop.grant(effects),
             job.directory,
@@ -169,7 +179,16 @@ class UnitRun:
         self._functions: list[Functions] = [shared, *(task.functions for task in self._tasks)]
         committer = Committer(plan.app, 0, self._bindings, self._clock, {}, {})
         self._threads = Workers(plan.options.threads) if plan.options.threads else None
-        self._loop = Loop(self._tasks, broadcast, committer, plan.options, self._clock, AtOnce(), self._threads)
+        self._loop = Loop(
+            self._tasks,
+            broadcast,
+            committer,
+            plan.options,
+            self._clock,
+            AtOnce(),
+            self._threads,
+            per_second=_share(program, unit),
+        )
 
     async def drive(self) -> None:
         """Run to the end; raises what ended it before its time, once the users' objects are closed."""
@@ -185,7 +204,26 @@ class UnitRun:
     def report(self) -> Report:
         """Return what came of it."""
         metrics = measure({}, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
-        return Report(self._number, {name: str(path) for name, path in self._files.items()}, metrics)
+        report = Report(self._number, {name: str(path) for name, path in self._files.items()}, metrics)
+        if self._job.state is None:
+            return report
+        directory = attempted(self._job.state, self._unit)
+        files = (
+            msgspec.structs.replace(one, file=str(directory / one.file))
+            for one in self._environment.put_away(directory)
+        )
+        return msgspec.structs.replace(report, positions=tuple(self._positions()), state=tuple(files))
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """The streams between stages that the unit writes."""
+        return frozenset(stream for task in self._tasks for lane in task.lanes for stream in lane.writes)
+
+    def _positions(self) -> Iterator[Position]:
+        for task in self._tasks:
+            readers = [reader for lane in task.lanes for reader in lane.readers]
+            for reader in (*readers, *(reader for reader, _, _ in task.tables.values())):
+                yield self._environment.told_last(reader.position())
 
     def release(self) -> None:
         """Let go of threads and of what was bound."""
@@ -197,6 +235,15 @@ class UnitRun:
         failures = await close_all(self._functions)
         if failures and not quietly:
             raise failures[0]
+
+
+def _share(program: Program, unit: Unit) -> float | None:
+    """Return how many records a second a unit may read, where no more run at a time than is known."""
+    job = program.jobs[unit.job]
+    if job.history is None or job.history.per_second is None:
+        return None
+    reading = sum(stage.partitions for stage, reads in zip(job.plan.stages, job.reads, strict=True) if not reads)
+    return job.history.per_second / max(1, min(program.at_once, reading))
 
 
 def _options(options: Options) -> Options:

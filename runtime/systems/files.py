@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from runtime.errors import SamzaError
+from runtime.systems.archive import ArchiveSource, is_archive
 from runtime.systems.base import Sink, Source
 from runtime.systems.csv_files import CsvSink, CsvSource
 from runtime.systems.jsonl import JsonlSink, JsonlSource
@@ -16,19 +17,20 @@ SUPPORTED = "JSON lines (.jsonl, .ndjson), CSV (.csv) and Parquet (.parquet)"
 
 
 def _parquet_source(paths: Sequence[Path]) -> Source:
-    with _needs_pyarrow():
+    with needs_pyarrow():
         from runtime.systems.parquet import ParquetSource
     return ParquetSource(paths)
 
 
 def _parquet_sink(path: Path) -> Sink:
-    with _needs_pyarrow():
+    with needs_pyarrow():
         from runtime.systems.parquet import ParquetSink
     return ParquetSink(path)
 
 
 @contextmanager
-def _needs_pyarrow() -> Iterator[None]:
+def needs_pyarrow() -> Iterator[None]:
+    """Say what to install where a block can't import pyarrow."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -46,10 +48,12 @@ SINKS: dict[str, Callable[[Path], Sink]] = {"jsonl": JsonlSink, "csv": CsvSink, 
 
 
 def open_source(path: Path) -> Source:
-    """Return the bounded input at `path`: a file, or a directory of files of one kind, each one a partition.
+    """Return the bounded input at `path`: an archive, a file, or a directory of files of one kind, each a partition.
 
     Raises SamzaError when nothing is there, or when it is of no known kind.
     """
+    if is_archive(path):
+        return ArchiveSource(path)
     paths = paths_of(path)
     kinds = sorted({_kind(file) for file in paths})
     if len(kinds) > 1:

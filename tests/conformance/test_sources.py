@@ -22,9 +22,11 @@ from operators.base import Batch
 from runtime.errors import Damaged, SamzaError
 from runtime.serdes import Bytes, Json, MessagePack, String
 from runtime.systems import parquet, record_files
-from runtime.systems.base import Source
+from runtime.systems.archive import Kind, archive_stream
+from runtime.systems.base import Append, Source, StreamConfig
 from runtime.systems.files import open_sink, open_source
 from runtime.systems.lists import ListSource
+from runtime.systems.memory import MemoryEnvironment
 
 
 class Row(msgspec.Struct):
@@ -99,6 +101,20 @@ def check_reads(source: Source, rows: list[Any], reads: list[tuple[int, int]], p
         assert list(read.batch.offsets or ()) == list(range(offset, offset + len(got)))
         assert (read.control, read.next_offset) == (None, offset + len(got))
     assert source.offsets(partition) == (0, len(rows), True)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+@given(rows=ROWS.filter(bool), reads=READS)
+@settings(deadline=None, max_examples=60)
+def test_reads_of_an_archive_agree_with_the_list(kind: Kind, rows: list[Row], reads: list[tuple[int, int]]) -> None:
+    environment = MemoryEnvironment()
+    environment.create_stream("rows", StreamConfig())
+    environment.append([Append("rows", 0, Batch([Json(Row).encode(row) for row in rows]))])
+    with tempfile.TemporaryDirectory() as directory:
+        archive_stream(environment, "rows", Path(directory), kind, rows_per_file=7)
+        source = open_source(Path(directory))
+        check_reads(source, rows, reads)
+        source.close()
 
 
 @pytest.mark.parametrize("kind", FILES)

@@ -126,3 +126,19 @@ def test_the_plan_says_that_it_goes_by_the_clock():
     app = ticking()
     assert app.graph().specs["ticks"].wall_clock
     assert "tumbling 0:00:05 by the clock: collect" in app.plan().operator("ticks").label
+
+
+def test_what_is_due_as_a_run_begins_fires_when_its_tables_are_read():
+    app = App("naming")
+    names = app.table("names", key=str, value=str, broadcast=True)
+    panes = app.input("in", value=int, key=lambda n: n % 2).window(
+        by_clock(tumbling(seconds=5)), count(), op_id="ticks"
+    )
+    named = panes.join(names, lambda pane, name: [name, pane.value], on=lambda pane: str(pane.key))
+    named.send_to(app.output("out", value=list))
+    with testing.running(app, {"names": [("0", "even"), ("1", "odd")]}) as run:
+        run.send("in", 1, 2, 3)
+        run.crash()
+        run.advance_time(seconds=6)
+        run.restart()
+        assert sorted(run.read("out")) == [["even", 1], ["odd", 2]]

@@ -5,7 +5,8 @@ import pytest
 from samza_dsl import Spark
 from tests.scale import SCALE
 
-collect_ignore = ["test_on_spark.py", "test_laws_on_spark.py", "test_cluster.py"] if SCALE == "quick" else []
+NEED_SPARK = ["test_on_spark.py", "test_laws_on_spark.py", "test_cluster.py", "test_reprocess_on_spark.py"]
+collect_ignore = NEED_SPARK if SCALE == "quick" else []
 
 
 @pytest.fixture(scope="session")

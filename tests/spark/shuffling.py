@@ -8,18 +8,23 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from runtime.clock import LoopClock
+from runtime.history import beside
 from runtime.spark.application import Application
 from runtime.spark.batch import finish
 from runtime.spark.program import Program
+from runtime.spark.recompute import staged_handover
 from runtime.spark.rows import ORDER, SCHEMA, beginnings
 from runtime.spark.worker import run_units
 from tests.simulation.crash import NOW_MS
 from tests.simulation.loop import VirtualLoop
 
 
-def run_here(app, environment, bind=None, seed=0):
-    """Run `app` as Spark would, in virtual time, and return the finished run."""
-    application = Application(app.graph(), app.options, app.around, environment, bind or {})
+def run_here(app, environment, bind=None, seed=0, span=None, handover=None):
+    """Run `app` as Spark would, in virtual time, and return the finished run; with a `span`, beside itself."""
+    graph, staged = app.graph(), staged_handover(app.graph(), handover)
+    if span is not None:
+        graph = beside(graph, "recomputing")
+    application = Application(graph, app.options, app.around, environment, bind or {}, span, staged)
     program = Program((application.job,))
     with virtual_time(seed):
         rows = shuffled(program, random.Random(seed), LoopClock(NOW_MS))

@@ -1,0 +1,65 @@
+"""A handover on its way from Spark: each attempt of a task writes state of its own, and the driver puts it together."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+
+from planner.graph import Graph
+from planner.plan import Plan
+from runtime.checkpoint import Checkpoint, Position
+from runtime.handover import StateFile, write_manifest
+from runtime.spark.rows import Report
+from runtime.systems.base import system_errors_told
+from runtime.systems.record_files import sync_directory
+
+
+class StagedHandover:
+    """Where attempts write state for a handover to `path`, for the application named `app`."""
+
+    def __init__(self, path: Path, app: str) -> None:
+        self.path = path.absolute()
+        self.directory = self.path.parent / f".{self.path.name}.{uuid4().hex}"
+        self._whole = self.directory / "whole"
+        self._app = app
+        with system_errors_told(self.path, "written"):
+            self.directory.mkdir(parents=True)
+            self._whole.mkdir()
+
+    def complete(self, graph: Graph, plan: Plan, reports: Iterable[Report]) -> None:
+        """Put what units have reported together; a table has the same state in each stage that joins it."""
+        positions: dict[tuple[str, int], Position] = {}
+        state: dict[tuple[str, int], StateFile] = {}
+        for report in reports:
+            for position in report.positions:
+                positions.setdefault((position.stream, position.partition), position)
+            for one in report.state:
+                state.setdefault((one.store, one.task), one)
+        by_task: dict[str, list[Position]] = {}
+        for (_, partition), position in positions.items():
+            by_task.setdefault(str(partition), []).append(position)
+        checkpoints = {task: Checkpoint(0, tuple(found)) for task, found in by_task.items()}
+        with system_errors_told(self.path, "written"):
+            moved = [self._moved(one) for one in state.values()]
+            write_manifest(self._whole, graph, plan, self._app, checkpoints, moved, {})
+
+    def publish(self) -> None:
+        """Make it visible, once all else is."""
+        with system_errors_told(self.path, "written"):
+            if self.path.is_dir():
+                self.path.rmdir()
+            self._whole.replace(self.path)
+            sync_directory(self.path.parent)
+
+    def remove(self) -> None:
+        """Remove what attempts have written."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _moved(self, one: StateFile) -> StateFile:
+        file = Path(one.file)
+        file.rename(self._whole / file.name)
+        return msgspec.structs.replace(one, file=file.name)

@@ -1,0 +1,90 @@
+"""History on Spark itself: recomputed from archives and from the log, and handed over to the live run."""
+
+import random
+from collections import Counter
+from contextlib import closing
+
+from runtime.history import Span, beside
+from runtime.recompute import take_over
+from runtime.spark.application import Application
+from runtime.spark.batch import run_together
+from runtime.spark.recompute import staged_handover
+from runtime.systems.archive import archive_stream
+from runtime.systems.log import LogEnvironment
+from samza_dsl import App, Spark, count, produce, tumbling
+from tests.building import build
+from tests.runtime.test_laws import World
+from tests.scale import scale
+from tests.spark.test_on_spark import Tick
+from tests.strategies import any_pipeline, any_records
+
+
+def counting():
+    app = App("counting")
+    ticks = app.input("ticks", value=Tick, timestamp=lambda tick: tick.at, max_disorder_ms=100)
+    panes = ticks.partition_by(lambda tick: tick.key, partitions=3).window(tumbling(seconds=1), count(), op_id="counts")
+    panes.map(lambda pane: {"key": pane.key, "start": pane.start, "n": pane.value}).send_to(app.output("counted"))
+    return app
+
+
+def ticks(seed, rows=400):
+    """Return ticks in disorder, some of which are late."""
+    chance = random.Random(seed)
+    return [Tick(f"k{chance.randint(0, 6)}", max(row * 10 - chance.choice((0, 0, 500)), 0)) for row in range(rows)]
+
+
+def counted(run):
+    return Counter(tuple(sorted(one.items())) for one in run.received("counted"))
+
+
+def test_an_archive_is_recomputed_handed_over_and_gone_on_with(session, tmp_path):
+    app, data = counting(), tmp_path / "data"
+    produce("ticks", ticks(1), data=data, key=lambda tick: tick.key, partitions=3)
+    with closing(LogEnvironment(data)) as environment:
+        archive_stream(environment, "ticks", tmp_path / "ticks", "parquet")
+    produce("ticks", ticks(2), data=data, key=lambda tick: tick.key, end=True)
+    how = {"bind": {"ticks": tmp_path / "ticks"}, "handover": tmp_path / "handover", "per_second": 5_000}
+    history = counted(app.reprocess(data, on=Spark(session), **how))
+    app.take_over(tmp_path / "handover", data)
+    whole = counted(app.run(data))
+    assert history and history < whole
+    with closing(LogEnvironment(data)) as environment:
+        environment.reset("counting")
+        environment.delete_stream("counted")
+    assert counted(app.run(data)) == whole
+
+
+def test_the_log_is_recomputed_from_a_point_into_another_stream(session, tmp_path):
+    app, data = counting(), tmp_path / "data"
+    produce("ticks", ticks(1), data=data, key=lambda tick: tick.key, partitions=3)
+    app.run(data, until_now=True)
+    how = {"bind": {"counted": "stream:counted-again"}, "start": 20, "until": {"ticks:1": 30}}
+    on_spark = counted(app.reprocess(data, on=Spark(session), **how))
+    how["bind"] = {"counted": "stream:counted-locally"}
+    assert on_spark == counted(app.reprocess(data, **how))
+    assert sum(dict(one)["n"] * number for one, number in on_spark.items()) > 0
+
+
+def test_drawn_pipelines_hand_over_on_spark_what_their_records_say(session, tmp_path):
+    worlds, applications = [], []
+    for seed in range(scale(12, 100, 1_000)):
+        chance = random.Random(1_000 + seed)
+        pipeline = any_pipeline(chance)
+        parts = any_records(chance, pipeline.partitions, nulls=pipeline.nulls)
+        world = World(pipeline, parts, seed, build(pipeline).options)
+        app = build(pipeline, pace=seed)
+        cuts = {f"{place[0]}:{place[1]}": chance.randint(0, end) for place, end in world.outcome.ends().items()}
+        staged = staged_handover(app.graph(), tmp_path / str(seed))
+        where = beside(app.graph(), "recomputing"), app.options, app.around, world.environment
+        applications.append(Application(*where, {}, Span(until=cuts, hands_over=True), staged))
+        worlds.append(world)
+    run_together(session, applications, most_tasks=4)
+    for seed, world in enumerate(worlds):
+        app = build(world.pipeline, world.options, world.seed)
+        take_over(app.graph(), app.options, world.environment, tmp_path / str(seed))
+        world.run()
+        try:
+            world.outcome.check_results()
+        except AssertionError as error:
+            error.add_note(f"seed {seed}: {world.pipeline}")
+            raise
