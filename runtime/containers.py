@@ -22,12 +22,13 @@ from runtime import errors
 from runtime.bindings import outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.container import digest_of
-from runtime.errors import Fenced, SamzaError
+from runtime.errors import EnvironmentFault, Fenced, SamzaError
 from runtime.functions import Around
 from runtime.metrics import RunMetrics, StoreMetrics
 from runtime.opening import Opened, Share, ends_of, open_application, recover
 from runtime.rewind import check_rewind
-from runtime.systems.kafka_topic import KafkaTopic, topic_of
+from runtime.run import open_environment
+from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic, topic_of
 from runtime.systems.log import LogEnvironment
 from runtime.talk import (
     Ask,
@@ -97,6 +98,7 @@ class Containers:
         until_now: bool = False,
         clock: Clock | None = None,
         levers: Levers = ALL,
+        environment: KafkaCluster | None = None,
     ) -> None:
         check_rewind(from_start, state)
         self._graph = graph
@@ -113,7 +115,9 @@ class Containers:
         """How long it took until all had loaded the application and could begin."""
         self._begun = self._ending = self.stopping = self.failed = False
         bound = _places(graph, bind or {})
-        self._environment = LogEnvironment(data)
+        _check_can_be_given(environment, f"environment={environment!r}")
+        self._cluster = environment
+        self._environment = open_environment(data, environment)
         try:
             where = self._environment, graph, options, bound
             opened = open_application(*where, wrapped=bool(around), levers=levers, from_start=from_start, state=state)
@@ -138,6 +142,7 @@ class Containers:
             ),
             bind=bound,
             plan=digest_of(self.plan),
+            environment=environment,
         )
 
     def metrics(self, stores: bool = True) -> RunMetrics:
@@ -146,12 +151,12 @@ class Containers:
             return self._final
         self._is_watched = True
         found = combined([*self._former, *(container.metrics for container in self._containers.values())])
-        stats = self._environment.state_stats(self._graph.app) if stores else {}
-        return msgspec.structs.replace(
-            found,
-            stores=tuple(StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items()),
-            elapsed_ms=self._clock.elapsed_ms() - self._started_ms,
-        )
+        found = msgspec.structs.replace(found, elapsed_ms=self._clock.elapsed_ms() - self._started_ms)
+        if not stores or self._cluster is not None:  # each container has told what it has
+            return found
+        stats = self._environment.state_stats(self._graph.app)
+        kept = (StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items())
+        return msgspec.structs.replace(found, stores=tuple(kept))
 
     def stop(self) -> None:
         """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""
@@ -198,7 +203,7 @@ class Containers:
                 await _end(container, at_once=not listened)
                 self._count_out(slot)
             incarnation += 1
-            if container.failed is not None and not self._has_lost_a_task(container.failed):
+            if container.failed is not None and not self._may_go_on(container.failed):
                 raise _error_of(container.failed)
             if container.ended and not self._ending:
                 self.stop()  # of itself: the user's code asked for the end
@@ -207,19 +212,23 @@ class Containers:
                 if deaths >= MOST_DEATHS:
                     raise SamzaError(_how_it_died(container, deaths))
 
-    def _has_lost_a_task(self, failed: Failed) -> bool:
-        """Whether a container was fenced by another one of ours, which has its task."""
+    def _may_go_on(self, failed: Failed) -> bool:
+        """Whether another container can do what one could not: others have its tasks, or brokers did not answer it."""
+        if failed.kind == EnvironmentFault.__name__:
+            return self._cluster is not None
         generation = self._environment.generation(self._graph.app)
         return failed.kind == Fenced.__name__ and generation == self._start.share.generation
 
     async def _begin(self, name: str) -> Container:
         mine, its = socket.socketpair()
         with its:
-            owner = self._environment.lock_of(self._graph.app)  # which holds while one of us lives
+            environment, held = self._environment, [its.fileno()]
+            if isinstance(environment, LogEnvironment):
+                held.append(environment.lock_of(self._graph.app))  # which holds while one of us lives
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 str(its.fileno()),
-                pass_fds=(its.fileno(), owner),
+                pass_fds=held,
                 stdin=asyncio.subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C is for us alone
             )
@@ -341,13 +350,17 @@ def _places(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str | KafkaTopic
     """Return what is bound, so that other processes can open it; raises SamzaError for what they can't."""
     topics = {stream: topic for stream, what in bind.items() if (topic := topic_of(what)) is not None}
     for stream, topic in topics.items():
-        if "ssl_context" in topic.options:
-            raise SamzaError(
-                f"bind={{{stream!r}: {topic!r}}}: an ssl_context can't be given to other processes; write instead: "
-                'options={"ssl_cafile": ...}, or run containers=1'
-            )
+        _check_can_be_given(topic, f"bind={{{stream!r}: {topic!r}}}")
     files = {stream: what for stream, what in bind.items() if stream not in topics}
     return {**topics, **_paths(graph, files)}
+
+
+def _check_can_be_given(what: KafkaTopic | KafkaCluster | None, said: str) -> None:
+    if what is not None and "ssl_context" in what.options:
+        raise SamzaError(
+            f"{said}: an ssl_context can't be given to other processes; write instead: "
+            'options={"ssl_cafile": ...}, or run containers=1'
+        )
 
 
 def _paths(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str]:

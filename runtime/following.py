@@ -81,5 +81,5 @@ class Follower:
         await self._loop.change((), tasks)
 
     async def _apart(self, work: Callable[[], T]) -> T:
-        """Do what may wait for the disk in the thread that commits."""
+        """Do what may wait for the disk, or for others, in a thread of its own or in the one that commits."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, work)

@@ -32,7 +32,7 @@ from runtime.opening import Opened, Share, ends_of, join_application, open_appli
 from runtime.received import values_of
 from runtime.rewind import check_rewind
 from runtime.serdes import Tagged
-from runtime.systems.base import Append, Environment, is_fenced
+from runtime.systems.base import Append, Environment, LiveEnvironment, is_fenced
 from runtime.systems.kafka_topic import KafkaCluster
 from runtime.workers import Workers
 
@@ -139,6 +139,18 @@ class Run:
     def tasks(self) -> list[int]:
         """The numbers of the tasks that are run here."""
         return [task.number for task in self._loop.tasks]
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the state of the tasks that are run here is here alone, and not with that of all others."""
+        return isinstance(self._environment, LiveEnvironment)
+
+    async def is_caught_up(self) -> bool:
+        """Whether all that containers had written between stages, when it was asked, was read here."""
+        environment = self._environment
+        if not isinstance(environment, LiveEnvironment):
+            return True  # what is committed can be read at once
+        return await asyncio.get_running_loop().run_in_executor(self._writer, environment.is_caught_up)
 
     def metrics(self, stores: bool = True) -> RunMetrics:
         """Return the numbers of this moment; after the end, the last ones. Without `stores`, none of their sizes.
@@ -335,7 +347,10 @@ class Run:
         self._bindings.listen(self._loop.wake)
         if share is not None:
             membership = self._environment.join(self.plan.app, share.generation, share.container, self.plan.tasks)
-            self._follower = Follower(membership, assembly, contents, self._loop, self._writer, self._functions)
+            if self.keeps_state:
+                self._beside = ThreadPoolExecutor(1, "samza-dsl-member")  # to bring state back takes a while
+            beside = getattr(self, "_beside", self._writer)
+            self._follower = Follower(membership, assembly, contents, self._loop, beside, self._functions)
 
     async def _open(self) -> None:
         try:
@@ -358,7 +373,7 @@ class Run:
         """Let go of threads, bindings and the environment, as a run does at its end; return what failed."""
         failures: list[Exception] = []
         closers: list[Callable[[], object]] = [
-            _shut(pool) for name in ("_writer", "_threads") if (pool := getattr(self, name, None))
+            _shut(pool) for name in ("_beside", "_writer", "_threads") if (pool := getattr(self, name, None))
         ]
         if self._follower is not None:
             closers.append(self._follower.membership.leave)

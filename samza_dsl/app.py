@@ -17,7 +17,6 @@ from planner import graph as graphs
 from planner.errors import refuse
 from planner.passes import plan as make_plan
 from planner.plan import Options, Plan
-from runtime.errors import SamzaError
 from samza_dsl.checks import (
     check_for_spark,
     check_function,
@@ -438,14 +437,9 @@ class App(Tables):
             check_for_spark(here(), containers=containers, watch=watch, state=state, environment=environment)
             return run_batch(self.graph(), self.options, self.around, data, on=on, bind=bind)
         if containers > 1:
-            if environment is not None:
-                raise SamzaError(
-                    f"{containers} containers can't share an application on {environment}: run one; or leave out "
-                    "environment=, and bind inputs and outputs to topics"
-                )
             from samza_dsl.container import run_app
 
-            return run_app(self, data, containers, watch=watch, **how)
+            return run_app(self, data, containers, watch=watch, environment=environment, **how)
         return run_blocking(self.graph(), self.options, self.around, data, watch=watch, environment=environment, **how)
 
     async def run_async(
