@@ -28,8 +28,8 @@ async def serve(connection: Any, start: Start, graph: Graph, around: tuple[Aroun
     """Run a share of an application until the other process says stop, or is gone; return the exit code."""
     line = await Line.over(connection)
     try:
-        how = {"bind": start.bind, "share": start.share, "environment": start.environment}
-        run = Run(graph, start.options, around, start.data, **how)
+        where = graph, start.options, around, start.data
+        run = Run(*where, bind=start.bind, share=start.share, environment=start.environment)
         try:
             if digest_of(run.plan) != start.plan:
                 raise SamzaError(

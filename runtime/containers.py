@@ -19,15 +19,17 @@ from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import Options
 from runtime import errors
+from runtime.agreement import Quiet
 from runtime.bindings import outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.container import digest_of
 from runtime.errors import EnvironmentFault, Fenced, SamzaError
 from runtime.functions import Around
 from runtime.metrics import RunMetrics, StoreMetrics
-from runtime.opening import Opened, Share, ends_of, open_application, recover
+from runtime.opening import Opened, Share, ends_of, join_application, open_application, recover
 from runtime.rewind import check_rewind
 from runtime.run import open_environment
+from runtime.sharing import SharedEnvironment, SharedRun, Sharing, check_same
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic, topic_of
 from runtime.systems.log import LogEnvironment
 from runtime.talk import (
@@ -120,11 +122,19 @@ class Containers:
         self._environment = open_environment(data, environment)
         try:
             where = self._environment, graph, options, bound
-            opened = open_application(*where, wrapped=bool(around), levers=levers, from_start=from_start, state=state)
-            self._bindings, self.plan = opened.bindings, opened.plan
-            _check_spread(opened, graph)
-            recover(self._environment, opened, graph)
-            ends = ends_of(opened.bindings, graph) if until_now else {}
+            self._sharing: Sharing | None = None
+            if isinstance(self._environment, SharedEnvironment):
+                self._sharing = Sharing(self._environment.runs(graph.app))
+            alive = self._sharing.found() if self._sharing is not None else None
+            if alive is not None:
+                opened = join_application(*where, alive.share, wrapped=bool(around))
+                self._bindings, self.plan, share = opened.bindings, opened.plan, alive.share
+                check_same(alive, graph.app, digest_of(self.plan), until_now, from_start)
+            else:
+                how: dict[str, Any] = {"levers": levers, "from_start": from_start, "state": state}
+                opened = open_application(*where, wrapped=bool(around), **how)
+                self._bindings, self.plan = opened.bindings, opened.plan
+                share = self._begin_run(opened, levers, until_now)
         except BaseException:
             self._release()
             raise
@@ -133,17 +143,27 @@ class Containers:
             name=found[1],
             data=os.fspath(data),
             options=options,
-            share=Share(
-                levers=levers,
-                container="",
-                generation=opened.generation,
-                counts=opened.counts,
-                ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
-            ),
+            share=share,
             bind=bound,
             plan=digest_of(self.plan),
             environment=environment,
         )
+
+    def _begin_run(self, opened: Opened, levers: Levers, until_now: bool) -> Share:
+        """Make ready what all containers share, and say so where others may start some as well."""
+        _check_spread(opened, self._graph)
+        recover(self._environment, opened, self._graph)
+        ends = ends_of(opened.bindings, self._graph) if until_now else {}
+        share = Share(
+            levers=levers,
+            container="",
+            generation=opened.generation,
+            counts=opened.counts,
+            ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
+        )
+        if self._sharing is not None:
+            self._sharing.begin(SharedRun(share, digest_of(opened.plan), until_now))
+        return share
 
     def metrics(self, stores: bool = True) -> RunMetrics:
         """Return the numbers of this moment, of all containers; after the end, the last ones."""
@@ -194,7 +214,8 @@ class Containers:
         """Keep a container running, another one in the place of each that dies, until all are to end."""
         deaths = incarnation = 0
         while not self._ending:
-            container = await self._begin(f"{slot}.{incarnation}")
+            name = f"{slot}.{incarnation}"
+            container = await self._begin(f"{self._sharing.name}.{name}" if self._sharing is not None else name)
             self._containers[slot] = container
             listened = False
             try:
@@ -278,23 +299,39 @@ class Containers:
 
     async def _ask(self) -> None:
         """Ask how far all are, and end the run when nothing is left to do anywhere."""
-        rounds, number = Rounds(self.plan.tasks), 0
+        rounds, number, was_quiet = Rounds(self.plan.tasks), 0, False
         while not self._ending:
             number += 1
+            before = await self._said_by_others() if was_quiet else {}
             asked = {one.name: one for one in self._containers.values()} if self._begun else {}
             for one in asked.values():
                 one.line.say(Ask(round=number, metrics=self._is_watched))
             self._is_watched = False
             reports = await self._answers(number) if asked else {}
+            was_quiet = False
             if reports.keys() == asked.keys() and len(asked) == self._number:
-                if rounds.over(reports):
+                was_quiet = all(report.finished for report in reports.values())
+                if rounds.over(reports) or (was_quiet and await self._agree(reports, before)):
                     self._end_all()
-                elif all(report.finished for report in reports.values()):
+                elif was_quiet and len(_held(reports)) == self.plan.tasks:
                     continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(ROUND_MS / 1_000):
                     await self._one_finished.wait()
             self._one_finished.clear()
+
+    async def _said_by_others(self) -> dict[str, Quiet]:
+        if self._sharing is None:
+            return {}
+        return await asyncio.to_thread(self._sharing.quiet)
+
+    async def _agree(self, reports: dict[str, Report], before: dict[str, Quiet]) -> bool:
+        """Say to others who have started containers that ours have nothing to do; return whether nobody has."""
+        held = _held(reports)
+        if self._sharing is None or len(held) == self.plan.tasks:
+            return False
+        commits = ", ".join(f"{name} {report.commits}" for name, report in sorted(reports.items()))
+        return await asyncio.to_thread(self._sharing.agree, held, commits, before, self.plan.tasks)
 
     async def _answers(self, number: int) -> dict[str, Report]:
         """Return the answers to a round by container, once each that is there has answered, or after a while."""
@@ -313,6 +350,11 @@ class Containers:
         if hasattr(self, "_bindings"):
             self._bindings.close()
         self._environment.close()
+
+
+def _held(reports: Mapping[str, Report]) -> set[int]:
+    """Return the tasks that our containers have."""
+    return {task for report in reports.values() for task in report.tasks}
 
 
 async def _end(container: Container, *, at_once: bool) -> None:

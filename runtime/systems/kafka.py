@@ -46,6 +46,7 @@ from runtime.systems.kafka_ledger import (
 )
 from runtime.systems.kafka_members import KafkaMembers
 from runtime.systems.kafka_records import is_said
+from runtime.systems.kafka_runs import KafkaRuns
 from runtime.systems.kafka_sink import send_all
 from runtime.systems.kafka_state import KafkaState
 from runtime.systems.kafka_streams import KafkaStreams
@@ -229,7 +230,8 @@ class KafkaEnvironment:
         self._disown(app)
         self._state.drop(app)
         self._streams.create(ledger_of(app), TABLE, own=True)
-        self._owners[app] = owner = self._call(app, self._begin(app))
+        owner: _Owner = self._call(app, self._begin(app))
+        self._owners[app] = owner
         self._changed()
         return owner.generation
 
@@ -255,6 +257,10 @@ class KafkaEnvironment:
 
         owner.members = KafkaMembers(self._streams, app, generation, container, tasks, took, gave)
         return owner.members
+
+    def runs(self, app: str) -> KafkaRuns:
+        """Return what is said of the application's newest run, for those who start containers."""
+        return KafkaRuns(self._streams, app)
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         """Return the application's newest checkpoint of every task."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -19,6 +20,7 @@ SESSION_MS = 6_000
 """How long a container may be silent until its tasks are others'; what Kafka's brokers allow at least by default."""
 HEARTBEAT_MS = 1_000
 STOP_S = 5.0
+logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITICAL)  # it tells each try, and goes on
 NEVER_MS = 2**31 - 1
 
 
@@ -38,7 +40,7 @@ class KafkaGroup:
     """How the protocol calls this way to assign."""
 
     def __init__(self, app: str, topic: KafkaTopic, run: int, container: str, tasks: int) -> None:
-        self._group = f"{app}-members"
+        self._group = group_of(app)
         self._topic = topic
         self._said = container, run, tasks
         self.model = JobModel()
@@ -79,6 +81,11 @@ class KafkaGroup:
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
         """Hear what the leader has said."""
         self.model = msgspec.msgpack.decode(assignment.user_data, type=JobModel)
+
+
+def group_of(app: str) -> str:
+    """Return the group of an application's containers."""
+    return f"{app}-members"
 
 
 def shared_out(members: Iterable[Joining], now_ms: int) -> JobModel:

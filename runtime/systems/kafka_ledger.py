@@ -20,6 +20,8 @@ TABLE = StreamConfig(compacted=True)
 """What its topic is made with."""
 GENERATION, CHANGELOG, KEPT, CLAIM, GIVEN = b"generation", b"changelog:", b"kept:", b"claim:", b"given:"
 """How keys begin that are no checkpoint's."""
+RUN, SAID = b"run", b"said:"
+"""Where it is what a run is that several share, and what each of those has said."""
 LOOK_MS = 20.0
 """How long is waited before it is looked again whether a transaction has ended."""
 _encode = msgspec.msgpack.Encoder().encode
@@ -56,13 +58,15 @@ class Ledger:
         """By task, the claim that is in force."""
         self.given: dict[int, int] = {}
         """By task, the last generation of it that was given up."""
+        self.run: bytes | None = entries.get(RUN)
+        self.said: dict[str, bytes] = {}
         self.outlived: dict[int, list[bytes]] = {}
         """By task, the keys of claims that are no more in force."""
         for key, said in entries.items():
             self._take_in(key, said)
 
     def _take_in(self, key: bytes, said: bytes) -> None:
-        if key == GENERATION:
+        if key in (GENERATION, RUN):
             return
         if key.startswith(CHANGELOG):
             self.changelogs[key.removeprefix(CHANGELOG).decode()] = msgspec.msgpack.decode(said, type=Changelog)
@@ -70,6 +74,8 @@ class Ledger:
             self.kept[int(key.removeprefix(KEPT))] = msgspec.msgpack.decode(said, type=frozenset[str])
         elif key.startswith(GIVEN):
             self.given[int(key.removeprefix(GIVEN))] = msgspec.msgpack.decode(said, type=int)
+        elif key.startswith(SAID):
+            self.said[key.removeprefix(SAID).decode()] = said
         elif key.startswith(CLAIM):
             self._hear(msgspec.msgpack.decode(said, type=Claim))
         else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, TypeVar
 
 from runtime.systems.base import is_fenced, is_taken
 from runtime.systems.kafka_group import KafkaGroup
@@ -18,6 +19,7 @@ from runtime.systems.kafka_ledger import (
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.kafka_table import KafkaTable
 
+R = TypeVar("R")
 Took = Callable[[Ledger, Collection[int]], None]
 """Is told what was committed of tasks that are now this container's, before they are run."""
 Gave = Callable[[Collection[int]], None]
@@ -90,7 +92,7 @@ class KafkaMembers:
             self._call(self._table.stop())
 
     def _settled(self) -> Ledger:
-        ledger: Ledger = self._call(settle(self._streams, self._app, self._table, self._is_gone))
+        ledger = self._call(settle(self._streams, self._app, self._table, self._is_gone))
         if ledger.generation != self._run:
             raise is_fenced(self._app, self._run, ledger.generation)
         return ledger
@@ -115,5 +117,5 @@ class KafkaMembers:
             return claim.run < self._run
         return claim.container not in (*model.containers, self.name) and claim.model <= model.generation
 
-    def _call(self, work: object) -> object:
-        return self._streams.call(ledger_of(self._app), work)
+    def _call(self, work: Coroutine[Any, Any, R]) -> R:
+        return self._streams.call(ledger_of(self._app), work)  # type: ignore[no-any-return]

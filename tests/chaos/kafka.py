@@ -170,7 +170,7 @@ class Chaos:
 
 
 def check(chaos: Chaos) -> int:
-    """Check that all that was written counts exactly once, and that state is what its changelogs say; return how much."""
+    """Check that all that was written counts exactly once, and state is what changelogs say; return how much it was."""
     records = [msgspec.json.decode(value) for value in values(chaos, "records")]
     counts = [tuple(msgspec.json.decode(value)) for value in values(chaos, "counts")]
     words = Counter(record["word"] for record in records)
