@@ -23,9 +23,9 @@ from runtime.bindings import outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
-from runtime.following import Follower
+from runtime.following import HEARING_MS, Follower
 from runtime.functions import Around, Functions, close_all
-from runtime.loop import POLL_MS, Loop
+from runtime.loop import HEARING_POLL_MS, POLL_MS, Loop
 from runtime.measure import measure
 from runtime.metrics import RunMetrics
 from runtime.opening import Opened, Share, ends_of, join_application, open_application, recover
@@ -341,7 +341,7 @@ class Run:
             self._clock,
             self._writer,
             self._threads,
-            self._poll_ms,
+            HEARING_POLL_MS if self.keeps_state else self._poll_ms,
             shared=share is not None,
         )
         self._bindings.listen(self._loop.wake)
@@ -349,8 +349,8 @@ class Run:
             membership = self._environment.join(self.plan.app, share.generation, share.container, self.plan.tasks)
             if self.keeps_state:
                 self._beside = ThreadPoolExecutor(1, "samza-dsl-member")  # to bring state back takes a while
-            beside = getattr(self, "_beside", self._writer)
-            self._follower = Follower(membership, assembly, contents, self._loop, beside, self._functions)
+            how = (self._beside, self._functions, HEARING_MS) if self.keeps_state else (self._writer, self._functions)
+            self._follower = Follower(membership, assembly, contents, self._loop, *how)
 
     async def _open(self) -> None:
         try:
