@@ -22,6 +22,7 @@ from runtime.systems.kafka import KafkaEnvironment
 from runtime.systems.kafka_group import SESSION_MS
 from runtime.systems.kafka_topic import KafkaCluster
 from tests.chaos.pipeline import PARTITIONS, WINDOW_MS
+from tests.faults.processes import wait_until
 from tests.kafka.topics import consume
 from tests.scale import positive
 from tests.source import ROOT
@@ -47,6 +48,7 @@ class Chaos:
         with closing(KafkaEnvironment(self.cluster, folder / "writer")) as environment:
             environment.create_stream(f"{APP}-records", StreamConfig(partitions=PARTITIONS))
         self.starter = self.start()
+        wait_until(self.containers)
 
     def start(self, *how: str) -> "subprocess.Popen[str]":
         """Start the application in containers."""
@@ -123,6 +125,7 @@ class Chaos:
         self.starter.kill()
         self.starter.wait()
         self.starter = self.start()
+        wait_until(self.containers)  # who can't reach the brokers when it begins says so, and ends
 
     def run(self, minutes: float) -> None:
         """Have what can happen happen, one after the other, in an order of the seed's."""

@@ -6,21 +6,22 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from operators.base import Batch
 from runtime.checkpoint import Checkpoint, Position
 from runtime.errors import Fenced
 from runtime.systems import kafka_ledger
-from runtime.systems.base import Commit, StateWrites, StreamConfig
+from runtime.systems.base import Append, Commit, StateWrites, StreamConfig
 from runtime.systems.kafka import KafkaEnvironment
 from runtime.systems.kafka_sink import send_all
 from samza_dsl import KafkaCluster
 from tests.faults.processes import wait_until
-from tests.kafka.topics import consume, create, produce
+from tests.kafka.topics import consume
 
 TASKS = 4
 
@@ -69,9 +70,8 @@ class Container:
     def takes(self, *tasks: int) -> None:
         """Take tasks as soon as they are its to take."""
         wait_until(lambda: {*tasks} <= self.members.mine())
-        wait_until(
-            lambda: self.members.take([*tasks]).keys() >= {*tasks} if {*tasks} - self.members.taken.keys() else True
-        )
+        while wanted := {*tasks} - self.members.taken.keys():
+            self.members.take(wanted)
 
     def commits(self, task: int, offset: int) -> None:
         """Commit that a task has read so far, and has that in its state."""
@@ -240,8 +240,9 @@ def words(broker, topics, tmp_path):
     """Words in a topic, and a program that counts them."""
     (tmp_path / "app.py").write_text(PROGRAM.format(name=topics))
     words = [b"w%d" % (number % 50) for number in range(40_000)]
-    create(broker, f"{topics}-words", TASKS)
-    produce(broker, f"{topics}-words", *((number % TASKS, None, word) for number, word in enumerate(words)))
+    with closing(KafkaEnvironment(KafkaCluster(f"kafka://{broker.bootstrap}"), tmp_path / "writer")) as environment:
+        environment.create_stream(f"{topics}-words", StreamConfig(partitions=TASKS))
+        environment.append([Append(f"{topics}-words", task, Batch(words[task::TASKS])) for task in range(TASKS)])
     return words
 
 
