@@ -120,15 +120,13 @@ class Containers:
         _check_can_be_given(environment, f"environment={environment!r}")
         self._cluster = environment
         self._environment = open_environment(data, environment)
+        self._sharing: Sharing | None = None
         try:
             where = self._environment, graph, options, bound
-            self._sharing: Sharing | None = None
-            if isinstance(self._environment, SharedEnvironment):
-                self._sharing = Sharing(self._environment.runs(graph.app))
-            alive = self._sharing.found() if self._sharing is not None else None
+            alive = self._shared_run()
             if alive is not None:
-                opened = join_application(*where, alive.share, wrapped=bool(around))
-                self._bindings, self.plan, share = opened.bindings, opened.plan, alive.share
+                opened, share = join_application(*where, alive.share, wrapped=bool(around)), alive.share
+                self._bindings, self.plan = opened.bindings, opened.plan
                 check_same(alive, graph.app, digest_of(self.plan), until_now, from_start)
             else:
                 how: dict[str, Any] = {"levers": levers, "from_start": from_start, "state": state}
@@ -148,6 +146,12 @@ class Containers:
             plan=digest_of(self.plan),
             environment=environment,
         )
+
+    def _shared_run(self) -> SharedRun | None:
+        """Return the run that others have begun and that goes on, where several may share one."""
+        if isinstance(self._environment, SharedEnvironment):
+            self._sharing = Sharing(self._environment.runs(self._graph.app))
+        return self._sharing.found() if self._sharing is not None else None
 
     def _begin_run(self, opened: Opened, levers: Levers, until_now: bool) -> Share:
         """Make ready what all containers share, and say so where others may start some as well."""
@@ -237,8 +241,12 @@ class Containers:
         """Whether another container can do what one could not: others have its tasks, or brokers did not answer it."""
         if failed.kind == EnvironmentFault.__name__:
             return self._cluster is not None
-        generation = self._environment.generation(self._graph.app)
-        return failed.kind == Fenced.__name__ and generation == self._start.share.generation
+        if failed.kind != Fenced.__name__:
+            return False
+        try:
+            return self._environment.generation(self._graph.app) == self._start.share.generation
+        except EnvironmentFault:
+            return self._cluster is not None  # the next container finds out
 
     async def _begin(self, name: str) -> Container:
         mine, its = socket.socketpair()
@@ -321,9 +329,10 @@ class Containers:
             self._one_finished.clear()
 
     async def _said_by_others(self) -> dict[str, Quiet]:
-        if self._sharing is None:
-            return {}
-        return await asyncio.to_thread(self._sharing.quiet)
+        if self._sharing is not None:
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                return await asyncio.to_thread(self._sharing.quiet)
+        return {}
 
     async def _agree(self, reports: dict[str, Report], before: dict[str, Quiet]) -> bool:
         """Say to others who have started containers that ours have nothing to do; return whether nobody has."""
@@ -331,7 +340,9 @@ class Containers:
         if self._sharing is None or len(held) == self.plan.tasks:
             return False
         commits = ", ".join(f"{name} {report.commits}" for name, report in sorted(reports.items()))
-        return await asyncio.to_thread(self._sharing.agree, held, commits, before, self.plan.tasks)
+        with suppress(EnvironmentFault):
+            return await asyncio.to_thread(self._sharing.agree, held, commits, before, self.plan.tasks)
+        return False
 
     async def _answers(self, number: int) -> dict[str, Report]:
         """Return the answers to a round by container, once each that is there has answered, or after a while."""

@@ -28,7 +28,7 @@ from tests.scale import positive
 from tests.source import ROOT
 
 APP, WORDS, RATE = "chaos", 40, 300
-CALM_S = 2.0, 6.0
+CALM_S = 3.0, 8.0
 """How long nothing happens between two faults."""
 PATIENCE_S = 120
 LAST = "last"

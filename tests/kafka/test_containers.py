@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
@@ -21,7 +20,7 @@ from runtime.systems.kafka import KafkaEnvironment
 from runtime.systems.kafka_sink import send_all
 from samza_dsl import KafkaCluster
 from tests.faults.processes import wait_until
-from tests.kafka.topics import consume
+from tests.kafka.topics import consume, group_offsets
 
 TASKS = 4
 
@@ -266,8 +265,7 @@ def test_hosts_share_a_run_and_end_it_together(broker, topics, words, tmp_path):
 
 def test_what_runs_is_shared_only_by_the_same_application(broker, topics, words, tmp_path):
     host = start(broker, tmp_path, "here")
-    wait_until(lambda: has_containers(host))
-    time.sleep(2)
+    wait_until(lambda: has_committed(broker, topics))
     other = start(broker, tmp_path, "there", "--until-now")
     said, _ = other.communicate(timeout=60)
     assert (other.returncode, "live, and run without until_now" in said) == (1, True), said
@@ -279,6 +277,11 @@ def has_containers(process) -> bool:
     return len(containers_of(process)) == 2
 
 
+def has_committed(broker, topics) -> bool:
+    """Whether any input was read, as committed."""
+    return any(group_offsets(broker, topics).values())
+
+
 def containers_of(process) -> list[int]:
     """Return the processes that another one has started."""
     return [*map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())]
@@ -287,8 +290,7 @@ def containers_of(process) -> list[int]:
 def test_who_is_killed_is_taken_over_from_and_replaced(broker, topics, words, tmp_path):
     host = start(broker, tmp_path, "here", "--until-now")
     for _ in range(2):
-        wait_until(lambda: has_containers(host))
-        time.sleep(1.5)
+        wait_until(lambda: has_containers(host) and has_committed(broker, topics))
         with suppress(ProcessLookupError, IndexError, FileNotFoundError):
             os.kill(containers_of(host)[0], signal.SIGKILL)
     ended(host)
