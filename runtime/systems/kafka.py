@@ -248,7 +248,7 @@ class KafkaEnvironment:
         self._is_shared = True
 
         def took(ledger: Ledger, won: Collection[int]) -> None:
-            owner.ledger = ledger
+            owner.ledger.take_over(ledger, won)
             self._state.bring(app, ledger, won)
 
         def gave(given: Collection[int]) -> None:
@@ -359,6 +359,14 @@ class KafkaEnvironment:
         finally:
             await table.stop()
 
+    async def _all_of(self, app: str) -> Ledger:
+        """Return the ledger with all that was written; who is in the midst of a transaction is waited for."""
+        table = KafkaTable(self._streams.topic(ledger_of(app)))
+        try:
+            return await settle(self._streams, app, table, lambda claim: False)
+        finally:
+            await table.stop()
+
     def _here(self, app: str, task: int | None = None) -> LogEnvironment | None:
         """Have the state of an application here that has one owner, and return that of a task."""
         owner = self._owners.get(app)
@@ -453,9 +461,8 @@ class KafkaEnvironment:
     def _add_changelog(self, app: str, owner: _Owner, store: str) -> None:
         changelog = Changelog(secrets.token_hex(8))
         self._streams.create(changelog.topic(app, store), changelog.config, own=True)
-        said = {(ledger_of(app), 0): said_of_changelog(store, changelog)}
-        self._call(app, self._transact(owner, said, None))
-        owner.ledger.changelogs[store] = changelog
+        self._streams.write(ledger_of(app), said_of_changelog(store, changelog))
+        owner.ledger.changelogs[store] = self._call(app, self._all_of(app)).changelogs[store]
 
     async def _empty(self, app: str, changelog: Changelog, store: str) -> None:
         """Remove all that a changelog holds."""

@@ -69,7 +69,8 @@ class Ledger:
         if key in (GENERATION, RUN):
             return
         if key.startswith(CHANGELOG):
-            self.changelogs[key.removeprefix(CHANGELOG).decode()] = msgspec.msgpack.decode(said, type=Changelog)
+            store, _, _ = key.removeprefix(CHANGELOG).decode().rpartition(":")
+            self.changelogs.setdefault(store, msgspec.msgpack.decode(said, type=Changelog))
         elif key.startswith(KEPT):
             self.kept[int(key.removeprefix(KEPT))] = msgspec.msgpack.decode(said, type=frozenset[str])
         elif key.startswith(GIVEN):
@@ -89,6 +90,15 @@ class Ledger:
             self.claims[claim.task] = claim
         if loser is not None:
             self.outlived.setdefault(claim.task, []).append(loser.key)
+
+    def take_over(self, later: Ledger, tasks: Collection[int]) -> None:
+        """Know of tasks what a later look says."""
+        for store, changelog in later.changelogs.items():
+            self.changelogs.setdefault(store, changelog)
+        for task in tasks:
+            self.kept[task] = later.kept.get(task, frozenset())
+            if str(task) in later.checkpoints:
+                self.checkpoints[str(task)] = later.checkpoints[str(task)]
 
     def held(self, task: int) -> Claim | None:
         """Return the claim of who has a task, and has not given it up."""
@@ -112,8 +122,8 @@ def said_of_generation(generation: int) -> Batch:
 
 
 def said_of_changelog(store: str, changelog: Changelog) -> Batch:
-    """Return the record of a store's changelog."""
-    return Batch([_encode(changelog)], [CHANGELOG + store.encode()])
+    """Return the record of a store's changelog; where several say one, it is the first."""
+    return Batch([_encode(changelog)], [CHANGELOG + f"{store}:{changelog.identity}".encode()])
 
 
 def said_of_checkpoints(checkpoints: Mapping[str, Checkpoint]) -> Batch:
