@@ -325,7 +325,7 @@ class KafkaEnvironment:
         try:
             producers = [self._outside, *(owner.producer for owner in self._owners.values())]
             for producer in filter(None, producers):
-                thread.call(producer.stop())
+                _stop(thread, producer)
             self._streams.close()
         finally:
             self._owners.clear()
@@ -404,8 +404,7 @@ class KafkaEnvironment:
     def _disown(self, app: str) -> None:
         owner = self._owners.pop(app, None)
         if owner is not None and self._thread is not None:
-            with suppress(TimeoutError):
-                self._thread.call(asyncio.wait_for(owner.producer.stop(), STOP_S))
+            _stop(self._thread, owner.producer)
 
     async def _begin(self, app: str) -> _Owner:
         """Fence whoever owned it, say that there is a new generation, and read what was committed by then."""
@@ -482,6 +481,12 @@ class KafkaEnvironment:
             below, owner.consumed = owner.consumed, {}
             with suppress(EnvironmentFault):
                 self._call(commit.app, self._streams.purge(below))
+
+
+def _stop(thread: KafkaThread, producer: Any) -> None:
+    """Let go of a producer that has nothing to send; how it ends tells nothing."""
+    with suppress(Exception):
+        thread.call(asyncio.wait_for(producer.stop(), STOP_S))
 
 
 def _stores_of(commit: Commit, ledger: Ledger) -> dict[int, frozenset[str]]:

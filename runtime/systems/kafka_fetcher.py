@@ -245,7 +245,13 @@ class KafkaFetcher:
         try:
             with kafka_errors_told(self._topic, "read"):
                 while True:
-                    await self._fetch()
+                    try:
+                        await self._fetch()
+                    except asyncio.CancelledError:
+                        task = asyncio.current_task()
+                        if task is None or task.cancelling():
+                            raise
+                        await sleep_ms(WAIT_MS)  # a lost connection has cancelled it, and not who stops reading
         except asyncio.CancelledError:
             raise
         except BaseException as error:
