@@ -21,7 +21,7 @@ from planner.plan import Options
 from runtime import errors
 from runtime.agreement import Quiet
 from runtime.bindings import outputs_of
-from runtime.clock import Clock, SystemClock
+from runtime.clock import Clock, SystemClock, sleep_ms
 from runtime.container import digest_of
 from runtime.errors import EnvironmentFault, Fenced, SamzaError
 from runtime.functions import Around
@@ -52,6 +52,8 @@ ROUND_MS = 250.0
 """How often containers are asked how far they are, and at once when one of them seems to be done."""
 MOST_DEATHS = 5
 """How often in a row a container may die without having committed anything."""
+PAUSE_MS = 500.0
+"""How long is waited until another container takes the place of one that failed, and then twice as long each time."""
 SILENCE_S = 1.0
 """How long an answer is waited for: a container that is stopped gives none."""
 PATIENCE_S = 60.0
@@ -228,14 +230,17 @@ class Containers:
                 await _end(container, at_once=not listened)
                 self._count_out(slot)
             incarnation += 1
-            if container.failed is not None and not self._may_go_on(container.failed):
-                raise _error_of(container.failed)
+            failed = container.failed
+            if failed is not None and not self._may_go_on(failed):
+                raise _error_of(failed)
             if container.ended and not self._ending:
                 self.stop()  # of itself: the user's code asked for the end
             elif not self._ending:
                 deaths = 0 if container.has_committed else deaths + 1
                 if deaths >= MOST_DEATHS:
-                    raise SamzaError(_how_it_died(container, deaths))
+                    raise _error_of(failed) if failed is not None else SamzaError(_how_it_died(container, deaths))
+                if failed is not None:
+                    await sleep_ms(PAUSE_MS * 2**deaths)  # brokers may be away for a while
 
     def _may_go_on(self, failed: Failed) -> bool:
         """Whether another container can do what one could not: others have its tasks, or brokers did not answer it."""

@@ -414,7 +414,8 @@ class App(Tables):
         event loop use `await app.run_async()`.
 
         With `containers` so many processes share the tasks. They load the application anew, so it must be a variable of
-        a module, and `app.run` be called under `if __name__ == "__main__":`.
+        a module, and `app.run` be called under `if __name__ == "__main__":`. With `environment`, too, they share them
+        with all containers of the application that run already, on whichever machine.
 
         With `on=Spark()` it runs on Spark over what its inputs hold now, as all there will be, and writes the whole of
         its outputs when all of it is through: files and streams that must not hold anything yet.

@@ -153,6 +153,8 @@ class Chaos:
                 self._append([Append(f"{APP}-records", partition, Batch([self._record(LAST, 10 * WINDOW_MS)]))])
         if self._environment is not None:
             self._environment.close()
+        with closing(KafkaEnvironment(self.cluster, self.folder / "writer")) as environment:
+            wait_until(lambda: not environment.runs(APP).is_alive())  # also of the dead this is known by then
         self.starter = self.start("--until-now")
         assert self.starter.wait(PATIENCE_S) == 0, self.told()
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -172,7 +173,20 @@ def test_without_the_fence_a_zombie_would_commit(run, monkeypatch):
     zombie.commits(0, 2)
 
 
-def test_a_transaction_that_the_dead_have_left_open_hides_nothing_that_others_have_committed(run, topics):
+def begin(container: Container, task: int) -> None:
+    """Begin a transaction that says something of a task in the ledger, and leave it open."""
+    app = container.app
+    said = {(f"{app}-checkpoints", 0): kafka_ledger.said_of_checkpoints({str(task): Checkpoint(9)})}
+
+    async def work():
+        producer = container.environment._owners[app].producer
+        await producer.begin_transaction()
+        await send_all(producer, said)
+
+    container.environment._call(app, work())
+
+
+def test_a_transaction_that_the_dead_have_left_open_hides_nothing_that_others_have_committed(run):
     dying, living = run("dying"), run("living")
     wait_until(lambda: len(dying.members.mine()) == len(living.members.mine()) == TASKS / 2)
     ours, theirs = min(living.members.mine()), min(dying.members.mine())
@@ -180,14 +194,7 @@ def test_a_transaction_that_the_dead_have_left_open_hides_nothing_that_others_ha
     dying.takes(theirs)
     dying.commits(theirs, 1)
     living.commits(ours, 1)
-    owner = dying.environment._owners[topics]
-    left_open = {(f"{topics}-checkpoints", 0): kafka_ledger.said_of_checkpoints({str(theirs): Checkpoint(9)})}
-
-    async def begin():
-        await owner.producer.begin_transaction()
-        await send_all(owner.producer, left_open)
-
-    dying.environment._call(topics, begin())
+    begin(dying, theirs)
     dying.goes_silent()
     living.commits(ours, 3)  # lies behind what is open, where nobody can read it yet
     third = run("third")
@@ -195,6 +202,27 @@ def test_a_transaction_that_the_dead_have_left_open_hides_nothing_that_others_ha
     third.takes(*range(TASKS))
     assert third.has_read(ours) == (3, b"3")
     assert third.has_read(theirs) == (1, b"1")
+
+
+def test_who_takes_a_task_waits_for_what_others_are_in_the_midst_of(run):
+    pair = [run("first"), run("second")]
+    wait_until(lambda: all(len(one.members.mine()) == TASKS / 2 for one in pair))
+    for one in pair:
+        one.takes(*one.members.mine())
+    third = run("third")
+    wait_until(third.members.mine)
+    task = min(third.members.mine())
+    giving, busy = pair if task in pair[0].members.taken else reversed(pair)
+    giving.commits(task, 1)
+    begin(busy, min(busy.members.taken))
+    giving.commits(task, 3)
+    giving.members.give_up([task])
+    with ThreadPoolExecutor() as pool:
+        taking = pool.submit(third.members.take, [task])
+        assert not wait([taking], timeout=1).done, "it can't be known yet what was committed"
+        busy.environment._thread.call(busy.environment._owners[busy.app].producer.abort_transaction())
+        assert taking.result() == {task: 2}
+    assert third.has_read(task) == (3, b"3")
 
 
 def test_a_new_run_fences_the_containers_of_the_one_before(run, opened, topics):
