@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import hashlib
 import io
@@ -61,15 +62,15 @@ class AsStored:
         return Record("", data)
 
 
-def load(data: Path, most: int | None = None) -> None:
+def load(data: Path, most: int | None = None, environment: str | None = None) -> None:
     """Write the streams `flights`, `planes`, `airlines`, `weather` and `plane-versions` to the log in `data`.
 
-    The weather is in SQLite beside it, too.
+    The weather is in SQLite beside it, too. With `environment` the streams are topics of that Kafka cluster.
 
     All streams end, so that a job which reads them does; `flights` after the first `most` records, if that is given.
-    What is there already is left alone.
+    What is there already is left alone, but for topics, which are loaded once.
     """
-    there = {stream.name for stream in list_streams(data) if stream.ended}
+    there = {stream.name for stream in list_streams(data) if stream.ended and environment is None}
     sources = {"flights": lambda: islice(flights(), most), "planes": planes, "airlines": airlines}
     sources |= {"weather": weather, "plane-versions": plane_versions}
     for stream, records in sources.items():
@@ -78,6 +79,7 @@ def load(data: Path, most: int | None = None) -> None:
                 stream,
                 records(),
                 data=data,
+                environment=environment,
                 value=AsStored(),
                 key=lambda record: record.key,
                 timestamp=lambda record: record.arrived_ms,
@@ -85,6 +87,7 @@ def load(data: Path, most: int | None = None) -> None:
                 end=True,
             )
     if not (data / WEATHER).exists():
+        data.mkdir(exist_ok=True)
         _load_weather(data / WEATHER)
 
 
@@ -184,3 +187,16 @@ def _rows(name: str) -> csv.DictReader[str]:
 @cache
 def _utc_ms(moment: str) -> int:
     return int(datetime.fromisoformat(moment).timestamp()) * 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Loads a year of flights.")
+    parser.add_argument("--data", type=Path, default=Path(".samza-dsl"), help="the directory of the embedded log")
+    parser.add_argument("--environment", help="write the streams to a Kafka cluster: kafka://host:9092")
+    parser.add_argument("--most", type=int, help="so many flights at most")
+    said = parser.parse_args()
+    load(said.data, said.most, said.environment)
+
+
+if __name__ == "__main__":
+    main()

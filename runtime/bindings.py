@@ -194,6 +194,9 @@ class Bindings:
                 version=partial(bound.version, partition) if isinstance(bound, LiveSource) else lambda: 0,
             )
         environment = self.environment
+        live = {}
+        if isinstance(environment, LiveEnvironment):
+            live["awaits"] = partial(environment.awaits, stream, partition)
         return Origin(
             system="log",
             stream=stream,
@@ -201,6 +204,7 @@ class Bindings:
             read=lambda offset: environment.read(stream, partition, offset),
             offsets=lambda: environment.offsets(stream, partition),
             version=environment.version,
+            **live,
         )
 
     def listen(self, tell: Callable[[], None]) -> None:

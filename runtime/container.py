@@ -29,7 +29,8 @@ async def serve(connection: Any, start: Start, graph: Graph, around: tuple[Aroun
     """Run a share of an application until the other process says stop, or is gone; return the exit code."""
     line, graph = await Line.over(connection), beside(graph, start.beside)
     try:
-        run = Run(graph, start.options, around, start.data, bind=start.bind, share=start.share)
+        where = graph, start.options, around, start.data
+        run = Run(*where, bind=start.bind, share=start.share, environment=start.environment)
         try:
             if digest_of(run.plan) != start.plan:
                 raise SamzaError(
@@ -44,7 +45,7 @@ async def serve(connection: Any, start: Start, graph: Graph, around: tuple[Aroun
         line.say(tell(error))
         return 1
     else:
-        line.say(Ended(metrics=run.metrics(stores=False)))
+        line.say(Ended(metrics=run.metrics(stores=run.keeps_state)))
         return 0
     finally:
         await line.close()
@@ -91,17 +92,19 @@ async def _heed(run: Run, line: Line, began: asyncio.Future[bool]) -> None:
 
 async def _answer(run: Run, line: Line, ask: Ask) -> None:
     """Answer, and where nothing seems to be left to do look again first."""
+    is_caught_up = True
     if run.finished:
         with suppress(Exception):  # it ends, and says so itself
+            is_caught_up = await run.is_caught_up()
             await run.settled()
-    line.say(_report(run, ask))
+    line.say(_report(run, ask, is_caught_up))
 
 
-def _report(run: Run, ask: Ask) -> Report:
+def _report(run: Run, ask: Ask, is_caught_up: bool = True) -> Report:
     return Report(
         round=ask.round,
-        finished=run.finished,
+        finished=run.finished and is_caught_up,
         tasks=tuple(run.tasks),
         commits=run.commits,
-        metrics=run.metrics(stores=False) if ask.metrics else None,
+        metrics=run.metrics(stores=run.keeps_state) if ask.metrics else None,
     )

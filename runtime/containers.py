@@ -19,16 +19,19 @@ from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import Options
 from runtime import errors
+from runtime.agreement import Quiet
 from runtime.bindings import ANOTHER, outputs_of
-from runtime.clock import Clock, SystemClock
+from runtime.clock import Clock, SystemClock, sleep_ms
 from runtime.container import digest_of
-from runtime.errors import Fenced, SamzaError
+from runtime.errors import EnvironmentFault, Fenced, SamzaError
 from runtime.functions import Around
 from runtime.history import History, Span, beside, open_history
 from runtime.metrics import RunMetrics, StoreMetrics
-from runtime.opening import Opened, Share, ends_of, open_application, recover
+from runtime.opening import Opened, Share, ends_of, join_application, open_application, recover
 from runtime.rewind import check_rewind
-from runtime.systems.kafka_topic import KafkaTopic, topic_of
+from runtime.run import open_environment
+from runtime.sharing import SharedEnvironment, SharedRun, Sharing, check_same
+from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic, topic_of
 from runtime.systems.log import LogEnvironment
 from runtime.talk import (
     Ask,
@@ -50,6 +53,8 @@ ROUND_MS = 250.0
 """How often containers are asked how far they are, and at once when one of them seems to be done."""
 MOST_DEATHS = 5
 """How often in a row a container may die without having committed anything."""
+PAUSE_MS = 500.0
+"""How long is waited until another container takes the place of one that failed, and then twice as long each time."""
 SILENCE_S = 1.0
 """How long an answer is waited for: a container that is stopped gives none."""
 PATIENCE_S = 60.0
@@ -100,6 +105,7 @@ class Containers:
         levers: Levers = ALL,
         span: Span | None = None,
         name: str = "",
+        environment: KafkaCluster | None = None,
     ) -> None:
         check_rewind(from_start, state)
         self._graph = graph = beside(graph, name)
@@ -115,15 +121,22 @@ class Containers:
         """How long it took until all had loaded the application and could begin."""
         self._begun = self._ending = self._is_watched = self.stopping = self.failed = False
         bound = _places(graph, bind or {})
-        self._environment = LogEnvironment(data)
+        _check_can_be_given(environment, f"environment={environment!r}")
+        self._cluster = environment
+        self._environment = open_environment(data, environment)
+        self._sharing: Sharing | None = None
         try:
             where = self._environment, graph, options, bound
-            opened = open_application(*where, wrapped=bool(around), levers=levers, from_start=from_start, state=state)
-            self._bindings, self.plan = opened.bindings, opened.plan
-            _check_spread(opened, graph)
-            recover(self._environment, opened, graph)
-            ends = ends_of(opened.bindings, graph) if until_now else {}
-            history = self._shared_history(span, opened, number) if span is not None else None
+            alive = self._shared_run()
+            if alive is not None:
+                opened, share = join_application(*where, alive.share, wrapped=bool(around)), alive.share
+                self._bindings, self.plan = opened.bindings, opened.plan
+                check_same(alive, graph.app, digest_of(self.plan), until_now, from_start)
+            else:
+                how: dict[str, Any] = {"levers": levers, "from_start": from_start, "state": state}
+                opened = open_application(*where, wrapped=bool(around), **how)
+                self._bindings, self.plan = opened.bindings, opened.plan
+                share = self._begin_run(opened, levers, until_now, span)
         except BaseException:
             self._release()
             raise
@@ -132,18 +145,35 @@ class Containers:
             name=found[1],
             data=os.fspath(data),
             options=options,
-            share=Share(
-                levers=levers,
-                container="",
-                generation=opened.generation,
-                counts=opened.counts,
-                ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
-                history=history,
-            ),
+            share=share,
             bind=bound,
             plan=digest_of(self.plan),
             beside=name,
+            environment=environment,
         )
+
+    def _shared_run(self) -> SharedRun | None:
+        """Return the run that others have begun and that goes on, where several may share one."""
+        if isinstance(self._environment, SharedEnvironment):
+            self._sharing = Sharing(self._environment.runs(self._graph.app))
+        return self._sharing.found() if self._sharing is not None else None
+
+    def _begin_run(self, opened: Opened, levers: Levers, until_now: bool, span: Span | None) -> Share:
+        """Make ready what all containers share, and say so where others may start some as well."""
+        _check_spread(opened, self._graph)
+        recover(self._environment, opened, self._graph)
+        ends = ends_of(opened.bindings, self._graph) if until_now else {}
+        share = Share(
+            levers=levers,
+            container="",
+            generation=opened.generation,
+            counts=opened.counts,
+            ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
+            history=self._shared_history(span, opened, self._number) if span is not None else None,
+        )
+        if self._sharing is not None:
+            self._sharing.begin(SharedRun(share, digest_of(opened.plan), until_now))
+        return share
 
     def metrics(self, stores: bool = True) -> RunMetrics:
         """Return the numbers of this moment, of all containers; after the end, the last ones."""
@@ -151,12 +181,12 @@ class Containers:
             return self._final
         self._is_watched = True
         found = combined([*self._former, *(container.metrics for container in self._containers.values())])
-        stats = self._environment.state_stats(self._graph.app) if stores else {}
-        return msgspec.structs.replace(
-            found,
-            stores=tuple(StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items()),
-            elapsed_ms=self._clock.elapsed_ms() - self._started_ms,
-        )
+        found = msgspec.structs.replace(found, elapsed_ms=self._clock.elapsed_ms() - self._started_ms)
+        if not stores or self._cluster is not None:  # each container has told what it has
+            return found
+        stats = self._environment.state_stats(self._graph.app)
+        kept = (StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items())
+        return msgspec.structs.replace(found, stores=tuple(kept))
 
     def stop(self) -> None:
         """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""
@@ -201,7 +231,8 @@ class Containers:
         """Keep a container running, another one in the place of each that dies, until all are to end."""
         deaths = incarnation = 0
         while not self._ending:
-            container = await self._begin(f"{slot}.{incarnation}")
+            name = f"{slot}.{incarnation}"
+            container = await self._begin(f"{self._sharing.name}.{name}" if self._sharing is not None else name)
             self._containers[slot] = container
             listened = False
             try:
@@ -210,28 +241,39 @@ class Containers:
                 await _end(container, at_once=not listened)
                 self._count_out(slot)
             incarnation += 1
-            if container.failed is not None and not self._has_lost_a_task(container.failed):
-                raise _error_of(container.failed)
+            failed = container.failed
+            if failed is not None and not self._may_go_on(failed):
+                raise _error_of(failed)
             if container.ended and not self._ending:
                 self.stop()  # of itself: the user's code asked for the end
             elif not self._ending:
                 deaths = 0 if container.has_committed else deaths + 1
                 if deaths >= MOST_DEATHS:
-                    raise SamzaError(_how_it_died(container, deaths))
+                    raise _error_of(failed) if failed is not None else SamzaError(_how_it_died(container, deaths))
+                if failed is not None:
+                    await sleep_ms(PAUSE_MS * 2**deaths)  # brokers may be away for a while
 
-    def _has_lost_a_task(self, failed: Failed) -> bool:
-        """Whether a container was fenced by another one of ours, which has its task."""
-        generation = self._environment.generation(self._graph.app)
-        return failed.kind == Fenced.__name__ and generation == self._start.share.generation
+    def _may_go_on(self, failed: Failed) -> bool:
+        """Whether another container can do what one could not: others have its tasks, or brokers did not answer it."""
+        if failed.kind == EnvironmentFault.__name__:
+            return self._cluster is not None
+        if failed.kind != Fenced.__name__:
+            return False
+        try:
+            return self._environment.generation(self._graph.app) == self._start.share.generation
+        except EnvironmentFault:
+            return self._cluster is not None  # the next container finds out
 
     async def _begin(self, name: str) -> Container:
         mine, its = socket.socketpair()
         with its:
-            owner = self._environment.lock_of(self._graph.app)  # which holds while one of us lives
+            environment, held = self._environment, [its.fileno()]
+            if isinstance(environment, LogEnvironment):
+                held.append(environment.lock_of(self._graph.app))  # which holds while one of us lives
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 str(its.fileno()),
-                pass_fds=(its.fileno(), owner),
+                pass_fds=held,
                 stdin=asyncio.subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C is for us alone
             )
@@ -281,23 +323,42 @@ class Containers:
 
     async def _ask(self) -> None:
         """Ask how far all are, and end the run when nothing is left to do anywhere."""
-        rounds, number = Rounds(self.plan.tasks), 0
+        rounds, number, was_quiet = Rounds(self.plan.tasks), 0, False
         while not self._ending:
             number += 1
+            before = await self._said_by_others() if was_quiet else {}
             asked = {one.name: one for one in self._containers.values()} if self._begun else {}
             for one in asked.values():
                 one.line.say(Ask(round=number, metrics=self._is_watched))
             self._is_watched = False
             reports = await self._answers(number) if asked else {}
+            was_quiet = False
             if reports.keys() == asked.keys() and len(asked) == self._number:
-                if rounds.over(reports):
+                was_quiet = all(report.finished for report in reports.values())
+                if rounds.over(reports) or (was_quiet and await self._agree(reports, before)):
                     self._end_all()
-                elif all(report.finished for report in reports.values()):
+                elif was_quiet and len(_held(reports)) == self.plan.tasks:
                     continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(ROUND_MS / 1_000):
                     await self._one_finished.wait()
             self._one_finished.clear()
+
+    async def _said_by_others(self) -> dict[str, Quiet]:
+        if self._sharing is not None:
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                return await asyncio.to_thread(self._sharing.quiet)
+        return {}
+
+    async def _agree(self, reports: dict[str, Report], before: dict[str, Quiet]) -> bool:
+        """Say to others who have started containers that ours have nothing to do; return whether nobody has."""
+        held = _held(reports)
+        if self._sharing is None or len(held) == self.plan.tasks:
+            return False
+        commits = ", ".join(f"{name} {report.commits}" for name, report in sorted(reports.items()))
+        with suppress(EnvironmentFault):
+            return await asyncio.to_thread(self._sharing.agree, held, commits, before, self.plan.tasks)
+        return False
 
     async def _answers(self, number: int) -> dict[str, Report]:
         """Return the answers to a round by container, once each that is there has answered, or after a while."""
@@ -316,6 +377,11 @@ class Containers:
         if hasattr(self, "_bindings"):
             self._bindings.close()
         self._environment.close()
+
+
+def _held(reports: Mapping[str, Report]) -> set[int]:
+    """Return the tasks that our containers have."""
+    return {task for report in reports.values() for task in report.tasks}
 
 
 async def _end(container: Container, *, at_once: bool) -> None:
@@ -353,14 +419,18 @@ def _places(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str | KafkaTopic
     """Return what is bound, so that other processes can open it; raises SamzaError for what they can't."""
     topics = {stream: topic for stream, what in bind.items() if (topic := topic_of(what)) is not None}
     for stream, topic in topics.items():
-        if "ssl_context" in topic.options:
-            raise SamzaError(
-                f"bind={{{stream!r}: {topic!r}}}: an ssl_context can't be given to other processes; write instead: "
-                'options={"ssl_cafile": ...}, or run containers=1'
-            )
+        _check_can_be_given(topic, f"bind={{{stream!r}: {topic!r}}}")
     others = {stream: what for stream, what in bind.items() if isinstance(what, str) and what.startswith(ANOTHER)}
     files = {stream: what for stream, what in bind.items() if stream not in topics and stream not in others}
     return {**topics, **others, **_paths(graph, files)}
+
+
+def _check_can_be_given(what: KafkaTopic | KafkaCluster | None, said: str) -> None:
+    if what is not None and "ssl_context" in what.options:
+        raise SamzaError(
+            f"{said}: an ssl_context can't be given to other processes; write instead: "
+            'options={"ssl_cafile": ...}, or run containers=1'
+        )
 
 
 def _paths(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str]:

@@ -20,6 +20,8 @@ from runtime.metrics import OperatorMetrics
 
 FOLLOW_MS = 200.0
 """How often a container looks whether others have come or gone."""
+HEARING_MS = 500.0
+"""How often one does that hears it seconds later in any case, while it has what it shall have."""
 
 T = TypeVar("T")
 
@@ -35,6 +37,7 @@ class Follower:
         loop: Loop,
         writer: Executor,
         functions: list[Functions],
+        settled_ms: float = FOLLOW_MS,
     ) -> None:
         self.membership = membership
         self._assembly = assembly
@@ -42,23 +45,28 @@ class Follower:
         self._loop = loop
         self._writer = writer
         self._functions = functions
+        self._settled_ms = settled_ms
         self.former: list[OperatorMetrics] = []
         """What passed through tasks that were run here before."""
 
     async def follow(self) -> None:
         """Do so until it is cancelled."""
         while True:
-            await self.change()
-            await sleep_ms(FOLLOW_MS)
+            is_settled = await self.change()
+            await sleep_ms(self._settled_ms if is_settled else FOLLOW_MS)
 
-    async def change(self) -> None:
-        """Hand over and take over what there is to; what another container still has is taken later."""
+    async def change(self) -> bool:
+        """Hand over and take over what there is to; what another container still has is taken later.
+
+        Returns whether it had all that it shall have.
+        """
         mine = await self._apart(self.membership.mine)
         have = {task.number for task in self._loop.tasks}
         if have - mine:
             await self._hand_over(have - mine)
         if mine - have:
             await self._take_over(mine - have)
+        return mine == have
 
     async def _hand_over(self, numbers: Collection[int]) -> None:
         for task in await self._loop.change(numbers, ()):
@@ -81,5 +89,5 @@ class Follower:
         await self._loop.change((), tasks)
 
     async def _apart(self, work: Callable[[], T]) -> T:
-        """Do what may wait for the disk in the thread that commits."""
+        """Do what may wait for the disk, or for others, in a thread of its own or in the one that commits."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, work)

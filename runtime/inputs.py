@@ -31,6 +31,8 @@ class Origin:
     read: Callable[[int], Read | None]
     offsets: Callable[[], Offsets]
     version: Callable[[], int]
+    awaits: Callable[[int], bool] = lambda offset: False
+    """Whether something at or beyond an offset that this process has written can't be read yet."""
 
 
 @dataclass
@@ -259,7 +261,7 @@ class Reader:
 
     def ready(self) -> bool:
         """Whether there is something to take: cheap where nothing has changed since the last look."""
-        return self._is_stored() or bool(self.relay)
+        return self._is_stored() or (bool(self.relay) and not self.origin.awaits(self.next_offset))
 
     def _is_stored(self) -> bool:
         if self._held is not None or self._offered is not None:

@@ -29,6 +29,8 @@ from runtime.workers import Watch
 
 POLL_MS = 50.0
 """How often an idle loop looks whether another process has written something."""
+HEARING_POLL_MS = 500.0
+"""How often it does so where it hears of what others write."""
 LOOK_MS = 1_000.0
 """How often a run looks for new streams that match its inputs' patterns, and, at least, for inputs that are idle."""
 SLICE_MS = 5.0

@@ -23,17 +23,17 @@ from runtime.bindings import outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
-from runtime.following import Follower
+from runtime.following import HEARING_MS, Follower
 from runtime.functions import Around, Functions, close_all
 from runtime.history import Span, follow, open_history
-from runtime.loop import POLL_MS, Loop
+from runtime.loop import HEARING_POLL_MS, POLL_MS, Loop
 from runtime.measure import measure
 from runtime.metrics import RunMetrics
 from runtime.opening import Opened, Share, ends_of, join_application, open_application, recover
 from runtime.received import values_of
 from runtime.rewind import check_rewind
 from runtime.serdes import Tagged
-from runtime.systems.base import Append, Environment, is_fenced
+from runtime.systems.base import Append, Environment, LiveEnvironment, is_fenced
 from runtime.systems.kafka_topic import KafkaCluster
 from runtime.workers import Workers
 
@@ -141,6 +141,18 @@ class Run:
     def tasks(self) -> list[int]:
         """The numbers of the tasks that are run here."""
         return [task.number for task in self._loop.tasks]
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the state of the tasks that are run here is here alone, and not with that of all others."""
+        return isinstance(self._environment, LiveEnvironment)
+
+    async def is_caught_up(self) -> bool:
+        """Whether all that containers had written between stages, when it was asked, was read here."""
+        environment = self._environment
+        if not isinstance(environment, LiveEnvironment):
+            return True  # what is committed can be read at once
+        return await asyncio.get_running_loop().run_in_executor(self._writer, environment.is_caught_up)
 
     def metrics(self, stores: bool = True) -> RunMetrics:
         """Return the numbers of this moment; after the end, the last ones. Without `stores`, none of their sizes.
@@ -339,14 +351,17 @@ class Run:
             self._clock,
             self._writer,
             self._threads,
-            self._poll_ms,
+            HEARING_POLL_MS if self.keeps_state else self._poll_ms,
             shared=share is not None,
             per_second=history.per_second if history is not None else None,
         )
         self._bindings.listen(self._loop.wake)
         if share is not None:
             membership = self._environment.join(self.plan.app, share.generation, share.container, self.plan.tasks)
-            self._follower = Follower(membership, assembly, contents, self._loop, self._writer, self._functions)
+            if self.keeps_state:
+                self._beside = ThreadPoolExecutor(1, "samza-dsl-member")  # to bring state back takes a while
+            how = (self._beside, self._functions, HEARING_MS) if self.keeps_state else (self._writer, self._functions)
+            self._follower = Follower(membership, assembly, contents, self._loop, *how)
 
     async def _open(self) -> None:
         try:
@@ -369,7 +384,7 @@ class Run:
         """Let go of threads, bindings and the environment, as a run does at its end; return what failed."""
         failures: list[Exception] = []
         closers: list[Callable[[], object]] = [
-            _shut(pool) for name in ("_writer", "_threads") if (pool := getattr(self, name, None))
+            _shut(pool) for name in ("_beside", "_writer", "_threads") if (pool := getattr(self, name, None))
         ]
         if self._follower is not None:
             closers.append(self._follower.membership.leave)

@@ -11,7 +11,7 @@ import msgspec
 from planner.plan import Options
 from runtime.metrics import RunMetrics
 from runtime.opening import Share
-from runtime.systems.kafka_topic import KafkaTopic
+from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
 
 LONGEST_LINE_BYTES = 1 << 28
 
@@ -30,6 +30,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     bind: dict[str, str | KafkaTopic]
     plan: str
     beside: str = ""
+    environment: KafkaCluster | None = None
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):
@@ -170,6 +171,7 @@ def combined(parts: Iterable[RunMetrics]) -> RunMetrics:
         operators=tuple(one for part in found for one in part.operators),
         tasks=tuple(sorted((one for part in found for one in part.tasks), key=lambda one: one.task)),
         inputs=tuple(one for part in found for one in part.inputs),
+        stores=tuple(sorted((one for part in found for one in part.stores), key=lambda one: (one.store, one.task))),
         commits=sum(part.commits for part in found),
         commit_ms=sum(part.commit_ms for part in found),
         since_commit_ms=min(since, default=None),

@@ -17,7 +17,6 @@ from planner import graph as graphs
 from planner.errors import refuse
 from planner.passes import plan as make_plan
 from planner.plan import Options, Plan
-from runtime.errors import SamzaError
 from samza_dsl.checks import (
     DATA,
     check_for_spark,
@@ -416,7 +415,8 @@ class App(Tables, Reprocessing):
         event loop use `await app.run_async()`.
 
         With `containers` so many processes share the tasks. They load the application anew, so it must be a variable of
-        a module, and `app.run` be called under `if __name__ == "__main__":`.
+        a module, and `app.run` be called under `if __name__ == "__main__":`. With `environment`, too, they share them
+        with all containers of the application that run already, on whichever machine.
 
         With `on=Spark()` it runs on Spark over what its inputs hold now, as all there will be, and writes the whole of
         its outputs when all of it is through: files and streams that must not hold anything yet.
@@ -439,14 +439,9 @@ class App(Tables, Reprocessing):
             check_for_spark(here(), containers=containers, watch=watch, state=state, environment=environment)
             return run_batch(self.graph(), self.options, self.around, data, on=on, bind=bind)
         if containers > 1:
-            if environment is not None:
-                raise SamzaError(
-                    f"{containers} containers can't share an application on {environment}: run one; or leave out "
-                    "environment=, and bind inputs and outputs to topics"
-                )
             from samza_dsl.container import run_app
 
-            return run_app(self, data, containers, watch=watch, **how)
+            return run_app(self, data, containers, watch=watch, environment=environment, **how)
         return run_blocking(self.graph(), self.options, self.around, data, watch=watch, environment=environment, **how)
 
     async def run_async(

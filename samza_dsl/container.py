@@ -17,6 +17,7 @@ from runtime.container import serve
 from runtime.containers import Containers
 from runtime.errors import SamzaError
 from runtime.run import run_containers
+from runtime.systems.kafka_topic import KafkaCluster
 from runtime.talk import Failed, Start
 from samza_dsl import checks
 from samza_dsl.app import App
@@ -31,6 +32,8 @@ def run_app(app: App, data: str | Path, number: int, **how: Any) -> Containers:
     """Run an application in so many containers to its end; raises `CantLoad` where they could not find it."""
     command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
     found = whereabouts(app)
+    if isinstance(how["environment"], str):
+        how["environment"] = KafkaCluster(how["environment"])
     return run_containers(app.graph(), app.options, app.around, data, number, command, found, **how)
 
 

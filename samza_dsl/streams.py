@@ -15,6 +15,7 @@ from operators.sites import here
 from planner.errors import refuse
 from runtime.control import to_ms
 from runtime.errors import SamzaError
+from runtime.run import Cluster, open_environment
 from runtime.serdes import Natural, encode_all
 from runtime.systems.archive import Kind, archive_stream
 from runtime.systems.base import END, Append, StreamConfig, contradicted
@@ -53,6 +54,7 @@ def produce(
     values: Iterable[V],
     *,
     data: str | Path = DATA,
+    environment: Cluster = None,
     value: type[V] | Serde | None = None,
     key: Callable[[V], Any] | None = None,
     timestamp: Callable[[V], int | datetime] | None = None,
@@ -63,6 +65,8 @@ def produce(
     end: bool = False,
 ) -> int:
     """Write records to a stream of the embedded log in `data`, all or none, and return how many there were.
+
+    With `environment`, a `KafkaCluster` or its address ("kafka://host:9092"), the stream is a topic there.
 
     The stream is made where it is absent, with `partitions` (1), and the retention and compression that `app.output`
     describes. `value` is the type or serde by which an input reads
@@ -100,7 +104,7 @@ def produce(
         None if key is None else encode_all(Natural(), list(map(key, found))),
         None if timestamp is None else to_ms(list(map(timestamp, found))),
     )
-    with closing(LogEnvironment(data)) as log:
+    with closing(open_environment(data, environment)) as log:
         wanted = StreamConfig(
             partitions=partitions or 1,
             retention_ms=retention_ms,

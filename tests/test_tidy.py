@@ -102,7 +102,7 @@ def test_no_quick_test_sleeps():
     sleeps = [
         place(file, node)
         for file in python_files("tests")
-        if not place(file).startswith(("tests/simulation/", "tests/faults/"))
+        if not place(file).startswith(("tests/simulation/", "tests/faults/", "tests/chaos/"))
         for node in ast.walk(tree(file))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep", "sleep")
         if node.func not in moments(tree(file))

@@ -337,6 +337,12 @@ class LiveEnvironment(Environment, Protocol):
     def listen(self, tell: Callable[[], None]) -> None:
         """Have `tell` called, from any thread, when there may be more to read."""
 
+    def awaits(self, stream: str, partition: int, offset: int) -> bool:
+        """Whether something at or beyond `offset` that this process has committed can't be read here yet."""
+
+    def is_caught_up(self) -> bool:
+        """Whether all that lay between stages when it was asked was read here; asking may take a while."""
+
 
 class Source(Protocol):
     """A bound input that is not a stream of the environment: rows by partition and offset, read again from anywhere."""

@@ -1,16 +1,16 @@
-"""An environment that is a Kafka cluster: one transaction per commit, state in a local store behind changelogs."""
+"""An environment that is a Kafka cluster: one transaction per commit, state in local stores behind changelogs."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -28,15 +28,33 @@ from runtime.systems.base import (
     StreamConfig,
     check_name,
     is_fenced,
+    is_taken,
 )
-from runtime.systems.kafka_changelog import Changelog, Restored, entries_of, restore
+from runtime.systems.kafka_changelog import PARTITIONS, Changelog, entries_of
+from runtime.systems.kafka_ledger import (
+    TABLE,
+    Ledger,
+    forgotten,
+    ledger_of,
+    look,
+    said_of_changelog,
+    said_of_checkpoints,
+    said_of_generation,
+    said_of_stores,
+    settle,
+    writer_of,
+)
+from runtime.systems.kafka_members import KafkaMembers
 from runtime.systems.kafka_records import is_said
+from runtime.systems.kafka_runs import KafkaRuns
 from runtime.systems.kafka_sink import send_all
-from runtime.systems.kafka_streams import KafkaStreams, no_containers
-from runtime.systems.kafka_table import load, range_of, scan
+from runtime.systems.kafka_state import KafkaState
+from runtime.systems.kafka_streams import KafkaStreams
+from runtime.systems.kafka_table import KafkaTable, range_of, scan
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaCluster
 from runtime.systems.log import LogEnvironment
+from runtime.systems.log_locks import owner_lock
 
 TRANSACTION_S = 55.0
 """How long a transaction may take: Kafka itself rolls it back after 60 s."""
@@ -44,25 +62,18 @@ STOP_S = 10.0
 """How long a producer that failed may take to stop."""
 PURGE_EVERY = 16
 """After how many commits what they have consumed is removed from the topics between stages."""
-GENERATION, CHANGELOG = b"generation", b"changelog:"
-"""The keys in an application's checkpoint topic that are no tasks'."""
-_TABLE = StreamConfig(compacted=True)
 
 
 class _Owner:
-    """An application that this process owns: the producer that fences its predecessors, and what is committed."""
+    """An application that this process owns, or has a share in: its transactions' producer, and what is committed."""
 
-    def __init__(self, producer: Any, generation: int, entries: Mapping[bytes, bytes]) -> None:
+    def __init__(self, producer: Any, generation: int, ledger: Ledger, members: KafkaMembers | None = None) -> None:
         self.producer = producer
         self.generation = generation
-        self.checkpoints = _checkpoints(entries)
-        self.changelogs = {
-            key.removeprefix(CHANGELOG).decode(): msgspec.msgpack.decode(said, type=Changelog)
-            for key, said in entries.items()
-            if key.startswith(CHANGELOG)
-        }
-        self.local_generation = 0
-        self.restored = Restored({}, 0)
+        self.ledger = ledger
+        self.members = members
+        self.has_all = False
+        """Whether the state of all tasks is here."""
         self.consumed: dict[tuple[str, int], int] = {}
         self.commits = 0
 
@@ -81,9 +92,12 @@ class KafkaEnvironment:
         self._version = 0
         self._counting = threading.Lock()
         self._told: Callable[[], None] = lambda: None
-        self._local = LogEnvironment(directory)
+        self._directory = Path(directory)
+        self._locks: dict[str, int] = {}
+        self._is_shared = False
         self._thread: KafkaThread | None = KafkaThread.acquire()
         self._streams = KafkaStreams(cluster, self._thread, self._changed)
+        self._state = KafkaState(self._streams, self._directory)
         try:
             self._streams.all()
         except BaseException:
@@ -137,9 +151,21 @@ class KafkaEnvironment:
     def read(self, stream: str, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on, waiting for what is known to be there; None at the end.
 
-        Where only the marker of a transaction lies there, there are no rows, and `next_offset` is behind it.
+        Where only the marker of a transaction lies there, there are no rows, and `next_offset` is behind it. Nothing is
+        waited for where an application is shared: what another one has begun there may have to be ended here.
         """
-        return self._streams.fetcher(stream, partition).read_known(partition, offset, max_records)
+        fetcher = self._streams.fetcher(stream, partition)
+        if self._is_shared:
+            return fetcher.read(partition, offset, max_records)
+        return fetcher.read_known(partition, offset, max_records)
+
+    def awaits(self, stream: str, partition: int, offset: int) -> bool:
+        """Whether something at or beyond `offset` that this process has committed can't be read here yet."""
+        return self._streams.fetcher(stream, partition).awaits(partition, offset)
+
+    def is_caught_up(self) -> bool:
+        """Whether all that anybody had written between stages, when it was asked, was read here."""
+        return self._streams.is_caught_up()
 
     def append(self, appends: Iterable[Append]) -> None:
         """Write rows in one transaction, as a producer outside any application does."""
@@ -166,99 +192,129 @@ class KafkaEnvironment:
         committed: the application must be owned anew, and go on from its checkpoint.
         """
         owner = self._owner(commit)
+        commit = commit._replace(state=[writes for writes in commit.state if writes.items])
         pending = self._streams.records_of(commit.appends)
-        for store in sorted({writes.store for writes in commit.state} - owner.changelogs.keys()):
+        for store in sorted({writes.store for writes in commit.state} - owner.ledger.changelogs.keys()):
             self._add_changelog(commit.app, owner, store)
         for writes in commit.state:
             for place, rows in entries_of(commit.app, writes).items():
                 pending.setdefault(place, Batch([], [])).extend(rows)
-        names = [name.encode() for name in commit.checkpoints]
-        said = [msgspec.msgpack.encode(one) for one in commit.checkpoints.values()]
-        if names:
-            pending[_ledger(commit.app), 0] = Batch([*said], [*names])
+        kept = _stores_of(commit, owner.ledger)
+        said = said_of_checkpoints(commit.checkpoints)
+        said.extend(said_of_stores(kept))
+        if len(said):
+            pending[ledger_of(commit.app), 0] = said
         try:
-            ends = self._streams.call(_ledger(commit.app), self._transact(owner, pending, commit)) if pending else {}
+            ends = self._call(commit.app, self._transact(owner, pending, commit)) if pending else {}
         except EnvironmentFault as error:
             self._disown(commit.app)
             if isinstance(error.__cause__, ProducerFenced | InvalidProducerEpoch):
-                raise is_fenced(commit.app, commit.generation, self.generation(commit.app)) from error
+                raise self._fenced(commit) from error
             raise
-        owner.restored.positions.update(owner.restored.names_of(commit.app, owner.changelogs, ends))
-        self._write_locally(commit, owner)
-        owner.checkpoints.update(commit.checkpoints)
+        owner.ledger.kept.update(kept)
+        self._write_locally(commit, owner, ends)
+        owner.ledger.checkpoints.update(commit.checkpoints)
         self._streams.reached(ends, commit.appends)
         self._consume(owner, commit)
         self._changed()
 
     def own(self, app: str) -> int:
-        """Become the application's one owner, and bring its state here up to date; raises `Owned`.
+        """Become the application's one owner; raises `Owned`.
 
-        An earlier owner, wherever it runs, is fenced, and what it had not committed is rolled back.
+        An earlier owner and its containers, wherever they run, are fenced, and what they had not committed is rolled
+        back.
         """
         check_name("application", app)
-        self._local.own(app)
+        if app not in self._locks:
+            self._locks[app] = owner_lock(self._directory, app)
         self._disown(app)
-        self._streams.create(_ledger(app), _TABLE, own=True)
-        owner: _Owner = self._streams.call(_ledger(app), self._begin(app))
+        self._state.drop(app)
+        self._streams.create(ledger_of(app), TABLE, own=True)
+        owner: _Owner = self._call(app, self._begin(app))
         self._owners[app] = owner
-        owner.restored = restore(self._streams, self._local, app, owner.changelogs)
-        owner.local_generation = self._local.generation(app)
         self._changed()
         return owner.generation
 
     def generation(self, app: str) -> int:
         """Return the application's generation: 0 before anyone owned it."""
-        return _generation(self._entries(app))
+        return self._ledger(app).generation
 
     def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
-        """Refuse to share an application: one process runs it."""
-        raise no_containers(self.address)
+        """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
+        check_name("application", app)
+        writer = writer_of(app, generation, container)
+        producer = self._call(app, self._streams.producer(writer))
+        owner = self._owners[app] = _Owner(producer, generation, self._ledger(app))
+        self._is_shared = True
+
+        def took(ledger: Ledger, won: Collection[int]) -> None:
+            owner.ledger.take_over(ledger, won)
+            self._state.bring(app, ledger, won)
+
+        def gave(given: Collection[int]) -> None:
+            self._state.drop(app, given)
+            self._streams.drop(given)
+
+        owner.members = KafkaMembers(self._streams, app, generation, container, tasks, took, gave)
+        return owner.members
+
+    def runs(self, app: str) -> KafkaRuns:
+        """Return what is said of the application's newest run, for those who start containers."""
+        return KafkaRuns(self._streams, app)
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         """Return the application's newest checkpoint of every task."""
-        owner = self._owners.get(app)
-        return dict(owner.checkpoints) if owner is not None else _checkpoints(self._entries(app))
+        return dict(self._known(app).checkpoints)
 
     def restored(self, app: str) -> int:
-        """Return how many changelog records were replayed when the application was last owned here."""
-        return self._owners[app].restored.records
+        """Return how many changelog records were replayed since the application was last owned here."""
+        self._here(app)
+        return self._state.replayed.get(app, 0)
 
     def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
         """Return the committed value of one entry."""
-        return self._local.state_get(app, store, task, key)
+        local = self._here(app, task)
+        return local.state_get(app, store, task, key) if local is not None else None
 
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield committed entries with `start` <= key < `end` in key order; nothing may write to them meanwhile."""
-        return self._local.state_range(app, store, task, start, end)
+        local = self._here(app, task)
+        return local.state_range(app, store, task, start, end) if local is not None else iter(())
 
     def state_reader(self, app: str, store: str, task: int) -> StateReader:
         """Return what reads single entries of one store and task, many of them more cheaply than `state_get`."""
-        return self._local.state_reader(app, store, task)
+        local = self._here(app, task)
+        if local is None:
+            raise EnvironmentFault(f"Application {app!r} is not run here: its state can't be read.")
+        return local.state_reader(app, store, task)
 
     def stores(self, app: str) -> list[str]:
-        """Return the names of the application's stores that hold anything, in order."""
-        return self._local.stores(app)
+        """Return the names of the stores that the application has ever written to, in order."""
+        return sorted({store for stores in self._known(app).kept.values() for store in stores})
 
     def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return, per (store, task), the number of entries and their bytes."""
-        return self._local.state_stats(app)
+        """Return, per (store, task), the number of entries and their bytes, of the tasks that are here."""
+        self._here(app)
+        locals = (self._state.of(app, task) for task in self._state.tasks(app))
+        return {place: found for local in locals if local for place, found in local.state_stats(app).items()}
 
     def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
         """Remove the application's checkpoints and state (of `stores`, or all) and begin a new generation."""
         self.own(app)
         owner = self._owners[app]
-        gone = [store for store in owner.changelogs if stores is None or store in stores]
-        ledger = {(_ledger(app), 0): Batch([None] * len(owner.checkpoints), [n.encode() for n in owner.checkpoints])}
-        if owner.checkpoints:
-            self._streams.call(_ledger(app), self._transact(owner, ledger, None))
-        owner.checkpoints.clear()
-        for store in gone:
-            self._streams.call(_ledger(app), self._empty(app, owner, store))
-        self._local.reset(app, gone)
-        owner.restored = restore(self._streams, self._local, app, owner.changelogs)
-        owner.local_generation = self._local.generation(app)
+        ledger = owner.ledger
+        gone = {store for store in ledger.changelogs if stores is None or store in stores}
+        kept = {task: names - gone for task, names in ledger.kept.items()}
+        said = forgotten([name.encode() for name in ledger.checkpoints])
+        said.extend(said_of_stores(kept))
+        if len(said):
+            self._call(app, self._transact(owner, {(ledger_of(app), 0): said}, None))
+        ledger.checkpoints.clear()
+        ledger.kept = kept
+        for store in sorted(gone):
+            self._call(app, self._empty(app, ledger.changelogs[store], store))
         self._changed()
 
     def close(self) -> None:
@@ -269,55 +325,102 @@ class KafkaEnvironment:
         try:
             producers = [self._outside, *(owner.producer for owner in self._owners.values())]
             for producer in filter(None, producers):
-                thread.call(producer.stop())
+                _stop(thread, producer)
             self._streams.close()
         finally:
             self._owners.clear()
             thread.release()
-            self._local.close()
+            self._state.close()
+            for descriptor in self._locks.values():
+                os.close(descriptor)
+            self._locks.clear()
 
     def _changed(self) -> None:
         with self._counting:
             self._version += 1
         self._told()
 
-    def _entries(self, app: str) -> dict[bytes, bytes]:
-        if _ledger(app) not in self._streams.all(own=True):
-            return {}
-        found: dict[bytes, bytes] = self._streams.call(_ledger(app), load(self._streams.topic(_ledger(app))))
-        return found
+    def _call(self, app: str, work: Any) -> Any:
+        return self._streams.call(ledger_of(app), work)
+
+    def _known(self, app: str) -> Ledger:
+        owner = self._owners.get(app)
+        return owner.ledger if owner is not None else self._ledger(app)
+
+    def _ledger(self, app: str) -> Ledger:
+        if ledger_of(app) not in self._streams.all(own=True):
+            return Ledger({})
+        return self._call(app, self._look(app))  # type: ignore[no-any-return]
+
+    async def _look(self, app: str) -> Ledger:
+        table = KafkaTable(self._streams.topic(ledger_of(app)))
+        try:
+            return await look(table)
+        finally:
+            await table.stop()
+
+    async def _all_of(self, app: str) -> Ledger:
+        """Return the ledger with all that was written; who is in the midst of a transaction is waited for."""
+        table = KafkaTable(self._streams.topic(ledger_of(app)))
+        try:
+            return await settle(self._streams, app, table, lambda claim: False)
+        finally:
+            await table.stop()
+
+    def _here(self, app: str, task: int | None = None) -> LogEnvironment | None:
+        """Have the state of an application here that has one owner, and return that of a task."""
+        owner = self._owners.get(app)
+        if owner is not None and owner.members is None:
+            missing = set() if owner.has_all else {*owner.ledger.kept}
+            if task is not None:
+                missing.add(task)
+            missing -= {*self._state.tasks(app)}
+            if missing:
+                self._state.bring(app, owner.ledger, missing)
+            owner.has_all = True
+        return self._state.of(app, task) if task is not None else None
 
     def _owner(self, commit: Commit) -> _Owner:
-        if commit.tasks:
-            raise no_containers(self.address)
         owner = self._owners.get(commit.app)
         if owner is None or owner.generation != commit.generation:
             current = owner.generation if owner is not None else self.generation(commit.app)
             if current == commit.generation:
                 raise Fenced(f"A commit of {commit.app!r} has failed: run it again, from its checkpoint.")
             raise is_fenced(commit.app, commit.generation, current)
+        taken = owner.members.taken if owner.members is not None else {}
+        for task, generation in commit.tasks.items():
+            if taken.get(task) != generation:
+                raise is_taken(commit.app, task, generation, taken.get(task, 0))
         return owner
+
+    def _fenced(self, commit: Commit) -> Fenced:
+        """Return what is wrong where a commit was refused: who has come since."""
+        ledger = self._ledger(commit.app)
+        for task, generation in commit.tasks.items():
+            if (current := ledger.claims[task].generation) != generation:
+                return is_taken(commit.app, task, generation, current)
+        return is_fenced(commit.app, commit.generation, ledger.generation)
 
     def _disown(self, app: str) -> None:
         owner = self._owners.pop(app, None)
         if owner is not None and self._thread is not None:
-            with suppress(TimeoutError):
-                self._thread.call(asyncio.wait_for(owner.producer.stop(), STOP_S))
+            _stop(self._thread, owner.producer)
 
     async def _begin(self, app: str) -> _Owner:
-        """Fence whoever owned it, then read what was committed by then, and say that there is a new generation."""
+        """Fence whoever owned it, say that there is a new generation, and read what was committed by then."""
         producer = await self._streams.producer(app)
+        table = KafkaTable(self._streams.topic(ledger_of(app)))
         try:
-            await producer.begin_transaction()
-            entries = await load(self._streams.topic(_ledger(app)))
-            generation = _generation(entries) + 1
-            said = Batch([msgspec.msgpack.encode(generation)], [GENERATION])
-            await send_all(producer, {(_ledger(app), 0): said})
-            await producer.commit_transaction()
+            generation = (await look(table)).generation + 1
+            async with producer.transaction():
+                await send_all(producer, {(ledger_of(app), 0): said_of_generation(generation)})
+            ledger = await settle(self._streams, app, table, lambda claim: claim.run < generation)
         except BaseException:
             await producer.stop()
             raise
-        return _Owner(producer, generation, entries)
+        finally:
+            await table.stop()
+        return _Owner(producer, generation, ledger)
 
     async def _append(self, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
         if self._outside is None:
@@ -345,22 +448,23 @@ class KafkaEnvironment:
             await producer.commit_transaction()
         return ends
 
-    def _write_locally(self, commit: Commit, owner: _Owner) -> None:
-        if commit.state:
-            checkpoints = owner.restored.checkpoint(owner.local_generation)
-            self._local.commit(Commit(commit.app, owner.local_generation, [], commit.state, checkpoints))
+    def _write_locally(self, commit: Commit, owner: _Owner, ends: Mapping[tuple[str, int], int]) -> None:
+        positions = {}
+        for writes in commit.state:
+            self._here(commit.app, writes.task)
+            changelog, number = owner.ledger.changelogs[writes.store], writes.task % PARTITIONS
+            end = ends[changelog.topic(commit.app, writes.store), number]
+            positions[writes.store, writes.task] = {changelog.place(writes.store, number): end}
+        self._state.write(commit.app, commit.state, positions)
 
     def _add_changelog(self, app: str, owner: _Owner, store: str) -> None:
         changelog = Changelog(secrets.token_hex(8))
         self._streams.create(changelog.topic(app, store), changelog.config, own=True)
-        said = Batch([msgspec.msgpack.encode(changelog)], [CHANGELOG + store.encode()])
-        self._streams.call(_ledger(app), self._transact(owner, {(_ledger(app), 0): said}, None))
-        owner.changelogs[store] = changelog
-        owner.restored.positions.update(changelog.begun(store))
+        self._streams.write(ledger_of(app), said_of_changelog(store, changelog))
+        owner.ledger.changelogs[store] = self._call(app, self._all_of(app)).changelogs[store]
 
-    async def _empty(self, app: str, owner: _Owner, store: str) -> None:
+    async def _empty(self, app: str, changelog: Changelog, store: str) -> None:
         """Remove all that a changelog holds."""
-        changelog = owner.changelogs[store]
         topic = self._streams.topic(changelog.topic(app, store))
         starts, ends = await range_of(topic, changelog.config.partitions)
         below = {(topic.name, number): end for number, end in ends.items() if starts[number] < end}
@@ -376,22 +480,20 @@ class KafkaEnvironment:
         if owner.consumed and owner.commits % PURGE_EVERY == 0:
             below, owner.consumed = owner.consumed, {}
             with suppress(EnvironmentFault):
-                self._streams.call(_ledger(commit.app), self._streams.purge(below))
+                self._call(commit.app, self._streams.purge(below))
 
 
-def _ledger(app: str) -> str:
-    """Return the topic of an application's checkpoints."""
-    return f"{app}-checkpoints"
+def _stop(thread: KafkaThread, producer: Any) -> None:
+    """Let go of a producer that has nothing to send; how it ends tells nothing."""
+    with suppress(Exception):
+        thread.call(asyncio.wait_for(producer.stop(), STOP_S))
 
 
-def _generation(entries: Mapping[bytes, bytes]) -> int:
-    generation: int = msgspec.msgpack.decode(entries[GENERATION], type=int) if GENERATION in entries else 0
-    return generation
-
-
-def _checkpoints(entries: Mapping[bytes, bytes]) -> dict[str, Checkpoint]:
-    return {
-        key.decode(): msgspec.msgpack.decode(said, type=Checkpoint)
-        for key, said in entries.items()
-        if key != GENERATION and not key.startswith(CHANGELOG)
-    }
+def _stores_of(commit: Commit, ledger: Ledger) -> dict[int, frozenset[str]]:
+    """Return the stores of those tasks that write to some for the first time."""
+    found: dict[int, frozenset[str]] = {}
+    for writes in commit.state:
+        known = found.get(writes.task, ledger.kept.get(writes.task, frozenset()))
+        if writes.store not in known:
+            found[writes.task] = known | {writes.store}
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -35,7 +36,7 @@ def kafka_errors_told(topic: KafkaTopic, what: str) -> Iterator[None]:
     """Raise `EnvironmentFault`, saying what could not be done to a topic, for a KafkaError in a block."""
     try:
         yield
-    except (KafkaError, TimeoutError, OSError) as error:
+    except (KafkaError, TimeoutError, OSError, CancelledError) as error:  # cancelled by aiokafka, at a lost connection
         told = str(error) or type(error).__name__
         instead = ADVICE.get(type(error), "Look whether its brokers run, and let this client in.")
         raise EnvironmentFault(f"{topic.address} can't be {what}: {told}. {instead}") from error

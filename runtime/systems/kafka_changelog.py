@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -13,7 +12,7 @@ from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
 from runtime.systems.base import Commit, StateWrites, StreamConfig
 from runtime.systems.kafka_streams import DELETIONS_MS, KafkaStreams
-from runtime.systems.kafka_table import Begun, Scanned, range_of, scan
+from runtime.systems.kafka_table import Begun, range_of, scan
 from runtime.systems.log import LogEnvironment
 
 PARTITIONS = 8
@@ -46,31 +45,6 @@ class Changelog(msgspec.Struct, frozen=True, array_like=True):
         """Return what names one of its partitions in a local checkpoint."""
         return f"{store}/{self.identity}/{partition}"
 
-    def begun(self, store: str) -> dict[str, int]:
-        """Return where its partitions are before anything was written."""
-        return {self.place(store, partition): 0 for partition in range(PARTITIONS)}
-
-
-class Restored(NamedTuple):
-    """How far each changelog is in the state here, and how many records it took to come there."""
-
-    positions: dict[str, int]
-    records: int
-
-    def names_of(
-        self, app: str, changelogs: Mapping[str, Changelog], ends: Mapping[tuple[str, int], int]
-    ) -> Iterator[tuple[str, int]]:
-        """Yield the positions behind what was written to changelogs, among other topics."""
-        for store, changelog in changelogs.items():
-            for partition in range(PARTITIONS):
-                end = ends.get((changelog.topic(app, store), partition))
-                if end is not None:
-                    yield changelog.place(store, partition), end
-
-    def checkpoint(self, generation: int) -> dict[str, Checkpoint]:
-        """Return what is committed here together with the state."""
-        return {POSITIONS: Checkpoint(generation, watermarks={_NOTED: wall_clock_ms()}, outputs=dict(self.positions))}
-
 
 def entries_of(app: str, writes: StateWrites) -> dict[tuple[str, int], Batch]:
     """Return changed entries as changelog records, by topic and partition."""
@@ -79,84 +53,121 @@ def entries_of(app: str, writes: StateWrites) -> dict[tuple[str, int], Batch]:
     return {place: Batch([value for _, value in writes.items], [task + key for key, _ in writes.items])}
 
 
-def restore(streams: KafkaStreams, local: LogEnvironment, app: str, changelogs: Mapping[str, Changelog]) -> Restored:
-    """Bring the state here up to date with its changelogs; where it is of others, or too old, it is made anew."""
-    topics = {store: streams.topic(changelog.topic(app, store)) for store, changelog in changelogs.items()}
-    held = {store: streams.call(topic.name, range_of(topic, PARTITIONS)) for store, topic in topics.items()}
-    positions = _positions(local, app, changelogs, held)
-    if positions is None:
-        local.reset(app)
-        positions = {
-            changelogs[store].place(store, number): start
-            for store, begun in held.items()
-            for number, start in begun.starts.items()
-        }
-    restored = Restored(positions, 0)
-    for store, changelog in changelogs.items():
-        restored = _replay(streams, local, app, store, changelog, held[store], restored)
-    return restored
+class TaskState:
+    """The state of one task here, and how far each changelog is in it."""
+
+    def __init__(self, local: LogEnvironment, app: str, task: int) -> None:
+        self.local = local
+        self.app = app
+        self.task = task
+        self.generation = local.own(app)
+        self.positions: dict[str, int] = {}
+
+    @property
+    def partition(self) -> int:
+        """Which partition of each changelog is its."""
+        return self.task % PARTITIONS
+
+    def write(self, state: list[StateWrites]) -> None:
+        """Change entries, and note how far the changelogs are in them."""
+        noted = Checkpoint(self.generation, watermarks={_NOTED: wall_clock_ms()}, outputs=dict(self.positions))
+        self.local.commit(Commit(self.app, self.generation, [], state, {POSITIONS: noted}))
+
+    def reset(self) -> None:
+        """Forget all."""
+        self.local.reset(self.app)
+        self.generation = self.local.generation(self.app)
+        self.positions = {}
+
+
+def restore(
+    streams: KafkaStreams,
+    changelogs: Mapping[str, Changelog],
+    kept: Mapping[int, Collection[str]],
+    tasks: Sequence[TaskState],
+) -> int:
+    """Bring state up to date with its changelogs, and return how many records that took.
+
+    Where it is of others, or too old, it is made anew. Nobody else may still write what is read; who is in the midst of
+    other tasks' transactions is waited for.
+    """
+    topics = {store: streams.topic(changelogs[store].topic(one.app, store)) for one in tasks for store in changelogs}
+    held = {
+        store: streams.call(topic.name, range_of(topic, PARTITIONS, "read_uncommitted"))
+        for store, topic in topics.items()
+    }
+    for one in tasks:
+        stores = kept.get(one.task, ())
+        positions = _positions(one, changelogs, held, stores)
+        if positions is None:
+            one.reset()
+            positions = {
+                changelogs[store].place(store, one.partition): held[store].starts[one.partition] for store in stores
+            }
+        one.positions = positions
+    return sum(
+        _replay(
+            streams, store, changelogs[store], held[store], [one for one in tasks if store in kept.get(one.task, ())]
+        )
+        for store in changelogs
+    )
 
 
 def _positions(
-    local: LogEnvironment, app: str, changelogs: Mapping[str, Changelog], held: Mapping[str, Begun]
+    one: TaskState, changelogs: Mapping[str, Changelog], held: Mapping[str, Begun], stores: Collection[str]
 ) -> dict[str, int] | None:
     """Return how far changelogs are in the state here; None where that can't go on from there."""
-    checkpoint = local.checkpoints(app).get(POSITIONS, Checkpoint(0))
+    checkpoint = one.local.checkpoints(one.app).get(POSITIONS, Checkpoint(0))
     noted = checkpoint.outputs
     too_old = wall_clock_ms() - checkpoint.watermarks.get(_NOTED, 0) > TOO_OLD_MS
+    here = one.local.stores(one.app)
     found = {}
-    for store, changelog in changelogs.items():
-        for number in range(PARTITIONS):
-            place = changelog.place(store, number)
-            start, end = held[store].starts[number], held[store].ends[number]
-            if not start <= noted.get(place, start) <= end or (place not in noted and _holds(local, app, store)):
-                return None
-            if too_old and noted.get(place, end) < end:
-                return None
-            found[place] = noted.get(place, start)
-    if any(store not in changelogs for store in local.stores(app)):
-        return None
-    return found
+    for store in stores:
+        place = changelogs[store].place(store, one.partition)
+        start, end = held[store].starts[one.partition], held[store].ends[one.partition]
+        if not start <= noted.get(place, start) <= end or (place not in noted and store in here):
+            return None
+        if too_old and noted.get(place, end) < end:
+            return None
+        found[place] = noted.get(place, start)
+    return None if any(store not in stores for store in here) else found
 
 
-def _holds(local: LogEnvironment, app: str, store: str) -> bool:
-    return store in local.stores(app)
-
-
-def _replay(
-    streams: KafkaStreams,
-    local: LogEnvironment,
-    app: str,
-    store: str,
-    changelog: Changelog,
-    held: Begun,
-    restored: Restored,
-) -> Restored:
-    topic = streams.topic(changelog.topic(app, store))
-    starts = {number: restored.positions[changelog.place(store, number)] for number in held.ends}
-    positions, records = dict(restored.positions), restored.records
-    generation = local.generation(app)
+def _replay(streams: KafkaStreams, store: str, changelog: Changelog, held: Begun, tasks: Sequence[TaskState]) -> int:
+    """Write into the state of tasks what one changelog has beyond it."""
+    by_number = {one.task: one for one in tasks}
+    begun = {one.task: one.positions[changelog.place(store, one.partition)] for one in tasks}
+    starts: dict[int, int] = {}
+    for one in tasks:
+        starts[one.partition] = min(begun[one.task], starts.get(one.partition, begun[one.task]))
     newest: dict[int, dict[bytes, bytes | None]] = {}
+    records = 0
 
     def write() -> None:
-        state = [StateWrites(store, task, sorted(items.items())) for task, items in sorted(newest.items())]
-        local.commit(Commit(app, generation, [], state, Restored(positions, 0).checkpoint(generation)))
+        for task, items in newest.items():
+            by_number[task].write([StateWrites(store, task, sorted(items.items()))])
         newest.clear()
 
     async def replay() -> None:
         nonlocal records
-        async for scanned in scan(topic, starts, held.ends):
-            _keep(scanned, newest)
-            records += len(scanned.records)
-            positions[changelog.place(store, scanned.partition)] = scanned.position
+        async for scanned in scan(topic, starts, {number: held.ends[number] for number in starts}):
+            for record in scanned.records:
+                task = _TASK.unpack_from(record.key)[0]
+                if task in by_number and record.offset >= begun[task]:
+                    newest.setdefault(task, {})[record.key[_TASK.size :]] = record.value
+                    records += 1
+            for one in tasks:
+                if one.partition == scanned.partition:
+                    place = changelog.place(store, one.partition)
+                    one.positions[place] = max(one.positions[place], scanned.position)
             if sum(map(len, newest.values())) >= ROWS:
                 write()
 
-    streams.call(topic.name, replay())
-    write()
-    return Restored(positions, records)
-
-
-def _keep(scanned: Scanned, newest: dict[int, dict[bytes, bytes | None]]) -> None:
-    for record in scanned.records:
-        newest.setdefault(_TASK.unpack_from(record.key)[0], {})[record.key[_TASK.size :]] = record.value
+    if tasks:
+        topic = streams.topic(changelog.topic(tasks[0].app, store))
+        streams.call(topic.name, replay())
+        write()
+        for one in tasks:
+            if one.positions[changelog.place(store, one.partition)] > begun[one.task]:
+                one.write([])  # what others have written there is then not read again
+    return records

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +65,7 @@ class KafkaFetcher:
         self._stream_id = stream_id
         self._lock = threading.Condition()
         self._fetched: dict[int, _Fetched] = {}
+        self._written: dict[int, int] = {}
         self._heard_ms = monotonic_ms()
         self._looked_at: set[TopicPartition] = set()
         self._failure: SamzaError | None = None
@@ -91,8 +92,27 @@ class KafkaFetcher:
                 self._thread.call(self._refresh(self._place(partition)))
         return self._offsets[partition]
 
-    def reached(self, partition: int, end: int, ended: bool = False) -> None:
-        """Know that there is something below `end`, and whether that is an end-of-stream."""
+    def wrote(self, partition: int, end: int, ended: bool = False) -> None:
+        """Know that this process has written below `end`, and whether that is an end-of-stream."""
+        self._written[partition] = end
+        self._reach(partition, end, ended)
+
+    def awaits(self, partition: int, offset: int) -> bool:
+        """Whether something that this process has written has not come by `offset`."""
+        return offset < self._written.get(partition, 0)
+
+    def positions(self) -> dict[int, int]:
+        """Return the offset that is read next of each partition that is read."""
+        with self._lock:
+            return {number: found.position for number, found in self._fetched.items()}
+
+    def drop(self, partitions: Iterable[int]) -> None:
+        """Fetch partitions no more, until they are read again."""
+        with self._lock:
+            for partition in partitions:
+                self._fetched.pop(partition, None)
+
+    def _reach(self, partition: int, end: int, ended: bool = False) -> None:
         start, known, had_ended = self._offsets[partition]
         self._offsets[partition] = Offsets(start, max(known, end), ended or had_ended)
 
@@ -225,7 +245,13 @@ class KafkaFetcher:
         try:
             with kafka_errors_told(self._topic, "read"):
                 while True:
-                    await self._fetch()
+                    try:
+                        await self._fetch()
+                    except asyncio.CancelledError:
+                        task = asyncio.current_task()
+                        if task is None or task.cancelling():
+                            raise
+                        await sleep_ms(WAIT_MS)  # a lost connection has cancelled it, and not who stops reading
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -301,13 +327,13 @@ class KafkaFetcher:
             return
         reads = as_reads(records, position, self._stream_id)
         with self._lock:
-            if self._fetched[number] is not fetched:
+            if self._fetched.get(number) is not fetched:
                 return
             fetched.reads += reads
             fetched.fetched = position
             fetched.version += 1
             has_ended = ends(reads[-1].control)
-            self.reached(number, position if has_ended else max(end or 0, position), has_ended)
+            self._reach(number, position if has_ended else max(end or 0, position), has_ended)
             self._lock.notify_all()
 
     async def _gone(self, error: OffsetOutOfRangeError) -> SamzaError:

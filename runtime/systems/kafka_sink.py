@@ -120,12 +120,18 @@ async def _send(producer: Any, topic: str, partition: int, batch: Batch) -> int:
     for key, value, timestamp, headers in columns:
         said = list(headers.items()) if headers else []
         if building.append(key=key, value=value, timestamp=timestamp, headers=said) is None:
-            sent.append(await producer.send_batch(building, topic, partition=partition))
+            sent.append(_heard(await producer.send_batch(building, topic, partition=partition)))
             building = producer.create_batch()
             building.append(key=key, value=value, timestamp=timestamp, headers=said)
-    sent.append(await producer.send_batch(building, topic, partition=partition))
+    sent.append(_heard(await producer.send_batch(building, topic, partition=partition)))
     last: int = (await _settled(sent))[-1].offset
     return last + int(building.record_count())
+
+
+def _heard(sending: asyncio.Future[Any]) -> asyncio.Future[Any]:
+    """Return what is sent, whose failure needs not be looked at where another one was met before."""
+    sending.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return sending
 
 
 async def _settled(sending: Iterable[Awaitable[R]]) -> list[R]:

@@ -12,7 +12,6 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from operators.base import Batch
 from runtime.clock import sleep_ms
-from runtime.errors import EnvironmentFault
 from runtime.systems.base import (
     Append,
     StreamConfig,
@@ -27,7 +26,7 @@ from runtime.systems.kafka_admin import LOOK_MS, configs_of, create_topic, kafka
 from runtime.systems.kafka_fetcher import KafkaFetcher
 from runtime.systems.kafka_records import as_records
 from runtime.systems.kafka_sink import BATCH_BYTES, send_all
-from runtime.systems.kafka_table import KafkaTable
+from runtime.systems.kafka_table import KafkaTable, range_of
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
 from runtime.systems.log_batch import check_columns
@@ -159,7 +158,27 @@ class KafkaStreams:
         ended = {(one.stream, one.partition) for one in appends if ends(one.control)}
         for (stream, partition), end in offsets.items():
             if stream in self._fetchers:
-                self._fetchers[stream].reached(partition, end, (stream, partition) in ended)
+                self._fetchers[stream].wrote(partition, end, (stream, partition) in ended)
+
+    def write(self, name: str, records: Batch) -> None:
+        """Write records to a topic of one partition, in no transaction."""
+        self.call(name, self._write(name, records))
+
+    def is_caught_up(self) -> bool:
+        """Whether all that was written between stages was read here, in the partitions that are read here."""
+        for name, fetcher in self._fetchers.items():
+            if self.config(name).intermediate:
+                positions = fetcher.positions()
+                begun = self.call(name, range_of(self.topic(name), fetcher.partitions, "read_uncommitted"))
+                if any(begun.ends[partition] > position for partition, position in positions.items()):
+                    return False
+        return True
+
+    def drop(self, partitions: Iterable[int]) -> None:
+        """Fetch partitions of no stream between stages any more, until they are read again."""
+        for name, fetcher in self._fetchers.items():
+            if self.config(name).intermediate:
+                fetcher.drop(partitions)
 
     async def producer(self, transactional_id: str) -> Any:
         """Return a producer that has begun, in transactions of that id."""
@@ -207,10 +226,13 @@ class KafkaStreams:
         await self._register(name, None)
 
     async def _register(self, name: str, said: bytes | None) -> None:
+        await self._write(REGISTRY, Batch([said], [name.encode()]))
+
+    async def _write(self, name: str, records: Batch) -> None:
         if self._registrar is None:
             self._registrar = AIOKafkaProducer(**self.topic(REGISTRY).client(), enable_idempotence=True)
             await self._registrar.start()
-        await send_all(self._registrar, {(REGISTRY, 0): Batch([said], [name.encode()])})
+        await send_all(self._registrar, {(name, 0): records})
 
     async def _administrator(self) -> Any:
         if self._admin is None:
@@ -224,11 +246,3 @@ class KafkaStreams:
         if self._registrar is not None:
             await self._registrar.stop()
         await self._registry.stop()
-
-
-def no_containers(address: str) -> EnvironmentFault:
-    """What is wrong when several containers would share an application whose environment is Kafka."""
-    return EnvironmentFault(
-        f"several containers can't share an application on {address}: run one, or leave the environment embedded and "
-        "bind its inputs and outputs to topics"
-    )

@@ -30,9 +30,9 @@ class Begun(NamedTuple):
     ends: dict[int, int]
 
 
-async def range_of(topic: KafkaTopic, partitions: int) -> Begun:
-    """Return what the partitions of a topic hold now."""
-    async with _consuming(topic) as consumer:
+async def range_of(topic: KafkaTopic, partitions: int, isolation: str = "read_committed") -> Begun:
+    """Return what the partitions of a topic hold now: what is committed, or with `read_uncommitted` all."""
+    async with _consuming(topic, isolation) as consumer:
         places = [TopicPartition(topic.name, number) for number in range(partitions)]
         starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
     return Begun(*({place.partition: offset for place, offset in found.items()} for found in (starts, ends)))
@@ -65,6 +65,7 @@ class KafkaTable:
         self._topic = topic
         self._place = TopicPartition(topic.name, 0)
         self._consumer: Any = None
+        self._beyond: Any = None
         self._newest: dict[bytes, bytes | None] = {}
 
     async def now(self) -> dict[bytes, bytes]:
@@ -82,10 +83,23 @@ class KafkaTable:
         self._consumer.pause(self._place)
         return {key: value for key, value in self._newest.items() if value is not None}
 
+    async def position(self) -> int:
+        """Return the offset up to which it is known."""
+        position: int = await self._consumer.position(self._place)
+        return position
+
+    async def end_of_all(self) -> int:
+        """Return the offset behind all that was written, also by transactions that are still open."""
+        if self._beyond is None:
+            self._beyond = _consumer(self._topic, isolation="read_uncommitted")
+            await self._beyond.start()
+        end: int = (await self._beyond.end_offsets([self._place]))[self._place]
+        return end
+
     async def stop(self) -> None:
         """Read it no more."""
-        if self._consumer is not None:
-            await self._consumer.stop()
+        for consumer in filter(None, (self._consumer, self._beyond)):
+            await consumer.stop()
 
 
 async def load(topic: KafkaTopic) -> dict[bytes, bytes]:
@@ -98,9 +112,9 @@ async def load(topic: KafkaTopic) -> dict[bytes, bytes]:
 
 
 @asynccontextmanager
-async def _consuming(topic: KafkaTopic) -> AsyncIterator[Any]:
+async def _consuming(topic: KafkaTopic, isolation: str = "read_committed") -> AsyncIterator[Any]:
     """Have a consumer of no group during a block."""
-    consumer = _consumer(topic)
+    consumer = _consumer(topic, isolation)
     try:
         await consumer.start()
         yield consumer
@@ -108,11 +122,11 @@ async def _consuming(topic: KafkaTopic) -> AsyncIterator[Any]:
         await consumer.stop()
 
 
-def _consumer(topic: KafkaTopic) -> AIOKafkaConsumer:
+def _consumer(topic: KafkaTopic, isolation: str = "read_committed") -> AIOKafkaConsumer:
     return AIOKafkaConsumer(
         **topic.client(),
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        isolation_level="read_committed",
+        isolation_level=isolation,
         fetch_max_wait_ms=FETCH_WAIT_MS,
     )

@@ -17,7 +17,7 @@ from operators.base import Batch
 from runtime.assignment import Membership
 from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
-from runtime.errors import EnvironmentFault, Owned
+from runtime.errors import EnvironmentFault
 from runtime.systems.base import (
     END,
     Append,
@@ -31,12 +31,11 @@ from runtime.systems.base import (
     check_name,
     is_fenced,
     is_taken,
-    system_errors_told,
 )
 from runtime.systems.log_batch import pack
 from runtime.systems.log_compaction import Compactor
 from runtime.systems.log_database import attach, verify
-from runtime.systems.log_locks import lock
+from runtime.systems.log_locks import owner_lock
 from runtime.systems.log_members import Agreed, LogMembers
 from runtime.systems.log_reader import LogStateReader, damaged_entry
 from runtime.systems.log_records import (
@@ -340,20 +339,9 @@ class LogEnvironment:
             self._compactor.step_where_due(append.stream for append in prepared)
 
     def _lock(self, app: str) -> None:
-        path = self.path / "owners" / f"{app}.lock"
-        with system_errors_told(path, "made"):
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            descriptor = lock(path, wait=False)
-        if descriptor is None:
-            raise Owned(
-                f"Process {path.read_text().strip() or 'unknown'} runs application {app!r} on {self.path}: end it "
-                "first, or use another application name or directory."
-            )
+        descriptor = owner_lock(self.path, app)
         self._database.owner_locks.add(descriptor)
         self._owned[app] = descriptor
-        with system_errors_told(path, "written"):
-            os.truncate(descriptor, 0)
-            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
 
     def _generation(self, transaction: lmdb.Transaction[Any], app: str) -> int:
         data = fetch(transaction, self._database.meta, _generation_key(app), f"the generation of {app!r}")

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from runtime.errors import Owned
+from runtime.systems.base import system_errors_told
+
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _USERS = "users"
 _BLOCK_BYTES = 512
@@ -35,6 +38,23 @@ def lock(path: Path, *, wait: bool) -> int | None:
     except BaseException:
         os.close(descriptor)
         raise
+    return descriptor
+
+
+def owner_lock(directory: Path, app: str) -> int:
+    """Return the descriptor of an application's lock in a directory; raises `Owned` where another process has it."""
+    path = directory / "owners" / f"{app}.lock"
+    with system_errors_told(path, "made"):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = lock(path, wait=False)
+    if descriptor is None:
+        raise Owned(
+            f"Process {path.read_text().strip() or 'unknown'} runs application {app!r} on {directory}: end it "
+            "first, or use another application name or directory."
+        )
+    with system_errors_told(path, "written"):
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return descriptor
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from operators.base import Batch
 from runtime.checkpoint import Checkpoint, Position
-from runtime.errors import EnvironmentFault, Fenced, SamzaError
+from runtime.errors import EnvironmentFault, Fenced
 from runtime.systems import kafka_changelog
 from runtime.systems.base import Append, Commit, Control, StateWrites, StreamConfig
 from runtime.systems.kafka import KafkaEnvironment
@@ -70,11 +70,6 @@ def test_an_application_that_begins_anew_does_all_of_it_again(broker, topics, cl
     for how in ({}, {"from_start": True, "state": "reset"}, {}):
         counting(topics).run(tmp_path / "state", environment=cluster, until_now=True, **how)
     assert told(broker, topics) == sorted(expected(["a", "b", "a"]) * 2)
-
-
-def test_several_containers_are_refused(topics, tmp_path):
-    with pytest.raises(SamzaError, match="2 containers can't share an application on kafka://127"):
-        counting(topics).run(tmp_path, environment="kafka://127.0.0.1:1", containers=2)
 
 
 def test_what_is_between_stages_carries_all_columns_and_what_producers_say(opened, topics):

@@ -1,0 +1,38 @@
+"""How several who have started containers of one run come to know that nothing is left to do anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+
+class Quiet(msgspec.Struct, frozen=True, array_like=True):
+    """That one's containers, which have `tasks`, had nothing to do when they had committed so much.
+
+    `seen` has what each other one had committed, as it was said before these containers looked again.
+    """
+
+    run: int
+    tasks: tuple[int, ...]
+    commits: str
+    seen: dict[str, str] = {}
+
+
+def all_quiet(said: Mapping[str, Quiet], alive: Collection[str], tasks: int) -> bool:
+    """Whether nothing can come any more: all who live have looked again at all that all others have committed.
+
+    Then what anybody had committed last was read by everybody, and nobody had anything to do with that.
+
+    >>> first, second = Quiet(1, (0,), "a3", {"b": "b5"}), Quiet(1, (1,), "b5", {"a": "a2"})
+    >>> all_quiet({"a": first, "b": second}, ["a", "b"], 2)
+    False
+    >>> all_quiet({"a": first, "b": Quiet(1, (1,), "b5", {"a": "a3"})}, ["a", "b"], 2)
+    True
+    """
+    found = {name: said[name] for name in alive if name in said}
+    if len(found) < len(alive) or {task for one in found.values() for task in one.tasks} != {*range(tasks)}:
+        return False
+    return all(
+        one.seen.get(other) == found[other].commits for name, one in found.items() for other in found if other != name
+    )

@@ -1,0 +1,183 @@
+"""The topic that says of an application what is committed: its generation, checkpoints, and who has which task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from operators.base import Batch
+from runtime.checkpoint import Checkpoint
+from runtime.clock import sleep_ms
+from runtime.systems.base import StreamConfig
+from runtime.systems.kafka_changelog import Changelog
+from runtime.systems.kafka_streams import KafkaStreams
+from runtime.systems.kafka_table import KafkaTable
+
+TABLE = StreamConfig(compacted=True)
+"""What its topic is made with."""
+GENERATION, CHANGELOG, KEPT, CLAIM, GIVEN = b"generation", b"changelog:", b"kept:", b"claim:", b"given:"
+"""How keys begin that are no checkpoint's."""
+RUN, SAID = b"run", b"said:"
+"""Where it is what a run is that several share, and what each of those has said."""
+LOOK_MS = 20.0
+"""How long is waited before it is looked again whether a transaction has ended."""
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """That a container of a run takes a task; `model` is the newest job model that it knew.
+
+    Who claims a generation of a task first has it: the order of the topic decides.
+    """
+
+    task: int
+    generation: int
+    container: str
+    run: int
+    model: int
+
+    @property
+    def key(self) -> bytes:
+        """Where it is; nobody writes there twice, so that compaction does not change the order."""
+        return CLAIM + f"{self.task}:{self.generation}:{self.container}".encode()
+
+
+class Ledger:
+    """What the topic says at one moment."""
+
+    def __init__(self, entries: Mapping[bytes, bytes]) -> None:
+        self.generation: int = msgspec.msgpack.decode(entries[GENERATION], type=int) if GENERATION in entries else 0
+        self.checkpoints: dict[str, Checkpoint] = {}
+        self.changelogs: dict[str, Changelog] = {}
+        self.kept: dict[int, frozenset[str]] = {}
+        """By task, the stores that it has ever written to."""
+        self.claims: dict[int, Claim] = {}
+        """By task, the claim that is in force."""
+        self.given: dict[int, int] = {}
+        """By task, the last generation of it that was given up."""
+        self.run: bytes | None = entries.get(RUN)
+        self.said: dict[str, bytes] = {}
+        self.outlived: dict[int, list[bytes]] = {}
+        """By task, the keys of claims that are no more in force."""
+        for key, said in entries.items():
+            self._take_in(key, said)
+
+    def _take_in(self, key: bytes, said: bytes) -> None:
+        if key in (GENERATION, RUN):
+            return
+        if key.startswith(CHANGELOG):
+            store, _, _ = key.removeprefix(CHANGELOG).decode().rpartition(":")
+            self.changelogs.setdefault(store, msgspec.msgpack.decode(said, type=Changelog))
+        elif key.startswith(KEPT):
+            self.kept[int(key.removeprefix(KEPT))] = msgspec.msgpack.decode(said, type=frozenset[str])
+        elif key.startswith(GIVEN):
+            self.given[int(key.removeprefix(GIVEN))] = msgspec.msgpack.decode(said, type=int)
+        elif key.startswith(SAID):
+            self.said[key.removeprefix(SAID).decode()] = said
+        elif key.startswith(CLAIM):
+            self._hear(msgspec.msgpack.decode(said, type=Claim))
+        else:
+            self.checkpoints[key.decode()] = msgspec.msgpack.decode(said, type=Checkpoint)
+
+    def _hear(self, claim: Claim) -> None:
+        loser: Claim | None = self.claims.get(claim.task)
+        if loser is not None and claim.generation <= loser.generation:
+            loser = claim
+        else:
+            self.claims[claim.task] = claim
+        if loser is not None:
+            self.outlived.setdefault(claim.task, []).append(loser.key)
+
+    def take_over(self, later: Ledger, tasks: Collection[int]) -> None:
+        """Know of tasks what a later look says."""
+        for store, changelog in later.changelogs.items():
+            self.changelogs.setdefault(store, changelog)
+        for task in tasks:
+            self.kept[task] = later.kept.get(task, frozenset())
+            if str(task) in later.checkpoints:
+                self.checkpoints[str(task)] = later.checkpoints[str(task)]
+
+    def held(self, task: int) -> Claim | None:
+        """Return the claim of who has a task, and has not given it up."""
+        claim = self.claims.get(task)
+        return claim if claim is not None and self.given.get(task) != claim.generation else None
+
+
+def ledger_of(app: str) -> str:
+    """Return the name of an application's ledger."""
+    return f"{app}-checkpoints"
+
+
+def writer_of(app: str, run: int, container: str) -> str:
+    """Return the transactional id of a container."""
+    return f"{app}-{run}-{container}"
+
+
+def said_of_generation(generation: int) -> Batch:
+    """Return the record of a generation."""
+    return Batch([_encode(generation)], [GENERATION])
+
+
+def said_of_changelog(store: str, changelog: Changelog) -> Batch:
+    """Return the record of a store's changelog; where several say one, it is the first."""
+    return Batch([_encode(changelog)], [CHANGELOG + f"{store}:{changelog.identity}".encode()])
+
+
+def said_of_checkpoints(checkpoints: Mapping[str, Checkpoint]) -> Batch:
+    """Return the records of tasks' checkpoints."""
+    return Batch([_encode(one) for one in checkpoints.values()], [name.encode() for name in checkpoints])
+
+
+def said_of_stores(kept: Mapping[int, Collection[str]]) -> Batch:
+    """Return the records of which stores tasks have written to."""
+    return Batch([_encode(sorted(names)) for names in kept.values()], [KEPT + b"%d" % task for task in kept])
+
+
+def said_of_claims(claims: Collection[Claim]) -> Batch:
+    """Return the records of claims."""
+    return Batch([_encode(claim) for claim in claims], [claim.key for claim in claims])
+
+
+def said_of_given(generations: Mapping[int, int]) -> Batch:
+    """Return the records of tasks that are given up."""
+    return Batch([_encode(one) for one in generations.values()], [GIVEN + b"%d" % task for task in generations])
+
+
+def forgotten(keys: Collection[bytes]) -> Batch:
+    """Return the records that remove what lies under keys."""
+    return Batch([None] * len(keys), [*keys])
+
+
+async def look(table: KafkaTable) -> Ledger:
+    """Return what is committed now, as far as no transaction is open."""
+    return Ledger(await table.now())
+
+
+async def settle(streams: KafkaStreams, app: str, table: KafkaTable, is_gone: Callable[[Claim], bool]) -> Ledger:
+    """Return all that was committed, when who is gone can't commit any more and what it had begun is rolled back.
+
+    A transaction that is open keeps what comes after it from being read. Those who live end theirs; those who are gone
+    are fenced, each known by a claim that lies before what it has written.
+    """
+    fenced: set[str] = set()
+    while True:
+        end = await table.end_of_all()
+        ledger = await look(table)
+        held = [claim for task in ledger.claims if (claim := ledger.held(task)) is not None and is_gone(claim)]
+        gone = {writer_of(app, claim.run, claim.container) for claim in held} - fenced
+        if gone:
+            await asyncio.gather(*(fence(streams, writer) for writer in gone))
+            fenced |= gone
+        elif await table.position() >= end:
+            return ledger
+        else:
+            await sleep_ms(LOOK_MS)
+
+
+async def fence(streams: KafkaStreams, writer: str) -> None:
+    """Have a transactional id for a moment: who had it can't commit any more, and what it had begun is rolled back."""
+    producer: Any = await streams.producer(writer)
+    await producer.stop()

@@ -1,0 +1,83 @@
+"""The run of an application that several who start containers share: what it is, who lives in it, what each says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
+from aiokafka.errors import GroupCoordinatorNotAvailableError
+
+from operators.base import Batch
+from runtime.assignment import JobModel
+from runtime.systems.kafka_group import group_of
+from runtime.systems.kafka_ledger import RUN, SAID, Ledger, ledger_of, look
+from runtime.systems.kafka_streams import KafkaStreams
+from runtime.systems.kafka_table import KafkaTable
+
+
+class KafkaRuns:
+    """The newest run of one application on a cluster, as its ledger and its group have it."""
+
+    def __init__(self, streams: KafkaStreams, app: str) -> None:
+        self._streams = streams
+        self._app = app
+
+    def model(self) -> JobModel:
+        """Return who runs what now, as all containers were told; no containers where none lives."""
+        found: JobModel = self._streams.call(ledger_of(self._app), self._model())
+        return found
+
+    def is_alive(self) -> bool:
+        """Whether any container lives, or has died so recently that nobody knows."""
+        return bool(self._streams.call(ledger_of(self._app), self._members()))
+
+    def generation(self) -> int:
+        """Return the generation of the newest run; 0 where there was none."""
+        return self._ledger().generation
+
+    def begun(self) -> bytes | None:
+        """Return what was said of the newest run when it began, where it is shared."""
+        return self._ledger().run
+
+    def begin(self, said: bytes) -> None:
+        """Say what others need to know who come to share the run."""
+        self._streams.write(ledger_of(self._app), Batch([said], [RUN]))
+
+    def say(self, starter: str, said: bytes) -> None:
+        """Say how far one's containers are."""
+        self._streams.write(ledger_of(self._app), Batch([said], [SAID + starter.encode()]))
+
+    def said(self) -> Mapping[str, bytes]:
+        """Return what each has said last, in any run."""
+        return self._ledger().said
+
+    def _ledger(self) -> Ledger:
+        if ledger_of(self._app) not in self._streams.all(own=True):
+            return Ledger({})
+        return self._streams.call(ledger_of(self._app), self._look())  # type: ignore[no-any-return]
+
+    async def _look(self) -> Ledger:
+        table = KafkaTable(self._streams.topic(ledger_of(self._app)))
+        try:
+            return await look(table)
+        finally:
+            await table.stop()
+
+    async def _model(self) -> JobModel:
+        assigned = [ConsumerProtocolMemberAssignment.decode(one[4]) for one in await self._members() if one[4]]
+        models = [msgspec.msgpack.decode(one.user_data, type=JobModel) for one in assigned]
+        return max(models, key=lambda model: (model.run, model.generation), default=JobModel())
+
+    async def _members(self) -> list[Any]:
+        client: Any = AIOKafkaAdminClient(**self._streams.topic(ledger_of(self._app)).client())
+        await client.start()
+        try:
+            answers = await client.describe_consumer_groups([group_of(self._app)])
+        except GroupCoordinatorNotAvailableError:  # the brokers make the topic of groups when it is asked for first
+            return []
+        finally:
+            await client.close()
+        return [member for answer in answers for group in answer.groups for member in group[5]]

@@ -1,0 +1,102 @@
+"""The state of the tasks that a process has of applications on Kafka: each task's in a directory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import count
+from pathlib import Path
+from shutil import rmtree
+
+from runtime.errors import Damaged, Owned
+from runtime.systems.base import StateWrites
+from runtime.systems.kafka_changelog import TaskState, restore
+from runtime.systems.kafka_ledger import Ledger
+from runtime.systems.kafka_streams import KafkaStreams
+from runtime.systems.log import LogEnvironment
+
+
+class KafkaState:
+    """Stores in `directory`, brought up to date with their changelogs before they are used.
+
+    What is here can be made anew from changelogs, so a power cut may destroy it; a killed process loses nothing.
+    """
+
+    def __init__(self, streams: KafkaStreams, directory: Path) -> None:
+        self._streams = streams
+        self._directory = directory
+        self._tasks: dict[tuple[str, int], TaskState] = {}
+        self.replayed: dict[str, int] = {}
+        """By application, how many changelog records it took so far."""
+
+    def bring(self, app: str, ledger: Ledger, tasks: Collection[int]) -> None:
+        """Have the state of tasks here as it was committed; nobody may write to it meanwhile."""
+        absent = [task for task in tasks if (app, task) not in self._tasks]
+        opened = [TaskState(self._open(app, task), app, task) for task in absent]
+        try:
+            self.replayed[app] = self.replayed.get(app, 0) + restore(
+                self._streams, ledger.changelogs, ledger.kept, opened
+            )
+        except BaseException:
+            for one in opened:
+                one.local.close()
+            raise
+        self._tasks |= {(app, one.task): one for one in opened}
+
+    def of(self, app: str, task: int) -> LogEnvironment | None:
+        """Return what has the state of a task; None where it is not here."""
+        found = self._tasks.get((app, task))
+        return found.local if found is not None else None
+
+    def tasks(self, app: str) -> list[int]:
+        """Return the tasks of an application whose state is here."""
+        return sorted(task for name, task in self._tasks if name == app)
+
+    def write(
+        self, app: str, state: Iterable[StateWrites], positions: Mapping[tuple[str, int], Mapping[str, int]]
+    ) -> None:
+        """Change entries that are committed; `positions` has, by store and task, how far its changelog is."""
+        by_task: dict[int, list[StateWrites]] = {}
+        for writes in state:
+            by_task.setdefault(writes.task, []).append(writes)
+        for task, changed in by_task.items():
+            one = self._tasks[app, task]
+            for writes in changed:
+                one.positions.update(positions[writes.store, task])
+            one.write(changed)
+
+    def reset(self, app: str, ledger: Ledger, tasks: Collection[int]) -> None:
+        """Forget the state of tasks, and note where their changelogs begin now."""
+        for task in tasks:
+            self._tasks[app, task].reset()
+        restore(self._streams, ledger.changelogs, ledger.kept, [self._tasks[app, task] for task in tasks])
+
+    def drop(self, app: str, tasks: Iterable[int] | None = None) -> None:
+        """Have tasks here no more, or all of an application; what lies on the disk stays."""
+        if tasks is None:
+            self.replayed.pop(app, None)
+        for task in self.tasks(app) if tasks is None else [*tasks]:
+            one = self._tasks.pop((app, task), None)
+            if one is not None:
+                one.local.close()
+
+    def close(self) -> None:
+        """Have nothing here any more."""
+        for app in {app for app, _ in self._tasks}:
+            self.drop(app)
+
+    def _open(self, app: str, task: int) -> LogEnvironment:
+        """Open the first directory of a task that nobody has: one that was stopped may hold the lock of another."""
+        for number in count():
+            path = self._directory / "state" / app / (f"{task}.{number}" if number else f"{task}")
+            try:
+                local = LogEnvironment(path, sync=False)
+            except Damaged:
+                rmtree(path)
+                local = LogEnvironment(path, sync=False)
+            try:
+                local.own(app)
+            except Owned:
+                local.close()
+            else:
+                return local
+        raise AssertionError

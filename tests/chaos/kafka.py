@@ -1,0 +1,230 @@
+"""Tries containers on a real Kafka broker against what can happen: python -m tests.chaos.kafka --minutes N --seed S."""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+
+from operators.base import Batch
+from runtime.errors import EnvironmentFault
+from runtime.systems import kafka_broker
+from runtime.systems.base import Append, StreamConfig
+from runtime.systems.kafka import KafkaEnvironment
+from runtime.systems.kafka_group import SESSION_MS
+from runtime.systems.kafka_topic import KafkaCluster
+from tests.chaos.pipeline import PARTITIONS, WINDOW_MS
+from tests.faults.processes import wait_until
+from tests.kafka.topics import consume
+from tests.scale import positive
+from tests.source import ROOT
+
+APP, WORDS, RATE = "chaos", 40, 300
+CALM_S = 3.0, 8.0
+"""How long nothing happens between two faults."""
+PATIENCE_S = 120
+LAST = "last"
+"""The word of the records that close the windows of all others."""
+
+
+class Chaos:
+    """One application that runs in containers, its broker, and those who write its input."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.chance = folder, random.Random(seed)
+        self.broker = kafka_broker.start(folder / "broker")
+        self.cluster = KafkaCluster(f"kafka://{self.broker.bootstrap}")
+        self.struck: Counter[str] = Counter()
+        self.written = 0
+        self._environment: KafkaEnvironment | None = None
+        with closing(KafkaEnvironment(self.cluster, folder / "writer")) as environment:
+            environment.create_stream(f"{APP}-records", StreamConfig(partitions=PARTITIONS))
+        self.starter = self.start()
+        wait_until(self.containers)
+
+    def start(self, *how: str) -> "subprocess.Popen[str]":
+        """Start the application in containers."""
+        number = str(self.chance.randint(2, 3))
+        program = [Path(sys.executable).with_name("samza-dsl"), "run", str(ROOT / "tests/chaos/pipeline.py")]
+        where = ["--environment", self.cluster.address, "--data", str(self.folder / "data"), "--containers", number]
+        environment = {**os.environ, "CHAOS_APP": APP, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+        with (self.folder / "told.txt").open("a") as told:
+            return subprocess.Popen([*program, *where, *how], env=environment, stdout=told, stderr=told, text=True)
+
+    def write(self, until: float) -> None:
+        """Write records, as many a second as it goes, until a time; a broker that is away is waited for."""
+        while time.time() < until:
+            self._append(
+                [
+                    Append(
+                        f"{APP}-records", partition, Batch([self._record() for _ in range(RATE // 20 // PARTITIONS)])
+                    )
+                    for partition in range(PARTITIONS)
+                ]
+            )
+            time.sleep(0.05)
+
+    def _record(self, word: str = "", ahead_ms: int = 0) -> bytes:
+        self.written += 1
+        word = word or f"w{self.chance.randrange(WORDS)}"
+        return msgspec.json.encode({"word": word, "number": self.written, "at": int(time.time() * 1_000) + ahead_ms})
+
+    def _append(self, appends: list[Append]) -> None:
+        """Write records; where nobody knows whether they were, others come in their place."""
+        try:
+            if self._environment is None:
+                self._environment = KafkaEnvironment(self.cluster, self.folder / "writer")
+            self._environment.append(appends)
+        except EnvironmentFault:
+            environment, self._environment = self._environment, None
+            if environment is not None:
+                with suppress(Exception):
+                    environment.close()
+
+    def containers(self) -> list[int]:
+        """Return the processes of the containers that live."""
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children = Path(f"/proc/{self.starter.pid}/task/{self.starter.pid}/children").read_text()
+            return [*map(int, children.split())]
+        return []
+
+    def kill_container(self) -> None:
+        """Kill a container with kill -9."""
+        with suppress(IndexError, ProcessLookupError):
+            os.kill(self.chance.choice(self.containers()), signal.SIGKILL)
+
+    def stop_container(self) -> None:
+        """Stop a container for longer than its session lasts, so that it wakes up beside those who have its tasks."""
+        with suppress(IndexError, ProcessLookupError):
+            container = self.chance.choice(self.containers())
+            os.kill(container, signal.SIGSTOP)
+            self.write(time.time() + SESSION_MS / 1_000 + self.chance.uniform(1, 4))
+            os.kill(container, signal.SIGCONT)
+
+    def kill_broker(self) -> None:
+        """Kill the broker with kill -9, and start it again."""
+        kafka_broker.stop(self.folder / "broker", kill=True)
+        time.sleep(self.chance.uniform(0, 2))
+        kafka_broker.start(self.folder / "broker")
+
+    def restart_broker(self) -> None:
+        """Stop the broker cleanly, and start it again."""
+        kafka_broker.stop(self.folder / "broker")
+        kafka_broker.start(self.folder / "broker")
+
+    def kill_starter(self) -> None:
+        """Kill who has started the containers, which then end by themselves, and start others."""
+        self.starter.kill()
+        self.starter.wait()
+        self.starter = self.start()
+        wait_until(self.containers)  # who can't reach the brokers when it begins says so, and ends
+
+    def run(self, minutes: float) -> None:
+        """Have what can happen happen, one after the other, in an order of the seed's."""
+        until, faults = time.time() + 60 * minutes, []
+        while time.time() < until:
+            self.write(time.time() + self.chance.uniform(*CALM_S))
+            if self.starter.poll() is not None:
+                raise AssertionError(f"the run ended by itself: {self.told()}")
+            if not faults:
+                faults = [self.kill_container, self.kill_container, self.stop_container, self.kill_broker]
+                faults += [self.restart_broker, self.kill_starter]
+                self.chance.shuffle(faults)
+            fault = faults.pop()
+            print(f"{time.strftime('%H:%M:%S')} {fault.__name__}", flush=True)
+            fault()
+            self.struck[fault.__name__.replace("_", " ")] += 1
+
+    def finish(self) -> None:
+        """Stop the run as a user does, close all windows, and run on to the end of the input."""
+        self.starter.send_signal(signal.SIGTERM)
+        assert self.starter.wait(PATIENCE_S) == 0, self.told()
+        for partition in range(PARTITIONS):
+            before = self._end(partition)
+            while self._end(partition) == before:
+                self._append([Append(f"{APP}-records", partition, Batch([self._record(LAST, 10 * WINDOW_MS)]))])
+        if self._environment is not None:
+            self._environment.close()
+        with closing(KafkaEnvironment(self.cluster, self.folder / "writer")) as environment:
+            wait_until(lambda: not environment.runs(APP).is_alive())  # also of the dead this is known by then
+        self.starter = self.start("--until-now")
+        assert self.starter.wait(PATIENCE_S) == 0, self.told()
+
+    def _end(self, partition: int) -> int:
+        with closing(KafkaEnvironment(self.cluster, self.folder / "writer")) as environment:
+            return environment.offsets(f"{APP}-records", partition).end
+
+    def told(self) -> str:
+        """Return the end of what the containers have printed."""
+        return (self.folder / "told.txt").read_text()[-4_000:]
+
+    def close(self) -> None:
+        """Leave no process."""
+        if self.starter.poll() is None:
+            self.starter.kill()
+            self.starter.wait()
+        kafka_broker.stop(self.folder / "broker", kill=True)
+
+
+def check(chaos: Chaos) -> int:
+    """Check that all that was written counts exactly once, and state is what changelogs say; return how much it was."""
+    records = [msgspec.json.decode(value) for value in values(chaos, "records")]
+    counts = [tuple(msgspec.json.decode(value)) for value in values(chaos, "counts")]
+    words = Counter(record["word"] for record in records)
+    told = Counter((word, total) for word, total, _ in counts)
+    assert told == Counter((word, total + 1) for word, count in words.items() for total in range(count)), "each count"
+    assert sorted(number for *_, number in counts) == sorted(record["number"] for record in records), "each record once"
+    windows = Counter((one["word"], one["at"] - one["at"] % WINDOW_MS) for one in records if one["word"] != LAST)
+    panes = Counter(tuple(msgspec.json.decode(value)) for value in values(chaos, "panes"))
+    assert panes == Counter((word, start, count) for (word, start), count in windows.items()), "each window once"
+    here, anew = state_of(chaos, "data"), state_of(chaos, "anew")
+    assert here == anew, "state is what its changelogs say"
+    return len(records)
+
+
+def values(chaos: Chaos, stream: str) -> list[bytes]:
+    """Return what is committed in a stream."""
+    found = consume(chaos.broker, f"{APP}-{stream}")
+    return [record.value for partition in found.values() for record in partition if not record.headers]
+
+
+def state_of(chaos: Chaos, data: str) -> dict[tuple[str, int], dict[bytes, bytes]]:
+    """Return all state, as a directory has it that was brought up to date."""
+    with closing(KafkaEnvironment(chaos.cluster, chaos.folder / data)) as environment:
+        environment.own(APP)
+        places = environment.state_stats(APP)
+        return {(store, task): dict(environment.state_range(APP, store, task)) for store, task in places}
+
+
+def trial(folder: Path, minutes: float, seed: int) -> Chaos:
+    """Make one trial; raises AssertionError where anything is not as it should be."""
+    chaos = Chaos(folder, seed)
+    try:
+        chaos.run(minutes)
+        chaos.finish()
+        print(f"seed {seed}: {check(chaos):,} records counted once, after {dict(chaos.struck)}", flush=True)
+    finally:
+        chaos.close()
+    return chaos
+
+
+def main() -> None:
+    """Make a trial as the command line says."""
+    parser = argparse.ArgumentParser(description="Try containers on Kafka against what can happen.")
+    parser.add_argument("--minutes", type=float, default=3.0)
+    parser.add_argument("--seed", type=positive, default=1)
+    told = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        trial(Path(folder), told.minutes, told.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""The application of the chaos command: it looks words up, counts them by key, and counts them by key and window."""
+
+import asyncio
+import os
+import random
+
+from samza_dsl import App, Json, Options, count, tumbling
+
+NAME = os.environ.get("CHAOS_APP", "chaos")
+PARTITIONS, WINDOW_MS = 4, 1_000
+
+
+async def looked_up(record: dict) -> list[dict]:
+    await asyncio.sleep(random.random() / 200)
+    return [record]
+
+
+def counted(record: dict, context) -> list[list]:
+    context.state = (context.state or 0) + 1
+    return [[record["word"], context.state, record["number"]]]
+
+
+def app_of(name: str) -> App:
+    """Return the application, whose streams all begin with its name."""
+    app = App(name, Options(commit_interval_ms=200, max_in_flight=50))
+    records = app.input(f"{name}-records", value=Json(dict), timestamp=lambda record: record["at"])
+    found = records.async_flat_map(looked_up, op_id="look-up")
+    words = found.partition_by(lambda record: record["word"], partitions=PARTITIONS, op_id="by-word")
+    counts = words.process(counted, op_id="count")
+    counts.send_to(app.output(f"{name}-counts", value=Json(list), partitions=PARTITIONS))
+    panes = words.window(tumbling(milliseconds=WINDOW_MS), count(), op_id="by-window")
+    panes.map(lambda pane: [pane.key, pane.start, pane.value]).send_to(
+        app.output(f"{name}-panes", value=Json(list), partitions=PARTITIONS)
+    )
+    return app
+
+
+app = app_of(NAME)

@@ -1,0 +1,325 @@
+"""Several containers that share an application on a real broker: who has a task, and who can't commit any more."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from operators.base import Batch
+from runtime.checkpoint import Checkpoint, Position
+from runtime.errors import Fenced
+from runtime.systems import kafka_ledger
+from runtime.systems.base import Append, Commit, StateWrites, StreamConfig
+from runtime.systems.kafka import KafkaEnvironment
+from runtime.systems.kafka_sink import send_all
+from samza_dsl import KafkaCluster
+from tests.faults.processes import wait_until
+from tests.kafka.topics import consume, group_offsets
+
+TASKS = 4
+
+PROGRAM = """
+import asyncio
+
+from samza_dsl import App, Json, Options, String
+
+
+async def looked_up(word):
+    await asyncio.sleep(0.002)
+    return [word]
+
+
+app = App("{name}", Options(commit_interval_ms=100, max_in_flight=20))
+words = app.input("{name}-words", value=String()).async_flat_map(looked_up)
+counts = words.partition_by(lambda word: word, partitions=4, op_id="by-word").scan(
+    lambda total, word: (total or 0) + 1, emit=lambda word, total: [word, total], op_id="count"
+)
+counts.send_to(app.output("{name}-counts", value=Json(list)))
+"""
+
+
+@pytest.fixture
+def opened(broker, topics, tmp_path):
+    """Open an environment with its state in a directory of that name; all are closed at the end."""
+    environments = []
+
+    def opened(name: str) -> KafkaEnvironment:
+        environments.append(KafkaEnvironment(KafkaCluster(f"kafka://{broker.bootstrap}"), tmp_path / name))
+        return environments[-1]
+
+    yield opened
+    for environment in environments:
+        environment.close()
+
+
+class Container:
+    """A container without a loop: it has tasks, and commits what it is told to."""
+
+    def __init__(self, opened, app: str, run: int, name: str) -> None:
+        self.app, self.run = app, run
+        self.environment = opened(name)
+        self.members = self.environment.join(app, run, name, TASKS)
+
+    def takes(self, *tasks: int) -> None:
+        """Take tasks as soon as they are its to take."""
+        wait_until(lambda: {*tasks} <= self.members.mine())
+        while wanted := {*tasks} - self.members.taken.keys():
+            self.members.take(wanted)
+
+    def commits(self, task: int, offset: int) -> None:
+        """Commit that a task has read so far, and has that in its state."""
+        self.environment.commit(self.commit(task, offset))
+
+    def commit(self, task: int, offset: int) -> Commit:
+        checkpoint = Checkpoint(self.run, (Position("log", f"{self.app}-words", task, offset),))
+        state = [StateWrites("st", task, [(b"read", b"%d" % offset)])]
+        taken = {task: self.members.taken[task]}
+        return Commit(self.app, self.run, [], state, {str(task): checkpoint}, tasks=taken)
+
+    def has_read(self, task: int) -> tuple[int, bytes | None]:
+        """Return what its checkpoint and its state say."""
+        checkpoint = self.environment.checkpoints(self.app)[str(task)]
+        return checkpoint.positions[0].offset, self.environment.state_get(self.app, "st", task, b"read")
+
+    def goes_silent(self) -> None:
+        """Be taken for dead without knowing it."""
+        self.environment._thread.call(self.members._group.leave())
+
+
+@pytest.fixture
+def run(opened, topics):
+    """A run of an application, and a way to start containers of it; all leave at the end."""
+    owner = opened("owner")
+    owner.create_stream(f"{topics}-words", StreamConfig(partitions=TASKS))
+    generation, joined = owner.own(topics), []
+
+    def container(name: str) -> Container:
+        joined.append(Container(opened, topics, generation, name))
+        return joined[-1]
+
+    yield container
+    for one in joined:
+        with suppress(Exception):
+            one.members.leave()
+
+
+def test_a_task_that_is_given_up_moves_with_all_that_was_committed(run):
+    first = run("first")
+    first.takes(*range(TASKS))
+    for task in range(TASKS):
+        first.commits(task, 7)
+    second = run("second")
+    wait_until(lambda: len(second.members.mine()) == TASKS / 2)
+    moving = second.members.mine()
+    assert second.members.take(moving) == {}, "they are still another one's"
+    wait_until(lambda: first.members.mine() == {*range(TASKS)} - moving)
+    first.members.give_up(moving)
+    assert second.members.take(moving) == dict.fromkeys(moving, 2)
+    for task in moving:
+        assert second.has_read(task) == (7, b"7")
+        second.commits(task, 8)
+    for task in first.members.mine():
+        first.commits(task, 8)  # what stays goes on
+    with pytest.raises(Fenced, match=r"Task \d of application .* at generation 0, and this container has it of 1"):
+        first.environment.commit(first.commit(min(first.members.mine()), 9)._replace(tasks={min(moving): 1}))
+
+
+def test_who_was_taken_for_dead_cant_commit_and_takes_nothing_along(run):
+    zombie = run("zombie")
+    zombie.takes(*range(TASKS))
+    zombie.commits(0, 1)
+    zombie.goes_silent()
+    heir = run("heir")
+    heir.takes(0)
+    assert heir.has_read(0) == (1, b"1")
+    with pytest.raises(Fenced, match=r"Task 0 of application .* is at generation 2, and this container has it of 1"):
+        zombie.commits(0, 2)
+    heir.commits(0, 5)
+    heir.takes(1)
+    assert heir.has_read(0) == (5, b"5")
+
+
+def test_who_was_taken_for_dead_cant_commit_for_tasks_that_nobody_has_taken_yet(run):
+    zombie = run("zombie")
+    zombie.takes(*range(TASKS))
+    zombie.commits(1, 1)
+    zombie.goes_silent()
+    heir = run("heir")
+    heir.takes(0)
+    with pytest.raises(Fenced):
+        zombie.commits(1, 2)
+    heir.takes(1)
+    assert heir.has_read(1) == (1, b"1")
+
+
+def test_without_the_fence_a_zombie_would_commit(run, monkeypatch):
+    async def nothing(streams, writer):
+        """Fence nobody."""
+
+    monkeypatch.setattr(kafka_ledger, "fence", nothing)
+    zombie = run("zombie")
+    zombie.takes(*range(TASKS))
+    zombie.commits(0, 1)
+    zombie.goes_silent()
+    heir = run("heir")
+    heir.takes(0)
+    zombie.commits(0, 2)
+
+
+def begin(container: Container, task: int) -> None:
+    """Begin a transaction that says something of a task in the ledger, and leave it open."""
+    app = container.app
+    said = {(f"{app}-checkpoints", 0): kafka_ledger.said_of_checkpoints({str(task): Checkpoint(9)})}
+
+    async def work():
+        producer = container.environment._owners[app].producer
+        await producer.begin_transaction()
+        await send_all(producer, said)
+
+    container.environment._call(app, work())
+
+
+def test_a_transaction_that_the_dead_have_left_open_hides_nothing_that_others_have_committed(run):
+    dying, living = run("dying"), run("living")
+    wait_until(lambda: len(dying.members.mine()) == len(living.members.mine()) == TASKS / 2)
+    ours, theirs = min(living.members.mine()), min(dying.members.mine())
+    living.takes(ours)
+    dying.takes(theirs)
+    dying.commits(theirs, 1)
+    living.commits(ours, 1)
+    begin(dying, theirs)
+    dying.goes_silent()
+    living.commits(ours, 3)  # lies behind what is open, where nobody can read it yet
+    third = run("third")
+    living.goes_silent()
+    third.takes(*range(TASKS))
+    assert third.has_read(ours) == (3, b"3")
+    assert third.has_read(theirs) == (1, b"1")
+
+
+def test_who_takes_a_task_waits_for_what_others_are_in_the_midst_of(run):
+    pair = [run("first"), run("second")]
+    wait_until(lambda: all(len(one.members.mine()) == TASKS / 2 for one in pair))
+    for one in pair:
+        one.takes(*one.members.mine())
+    third = run("third")
+    wait_until(third.members.mine)
+    task = min(third.members.mine())
+    giving, busy = pair if task in pair[0].members.taken else reversed(pair)
+    giving.commits(task, 1)
+    begin(busy, min(busy.members.taken))
+    giving.commits(task, 3)
+    giving.members.give_up([task])
+    with ThreadPoolExecutor() as pool:
+        taking = pool.submit(third.members.take, [task])
+        assert not wait([taking], timeout=1).done, "it can't be known yet what was committed"
+        busy.environment._thread.call(busy.environment._owners[busy.app].producer.abort_transaction())
+        assert taking.result() == {task: 2}
+    assert third.has_read(task) == (3, b"3")
+
+
+def test_a_new_run_fences_the_containers_of_the_one_before(run, opened, topics):
+    former = run("former")
+    former.takes(*range(TASKS))
+    former.commits(0, 1)
+    successor = opened("successor")
+    generation = successor.own(topics)
+    assert successor.checkpoints(topics)["0"].positions[0].offset == 1
+    with pytest.raises(Fenced, match=f"is at generation {generation}, and this run is of {generation - 1}"):
+        former.commits(0, 2)
+    with pytest.raises(Fenced, match=f"is at generation {generation}"):
+        former.members.take([1])
+    assert successor.state_get(topics, "st", 0, b"read") == b"1"
+
+
+def test_one_who_comes_too_late_leaves_a_task_to_the_other(run):
+    first, second = run("first"), run("second")
+    first.takes(*first.members.mine())
+    wait_until(lambda: len(second.members.mine()) == TASKS / 2)
+    assert second.members.take(first.members.mine()) == {}
+
+
+def start(broker, folder: Path, data: str, *how: str) -> "subprocess.Popen[str]":
+    """Start containers as a user does, with the state in a directory of that name."""
+    program = Path(sys.executable).with_name("samza-dsl")
+    where = ["--environment", f"kafka://{broker.bootstrap}", "--data", data, "--containers", "2"]
+    environment = {**os.environ, "COLUMNS": "200"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([program, "run", "app.py", *where, *how], cwd=folder, env=environment, **pipes)
+
+
+def ended(process: "subprocess.Popen[str]") -> str:
+    """Wait for the end of a run that is to end well, and return what it has told."""
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    return said
+
+
+@pytest.fixture
+def words(broker, topics, tmp_path):
+    """Words in a topic, and a program that counts them."""
+    (tmp_path / "app.py").write_text(PROGRAM.format(name=topics))
+    words = [b"w%d" % (number % 50) for number in range(40_000)]
+    with closing(KafkaEnvironment(KafkaCluster(f"kafka://{broker.bootstrap}"), tmp_path / "writer")) as environment:
+        environment.create_stream(f"{topics}-words", StreamConfig(partitions=TASKS))
+        environment.append([Append(f"{topics}-words", task, Batch(words[task::TASKS])) for task in range(TASKS)])
+    return words
+
+
+def check_counts(broker, topics, words) -> None:
+    """Check that each word counts once."""
+    found = consume(broker, f"{topics}-counts")
+    told = Counter(tuple(msgspec.json.decode(record.value)) for records in found.values() for record in records)
+    counted = Counter(words).items()
+    assert told == Counter((word.decode(), number + 1) for word, count in counted for number in range(count))
+
+
+def test_hosts_share_a_run_and_end_it_together(broker, topics, words, tmp_path):
+    hosts = [start(broker, tmp_path, "here", "--until-now")]
+    wait_until(lambda: f"{topics}: running" in os.read(hosts[0].stdout.fileno(), 10_000).decode())
+    wait_until(lambda: has_containers(hosts[0]))
+    hosts.append(start(broker, tmp_path, "there", "--until-now"))
+    for host in hosts:
+        ended(host)
+    check_counts(broker, topics, words)
+
+
+def test_what_runs_is_shared_only_by_the_same_application(broker, topics, words, tmp_path):
+    host = start(broker, tmp_path, "here")
+    wait_until(lambda: has_committed(broker, topics))
+    other = start(broker, tmp_path, "there", "--until-now")
+    said, _ = other.communicate(timeout=60)
+    assert (other.returncode, "live, and run without until_now" in said) == (1, True), said
+    host.send_signal(signal.SIGTERM)
+    ended(host)
+
+
+def has_containers(process) -> bool:
+    return len(containers_of(process)) == 2
+
+
+def has_committed(broker, topics) -> bool:
+    """Whether any input was read, as committed."""
+    return any(group_offsets(broker, topics).values())
+
+
+def containers_of(process) -> list[int]:
+    """Return the processes that another one has started."""
+    return [*map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())]
+
+
+def test_who_is_killed_is_taken_over_from_and_replaced(broker, topics, words, tmp_path):
+    host = start(broker, tmp_path, "here", "--until-now")
+    for _ in range(2):
+        wait_until(lambda: has_containers(host) and has_committed(broker, topics))
+        with suppress(ProcessLookupError, IndexError, FileNotFoundError):
+            os.kill(containers_of(host)[0], signal.SIGKILL)
+    ended(host)
+    check_counts(broker, topics, words)

@@ -1,0 +1,72 @@
+"""What the order of the ledger says of who has which task, and who lives."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.assignment import JobModel
+from runtime.systems.kafka_group import Joining, shared_out
+from runtime.systems.kafka_ledger import Claim, Ledger, said_of_claims, said_of_given
+
+claims = st.builds(
+    Claim,
+    task=st.integers(0, 1),
+    generation=st.integers(1, 3),
+    container=st.sampled_from("abc"),
+    run=st.just(1),
+    model=st.just(1),
+)
+
+
+def entries(claims):
+    """The topic's newest values by key, in the order in which each key came first; nobody claims twice."""
+    batch = said_of_claims(claims)
+    return dict(reversed([*zip(reversed(batch.keys), reversed(batch.values), strict=True)]))
+
+
+@given(st.lists(claims, unique_by=lambda claim: claim.key))
+def test_who_claims_a_generation_first_has_the_task(claims):
+    ledger = Ledger(entries(claims))
+    for task in {claim.task for claim in claims}:
+        newest = max(claim.generation for claim in claims if claim.task == task)
+        first = next(claim for claim in claims if (claim.task, claim.generation) == (task, newest))
+        assert ledger.held(task) == first
+
+
+@given(st.lists(claims, unique_by=lambda claim: claim.key))
+def test_what_is_outlived_can_be_forgotten(claims):
+    ledger = Ledger(entries(claims))
+    outlived = {key for keys in ledger.outlived.values() for key in keys}
+    left = Ledger({key: said for key, said in entries(claims).items() if key not in outlived})
+    assert left.claims == ledger.claims
+    assert not left.outlived
+
+
+def test_a_task_that_was_given_up_is_nobodys_until_it_is_claimed_again():
+    first, second = (Claim(0, generation, "a", 1, 1) for generation in (1, 2))
+    given_up = said_of_given({0: 1})
+    records = {**entries([first]), **dict(zip(given_up.keys, given_up.values, strict=True))}
+    assert Ledger(records).held(0) is None
+    assert Ledger({**records, **entries([second])}).held(0) == second
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, unique=True), st.lists(st.sampled_from("abcd"), unique=True))
+def test_who_lives_shares_all_tasks_and_keeps_what_it_has(before, after):
+    after = after or before
+    model = shared_out([Joining(name, 1, 5, JobModel()) for name in before], 0)
+    again = shared_out([Joining(name, 1, 5, model if name in before else JobModel()) for name in after], 2)
+    assert sorted(again.containers) == sorted(after)
+    assert set(again.tasks) <= set(after)
+    assert again.generation > model.generation
+    if set(after) == set(before):
+        assert again.tasks == model.tasks
+
+
+def test_who_is_of_an_older_run_has_no_task():
+    model = shared_out(
+        [Joining("old", 1, 3, JobModel(1, 9, ("old",), ("old",) * 3)), Joining("new", 2, 2, JobModel())], 0
+    )
+    assert model == JobModel(2, 10, ("new",), ("new", "new"))
+
+
+def test_a_model_is_newer_than_those_of_containers_that_are_gone():
+    assert shared_out([Joining("a", 1, 1, JobModel())], 1_000).generation == 1_000
