@@ -87,7 +87,7 @@ def run_together(
 def finish(applications: Sequence[Application], program: Program, rows: pa.Table, elapsed_ms: float) -> list[SparkRun]:
     """Publish what the last level has left of each application, and let go of it."""
     try:
-        parts, reports = _results(rows, program)
+        parts, reports = told_by(rows, program)
         return [
             _published(application, parts[job], reports[job], elapsed_ms)
             for job, application in enumerate(applications)
@@ -135,7 +135,7 @@ def _kinds() -> list[str]:
     return [column.split()[1] for column in SPARK_SCHEMA.split(", ")]
 
 
-def _results(table: pa.Table, program: Program) -> tuple[list[list[Part]], list[list[Report]]]:
+def told_by(table: pa.Table, program: Program) -> tuple[list[list[Part]], list[list[Report]]]:
     """Return what is told to the driver by application, in the order of its units."""
     parts: list[list[Part]] = [[] for _ in program.jobs]
     reports: list[list[Report]] = [[] for _ in program.jobs]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,8 @@ from planner.graph import Graph
 from planner.plan import Plan, StagePlan
 from runtime.bindings import intermediate_of
 from runtime.functions import Around
+from runtime.spark.growing import UpTo
+from runtime.spark.micro_batch import MicroBatch
 from runtime.systems.base import Offsets, Read, StreamConfig
 
 
@@ -42,6 +44,19 @@ class Job:
     ends: Mapping[tuple[str, int], Offsets]
     directory: Path | None = None
     held: Mapping[tuple[str, int], tuple[Read, ...]] = field(default_factory=dict)
+    batch: MicroBatch | None = None
+    """The micro-batch that is run; None where all that there is, is run at once."""
+
+    def at(self, batch: MicroBatch) -> Job:
+        """Return it as one micro-batch of it is run."""
+        return replace(self, batch=batch, streams=batch.streams, ends=batch.ends, held=batch.held)
+
+    @property
+    def sources(self) -> Mapping[str, Any]:
+        """The inputs that are bound, as far as they are read."""
+        if self.batch is None:
+            return self.inputs
+        return {name: UpTo(source, name, self.ends) for name, source in self.inputs.items()}
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -61,14 +76,17 @@ class Job:
         return found
 
     @cached_property
+    def writes(self) -> list[list[str]]:
+        """By stage, the streams between stages that it writes."""
+        return [
+            [intermediate_of(self.graph, spec) for id in stage.operators if (spec := self.graph.specs[id]).repartitions]
+            for stage in self.plan.stages
+        ]
+
+    @cached_property
     def levels(self) -> list[int]:
         """By stage, how many stages come before it at most."""
-        written = {
-            intermediate_of(self.graph, spec): number
-            for number, stage in enumerate(self.plan.stages)
-            for id in stage.operators
-            if (spec := self.graph.specs[id]).repartitions
-        }
+        written = {stream: number for number, streams in enumerate(self.writes) for stream in streams}
         found: dict[int, int] = {}
 
         def level(stage: int) -> int:
@@ -100,6 +118,10 @@ class Program:
     """All that one run on Spark does, level by level: a unit reads what units of lower levels have written."""
 
     jobs: tuple[Job, ...]
+
+    def at(self, batches: Sequence[MicroBatch]) -> Program:
+        """Return it as one micro-batch of each job is run."""
+        return Program(tuple(job.at(batch) for job, batch in zip(self.jobs, batches, strict=True)))
 
     @cached_property
     def units(self) -> list[Unit]:
