@@ -85,7 +85,10 @@ class Streamed:
             self._publisher = self._publishing(sinks)
             self.job = self._job(around, counts)
             self._publish()
-            self._targets = {place: found.end for place, found in self._offsets().items()} if until_now else None
+            now = {place: found.end for place, found in self._offsets().items()}
+            self._targets = now if until_now else None
+            tables = {spec.stream for spec in self._reads if isinstance(spec, Table)}
+            self._tables = {place: end for place, end in now.items() if place[0] in tables}
         except BaseException:
             self.close()
             raise
@@ -101,10 +104,14 @@ class Streamed:
             return None
         self._look_for_files()
         offsets, ends = self._offsets(), {}
+        waits = any(self._start(place, found) < self._tables.get(place, 0) for place, found in offsets.items())
         for place, found in offsets.items():
-            end = min(found.end, self._start(place, found) + self._most(place[0]))
+            start = self._start(place, found)
+            end = min(found.end, start + self._most(place[0]))
             if self._targets is not None:
-                end = min(end, max(self._targets.get(place, 0), self._start(place, found)))
+                end = min(end, max(self._targets.get(place, 0), start))
+            if waits and place not in self._tables:
+                end = start
             ends[place] = Offsets(found.start, end, found.ended and end == found.end)
         if not self._is_news(ends):
             if not (self._ends and all(self._is_read(place, found) for place, found in offsets.items())):
@@ -338,8 +345,7 @@ class Streamed:
         return False
 
     def _all_ended(self, ends: Mapping[Place, Offsets]) -> bool:
-        tables = {spec.stream for spec in self._reads if isinstance(spec, Table)}
-        return all(found.ended for place, found in ends.items() if place[0] not in tables) and bool(ends)
+        return bool(ends) and all(found.ended for place, found in ends.items() if place not in self._tables)
 
     def _look_for_files(self) -> None:
         for name, source in self._sources.items():
