@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ def run_together(
     started = monotonic_ms()
     try:
         program = Program(tuple(application.job for application in applications))
-        rows = _run(session, program, most_tasks)
+        rows = run_job(session, dumps(program), program, most_tasks)
     except BaseException:
         for application in applications:
             application.close()
@@ -97,11 +98,15 @@ def finish(applications: Sequence[Application], program: Program, rows: pa.Table
             application.close()
 
 
-def _run(session: SparkSession, program: Program, most_tasks: int | None) -> pa.Table:
-    """Run all levels; raises the error of ours that a worker has raised, and SamzaError for what Spark itself says."""
-    data = dumps(program)
+def run_job(
+    session: SparkSession, data: bytes, program: Program, most_tasks: int | None = None, micro_batches: bytes = b""
+) -> pa.Table:
+    """Run all levels of a program, `data` in bytes; return what they tell the driver.
+
+    Raises the error of ours that a worker has raised, and SamzaError for what Spark itself says.
+    """
     try:
-        return _frame(session, data, program, most_tasks).toArrow()
+        return _frame(session, program, most_tasks, partial(run_level, data, micro_batches)).toArrow()
     except Exception as error:
         same = told(error)
         if same is not None:
@@ -109,7 +114,7 @@ def _run(session: SparkSession, program: Program, most_tasks: int | None) -> pa.
         raise SamzaError(f"Spark could not run it: {error}") from error
 
 
-def _frame(session: SparkSession, data: bytes, program: Program, most_tasks: int | None) -> DataFrame:
+def _frame(session: SparkSession, program: Program, most_tasks: int | None, run: Callable[..., Any]) -> DataFrame:
     """Return what the last level leaves: every level reads, sorted, what the one before it wrote for its units."""
     from pyspark.sql import functions
 
@@ -117,18 +122,15 @@ def _frame(session: SparkSession, data: bytes, program: Program, most_tasks: int
     columns = {field.name: functions.lit(None).cast(kind) for field, kind in zip(SCHEMA, _kinds(), strict=True)}
     columns |= {"target": functions.col("id").cast("int"), "watermark": functions.lit(0), "stream": functions.lit(-1)}
     begun = session.range(0, len(program.levels[0]), 1, first)
-    frame = _level(begun.select(*(column.alias(name) for name, column in columns.items())), data, 0)
+    frame = _level(begun.select(*(column.alias(name) for name, column in columns.items())), run, 0)
     for level, tasks in enumerate(later, 1):
         place = functions.col("target") - program.levels[level].start
-        frame = _level(frame.repartitionById(tasks, place).sortWithinPartitions(*ORDER), data, level)
+        frame = _level(frame.repartitionById(tasks, place).sortWithinPartitions(*ORDER), run, level)
     return frame
 
 
-def _level(frame: DataFrame, data: bytes, level: int) -> DataFrame:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_level(data, level, batches)
-
-    return frame.mapInArrow(run, SPARK_SCHEMA)
+def _level(frame: DataFrame, run: Callable[..., Any], level: int) -> DataFrame:
+    return frame.mapInArrow(partial(run, level), SPARK_SCHEMA)
 
 
 def _kinds() -> list[str]:

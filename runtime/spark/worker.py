@@ -59,7 +59,7 @@ def program_of(data: bytes) -> Program:
 
 
 def run_level(
-    data: bytes, level: int, batches: Iterable[pa.RecordBatch], micro_batches: bytes = b""
+    data: bytes, micro_batches: bytes, level: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Run the units of a level to which these rows come, as `run_units` does, in a micro-batch of each job or whole.
 
