@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from runtime.spark.streamed import Streamed
+
 
 class SparkRun:
     """A run on Spark that is over: its plan, its numbers, and what it has written."""
 
     failed = stopping = False
 
-    def __init__(self, application: Application, metrics: RunMetrics) -> None:
+    def __init__(self, application: Application | Streamed, metrics: RunMetrics) -> None:
         self.plan = application.plan
         self._application, self._metrics = application, metrics
 

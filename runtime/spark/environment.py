@@ -175,9 +175,7 @@ class TaskEnvironment(MemoryEnvironment):
 
     def state_reader(self, app: str, store: str, task: int) -> StateReader:
         """Return what reads entries that were put away, and opens nothing before there are any."""
-        return _PutAway(
-            lambda: None if (state := self._kept_state()) is None else state.state_reader(app, store, task)
-        )
+        return _PutAway(lambda: None if (state := self._kept_state()) is None else state.state_reader(app, store, task))
 
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None

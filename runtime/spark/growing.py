@@ -1,4 +1,4 @@
-"""Inputs of a run on Spark that goes on: files of JSON lines that grow, and any input up to where a micro-batch ends."""
+"""Inputs of a run on Spark that goes on: JSON lines that grow, and any input up to where a micro-batch ends."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ class GrowingLines:
         pieces = [*map(list, self.pieces)]
         for path in paths:
             if KIND_OF_SUFFIX.get(path.suffix.lower()) != "jsonl":
-                raise SamzaError(f"{path} is no file of JSON lines among those that are read as they grow; move it away")
+                raise SamzaError(
+                    f"{path} is no file of JSON lines among those that are read as they grow; move it away"
+                )
             shortest = min(pieces, key=len)
             last = shortest[-1] if shortest else None
             start = 0 if last is None else last.start + Path(last.path).stat().st_size
@@ -73,6 +75,22 @@ class GrowingLines:
         """Return the readable range, which ends behind the last line break."""
         pieces = self.pieces[partition]
         return Offsets(0, pieces[-1].start + _whole_bytes(Path(pieces[-1].path)) if pieces else 0, ended=False)
+
+    def end_within(self, partition: int, offset: int, most_bytes: int) -> int:
+        """Return where to end that begins at `offset`: behind a line, and no longer than that, but by its last line."""
+        pieces, stop = self.pieces[partition], offset + most_bytes
+        end = self.offsets(partition).end
+        if stop >= end:
+            return end
+        place = bisect_right(pieces, stop, key=lambda piece: piece.start) - 1
+        first = max(offset, pieces[place].start)
+        with Path(pieces[place].path).open("rb") as file:
+            file.seek(first - pieces[place].start)
+            data = file.read(stop - first)
+            whole = first + data.rfind(b"\n") + 1
+            if whole > offset:
+                return whole
+            return min(stop + len(file.readline(LONGEST_RECORD)), end)
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on; None at the end."""

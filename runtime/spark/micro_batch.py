@@ -1,4 +1,4 @@
-"""A micro-batch: where it ends in each input, what each task begins with and leaves, and what tells these to workers."""
+"""A micro-batch: where it ends in each input, and what each task begins with and leaves."""
 
 from __future__ import annotations
 

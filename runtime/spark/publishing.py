@@ -17,7 +17,7 @@ from runtime.errors import Damaged, SamzaError
 from runtime.spark.frames import FrameFile, frames
 from runtime.spark.rows import Part
 from runtime.spark.staging import gathered, joined
-from runtime.systems.base import Append, Commit, Environment, Sink, system_errors_told
+from runtime.systems.base import Append, Commit, Environment, PartitionedSink, Sink, system_errors_told
 from runtime.systems.files import KIND_OF_SUFFIX, open_sink
 from runtime.systems.record_files import sync_directory
 
@@ -37,10 +37,10 @@ class PartDirectory:
         if self._kind is None or path.is_file():
             open_sink(path / "part" if path.is_file() else path).close()
             raise SamzaError(f"{path} is a file, and a run on Spark that goes on writes a directory of them; name one")
-        if begins and path.exists() and any(path.iterdir()):
+        if begins and path.exists() and any(one.name[0] not in "._" for one in path.iterdir()):
             raise SamzaError(
-                f"{path} has something in it already, and nothing was written to it from this checkpoint: remove it, or "
-                "bind another path"
+                f"{path} has something in it already, and nothing was written to it from this checkpoint: remove it, "
+                "or bind another path"
             )
 
     def begin(self) -> Path:
@@ -128,7 +128,10 @@ class Publisher:
         for part in parts:
             batch = part.batch()
             batch.values = [None if value is None else encode(declared.decode(value)) for value in batch.values]
-            sink.write(batch)
+            if isinstance(sink, PartitionedSink):
+                sink.write_to(part.partition, batch)
+            else:
+                sink.write(batch)
 
 
 def is_something(file: Path) -> bool:

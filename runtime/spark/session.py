@@ -24,9 +24,9 @@ class Spark:
     `master` is Spark's own word for a cluster, as "local[4]" or "spark://host:7077"; without it a new session runs on
     all cores of this machine. `options` are Spark's own, for a new session.
 
-    With a `checkpoint`, a directory that all workers see, it runs on and on in micro-batches, and goes on from there when
-    it is started again. One begins every `interval_ms` where something has come, and reads at most `max_records` of a
-    partition. Where the inputs `end`, what they have is all that there will be: when it is processed, everything that
+    With a `checkpoint`, a directory that all workers see, it runs on and on in micro-batches, and goes on from there
+    when it is started again. One begins every `interval_ms` where something has come, and reads at most `max_records` of
+    a partition. Where the inputs `end`, what they have is all that there will be: when it is processed, everything that
     is open fires, and the run is over.
 
     >>> Spark(master="local[2]").checkpoint is None

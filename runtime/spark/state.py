@@ -1,4 +1,4 @@
-"""The state of one task of one stage from micro-batch to micro-batch: its changes in files, and a copy at the worker."""
+"""The state of one task of one stage between micro-batches: its changes in files, and a copy at the worker."""
 
 from __future__ import annotations
 

@@ -137,8 +137,7 @@ def _summed(before: OperatorMetrics | None, now: OperatorMetrics) -> OperatorMet
     if before is None:
         return now
     counters = {
-        name: before.counters.get(name, 0) + now.counters.get(name, 0)
-        for name in {**before.counters, **now.counters}
+        name: before.counters.get(name, 0) + now.counters.get(name, 0) for name in {**before.counters, **now.counters}
     }
     added = {name: getattr(before, name) + getattr(now, name) for name in SUMMED}
     return msgspec.structs.replace(now, counters=counters, **added)
@@ -150,8 +149,8 @@ def _signals_heard(stop: Callable[[], None]) -> Iterator[None]:
     before: dict[int, Any] = {}
 
     def heard(number: int, frame: Any) -> None:
-        for one in before:
-            signal.signal(one, raising)
+        for known in before:
+            signal.signal(known, raising)
         stop()
 
     def raising(number: int, frame: Any) -> None:
@@ -159,9 +158,9 @@ def _signals_heard(stop: Callable[[], None]) -> Iterator[None]:
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, heard)
+            before[int(number)] = signal.signal(number, heard)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for known, handler in before.items():
+            signal.signal(known, handler)

@@ -6,6 +6,7 @@ import asyncio
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import closing
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -109,9 +110,10 @@ class _Runs:
 
 def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -> Iterator[pa.RecordBatch]:
     """Run one unit to its end, and yield what it commits as it goes; at the end a report of it."""
-    loop = asyncio.new_event_loop()
-    environment = _environment(program, number, runs, loop.stop)
-    try:
+    with (
+        closing(asyncio.new_event_loop()) as loop,
+        closing(_environment(program, number, runs, loop.stop)) as environment,
+    ):
         driving = loop.create_task(_driven(program, number, environment, clock))
         driving.add_done_callback(lambda _: loop.stop())
         try:
@@ -123,9 +125,6 @@ def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -
             if not driving.done():
                 driving.cancel()
                 loop.run_until_complete(asyncio.wait([driving]))
-    finally:
-        environment.close()
-        loop.close()
 
 
 def _environment(

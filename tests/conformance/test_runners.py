@@ -39,7 +39,7 @@ def test_units_between_shuffles_come_to_what_the_live_run_comes_to(name):
 @pytest.mark.parametrize("name", PIPELINES)
 def test_micro_batches_come_to_what_the_live_run_comes_to(name, tmp_path):
     environment = filled()
-    batches = stream_here(lambda: app_of(name), environment, tmp_path)
+    stream_here(lambda: app_of(name), environment, tmp_path)
     expected = lived(name)
     assert results(app_of(name), environment) == expected
     assert name == "called" or any(expected.values())

@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 from runtime.clock import LoopClock
 from runtime.spark.batch import told_by
+from runtime.spark.offered import Offered
 from runtime.spark.program import Program
 from runtime.spark.streamed import Streamed
 from tests.simulation.crash import NOW_MS
@@ -25,19 +26,19 @@ class StandingClock:
         return self.ms
 
 
-class CutAtRandom(Streamed):
-    """Reads a few records of each partition, or none."""
+class CutAtRandom(Offered):
+    """Offers a few records of each partition, or none."""
 
-    chance = None
+    chance = random.Random(0)
 
-    def _most(self, stream):
-        return super()._most(stream) if self.chance is None else self.chance.choice((0, 0, 1, 2, 5, 30))
+    def _end(self, place, start, found):
+        return min(super()._end(place, start, found), start + self.chance.choice((0, 0, 1, 2, 5, 30)))
 
 
 def opened(app, environment, directory, bind=None, clock=None, **how):
     """Return an application that goes on from its checkpoint."""
     how = {"most_records": 1_000, **how}
-    return CutAtRandom(
+    return Streamed(
         app.graph(),
         app.options,
         app.around,
@@ -61,10 +62,10 @@ def one_batch(streamed, batch, seed=0):
 
 def stream_here(app, environment, directory, bind=None, seed=0, **how):
     """Run `app()` to the end of its inputs, a new run after some micro-batches; return how many these were."""
-    chance = random.Random(seed)
+    CutAtRandom.chance = chance = random.Random(seed)
     while True:
-        streamed = opened(app(), environment, directory, bind, **how)
-        streamed.chance = chance
+        with patch("runtime.spark.streamed.Offered", CutAtRandom):
+            streamed = opened(app(), environment, directory, bind, **how)
         try:
             while not streamed.is_over and chance.random() < 0.9:
                 batch = streamed.next()
