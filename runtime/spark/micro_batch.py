@@ -11,6 +11,7 @@ import msgspec
 
 from operators.base import MIN_TIMESTAMP
 from runtime.checkpoint import Checkpoint
+from runtime.spark.growing import GrowingLines
 from runtime.spark.state import StateFile
 from runtime.systems.base import Offsets, Read, StreamConfig
 
@@ -61,6 +62,7 @@ class MicroBatch:
     """By the number of a stage, and of a task."""
     streams: Mapping[str, StreamConfig]
     held: Mapping[Place, tuple[Read, ...]] = field(default_factory=dict)
+    growing: Mapping[str, GrowingLines] = field(default_factory=dict)
     quiet: Mapping[Place, Quiet] = field(default_factory=dict)
     is_last: bool = False
 

@@ -130,15 +130,18 @@ class Offered:
 
     def look(self) -> None:
         """Look for files that have come."""
-        for name, source in self.sources.items():
-            if isinstance(source, GrowingLines):
-                self.sources[name] = source.look(self._paths[name])
+        for name, source in self.growing.items():
+            self.sources[name] = source.look(self._paths[name])
+
+    @property
+    def growing(self) -> dict[str, GrowingLines]:
+        """The inputs that are files that grow."""
+        return {name: source for name, source in self.sources.items() if isinstance(source, GrowingLines)}
 
     @property
     def pieces(self) -> Pieces:
         """The files that partitions consist of, where these grow."""
-        growing = {name: source for name, source in self.sources.items() if isinstance(source, GrowingLines)}
-        return {name: [*map(list, source.pieces)] for name, source in growing.items()}
+        return {name: [*map(list, source.pieces)] for name, source in self.growing.items()}
 
     def to_read(self) -> dict[str, Any]:
         """Return the inputs that are bound as workers read them: who opens a file is who reads it."""

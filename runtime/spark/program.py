@@ -49,7 +49,8 @@ class Job:
 
     def at(self, batch: MicroBatch) -> Job:
         """Return it as one micro-batch of it is run."""
-        return replace(self, batch=batch, streams=batch.streams, ends=batch.ends, held=batch.held)
+        inputs = {**self.inputs, **batch.growing}
+        return replace(self, batch=batch, inputs=inputs, streams=batch.streams, ends=batch.ends, held=batch.held)
 
     @property
     def sources(self) -> Mapping[str, Any]:

@@ -101,7 +101,6 @@ class Streamed:
         self._inputs.look()
         if self._inputs.pieces != self.manifest.pieces:
             self._change(pieces=self._inputs.pieces)
-            self.job = replace(self.job, inputs=self._inputs.to_read())
         read = self.manifest.ends
         ends = self._inputs.next(read)
         if read != _by_stream(ends) or self._is_due() or self._inputs.is_quiet(ends):
@@ -253,6 +252,7 @@ class Streamed:
             begins=begins,
             streams=self._streams(),
             held={} if is_log else {place: tuple(held(self._environment, place, ends[place])) for place in places},
+            growing=self._inputs.growing,
             quiet=self._inputs.quiet(ends),
             is_last=is_last,
         )

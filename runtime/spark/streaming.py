@@ -20,7 +20,7 @@ from runtime.functions import Around
 from runtime.metrics import OperatorMetrics, RunMetrics
 from runtime.spark.batch import SparkRun, run_job, told_by
 from runtime.spark.micro_batch import MicroBatch
-from runtime.spark.program import Job, Program
+from runtime.spark.program import Program
 from runtime.spark.rows import Report
 from runtime.spark.session import Spark
 from runtime.spark.ship import dumps
@@ -80,11 +80,12 @@ class Stream:
 
     def __init__(self, session: SparkSession, streamed: Streamed) -> None:
         self.metrics = RunMetrics()
-        self._session, self._streamed = session, streamed
+        self._session, self._streamed = session.newSession(), streamed
+        self._session.conf.set("spark.sql.adaptive.enabled", "false")  # it plans anew behind every shuffle
         self._clock = SystemClock()
         self._stopping = threading.Event()
-        self._job: Job | None = None
-        self._program, self._data = Program(()), b""
+        self._program = Program((streamed.job,))
+        self._data = dumps(self._program)
 
     def stop(self) -> None:
         """Have it end behind the micro-batch at hand."""
@@ -105,12 +106,8 @@ class Stream:
     def run_one(self, batch: MicroBatch) -> None:
         """Run a micro-batch, and let it count."""
         started = self._clock.elapsed_ms()
-        if self._streamed.job is not self._job:
-            self._job = self._streamed.job
-            self._program = Program((self._job,))
-            self._data = dumps(self._program)
         program = self._program.at([batch])
-        self._session.sparkContext.setJobDescription(f"{self._job.plan.app}: micro-batch {batch.number}")
+        self._session.sparkContext.setJobDescription(f"{self._streamed.plan.app}: micro-batch {batch.number}")
         try:
             rows = run_job(self._session, self._data, program, micro_batches=pickle.dumps([batch]))
         finally:

@@ -29,10 +29,10 @@ class StandingClock:
 class CutAtRandom(Offered):
     """Offers a few records of each partition, or none."""
 
-    chance = random.Random(0)
+    chance, sizes = random.Random(0), (0, 0, 1, 2, 5, 30)
 
     def _end(self, place, start, found):
-        return min(super()._end(place, start, found), start + self.chance.choice((0, 0, 1, 2, 5, 30)))
+        return min(super()._end(place, start, found), start + self.chance.choice(self.sizes))
 
 
 def opened(app, environment, directory, bind=None, clock=None, **how):

@@ -21,7 +21,7 @@ from runtime.spark.frames import FrameFile, frames
 from runtime.spark.growing import GrowingLines, Piece
 from runtime.systems.base import Append, StreamConfig
 from runtime.systems.lists import ListSink
-from samza_dsl import App, SamzaError, count, every, total, tumbling
+from samza_dsl import App, SamzaError, count, total, tumbling
 from tests.building import build
 from tests.runtime.test_laws import worlds
 from tests.scale import scale
