@@ -25,9 +25,9 @@ class Spark:
     all cores of this machine. `options` are Spark's own, for a new session.
 
     With a `checkpoint`, a directory that all workers see, it runs on and on in micro-batches, and goes on from there
-    when it is started again. One begins every `interval_ms` where something has come, and reads at most `max_records` of
-    a partition. Where the inputs `end`, what they have is all that there will be: when it is processed, everything that
-    is open fires, and the run is over.
+    when it is started again. One begins every `interval_ms` where something has come, and reads at most `max_records`
+    of a partition. Where the inputs `end`, what they have is all that there will be: when it is processed, everything
+    that is open fires, and the run is over.
 
     >>> Spark(master="local[2]").checkpoint is None
     True

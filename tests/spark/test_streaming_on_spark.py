@@ -52,6 +52,7 @@ def run_all(session, apps, environments, directory, seed=0):
         one.close()
 
 
+@pytest.mark.timeout(300)
 def test_every_operator_comes_in_micro_batches_to_what_the_live_run_comes_to(session, tmp_path):
     apps, environments = [app_of(name) for name in PIPELINES], [filled() for _ in PIPELINES]
     run_all(session, apps, environments, tmp_path)
@@ -59,6 +60,7 @@ def test_every_operator_comes_in_micro_batches_to_what_the_live_run_comes_to(ses
         assert results(app, environment) == lived(name), name
 
 
+@pytest.mark.timeout(600)
 def test_pipelines_that_are_drawn_come_in_micro_batches_to_what_their_records_say(session, tmp_path):
     worlds = []
     for seed in range(scale(20, 60, 1_000)):
@@ -134,18 +136,19 @@ def written(directory):
     return sorted(json.loads(line) for file in files for line in file.read_text().splitlines())
 
 
+@pytest.mark.timeout(600)
 def test_drivers_that_are_killed_lose_and_double_nothing(tmp_path):
     produce("ticks", ticks(), value=list, data=tmp_path / "data")
     chance, commits = random.Random(1), []
-    for _ in range(scale(1, 3, 20)):
+    for _ in range(scale(1, 2, 20)):
         driver = started(tmp_path, "100")
         manifest, before = tmp_path / "checkpoint" / "manifest.json", commits[-1] if commits else 0
         while driver.poll() is None and committed(manifest) <= before + chance.randint(0, 3):
             time.sleep(0.05)
-        time.sleep(chance.random())
-        assert driver.poll() is None, driver.stderr.read()
-        os.kill(driver.pid, signal.SIGKILL)
-        driver.communicate()
+        time.sleep(chance.random() / 2)
+        driver.kill()
+        said = driver.communicate()[1]
+        assert driver.returncode == -signal.SIGKILL, said
         commits.append(committed(manifest))
     last = started(tmp_path, "2000")
     out, said = last.communicate()
@@ -158,6 +161,7 @@ def committed(manifest):
     return json.loads(manifest.read_text())["batch"] if manifest.exists() else 0
 
 
+@pytest.mark.timeout(300)
 def test_a_task_that_is_retried_doubles_nothing(tmp_path):
     produce("ticks", ticks(), value=list, data=tmp_path / "data")
     run = started(tmp_path, "1000", "fails")
@@ -167,6 +171,7 @@ def test_a_task_that_is_retried_doubles_nothing(tmp_path):
     assert json.loads(out) == written(tmp_path) == expected(ticks())
 
 
+@pytest.mark.timeout(300)
 def test_a_run_that_is_asked_to_stop_ends_behind_its_micro_batch(tmp_path):
     produce("ticks", ticks()[:500], value=list, data=tmp_path / "data")
     command = [sys.executable, "-m", "samza_dsl", "run", ROOT / "tests" / "spark" / "going_on.py", "--on", "spark"]
