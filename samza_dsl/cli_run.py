@@ -26,6 +26,20 @@ from samza_dsl.progress import Progress
 AppArgument = Annotated[
     str, typer.Argument(metavar="APP", help="The file of the application, as app.py or app.py:name; or its module.")
 ]
+OnOption = Annotated[
+    Literal["spark"] | None,
+    typer.Option(help="Run on Spark over what the inputs hold now, and write the whole of the outputs."),
+]
+MasterOption = Annotated[
+    str | None, typer.Option(metavar="URL", help="With --on spark: its cluster; else all cores of this machine.")
+]
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="With --on spark: go on and on in micro-batches, and from there the next time."),
+]
+EndOption = Annotated[
+    bool, typer.Option("--end", help="With --checkpoint: what the inputs hold is all there will be, and they end.")
+]
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 
 
@@ -58,22 +72,10 @@ def run(
     containers: Annotated[
         int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
     ] = 1,
-    on: Annotated[
-        Literal["spark"] | None,
-        typer.Option(help="Run on Spark over what the inputs hold now, and write the whole of the outputs."),
-    ] = None,
-    master: Annotated[
-        str | None, typer.Option(metavar="URL", help="With --on spark: its cluster; else all cores of this machine.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="With --on spark: go on and on in micro-batches, and from there the next time."
-        ),
-    ] = None,
-    end: Annotated[
-        bool, typer.Option("--end", help="With --checkpoint: what the inputs hold is all there will be, and they end.")
-    ] = False,
+    on: OnOption = None,
+    master: MasterOption = None,
+    checkpoint: CheckpointOption = None,
+    end: EndOption = False,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:

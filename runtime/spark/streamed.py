@@ -72,7 +72,7 @@ class Streamed:
             self._inputs = Offered(reads, bind, self.manifest.pieces, clock, most_records)
             self._sources = self._inputs.sources
             written = {name: what for name, what in bind.items() if name not in self._sources}
-            self._paths = {name: Path(what) for name, what in written.items() if isinstance(what, str | Path)}
+            self._paths = {name: Path(what) for name, what in written.items() if _is_path(what)}
             sinks = {name: what for name, what in written.items() if name not in self._paths}
             if lives_in_environment(graph, bind):
                 self._environment = open_environment(data)
@@ -293,6 +293,10 @@ class Streamed:
         remove_others(self._directory / "state", files_of(manifest.units.values()))
         for name, output in self._outputs.items():
             output.sweep(manifest.files.get(name, ()))
+
+
+def _is_path(what: Any) -> bool:
+    return isinstance(what, str | Path) and topic_of(what) is None
 
 
 def _by_stream(ends: Mapping[Place, Offsets]) -> dict[str, list[tuple[int, bool]]]:

@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from unittest.mock import patch
 
 import pytest
@@ -20,11 +19,14 @@ from samza_dsl import App, Spark, count, produce, tumbling
 from tests.building import build
 from tests.conformance.pipelines import PIPELINES, app_of, filled
 from tests.conformance.test_runners import lived, results
+from tests.faults.processes import wait_until
 from tests.runtime.test_laws import World
 from tests.scale import scale
 from tests.source import ROOT
 from tests.spark.streaming import CutAtRandom, opened
 from tests.strategies import any_pipeline, any_records
+
+PATIENCE_S = 200.0
 
 
 def run_all(session, apps, environments, directory, seed=0):
@@ -142,14 +144,11 @@ def test_drivers_that_are_killed_lose_and_double_nothing(tmp_path):
     chance, commits = random.Random(1), []
     for _ in range(scale(1, 2, 20)):
         driver = started(tmp_path, "100")
-        manifest, before = tmp_path / "checkpoint" / "manifest.json", commits[-1] if commits else 0
-        while driver.poll() is None and committed(manifest) <= before + chance.randint(0, 3):
-            time.sleep(0.05)
-        time.sleep(chance.random() / 2)
+        wait_for_commit(driver, tmp_path, (commits or [0])[-1] + chance.randint(1, 4))
         driver.kill()
         said = driver.communicate()[1]
         assert driver.returncode == -signal.SIGKILL, said
-        commits.append(committed(manifest))
+        commits.append(committed(tmp_path))
     last = started(tmp_path, "2000")
     out, said = last.communicate()
     assert last.returncode == 0, said
@@ -157,8 +156,15 @@ def test_drivers_that_are_killed_lose_and_double_nothing(tmp_path):
     assert commits[0] > 0
 
 
-def committed(manifest):
+def committed(directory):
+    """Return the number of the last micro-batch that counts."""
+    manifest = directory / "checkpoint" / "manifest.json"
     return json.loads(manifest.read_text())["batch"] if manifest.exists() else 0
+
+
+def wait_for_commit(run, directory, number):
+    """Wait until a micro-batch counts, or the run is over."""
+    wait_until(lambda: run.poll() is not None or committed(directory) >= number, PATIENCE_S)
 
 
 @pytest.mark.timeout(300)
@@ -178,8 +184,7 @@ def test_a_run_that_is_asked_to_stop_ends_behind_its_micro_batch(tmp_path):
     command += ["--master", "local[2]", "--checkpoint", tmp_path / "checkpoint", "--data", tmp_path / "data"]
     command += ["--bind", f"files={tmp_path / 'files.jsonl'}"]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while run.poll() is None and not committed(tmp_path / "checkpoint" / "manifest.json"):
-        time.sleep(0.05)
+    wait_for_commit(run, tmp_path, 1)
     os.kill(run.pid, signal.SIGTERM)
     out, said = run.communicate()
     assert (run.returncode, "done" in out) == (0, True), said
