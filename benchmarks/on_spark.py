@@ -58,10 +58,10 @@ def counted(pane: Pane[str, int]) -> Counted:
 
 
 def ticks(messages: int, file: int) -> Iterator[Tick]:
-    """Make the ticks of a file, in the order of time."""
+    """Make the ticks of a file, in the order of time: some three of a key in a window."""
     draw, at = Random(file), 0
     for number in range(messages):
-        at += draw.randint(0, 50)
+        at += draw.randint(0, 16)
         yield Tick(f"k{draw.randint(0, KEYS - 1)}", at, number)
 
 

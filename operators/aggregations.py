@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import operator
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,8 +30,8 @@ class Aggregation(Generic[V, R]):
     `init` makes the empty accumulator, `merge` joins two, the earlier one first, `finish` makes the result. `remove`
     takes values away again that were added before, as if they had never been; None where that can't be done.
     Accumulators are values that a store can keep; `add`, `merge` and `remove` return a new one (or the first one given,
-    changed). Where only the number of values matters, `add_number` takes that instead of the values. One that is not
-    `mergeable` can't be asked to merge.
+    changed). Where it `counts`, the accumulator is how many values there were. One that is not `mergeable` can't be
+    asked to merge.
 
     >>> largest = Aggregation("largest", int, lambda m, values: max(m, *values), max, lambda m: m)
     >>> over(largest, [3, 1])
@@ -46,7 +45,7 @@ class Aggregation(Generic[V, R]):
     finish: Callable[[Any], R]
     order_sensitive: bool = False
     remake: Callable[[Ready], Aggregation[V, R]] | None = None
-    add_number: Callable[[Any, int], Any] | None = None
+    counts: bool = False
     remove: Callable[[Any, list[V]], Any] | None = None
     mergeable: bool = True
 
@@ -79,7 +78,7 @@ def count() -> Aggregation[Any, int]:
         lambda a, b: a + b,
         _itself,
         remake=lambda ready: count(),
-        add_number=operator.add,
+        counts=True,
         remove=lambda total, values: total - len(values),
     )
 

@@ -295,7 +295,8 @@ class Spec:
     came from. What is `keyed_by_first` goes by the keys of its first parent, and has all of the others in every task.
     What reads `event_time` has records stamped where they enter. `late` is where what is late there goes. What heeds
     the `wall_clock` and keeps state is `Clocked`. What fires only `waits_ms` after its time has event time below it
-    stay behind by as much. What `takes_signs` may be handed retractions, and what `hands_on_signs` emits one for each.
+    stay behind by as much. What `ignores_values` looks at keys and times alone. What `takes_signs` may be handed
+    retractions, and what `hands_on_signs` emits one for each.
     """
 
     parents: tuple[Spec, ...] = ()
@@ -326,6 +327,7 @@ class Spec:
     needs_id: ClassVar[bool] = False
     event_time: ClassVar[bool] = False
     waits_ms: ClassVar[int] = 0
+    ignores_values: ClassVar[bool] = False
     takes_signs: ClassVar[bool] = False
     hands_on_signs: ClassVar[bool] = False
 

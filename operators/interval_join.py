@@ -94,7 +94,11 @@ class IntervalJoinOperator:
         self._reach = (high, -low)
         """How long after it a row of each side may still be met."""
         self._outer = (spec.how in ("left", "outer"), spec.how in ("right", "outer"))
-        self._sides = (RowsByTime(store, keys, b"l", self._width), RowsByTime(store, keys, b"r", self._width))
+        left, right = (
+            RowsByTime(store, keys, prefix, self._width, reach)
+            for prefix, reach in zip((b"l", b"r"), self._reach, strict=True)
+        )
+        self._sides = (left, right)
         self._reached = MIN_TIMESTAMP
         self.forget()
 
@@ -121,7 +125,7 @@ class IntervalJoinOperator:
             elif waits:
                 self._wait(side, key, at, stamp)
             number = at // width
-            bucket = own.buckets.get(number) or self._open(side, number)
+            bucket = own.buckets.get(number) or own.open(number)
             rows = bucket.changed.get(key)
             if rows is None:
                 rows = own.changing(number, key)
@@ -182,7 +186,9 @@ class IntervalJoinOperator:
                 out.timestamps.append(at)
                 out.stamps.append(stamp)
         if not self._ripe:
-            self._drop_past(None if most is None else most - looked_at)
+            more = None if most is None else most - looked_at
+            for rows in self._sides:
+                more = rows.drop_past(self._reached, more)
         return out if out.values else None
 
     def drop_due(self) -> Batch:
@@ -199,7 +205,7 @@ class IntervalJoinOperator:
         if self._ripe:
             return self._reached
         waiting = self._waiting[0][0] if self._waiting else NEVER
-        return min(waiting, self._ends[0][0]) if self._ends else waiting
+        return min(waiting, *(side.next_past() for side in self._sides))
 
     def lowest_stamp(self) -> int:
         """Return the smallest stamp of a row that waits."""
@@ -218,13 +224,9 @@ class IntervalJoinOperator:
         """Those that have, by stamp: with time, side, number and key."""
         self._stamps = Stamps()
         """Those of the rows that wait."""
-        self._ends: list[tuple[int, int, int]] = []
-        """When each bucket is past, with its side and number."""
         self._numbers = count()
         for side, rows in enumerate(self._sides):
             rows.load()
-            for number in rows.buckets:
-                heappush(self._ends, (self._end(side, number), side, number))
             for key, at, stamp in rows.waiting() if self._outer[side] else ():
                 self._wait(side, key, at, stamp)
 
@@ -255,25 +257,6 @@ class IntervalJoinOperator:
             return None
         self._stamps.remove(stamp)
         return side, key, row
-
-    def _open(self, side: int, number: int) -> Any:
-        heappush(self._ends, (self._end(side, number), side, number))
-        return self._sides[side].open(number)
-
-    def _end(self, side: int, number: int) -> int:
-        """Return when nothing can meet any row of a bucket."""
-        return min((number + 1) * self._width + self._reach[side], MAX_TIMESTAMP)
-
-    def _drop_past(self, most: int | None) -> None:
-        """Drop the buckets that are past, with no more than so many entries in the store."""
-        while self._ends and self._ends[0][0] <= self._reached and (most is None or most > 0):
-            _, side, number = self._ends[0]
-            dropped = self._sides[side].drop(number, most)
-            if dropped is None:
-                return
-            heappop(self._ends)
-            if most is not None:
-                most -= dropped + 1
 
     def _relieve(self) -> None:
         """Hold no more beside the store than is good; a store in memory holds it no better."""

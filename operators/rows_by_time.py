@@ -1,13 +1,14 @@
-"""The rows of one side of a join, by key, in buckets of time that are dropped whole when nothing can meet them."""
+"""Rows by key, in buckets of time that are dropped whole when nobody can ask for them: those of a side of a join."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any
 
-from operators.base import Key, Keys, Store
+from operators.base import MAX_TIMESTAMP, NEVER, Key, Keys, Store
 from operators.store_places import NUMBER_BYTES, SHIFT, beyond, number_at, ordered
 
 Row = tuple[int, int, Any, bool]
@@ -31,10 +32,13 @@ class Bucket:
 
 
 class RowsByTime:
-    """Buckets of equal length by their number, over a share of a store."""
+    """Buckets of equal length by their number, over a share of a store; each is past `kept_ms` after its end."""
 
-    def __init__(self, store: Store, keys: Keys, prefix: bytes, width_ms: int) -> None:
+    def __init__(self, store: Store, keys: Keys, prefix: bytes, width_ms: int, kept_ms: int = 0) -> None:
         self.buckets: dict[int, Bucket] = {}
+        self._numbers: list[int] = []
+        """Those of the buckets, and of some that are gone already; a heap."""
+        self._kept_ms = kept_ms
         self.unwritten = 0
         self._store = store
         self._keys = keys
@@ -44,6 +48,7 @@ class RowsByTime:
     def open(self, number: int) -> Bucket:
         """Begin a bucket of which the store has nothing."""
         bucket = self.buckets[number] = Bucket(is_stored=False)
+        heappush(self._numbers, number)
         return bucket
 
     def rows_of(self, number: int, key: Key) -> list[Row] | None:
@@ -71,12 +76,33 @@ class RowsByTime:
         return rows
 
     def add(self, key: Key, row: Row) -> None:
-        """Keep a row, behind those of its time; its bucket is open."""
-        rows = self.changing(row[0] // self._width, key)
+        """Keep a row, behind those of its time."""
+        number = row[0] // self._width
+        if number not in self.buckets:
+            self.open(number)
+        rows = self.changing(number, key)
         if not rows or rows[-1][0] <= row[0]:
             rows.append(row)
         else:
             rows.insert(bisect_left(rows, (row[0] + 1,)), row)
+
+    def between(self, key: Key, low: int, high: int) -> list[Row]:
+        """Return the rows of a key from one time to another, that included."""
+        found: list[Row] = []
+        for number in range(low // self._width, high // self._width + 1):
+            rows = self.rows_of(number, key)
+            if rows:
+                found += rows[bisect_left(rows, (low,)) : bisect_left(rows, (high + 1,))]
+        return found
+
+    def change(self, key: Key, low: int, high: int, become: Callable[[Row], Row | None]) -> None:
+        """Put what they `become` for the rows of a key from one time to another, that included; None is no row."""
+        for number in range(low // self._width, high // self._width + 1):
+            rows = self.rows_of(number, key) or []
+            start, stop = bisect_left(rows, (low,)), bisect_left(rows, (high + 1,))
+            new = [become(row) for row in rows[start:stop]]
+            if any(now is not before for now, before in zip(new, rows[start:stop], strict=True)):
+                self.changing(number, key)[start:stop] = [row for row in new if row is not None]
 
     def take(self, key: Key, at: int, stamp: int) -> Row | None:
         """Remove a row that waits, and return it; None where none of this time and stamp waits any more."""
@@ -91,7 +117,23 @@ class RowsByTime:
                 return row
         return None
 
-    def drop(self, number: int, most: int | None) -> int | None:
+    def next_past(self) -> int:
+        """Return when the first bucket is past, or NEVER."""
+        while self._numbers and self._numbers[0] not in self.buckets:
+            heappop(self._numbers)
+        return min((self._numbers[0] + 1) * self._width + self._kept_ms, MAX_TIMESTAMP) if self._numbers else NEVER
+
+    def drop_past(self, reached: int, most: int | None) -> int | None:
+        """Drop the buckets that are past, and no more than so many entries; return how many more may be dropped."""
+        while self.next_past() <= reached and (most is None or most > 0):
+            dropped = self._drop(self._numbers[0], most)
+            if dropped is None:
+                return 0
+            if most is not None:
+                most = max(most - dropped - 1, 0)
+        return most
+
+    def _drop(self, number: int, most: int | None) -> int | None:
         """Drop a bucket, or the first `most` of its entries; return how many, None where some may be left."""
         bucket = self.buckets[number]
         if bucket.is_stored:
@@ -159,6 +201,8 @@ class RowsByTime:
             number = self._number(found[0])
             self.buckets[number] = Bucket(is_stored=True)
             place = self._place(number + 1)
+        self._numbers = [*self.buckets]
+        heapify(self._numbers)
 
     def waiting(self) -> Iterator[tuple[Key, int, int]]:
         """Yield the key, time and stamp of each row in the store that waits."""

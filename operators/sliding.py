@@ -66,6 +66,7 @@ class SlidingOperator(KeyStates):
         self.aggregation = aggregation or spec.aggregation
         self.late: Batch | None = None
         self._serde = serde
+        self._waits_ms = spec.waits_ms
         self._in_time: tuple[Any, ...] = (0, "final") if spec.emit == "final" else ()
         self._load()
 
@@ -78,7 +79,7 @@ class SlidingOperator(KeyStates):
         late: list[int] = []
         columns = zip(batch.values, batch.keys, batch.timestamps, batch.stamps, strict=True)
         for row, (value, key, timestamp, stamp) in enumerate(columns):
-            if timestamp < stamp or timestamp <= self._last:
+            if timestamp < stamp - self._waits_ms or timestamp <= self._last:
                 late.append(row)
             else:
                 rows[timestamp, key].append(value)
@@ -96,6 +97,7 @@ class SlidingOperator(KeyStates):
         """Fire the windows of the times before `watermark`, by time, then by key, and drop what no other one has."""
         if watermark < self.next_due():
             return None
+        watermark -= self._waits_ms
         panes = Batch([], keys=[], timestamps=[], stamps=[])
         happened = 0
         while (most is None or happened < most) and self._looks_ahead(watermark):
@@ -126,7 +128,8 @@ class SlidingOperator(KeyStates):
 
     def next_due(self) -> int:
         """Return the smallest watermark at which a window fires, or may no longer have a value."""
-        return min(self._next + 1, self._oldest + self.size_ms if self._within else NEVER)
+        due = min(self._next + 1, self._oldest + self.size_ms if self._within else NEVER)
+        return due + (self._waits_ms if due < NEVER else 0)
 
     def lowest_stamp(self) -> int:
         """Return the time of the first window still to fire."""

@@ -107,10 +107,6 @@ class TemporalJoinOperator:
             elif side == TABLE:
                 self._versions.add(key, at, value)
             else:
-                number = at // WIDTH_MS
-                if number not in self._rows.buckets:
-                    self._rows.open(number)
-                    heappush(self._numbers, number)
                 self._rows.add(key, (at, stamp, value, True))
                 self._wait(key, at, stamp)
         self.late = batch.take(late) if late else None
@@ -139,7 +135,9 @@ class TemporalJoinOperator:
                 out.timestamps.append(at)
                 out.stamps.append(stamp)
         if not self._is_ripe():
-            self._drop_past(None if most is None else max(most - done, 0))
+            left = self._rows.drop_past(self._reached, None if most is None else max(most - done, 0))
+            if left != 0:
+                self._versions.fold(self._reached, MAX_TIMESTAMP, left)
         return out if out.values else None
 
     def drop_due(self) -> Batch:
@@ -152,8 +150,7 @@ class TemporalJoinOperator:
     def next_due(self) -> int:
         """Return when the next message can be joined, or something is past."""
         waiting = self._waiting[0][0] + 1 if self._waiting else NEVER
-        past = (self._numbers[0] + 1) * WIDTH_MS if self._numbers else NEVER
-        return min(waiting, past, self._versions.due())
+        return min(waiting, self._rows.next_past(), self._versions.due())
 
     def lowest_stamp(self) -> int:
         """Return the smallest stamp of a message that waits."""
@@ -172,8 +169,6 @@ class TemporalJoinOperator:
         self._count = count()
         self._rows.load()
         self._versions.load()
-        self._numbers = sorted(self._rows.buckets)
-        """The buckets of messages, the earliest first."""
         for key, at, stamp in self._rows.waiting():
             self._wait(key, at, stamp)
 
@@ -190,15 +185,3 @@ class TemporalJoinOperator:
         assert row is not None, "each message that waits is kept"
         self._stamps.remove(stamp)
         return key, row
-
-    def _drop_past(self, most: int | None) -> None:
-        """Drop the buckets of messages that are joined, and fold versions that are past; no more than so many."""
-        while self._numbers and (self._numbers[0] + 1) * WIDTH_MS <= self._reached and (most is None or most > 0):
-            dropped = self._rows.drop(self._numbers[0], most)
-            if dropped is None:
-                return
-            heappop(self._numbers)
-            if most is not None:
-                most -= dropped + 1
-        if most is None or most > 0:
-            self._versions.fold(self._reached, MAX_TIMESTAMP, most)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import operator
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +31,7 @@ from operators.keyed_state import UNCHANGEABLE
 from operators.policies import DeadLetter
 from operators.store_places import SHIFT, beyond
 from operators.triggers import Trigger
-from operators.window_groups import Groups, Slot
+from operators.window_groups import LATE, Groups, Slot
 from operators.window_types import Assigner, ByClock, ByRow, Counted, Sessions, Windows, WindowType
 
 K = TypeVar("K")
@@ -122,11 +124,17 @@ class Window(Spec):
         return self.allowed_lateness_ms if self.emit == "final" else 0
 
     @property
+    def ignores_values(self) -> bool:  # type: ignore[override]
+        """Whether they are only counted, and nobody is told of single ones."""
+        told = isinstance(self.late, DeadLetter) or isinstance(self.on_error, DeadLetter)
+        return self.aggregation.counts and not told and not hasattr(self.windows, "assign")
+
+    @property
     def fold(self) -> str | None:  # type: ignore[override]
         """Count, where the aggregation only asks for the number of values; else keep them."""
         if not hasattr(self.windows, "cell") or self.is_triggered:
             return None
-        return "{group}[{key}] += 1" if self.aggregation.add_number else "{group}[{key}].append({value})"
+        return "{group}.append({key})" if self.aggregation.counts else "{group}[{key}].append({value})"
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The aggregation, in which the user's functions are, and what says in which windows a value is."""
@@ -203,22 +211,27 @@ class WindowOperator:
 
     def process(self, batch: Batch) -> Batch | None:
         """Fold the values in; those that are too late for all of their windows are left in `late`."""
-        keys = batch.keys
-        assert batch.timestamps is not None and batch.stamps is not None
+        keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
+        assert timestamps is not None and stamps is not None
         if keys is None or None in keys:
             raise ValueError(NO_KEY)
-        groups = Groups(self.windows, self._lateness_ms, waits_ms=self._waits_ms)
-        low = high = 0
-        group: Any = None
+        counted = self.aggregation.counts
+        groups = Groups(self.windows, self._lateness_ms, counted, self._waits_ms)
+        low, high, group = groups.place(timestamps[0], stamps[0]) if keys else LATE
         late: list[int] = []
-        columns = zip(batch.values, keys, batch.timestamps, batch.stamps, strict=True)
-        for row, (value, key, timestamp, stamp) in enumerate(columns):
-            if not low <= timestamp < high > stamp:
-                low, high, group = groups.place(timestamp, stamp)
-            if group is None:
-                late.append(row)
-            else:
-                group[key].append(value)
+        if counted and low <= timestamps[-1] < high and min(timestamps) >= low and max(timestamps) < high > max(stamps):
+            group += keys  # they all lie in one stretch, and nothing is late
+        else:
+            columns = zip(batch.values, keys, timestamps, stamps, strict=True)
+            for row, (value, key, timestamp, stamp) in enumerate(columns):
+                if not low <= timestamp < high > stamp:
+                    low, high, group = groups.place(timestamp, stamp)
+                if group is None:
+                    late.append(row)
+                elif counted:
+                    group.append(key)
+                else:
+                    group[key].append(value)
         self.late = batch.take(late) if late else None
         self.add(groups)
         return None
@@ -228,9 +241,9 @@ class WindowOperator:
         for slots, group in groups.by_slots.items():
             for slot in slots:
                 if self._is_late(slot):
-                    self._set_aside(slot, group, groups.numbers)
+                    self._set_aside(slot, Counter(group) if groups.counted else group, groups.counted)
                 else:
-                    self._fold(slot, group, groups.numbers)
+                    self._fold(slot, group, groups.counted)
         if self.store.durable and self.unwritten > self.most_held:  # a store in memory holds it no better
             self.write_back()
 
@@ -308,7 +321,7 @@ class WindowOperator:
         """Return a window's pane of late values: with all that came before, or of these alone."""
         aggregation: Any = self.aggregation
         _, index, before = self.store.get(self._place_fired(slot, key), (slot.end, 0, None))
-        add = aggregation.add_number or aggregation.add
+        add = operator.add if aggregation.counts else aggregation.add
         accumulator = add(aggregation.init() if before is None else before, late)
         accumulator = self._keep(slot, index + 1, key, accumulator)
         return Pane(self.keys.decode(key), slot.start, slot.end, aggregation.finish(accumulator), index, "late")
@@ -336,15 +349,20 @@ class WindowOperator:
     def _group(self, slot: Slot) -> dict[Key, Any]:
         held = self._changed.get(slot)
         if held is None:
-            held = self._changed[slot] = {}
+            held = self._changed[slot] = Counter() if self.aggregation.counts else {}
             if slot not in self._stored:
                 heapq.heappush(self._open, slot)
         return held
 
-    def _fold(self, slot: Slot, group: dict[Key, Any], numbers: bool) -> None:
-        """Fold in what falls in one window, in time."""
+    def _fold(self, slot: Slot, group: Any, counted: bool) -> None:
+        """Fold in what falls in one window, in time: the values of each key, or a key for each."""
         accumulators, stored = self._group(slot), slot in self._stored
-        init, add = self.aggregation.init, cast(Any, self.aggregation.add_number if numbers else self.aggregation.add)
+        if counted and not stored:
+            accumulators.update(group)
+            return
+        if counted:
+            group = Counter(group)
+        init, add = self.aggregation.init, cast(Any, operator.add if counted else self.aggregation.add)
         if not accumulators and not stored:
             accumulators.update({key: add(init(), values) for key, values in group.items()})
             return
@@ -355,14 +373,14 @@ class WindowOperator:
                 held = init() if found is None else found[1]
             accumulators[key] = add(held, values)
 
-    def _set_aside(self, slot: Slot, group: dict[Key, Any], numbers: bool) -> None:
+    def _set_aside(self, slot: Slot, group: dict[Key, Any], counted: bool) -> None:
         """Hold late values, or how many they are, until what they belong to is known."""
-        aside, stored, counts = self._group(slot), slot in self._stored, self.aggregation.add_number is not None
+        aside, stored = self._group(slot), slot in self._stored
         for key, values in group.items():
             held = aside.get(key)
             if held is None and stored:
                 held = self.store.get(_prefix(DUE, slot) + self.keys.encode(key), (0, None))[1]
-            more: Any = (values if numbers else len(values)) if counts else tuple(values)
+            more: Any = values if counted else len(values) if self.aggregation.counts else tuple(values)
             aside[key] = more if held is None else held + more
 
     def _write_slot(self, slot: Slot) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from operators.window_types import WindowType
@@ -19,25 +19,25 @@ class Slot(NamedTuple):
 
 RECENT = 4
 """Stretches of time between which values go to and fro, being out of order."""
-LATE = (0, 0, None)
+LATE: tuple[int, int, Any] = (0, 0, None)
 """Where a value belongs that is too late: to no window, and so are none of those that come next."""
 
 
 class Groups:
-    """What a batch brings to windows, by their slots and by key: the values, or only how many they are.
+    """What a batch brings to windows, by their slots: the values by key, or where they are counted a key for each.
 
     A value is late at a window whose end its stamp, the watermark of its own source, has reached. It still counts
     there while the stamp is less than `lateness_ms` beyond: in a firing of its own, or in the only one of a window that
     `waits_ms` so long.
     """
 
-    def __init__(self, windows: WindowType, lateness_ms: int = 0, numbers: bool = False, waits_ms: int = 0) -> None:
-        self.numbers = numbers
-        self.by_slots: dict[tuple[Slot, ...], dict[Any, Any]] = {}
+    def __init__(self, windows: WindowType, lateness_ms: int = 0, counted: bool = False, waits_ms: int = 0) -> None:
+        self.counted = counted
+        self.by_slots: dict[tuple[Slot, ...], Any] = {}
         self._windows = windows
         self._lateness_ms = lateness_ms
         self._waits_ms = waits_ms
-        self._met: deque[tuple[int, int, dict[Any, Any]]] = deque(maxlen=RECENT)
+        self._met: deque[tuple[int, int, Any]] = deque(maxlen=RECENT)
 
     def place(self, timestamp: int, stamp: int) -> tuple[int, int, Any]:
         """Return the group of a value, and from when to when others belong there while their stamps are before that."""
@@ -54,7 +54,7 @@ class Groups:
         self._met.append(met)
         return met
 
-    def of(self, windows: Iterable[tuple[int, int]], stamp: int) -> dict[Any, Any] | None:
+    def of(self, windows: Iterable[tuple[int, int]], stamp: int) -> Any:
         """Return the group of a value in these windows, None where it is too late for all of them."""
         waits_ms, lateness_ms = self._waits_ms, self._lateness_ms
         slots = tuple(
@@ -62,10 +62,12 @@ class Groups:
         )
         group = self.by_slots.get(slots)
         if group is None and slots:
-            group = self.by_slots[slots] = defaultdict(int if self.numbers else list)
+            group = self.by_slots[slots] = [] if self.counted else defaultdict(list)
         return group
 
     def __len__(self) -> int:
         """How many values there are."""
-        size: Callable[[Any], int] = sum if self.numbers else lambda groups: sum(map(len, groups))
-        return sum(size(group.values()) for group in self.by_slots.values())
+        groups = self.by_slots.values()
+        return (
+            sum(map(len, groups)) if self.counted else sum(len(values) for group in groups for values in group.values())
+        )

@@ -126,7 +126,7 @@ def _takes_back_what_is_withdrawn(spec: Spec, graph: Graph, options: Options) ->
     elif isinstance(spec, Window) and isinstance(spec.windows, Counted | ByClock):
         wrong = "in which of its windows a value is depends on when it came"
     elif isinstance(spec, Window) and isinstance(spec.windows, Sliding):
-        wrong = "each of its windows has one pane, when all is there"
+        wrong = "which windows it has depends on the values"
     elif isinstance(spec, Window) and spec.panes == "discarding":
         wrong = "discarding panes have only what is new"
     elif isinstance(spec, WindowJoin) and spec.allowed_lateness_ms and spec.emit == "all":

@@ -21,6 +21,7 @@ from operators.foreign_key_join import ForeignKeyJoinOperator
 from operators.interval_join import IntervalJoinOperator
 from operators.io import Output
 from operators.key_join import KeyJoinOperator
+from operators.late_sliding import LateSlidingOperator
 from operators.partition_by import ByFunction, murmur2
 from operators.process import ProcessOperator
 from operators.scan import ScanOperator
@@ -308,12 +309,14 @@ def operator_of(spec: Any, functions: dict[str, Any], store: Any, keys: KeySerde
         return kind(spec, store, keys, Tagged(), functions["aggregation"], most_held)
     if spec.kind == "window" and spec.early is not None and spec.early.by_clock:
         return ClockedTriggerOperator(spec, store, keys, Tagged(), functions, most_held)
+    if spec.kind == "window" and isinstance(spec.windows, Sliding):
+        if spec.allowed_lateness_ms > spec.waits_ms:
+            return LateSlidingOperator(spec, store, keys, functions["aggregation"], most_held)
+        return SlidingOperator(spec, store, keys, Tagged(), functions["aggregation"], most_held)
     if spec.kind == "window" and spec.is_triggered:
         return TriggeredWindowOperator(spec, store, keys, Tagged(), functions, most_held)
     if spec.kind == "window" and isinstance(spec.windows, Sessions):
         return SessionOperator(spec, store, keys, functions["aggregation"], most_held)
-    if spec.kind == "window" and isinstance(spec.windows, Sliding):
-        return SlidingOperator(spec, store, keys, Tagged(), functions["aggregation"], most_held)
     if spec.kind == "window" and "assign" in functions:
         if getattr(spec.windows, "merges", False):
             return MergingOperator(spec, store, keys, functions, most_held)

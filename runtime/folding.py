@@ -45,7 +45,7 @@ class FoldingSegment:
             id: Groups(
                 cast(WindowType, spec.windows),
                 spec.allowed_lateness_ms,
-                spec.aggregation.add_number is not None,
+                spec.aggregation.counts,
                 spec.waits_ms,
             )
             for id, spec in self._windows.items()

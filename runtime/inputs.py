@@ -17,6 +17,7 @@ from runtime.folding import Folded, FoldingSegment
 from runtime.in_flight import Entry, InFlight, Rows
 from runtime.keys import KeySerde
 from runtime.relay import Relay
+from runtime.serdes import decoded
 from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends, is_another
 
 
@@ -386,11 +387,12 @@ class Reader:
     def _decode_values(self, batch: Batch) -> dict[int, Exception]:
         if getattr(self._decoding.value, "unchanged", False):
             return {}
-        decode = self._decoding.value.decode
+        serde = self._decoding.value
+        decode = serde.decode
 
         def decode_all(values: list[Any]) -> list[Any]:
             if None not in values:
-                return list(map(decode, values))
+                return decoded(serde, values)
             if not self._decoding.tombstones:
                 raise SerdeError("the record has no value")
             return [None if value is None else decode(value) for value in values]

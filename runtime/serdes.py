@@ -232,6 +232,45 @@ class Tagged:
             return _rebuild(_class_of(name), [self.decode(field) for field in payload])
         raise SerdeError(f"bytes that start with {data[:8]!r} were not written by Tagged()")
 
+    def decode_all(self, column: list[bytes]) -> list[Any]:
+        """Return the value of each of many bytes."""
+        start = column[0][:1] if column else b""
+        if start == PLAIN and all(data.startswith(PLAIN) for data in column):
+            return [_unpack(data[1:]) for data in column]
+        if start == WHOLE:
+            name, _ = _whole_decoder.decode(column[0][1:])
+            start = WHOLE + PAIR + _pack(name)
+            if all(data.startswith(start) for data in column):
+                decode = _decoder_of(name).decode
+                return [decode(data[1:])[1] for data in column]
+        return list(map(self.decode, column))
+
+
+@dataclasses.dataclass(frozen=True)
+class Unread:
+    """The serde of values that nobody reads: all of them come back as None.
+
+    >>> Unread().decode(Unread().encode("a value"))
+    """
+
+    type: Any = Any
+
+    def encode(self, value: Any) -> bytes:
+        """Return no bytes."""
+        return b""
+
+    def encode_all(self, values: list[Any]) -> list[bytes]:
+        """Return no bytes for each of many values."""
+        return [b""] * len(values)
+
+    def decode(self, data: bytes) -> Any:
+        """Return None."""
+        return None
+
+    def decode_all(self, column: list[bytes]) -> list[Any]:
+        """Return None for each of many values."""
+        return [None] * len(column)
+
 
 def serde_of(declared: Any) -> Serde:
     """Return the serde for what a user may write: a serde, a type, or None for JSON of anything.
@@ -304,7 +343,12 @@ def _same_start(values: list[Any]) -> bytes | None:
 
 def encoded(serde: Serde, values: list[Any]) -> list[bytes]:
     """Encode values; None is one of them."""
-    return serde.encode_all(values) if type(serde) is Tagged else list(map(serde.encode, values))
+    return serde.encode_all(values) if isinstance(serde, Tagged | Unread) else list(map(serde.encode, values))
+
+
+def decoded(serde: Serde, column: list[bytes]) -> list[Any]:
+    """Decode a column, none of which is None."""
+    return serde.decode_all(column) if isinstance(serde, Tagged | Unread) else list(map(serde.decode, column))
 
 
 def _freeze(serde: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> None:

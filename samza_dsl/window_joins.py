@@ -156,7 +156,7 @@ class WindowJoins(Generic[K, V]):
         aggregation = joint(with_, len(streams), how)
         check_whole(site, "allowed_lateness_ms", allowed_lateness_ms, least=0)
         check_late(site, "join_windows", late)
-        check_kind(site, windows, aggregation, allowed_lateness_ms, None, "accumulating")
+        check_kind(site, windows, aggregation, allowed_lateness_ms)
         check_policy(site, on_error)
         if emit not in ("all", "final"):
             raise refuse(site, f"emit={emit!r} does not say which panes are emitted", 'emit="all" or "final"')

@@ -19,8 +19,9 @@ def check_kind(
     windows: Any,
     aggregation: Aggregation[Any, Any],
     allowed_lateness_ms: int,
-    early: Any,
-    panes: str,
+    early: Any = None,
+    late_trigger: Any = None,
+    panes: str = "accumulating",
 ) -> None:
     """Refuse what is no kind of window, and what can't be had of this one."""
     if isinstance(windows, type) or not (
@@ -38,20 +39,21 @@ def check_kind(
         by = "the clock" if isinstance(windows, ByClock) else "count"
         raise refuse(site, f"nothing is late at windows by {by}", "no allowed_lateness_ms=")
     if isinstance(windows, Sliding):
-        _check_sliding(site, allowed_lateness_ms, early, panes)
+        _check_sliding(site, allowed_lateness_ms, early, late_trigger, panes)
 
 
-def _check_sliding(site: Site, allowed_lateness_ms: int, early: Any, panes: str) -> None:
-    """Refuse more panes than one of windows that end with the value that makes them."""
+def _check_sliding(site: Site, allowed_lateness_ms: int, early: Any, late_trigger: Any, panes: str) -> None:
+    """Refuse what can't be had of windows that end with the value that makes them."""
     hopping = "hopping(minutes=30, every_ms=60_000)"
-    if allowed_lateness_ms:
-        wrong = "late values can't be allowed at sliding windows: each would change all that have come behind it"
-        raise refuse(site, wrong, f"{hopping}, or late=dead_letter('late')")
     if early is not None:
         wrong = "a sliding window ends with the value that makes it, so there is nothing of it to show before its end"
         raise refuse(site, wrong, f"no early=, or {hopping} with it")
-    if panes == "retracting":
-        raise refuse(site, "a sliding window has one pane, so there is none to withdraw", 'no panes="retracting"')
+    if late_trigger is not None:
+        wrong = "a late value has panes in all windows behind it, as it comes, and these can't wait each for its own"
+        raise refuse(site, wrong, f"no late_trigger=, or {hopping} with it")
+    if panes == "retracting" and not allowed_lateness_ms:
+        wrong = "a sliding window has one pane where nothing late is allowed, so there is none to withdraw"
+        raise refuse(site, wrong, 'no panes="retracting", or allowed_lateness_ms=60_000')
 
 
 def _check_own(site: Site, windows: Any) -> None:

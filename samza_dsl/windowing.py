@@ -73,7 +73,7 @@ class Windowing(Generic[K, V]):
         check_late(site, "window", late)
         _check_panes(site, panes, early, emit)
         _check_late_trigger(site, late_trigger, allowed_lateness_ms, emit)
-        check_kind(site, windows, aggregation, allowed_lateness_ms, early, panes)
+        check_kind(site, windows, aggregation, allowed_lateness_ms, early, late_trigger, panes)
         how: dict[str, Any] = {"panes": panes, "early": early, "late_trigger": late_trigger, "emit": emit, "late": late}
         how |= {"allowed_lateness_ms": allowed_lateness_ms, "store": check_store(site, store)}
         stream, kind = cast("MessageStream[K, V]", self), windows

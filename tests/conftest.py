@@ -9,7 +9,7 @@ from hypothesis import settings
 from tests.kafka.sharing import shared_broker
 from tests.scale import SCALE, scale
 
-settings.register_profile(SCALE, max_examples=scale(40, 200, 2_000), deadline=None, print_blob=True)
+settings.register_profile(SCALE, max_examples=scale(25, 200, 2_000), deadline=None, print_blob=True)
 settings.load_profile(SCALE)
 
 

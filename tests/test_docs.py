@@ -19,8 +19,8 @@ LINE = re.compile(r"(\b\w+\.py):\d+")
 ELSEWHERE = ("http:", "https:", "mailto:")
 PAGES = [file for file in files() if file.suffix == ".md"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SLOW = ("04_reprocess_on_spark", "05_check_the_laws")
-"""They take a minute each, and run in CI."""
+SLOW = ("03_test_a_pipeline", "04_reprocess_on_spark", "05_check_the_laws")
+"""They take up to a minute each, and run in CI."""
 VARIES = "varies"
 """The tag of a cell whose output is not the same from run to run."""
 
@@ -37,7 +37,7 @@ def shown(outputs):
         if output.output_type == "stream":
             text[output.name] = text.get(output.name, "") + output.text
     rich = [dict(output.data) for output in outputs if "data" in output]
-    return LINE.sub(r"\1", json.dumps([text, rich]))
+    return LINE.sub(r"\1", json.dumps([text, rich], sort_keys=True))
 
 
 def test_the_programs_of_the_readme_run(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.shapes.flat_memory import FlatMemory
 from benchmarks.shapes.join_state import IntervalState, TemporalState
 from benchmarks.shapes.latency import Latency
+from benchmarks.shapes.levers import LeftOut
 from benchmarks.shapes.local_join import LocalJoin
 from benchmarks.shapes.long_chain import LongChain
 from benchmarks.shapes.partitions import ManyPartitions, ManyStreams
@@ -16,6 +17,7 @@ from benchmarks.shapes.window_state import Disorder, ManyKeys
 
 KINDS: tuple[type[Shape], ...] = (
     LocalJoin,
+    LeftOut,
     TwoReadWrite4,
     TwoReadWrite5,
     TwoReadWrite6,

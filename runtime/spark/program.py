@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from operators.io import Table
+from operators.partition_by import PartitionBy
 from operators.policies import skip
 from planner.graph import Graph
 from planner.plan import Plan, StagePlan
 from runtime.bindings import intermediate_of
 from runtime.functions import Around
+from runtime.serdes import Unread
 from runtime.spark.growing import UpTo
 from runtime.spark.micro_batch import MicroBatch
 from runtime.systems.base import Offsets, Read, StreamConfig
@@ -98,13 +100,21 @@ class Job:
         return [level(stage) for stage in range(len(self.plan.stages))]
 
     def graph_of(self, stage: int) -> Graph:
-        """Return the graph as a stage sees it: what is malformed in a table is told by the first that reads it."""
+        """Return the graph as a stage sees it: what is malformed in a table is told by the first that reads it.
+
+        Values that no operator behind the shuffle reads do not go through it.
+        """
         told = {stream for before in self.plan.stages[:stage] for stream in before.tables}
-        specs = {
-            id: replace(spec, on_error=skip) if isinstance(spec, Table) and spec.stream in told else spec
-            for id, spec in self.graph.specs.items()
-        }
+        specs = dict(self.graph.specs)
+        for id, spec in self.graph.specs.items():
+            if isinstance(spec, Table) and spec.stream in told:
+                specs[id] = replace(spec, on_error=skip)
+            elif isinstance(spec, PartitionBy) and self._ignores_values(id):
+                specs[id] = replace(spec, value=Unread())
         return replace(self.graph, specs=specs)
+
+    def _ignores_values(self, id: str) -> bool:
+        return all(self.graph.specs[child].ignores_values for child in self.graph.children(id))
 
     def held_read(self, stream: str, partition: int, offset: int) -> Read | None:
         """Return what comes next of a stream in memory."""

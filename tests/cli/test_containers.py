@@ -125,6 +125,7 @@ def test_what_a_killed_one_had_is_taken_over_and_another_one_takes_its_place(pro
     check_counts(folder)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_all_when_they_have_committed(program, folder, counting, number):
     produce(folder, ended=False)
@@ -140,6 +141,7 @@ def test_a_signal_stops_all_when_they_have_committed(program, folder, counting, 
     check_counts(folder)
 
 
+@pytest.mark.ci
 def test_a_second_signal_stops_at_once_and_nothing_is_lost(program, folder, counting):
     produce(folder)
     run = program("run", "counting.py", "--containers", "2")
@@ -168,6 +170,7 @@ def test_what_fails_in_one_ends_all_and_names_the_users_line(program, folder, co
     check_counts(folder)
 
 
+@pytest.mark.ci
 def test_they_end_when_the_process_that_started_them_is_gone(program, folder, counting):
     produce(folder)
     run = program("run", "counting.py", "--containers", "2")
@@ -194,6 +197,7 @@ def test_a_second_run_is_refused(program, folder, counting):
     assert run.wait() == 0
 
 
+@pytest.mark.ci
 def test_those_that_die_again_and_again_end_the_run(program, folder, write):
     write(
         "dying.py",
@@ -218,6 +222,7 @@ def python(folder, file, **how):
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, **how)
 
 
+@pytest.mark.ci
 def test_a_script_may_run_itself_in_several(folder, counting):
     produce(folder)
     (folder / "open").touch()
@@ -255,6 +260,7 @@ def test_what_they_can_not_do_is_told(folder, counting, code, told):
     assert ran.returncode == 1 and told in ran.stderr
 
 
+@pytest.mark.ci
 def test_an_application_that_is_another_one_when_it_is_loaded_is_told(folder, counting):
     produce(folder)
     guarded = 'if __name__ == "__main__":\n    records.sink(print)\n    app.run(containers=2)\n'

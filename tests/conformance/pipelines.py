@@ -81,7 +81,7 @@ def app_of(name: str) -> App:
 def filled(seed: int = 0) -> MemoryEnvironment:
     """Return an environment with all streams that the pipelines read, each of which has ended."""
     environment, chance = memory(), random.Random(seed)
-    for stream, size in (("events", 40), ("more", 40), ("orders-1", 9), ("orders-2", 9)):
+    for stream, size in (("events", 40), ("more", 40), ("slow", 40), ("orders-1", 9), ("orders-2", 9)):
         fill(environment, stream, _parts(chance, size), chance)
     rows = [(key, msgspec.json.encode(Event(number, key, number)), number) for number, key in enumerate(KEYS[:5])]
     for stream in ("rows", "others", "versions"):
@@ -204,6 +204,8 @@ def triggers(app: App) -> None:
     told(app, panes.map(lambda pane: pane))
     final = events(app, "more").window(session(milliseconds=30), count(), emit="final", op_id="final")
     final.map(lambda pane: (pane.key, pane.end, pane.value), op_id="ends").send_to(app.output("final"))
+    again = events(app, "slow").window(sliding(milliseconds=50), count(), allowed_lateness_ms=60, op_id="slid-again")
+    again.map(lambda pane: pane, op_id="told-again").send_to(app.output("slid"))
 
 
 @pipeline

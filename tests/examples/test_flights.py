@@ -48,6 +48,7 @@ def flight_in(value: bytes):
     return json.loads(value) if independent.is_flight(value) else None
 
 
+@pytest.mark.ci
 def test_delays_by_carrier_and_hour_are_right(data):
     panes = [(record.key.decode(), json.loads(record.value)) for record in records(data, "carrier-delays")]
     delays = {(key, pane["start"]): pane["value"] for key, pane in panes}
@@ -57,6 +58,7 @@ def test_delays_by_carrier_and_hour_are_right(data):
     assert all(pane["key"] == key and pane["end"] - pane["start"] == 3_600_000 for key, pane in panes)
 
 
+@pytest.mark.ci
 def test_top_destinations_by_day_are_right(data):
     days = [(record.key.decode(), json.loads(record.value)) for record in records(data, "top-destinations")]
     assert {day: list(top["flights"].items()) for day, top in days} == independent.top_destinations()
@@ -106,6 +108,7 @@ def test_departures_are_joined_with_the_weather_of_their_hour_and_the_planes_of_
         assert {values[0] is None for values in joined.values()} == {True, False}
 
 
+@pytest.mark.ci
 def test_dead_letters_are_what_was_malformed(data):
     letters = records(data, "flights-malformed")
     malformed = [
@@ -118,6 +121,7 @@ def test_dead_letters_are_what_was_malformed(data):
     assert {name for letter in letters for name, _ in letter.headers} >= {"stream", "partition", "offset", "error"}
 
 
+@pytest.mark.ci
 def test_loading_and_running_again_changes_nothing(data):
     before = {stream: records(data, stream) for stream in ("flights", "planes", "airlines", "carrier-delays")}
     example("flights_data").load(data)

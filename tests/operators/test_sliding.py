@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from operators.aggregations import aggregate, collect, count, fold, maximum, mean
 from operators.base import MAX_TIMESTAMP, Batch
+from operators.late_sliding import LateSlidingOperator
 from operators.sliding import SlidingOperator
 from operators.window import Window
 from operators.window_types import sliding
 from runtime.keys import KeySerde
 from runtime.serdes import String, Tagged
 from runtime.stores.memory import MemoryStore
+from tests.operators.test_triggered import Driven as TwoSources
 from tests.operators.test_window import CUTS, DISORDER_MS, RECORDS, Driven
 from tests.scale import scale
 
@@ -28,13 +30,25 @@ class Case(NamedTuple):
     records: list[tuple[int, str, int]]
     cuts: list[str]
     size: int = 10
+    lateness: int = 0
+    panes: str = "accumulating"
+    emit: str = "all"
+    windows: str = "sliding"
 
     def operator(self, store, aggregation):
-        spec = Window(windows=sliding(milliseconds=self.size), aggregation=aggregation)
+        how = {"allowed_lateness_ms": self.lateness, "panes": self.panes, "emit": self.emit}
+        spec = Window(windows=sliding(milliseconds=self.size), aggregation=aggregation, **how)
+        if self.lateness and self.emit == "all":
+            return LateSlidingOperator(spec, store, KeySerde(String()))
         return SlidingOperator(spec, store, KeySerde(String()), Tagged())
 
 
-CASES = st.builds(Case, RECORDS, CUTS, st.sampled_from([1, 2, 9, 30, 500]))
+SIZES = st.sampled_from([1, 2, 9, 30, 500])
+LATENESS = st.sampled_from([1, 5, 20, 60])
+PANES = st.sampled_from(["accumulating", "discarding", "retracting"])
+CASES = st.builds(lambda *drawn: Case(*drawn), RECORDS, CUTS, SIZES)
+LATE = st.builds(lambda *drawn: Case(*drawn), RECORDS, CUTS, SIZES, LATENESS, PANES)
+FINAL = st.builds(lambda *drawn: Case(*drawn, "accumulating", "final"), RECORDS, CUTS, SIZES, LATENESS)
 
 
 def expected(case):
@@ -52,6 +66,78 @@ def expected(case):
             values = sorted(one for one in times if at - case.size < one <= at)
             panes[key, at - case.size + 1, at + 1, tuple(values)] += 1
     return panes, late
+
+
+def expected_again(case):
+    """Look back from each time of a value that counts, each time that one in its window does."""
+    values, watermarks, dropped = defaultdict(list), [NEVER] * 2, 0
+    for source, key, at in case.records:
+        stamp = watermarks[source]
+        if at < stamp - case.lateness:
+            dropped += 1
+        else:
+            values[key].append((at, max(at, stamp)))
+        watermarks[source] = max(stamp, at - DISORDER_MS)
+    panes = Counter()
+    for key, known in values.items():
+        for end in {at for at, _ in known}:
+            inside = [(at, counts) for at, counts in known if end - case.size < at <= end]
+            begins = min(counts for at, counts in inside if at == end)
+            before, number = [], 0
+            for now in sorted({max(counts, begins) for _, counts in inside}):
+                held = sorted(at for at, counts in inside if counts <= now)
+                if case.panes == "retracting" and number:
+                    panes[key, end + 1, tuple(before), number - 1, now, -1] += 1
+                new = [*held]
+                for at in before if case.panes == "discarding" else ():
+                    new.remove(at)
+                panes[key, end + 1, tuple(new), number, now, 1] += 1
+                before, number = held, number + 1
+    return panes, dropped
+
+
+@settings(max_examples=scale(200, 1_000, 20_000))
+@given(LATE)
+def test_late_values_change_the_windows_they_are_in_and_no_others(case):
+    driven = TwoSources(case, collect()).run()
+    panes, dropped = expected_again(case)
+    assert driven.late == dropped
+    assert panes == Counter(
+        (pane.key, pane.end, tuple(sorted(pane.value)), pane.index, stamp, sign) for pane, stamp, sign in driven.panes
+    )
+    for pane, stamp, sign in driven.panes:
+        assert pane.start == pane.end - case.size
+        assert sign == -1 or pane.timing == ("on_time" if stamp == pane.end - 1 else "late")
+
+
+@settings(max_examples=scale(100, 500, 10_000))
+@given(LATE)
+def test_what_is_withdrawn_is_what_was_told(case):
+    told = Counter()
+    for pane, _, sign in TwoSources(case._replace(panes="retracting"), collect()).run().panes:
+        told[pane.key, pane.end, tuple(pane.value), pane.index, pane.timing] += sign
+        assert min(told.values()) >= 0
+    final = {(key, end): (values, index) for key, end, values, index, _ in +told}
+    assert len(final) == (+told).total()
+    whole = TwoSources(case._replace(emit="final", panes="accumulating"), collect()).run()
+    assert {place: values for place, (values, _) in final.items()} == {
+        (pane.key, pane.end): tuple(pane.value) for pane, *_ in whole.panes
+    }
+
+
+@settings(max_examples=scale(100, 500, 10_000))
+@given(FINAL)
+def test_a_final_pane_waits_for_what_is_late(case):
+    driven = TwoSources(case, collect()).run()
+    last = {}
+    panes, dropped = expected_again(case)
+    for key, end, values, index, *_ in panes:
+        if index >= last.get((key, end), (0,))[0]:
+            last[key, end] = index, values
+    assert driven.late == dropped
+    assert Counter((p.key, p.end, tuple(sorted(p.value)), p.timing) for p, *_ in driven.panes) == Counter(
+        (*place, values, "final") for place, (_, values) in last.items()
+    )
 
 
 def found(panes):

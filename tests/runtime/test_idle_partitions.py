@@ -35,7 +35,9 @@ WINDOWS = {
     "own": Lasting(merges=False),
     "merging": Lasting(merges=True),
 }
-KINDS = [*WINDOWS, "inner", "left", "right", "outer"]
+LATENESS = 8
+"""Of the windows whose name says that late values are allowed."""
+KINDS = [*WINDOWS, "late sliding", "inner", "left", "right", "outer"]
 
 steps = st.lists(
     st.tuples(st.sampled_from((0, 1)), st.integers(0, 60))
@@ -51,8 +53,10 @@ def app_of(kind):
     app = App("idle")
     numbers = app.input("in", value=int, partitions=2, timestamp=lambda n: n * SECOND, key=lambda n: 0)
     keyed = numbers.partition_by(lambda n: 0, partitions=1, op_id="gathered")
-    if kind in WINDOWS:
-        found = keyed.window(WINDOWS[kind], collect(), late=dead_letter("late"), op_id="panes")
+    name = kind.removeprefix("late ")
+    if name in WINDOWS:
+        how = {"allowed_lateness_ms": LATENESS * SECOND if name != kind else 0, "late": dead_letter("late")}
+        found = keyed.window(WINDOWS[name], collect(), op_id="panes", **how)
         told = found.map(lambda pane: sorted(pane.value))
     else:
         sides = keyed.branch(lambda n: "even" if n % 2 == 0 else "odd", into=("even", "odd"))
@@ -95,6 +99,8 @@ def expected(kind, time):
     """Return what should have come by now, and how many were late for all that they could have been in."""
     if kind in ("tumbling", "hopping", "own"):
         return of_windows(kind, time)
+    if kind == "late sliding":
+        return sliding_again(time)
     in_time = sorted(number for number, stamp in time.stamped if number >= stamp)
     late = len(time.stamped) - len(in_time)
     if kind == "sliding":
@@ -127,6 +133,18 @@ def of_windows(kind, time):
         for window in awaited:
             held.setdefault(window, []).append(number)
     return [sorted(numbers) for (_, end), numbers in held.items() if end <= time.reached], late
+
+
+def sliding_again(time):
+    known = [(number, max(number, stamp)) for number, stamp in time.stamped if number >= stamp - LATENESS]
+    panes = []
+    for end in {number for number, _ in known}:
+        inside = [(number, counts) for number, counts in known if end - LENGTH < number <= end]
+        begins = min(counts for number, counts in inside if number == end)
+        for now in {max(counts, begins) for _, counts in inside}:
+            if now + 0.001 <= time.reached:
+                panes.append(sorted(number for number, counts in inside if counts <= now))
+    return panes, len(time.stamped) - len(known)
 
 
 def merged(kind, numbers):

@@ -79,7 +79,11 @@ def rolling(**how):
     app = App("rolling")
     readings = app.input("readings", value=int, key=str)
     panes = readings.window(sliding(minutes=1), collect(), op_id="last-minute", **how)
-    panes.map(lambda pane: (pane.key, pane.end - 1, pane.value)).send_to(app.output("out", value=list))
+    if how.get("panes") == "retracting":
+        told = panes.revisions().map(lambda one: (one.value.key, one.value.end - 1, one.value.value, one.withdrawn))
+    else:
+        told = panes.map(lambda pane: (pane.key, pane.end - 1, pane.value))
+    told.send_to(app.output("out", value=list))
     return app
 
 
@@ -118,12 +122,12 @@ def test_a_value_that_fails_meets_the_policy_with_its_window():
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ({"allowed_lateness_ms": 1}, "late values can't be allowed at sliding windows"),
+        ({"allowed_lateness_ms": 1, "late_trigger": after_count(2)}, "in all windows behind it, as it comes"),
         ({"early": after_count(2)}, "ends with the value that makes it.*write instead: no early=, or hopping"),
-        ({"panes": "retracting"}, "has one pane, so there is none to withdraw"),
+        ({"panes": "retracting"}, "has one pane where nothing late is allowed"),
     ],
 )
-def test_a_window_that_ends_with_its_last_value_has_one_pane(how, told):
+def test_a_window_that_ends_with_its_last_value_has_no_panes_before_it(how, told):
     with pytest.raises(PlanError, match=told):
         rolling(**how)
 
@@ -132,6 +136,44 @@ def test_its_pane_may_say_that_it_is_final():
     with running(rolling(emit="final")) as run:
         run.send("readings", Record(1, "k", 1_000))
         assert [pane.timing for pane in run.panes("last-minute")] == ["final"]
+
+
+def test_its_final_pane_waits_for_what_is_late():
+    with running(rolling(emit="final", allowed_lateness_ms=5_000, late=dead_letter("late"))) as run:
+        run.send("readings", Record(1, "k", 10_000), Record(2, "k", 14_000), Record(3, "k", 9_000))
+        assert run.read("out") == []
+        run.send("readings", Record(4, "k", 15_001), Record(5, "k", 10_000))
+        assert run.read("out") == [["k", 9_000, [3]], ["k", 10_000, [3, 1]]]
+        assert len(run.dead_letters("late")) == 1
+
+
+def test_a_late_value_changes_the_windows_behind_it_after_a_crash_too():
+    with running(rolling(allowed_lateness_ms=60_000, panes="retracting")) as run:
+        run.send("readings", Record(1, "k", 10_000), Record(2, "k", 30_000), Record(3, "k", 80_000))
+        assert run.read("out") == [["k", 10_000, [1], False], ["k", 30_000, [1, 2], False]]
+        run.crash()
+        run.restart()
+        run.send("readings", Record(4, "k", 25_000), Record(5, "k", 19_999), Record(6, "k", 80_001))
+        assert run.read("out") == [
+            ["k", 25_000, [1, 4], False],
+            ["k", 30_000, [1, 2], True],
+            ["k", 30_000, [1, 4, 2], False],
+            ["k", 80_000, [4, 2, 3], False],
+        ]
+        run.end()
+        assert run.read("out") == [["k", 80_001, [4, 2, 3, 6], False]]
+
+
+def test_what_late_values_may_change_is_kept_no_longer():
+    with running(rolling(allowed_lateness_ms=30_000)) as run:
+        held = []
+        for begin in range(0, 6_000, 1_000):
+            run.send(
+                "readings", *(Record(n, "k", n * 1_000 - 20_000 * (n % 7 == 0)) for n in range(begin, begin + 1_000))
+            )
+            [(_, size_bytes)] = run._process.environment.state_stats("rolling").values()
+            held.append(size_bytes)
+        assert max(held) < 2 * held[0], "six times as much has come"
 
 
 def test_the_drawing_says_the_size():

@@ -63,10 +63,10 @@ async def same(value):
     return [value]
 
 
-def app_of(kind, awaits=False, store="lmdb", poisoned=(), aggregation=None, **fires):
+def app_of(kind, awaits=False, store="lmdb", poisoned=(), aggregation=None, disorder=4, **fires):
     app = App("kinds", Options(batch_records=7))
     lengths = app.table("lengths", key=str, value=int) if kind == "by rows" else None
-    values = app.input("in", key=str, value=int, max_disorder_ms=4)
+    values = app.input("in", key=str, value=int, max_disorder_ms=disorder)
 
     def picky(value):
         if value in poisoned:
@@ -106,6 +106,18 @@ def test_early_panes_are_the_same_between_async_operators_and_after_crashes(kind
     assert expected["out"] and (expected != on_time or panes == "discarding"), "there are early ones"
     for seed in range(4):
         found = run(app_of(kind, awaits=True, **how), given(kind), Schedule(seed, (CrashPoint("turn", 5 + 3 * seed),)))
+        assert unordered(found) == expected
+
+
+@pytest.mark.parametrize("panes", ["accumulating", "discarding"])
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"counted", "whole"}))
+def test_late_panes_are_the_same_between_async_operators_and_after_crashes(kind, panes):
+    how = {"allowed_lateness_ms": 20, "panes": panes, "disorder": 0}
+    some = {**given(kind), "in": [*GIVEN[:20], Record(50, "a", 15), Record(51, "b", 17), *GIVEN[20:]]}
+    expected = unordered(run(app_of(kind, **how), some))
+    assert expected["out"] != unordered(run(app_of(kind, disorder=0), some))["out"], "there are late ones"
+    for seed in range(4):
+        found = run(app_of(kind, awaits=True, **how), some, Schedule(seed, (CrashPoint("turn", 5 + 3 * seed),)))
         assert unordered(found) == expected
 
 

@@ -22,8 +22,8 @@ from tests.strategies import AGGREGATIONS, FORMS, LAST, TRIGGERS, WINDOWS
 from tests.strategies import KINDS as OPERATORS
 
 SEEDS = {
-    "crashes": scale(300, 10_000, 1_000_000),
-    "cancellations": scale(60, 1_000, 100_000),
+    "crashes": scale(100, 10_000, 1_000_000),
+    "cancellations": scale(40, 1_000, 100_000),
     "clock": scale(40, 200, 20_000),
     "small": scale(60, 1_000, 100_000),
 }
@@ -68,7 +68,7 @@ def features(node):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_replays_exactly(kind):
-    for seed in range(scale(10, 100, 1_000)):
+    for seed in range(scale(4, 100, 1_000)):
         traces = [[], []]
         for trace in traces:
             failure(scenario(seed, kind), trace)

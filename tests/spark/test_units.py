@@ -13,8 +13,10 @@ from runtime.clock import SystemClock
 from runtime.spark.application import Application
 from runtime.spark.batch import finish
 from runtime.spark.program import Program
+from runtime.spark.rows import beginnings
+from runtime.spark.worker import run_units
 from runtime.systems.lists import ListSink
-from samza_dsl import App, Options
+from samza_dsl import App, Options, count, dead_letter, tumbling
 from tests.building import build
 from tests.runtime.test_laws import worlds
 from tests.scale import scale
@@ -23,7 +25,7 @@ from tests.spark.shuffling import run_here, shuffled
 
 
 @given(worlds(), st.integers(0, 999))
-@settings(max_examples=scale(60, 500, 20_000))
+@settings(max_examples=scale(20, 500, 20_000))
 def test_what_units_come_to_is_what_the_records_say(world, seed):
     with patch("runtime.spark.rows.BLOCK", 1 + seed % 3):
         run_here(build(world.pipeline, world.options, world.seed), world.environment, seed=seed)
@@ -42,7 +44,7 @@ KINDS = [
 
 @pytest.mark.parametrize("kinds", KINDS, ids="-".join)
 @given(st.data(), st.integers(0, 999))
-@settings(max_examples=scale(30, 200, 5_000))
+@settings(max_examples=scale(8, 200, 5_000))
 def test_what_units_come_to_between_shuffles_is_what_the_records_say(kinds, data, seed):
     world = data.draw(worlds(kinds))
     with patch("runtime.spark.rows.BLOCK", 1 + seed % 3):
@@ -98,3 +100,24 @@ def test_a_stage_that_ends_early_leaves_the_rest_unread():
         app.input("numbers", value=int).partition_by(lambda n: 0, partitions=1), first_only, outputs=[out], op_id="t"
     )
     assert run_here(app, memory(), bind={"numbers": [5, 6, 7]}).received("out") == [5]
+
+
+@pytest.mark.parametrize(
+    ("how", "goes"),
+    [({}, False), ({"late": dead_letter("late")}, True), ({"on_error": dead_letter("bad")}, True)],
+)
+def test_values_that_windows_only_count_do_not_go_through_the_shuffle(how, goes):
+    app = App("counting")
+    keyed = app.input("in", value=str, timestamp=len).partition_by(lambda text: text[0], partitions=1)
+    keyed.window(tumbling(milliseconds=10), count(), **how).map(lambda pane: pane.value).send_to(app.output("out"))
+    application = Application(
+        app.graph(), app.options, app.around, memory(), {"in": ["a secret", "b"], "out": ListSink()}
+    )
+    program = Program((application.job,))
+    written = b"".join(
+        value
+        for batch in run_units(program, 0, [beginnings(program.levels[0])])
+        for value in batch.column("value").to_pylist()
+        if value is not None
+    )
+    assert (b"a secret" in written) is goes

@@ -1,0 +1,211 @@
+"""Sliding windows that late values reach: each makes new panes of all windows in which it lies."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from operator import itemgetter
+from typing import Any
+
+from operators.agenda import Agenda
+from operators.aggregations import Aggregation
+from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Store
+from operators.rows_by_time import Row, RowsByTime
+from operators.window import NO_KEY, Pane, Timing, Window
+from operators.window_types import Sliding
+
+LEAST_WIDTH_MS = 1_000
+"""How much time lies together at least, however short the windows are."""
+
+
+class LateSlidingOperator:
+    """The sliding windows of one task: the values by key and time, and of each window what was shown of it.
+
+    A value counts from its time on, a late one from its stamp on: when the watermark has passed that, all is there that
+    counts as early, in whatever order sources were read, and the windows in which it lies have a pane. These are those
+    of the later times of its key within the size; each pane is folded anew.
+    """
+
+    calls = ("aggregation",)
+
+    def __init__(
+        self,
+        spec: Window,
+        store: Store,
+        keys: Keys,
+        aggregation: Aggregation[Any, Any] | None = None,
+        most_held: int = MOST_HELD,
+    ) -> None:
+        assert isinstance(spec.windows, Sliding)
+        self.size_ms = spec.windows.size_ms
+        self.aggregation = aggregation or spec.aggregation
+        self.store = store
+        self.keys = keys
+        self.most_held = most_held
+        self.late: Batch | None = None
+        self._lateness_ms = spec.allowed_lateness_ms
+        self._accumulates = spec.panes != "discarding"
+        self._retracts = spec.retracts
+        self._width = max(self.size_ms, LEAST_WIDTH_MS)
+        self._rows = RowsByTime(store, keys, b"r", self._width, self.size_ms - 1 + self._lateness_ms)
+        """The values, with when they count; each waits until then."""
+        self._shown = RowsByTime(store, keys, b"s", self._width, self._lateness_ms)
+        """For each window that has had panes, at its time: when the last one counted, and how many there were."""
+        self._reached = MIN_TIMESTAMP
+        self.forget()
+
+    @property
+    def unwritten(self) -> int:
+        """How many keys' rows of a bucket have changed since they were written back."""
+        return self._rows.unwritten + self._shown.unwritten
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Keep the values until they count; those that are too late are left in `late`."""
+        if batch.keys is None or None in batch.keys:
+            raise ValueError(NO_KEY)
+        assert batch.timestamps is not None and batch.stamps is not None
+        late: list[int] = []
+        columns = zip(batch.values, batch.keys, batch.timestamps, batch.stamps, strict=True)
+        for place, (value, key, at, stamp) in enumerate(columns):
+            if at < stamp - self._lateness_ms:
+                late.append(place)
+            else:
+                counts = max(at, stamp)
+                self._rows.add(key, (at, counts, value, True))
+                self._due.add((counts, key), counts + 1)
+        self.late = batch.take(late) if late else None
+        self._relieve()
+        return None
+
+    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
+        """Fire the windows of what counts before `watermark`: by when it does, then by time, then by key."""
+        self._reached = max(self._reached, watermark)
+        panes = Batch([], keys=[], timestamps=[], stamps=[], signs=[] if self._retracts else None)
+        while most is None or len(panes) < most:
+            found = self._next(self._reached)
+            if found is None:
+                more = None if most is None else most - len(panes)
+                self._shown.drop_past(self._reached, self._rows.drop_past(self._reached, more))
+                break
+            self._fire(*found, panes)
+            self._firing.popleft()
+        self._relieve()
+        return panes if panes.values else None
+
+    def drop_due(self) -> Batch:
+        """Remove what makes the first pane: the values of its window that count just then."""
+        found = self._next(MAX_TIMESTAMP)
+        assert found is not None, "a window has failed"
+        key, at, rows = found
+        dropped = [value for _, counts, value, _ in rows if counts == self._counting]
+        counting = self._counting
+        self._rows.change(key, at - self.size_ms + 1, at, lambda row: None if row[1] == counting else row)
+        return Batch([(at - self.size_ms + 1, at + 1, dropped)], keys=[key])
+
+    def next_due(self) -> int:
+        """Return the smallest watermark at which a window fires, or something is past."""
+        if self._firing:
+            return self._counting + 1
+        return min(self._due.first(), self._rows.next_past(), self._shown.next_past())
+
+    def lowest_stamp(self) -> int:
+        """Return when the first value counts that has not fired."""
+        return self._counting if self._firing else self._due.first() - 1
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        self._rows.write_back()
+        self._shown.write_back()
+
+    def forget(self) -> None:
+        """Hold nothing, and see what the store has."""
+        self._rows.load()
+        self._shown.load()
+        self._counting = MIN_TIMESTAMP
+        """When the values count that fire just now."""
+        self._counted: list[Key] = []
+        """Which keys have some."""
+        self._firing: deque[tuple[int, bytes, Key]] = deque()
+        """The windows that they change: by time, and by their keys' bytes."""
+        self._due: Agenda[tuple[int, Key]] = Agenda(rank=lambda place: self.keys.encode(place[1]))
+        """When a key's values count, and the watermark by which all of them are there."""
+        for key, _, counts in self._rows.waiting():
+            self._due.add((counts, key), counts + 1)
+
+    def _next(self, watermark: int) -> tuple[Key, int, list[Row]] | None:
+        """Return the key, the time and the rows of the window that fires next, if one does at `watermark`."""
+        while True:
+            while self._firing:
+                at, _, key = self._firing[0]
+                rows = [row for row in self._rows.between(key, at - self.size_ms + 1, at) if row[1] <= self._counting]
+                if any(row[1] == self._counting for row in rows) and self._shown_of(key, at)[0] < self._counting:
+                    return key, at, rows
+                self._firing.popleft()
+            self._settle()
+            if self._due.first() > watermark:
+                return None
+            self._look_up()
+
+    def _look_up(self) -> None:
+        """See which windows fire by what counts first."""
+        due = self._due.first()
+        self._counting = due - 1
+        while self._due.first() == due:
+            _, (_, key) = self._due.take()
+            self._counted.append(key)
+        found = [(at, self.keys.encode(key), key) for key in self._counted for at in self._changed(key)]
+        self._firing.extend(sorted(found, key=itemgetter(0, 1)))
+
+    def _changed(self, key: Key) -> list[int]:
+        """Return the times of a key's windows in which something counts just now."""
+        rows = self._rows.between(key, self._counting - self._lateness_ms, self._counting)
+        new = [at for at, counts, *_ in rows if counts == self._counting]
+        times = {at for at, counts, *_ in rows if counts <= self._counting and new and at >= new[0]}
+        return [at for at in times if new[bisect_right(new, at) - 1] > at - self.size_ms]
+
+    def _settle(self) -> None:
+        """Note that what counts just now has fired."""
+        counting = self._counting
+        for key in self._counted:
+            self._rows.change(key, counting - self._lateness_ms, counting, lambda row: _fired(row, counting))
+        self._counted.clear()
+
+    def _fire(self, key: Key, at: int, rows: list[Row], panes: Batch) -> None:
+        """Make a window's next pane, behind the withdrawal of its last one where panes are withdrawn."""
+        counted, number = self._shown_of(key, at)
+        if self._retracts and number:
+            self._tell(panes, key, at, [row[2] for row in rows if row[1] <= counted], number - 1, counted, -1)
+        values = [row[2] for row in rows if self._accumulates or row[1] > counted]
+        self._tell(panes, key, at, values, number, self._counting, 1)
+        self._shown.change(key, at, at, lambda _: None)
+        self._shown.add(key, (at, self._counting, number + 1, False))
+
+    def _tell(self, panes: Batch, key: Key, at: int, values: list[Any], number: int, counted: int, sign: int) -> None:
+        assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
+        result = self.aggregation.finish(self.aggregation.add(self.aggregation.init(), values))
+        timing: Timing = "on_time" if counted == at else "late"
+        panes.values.append(Pane(self.keys.decode(key), at - self.size_ms + 1, at + 1, result, number, timing))
+        panes.keys.append(key)
+        panes.timestamps.append(at)
+        panes.stamps.append(self._counting)
+        if panes.signs is not None:
+            panes.signs.append(sign)
+
+    def _shown_of(self, key: Key, at: int) -> tuple[int, int]:
+        """Return when the last pane of a window counted, and how many there were."""
+        found = self._shown.between(key, at, at)
+        return found[0][1:3] if found else (MIN_TIMESTAMP, 0)
+
+    def _relieve(self) -> None:
+        """Hold no more beside the store than is good; a store in memory holds it no better."""
+        if self.store.durable:
+            if self.unwritten > self.most_held:
+                self.write_back()
+            self._rows.relieve(self.most_held)
+            self._shown.relieve(self.most_held)
+
+
+def _fired(row: Row, counted: int) -> Row:
+    """Return a row as it is when what counts at a time has fired."""
+    at, counts, value, waits = row
+    return (at, counts, value, False) if waits and counts == counted else row
