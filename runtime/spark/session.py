@@ -38,7 +38,7 @@ class Spark:
     options: Mapping[str, str] = field(default_factory=dict)
     checkpoint: str | Path | None = None
     interval_ms: int = 0
-    max_records: int = 200_000
+    max_records: int = 500_000
     end: bool = False
 
     def opened(self) -> SparkSession:

@@ -21,7 +21,7 @@ from runtime.spark.frames import FrameFile, frames
 from runtime.spark.growing import GrowingLines, Piece
 from runtime.systems.base import Append, StreamConfig
 from runtime.systems.lists import ListSink
-from samza_dsl import App, SamzaError, count, total, tumbling
+from samza_dsl import App, SamzaError, count, every, total, tumbling
 from tests.building import build
 from tests.runtime.test_laws import worlds
 from tests.scale import scale
@@ -273,6 +273,37 @@ def test_what_is_due_by_the_clock_has_a_micro_batch(tmp_path):
         assert ran(running) == 1
         assert ran(running) == 0
     assert values_of(environment, "rung", None) == [b"k"]
+
+
+def test_a_task_s_own_function_is_due_across_micro_batches(tmp_path):
+    environment, clock = memory(), StandingClock()
+
+    def app():
+        app = App("telling")
+        out = app.output("told", value=int)
+        words = app.input("words", value=str, key=str)
+
+        def count_up(message, context):
+            context.put("all", context.get("all", 0) + 1)
+
+        def tell(context):
+            context.send(out, context.get("all", 0))
+
+        app.task(words, count_up, outputs=[out], window=every(tell, seconds=5), op_id="telling")
+        return app
+
+    environment.create_stream("words", StreamConfig())
+    with patch("tests.spark.streaming.LoopClock", lambda start_ms: clock):
+        for passed_ms in (0, 3_000, 1_900, 100, 4_900):
+            clock.ms += passed_ms
+            environment.append([Append("words", 0, Batch([b'"x"'], [b"k"]))])
+            running = opened(app(), environment, tmp_path, clock=clock)
+            assert ran(running) == 1
+            running.close()
+        clock.ms += 100
+        running = opened(app(), environment, tmp_path, clock=clock)
+        assert (ran(running), ran(running)) == (1, 0)
+    assert values_of(environment, "told", None) == [b"3", b"5"]
 
 
 def test_an_input_that_nothing_comes_of_holds_nobody_back(tmp_path):
