@@ -8,13 +8,14 @@ from uuid import uuid4
 
 import msgspec
 
-from runtime.errors import Damaged
+from runtime.errors import Damaged, SamzaError
 from runtime.spark.growing import Piece
 from runtime.spark.micro_batch import Snapshot
 from runtime.systems.base import system_errors_told
 from runtime.systems.record_files import sync_directory
 
 NAME = "manifest.json"
+VERSION = 1
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +39,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     meanings: dict[str, str] = {}
     pieces: dict[str, list[list[Piece]]] = {}
     ended: bool = False
-    version: int = 1
+    version: int = VERSION
 
     @classmethod
     def read(cls, directory: Path) -> Manifest | None:
@@ -47,9 +48,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if not path.exists():
             return None
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            found = msgspec.json.decode(path.read_bytes(), type=cls)
         except msgspec.DecodeError as error:
             raise Damaged(f"{path} is no manifest of a run on Spark: {error}; restore it") from error
+        if found.version != VERSION:
+            raise SamzaError(
+                f"{path} is of version {found.version}, and this is samza-dsl with {VERSION}: run it with the one that "
+                "wrote it, or begin anew from another checkpoint"
+            )
+        return found
 
     def write(self, directory: Path) -> None:
         """Commit: put it in the place of the one before, durably."""

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from operators.base import NEVER
+from operators.task import Effects
 from planner.levers import Levers
 from planner.plan import Options
 from runtime.assembly import Assembly
@@ -171,7 +172,7 @@ class UnitRun:
             environment.checkpoints(plan.app),
             {},
             lambda: self._loop.wake(),
-            lambda effects: self._loop.grant(effects),
+            self._grant,
             job.directory,
             levers=Levers(relays=False),
             discovers=False,
@@ -232,6 +233,13 @@ class UnitRun:
         wake_ms = min([*due_ms.values(), *(task.next_alarm for task in self._tasks)])
         snapshot = kept.snapshot()
         return msgspec.structs.replace(snapshot, due_ms=due_ms, wake_ms=None if wake_ms >= NEVER else wake_ms)
+
+    def _grant(self, effects: Effects) -> None:
+        """Do what a task's own function has asked; what a micro-batch has is all done, whoever asks for an end."""
+        if self._kept is None:
+            self._loop.grant(effects)
+        elif effects.commit:
+            self._loop.want_commit()
 
     def _take_up(self, batch: MicroBatch, begun_with: Snapshot) -> None:
         """Let what goes by the clock go on from the last micro-batch."""

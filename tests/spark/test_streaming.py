@@ -306,6 +306,28 @@ def test_a_task_s_own_function_is_due_across_micro_batches(tmp_path):
     assert values_of(environment, "told", None) == [b"3", b"5"]
 
 
+def test_a_task_that_asks_for_an_end_gets_all_of_its_micro_batch(tmp_path):
+    environment = memory()
+
+    def app():
+        app = App("ending")
+        out = app.output("seen", value=str)
+
+        def see(message, context):
+            context.send(out, message.value)
+            context.shutdown()
+            context.commit()
+
+        words = app.input("words", value=str).partition_by(lambda word: word, partitions=1)
+        app.task(words, see, outputs=[out], op_id="seeing")
+        return app
+
+    environment.create_stream("words", StreamConfig())
+    environment.append([Append("words", 0, Batch([b"x", b"y", b"z"]))])
+    assert ran(opened(app(), environment, tmp_path)) == 1
+    assert sorted(values_of(environment, "seen", None)) == [b"x", b"y", b"z"]
+
+
 def test_an_input_that_nothing_comes_of_holds_nobody_back(tmp_path):
     environment, clock = memory(), StandingClock()
 
@@ -373,6 +395,9 @@ def test_what_was_changed_from_outside_is_told(tmp_path):
         [*frames(tmp_path / "none")]
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(Damaged, match="is no manifest"):
+        manifest.Manifest.read(tmp_path)
+    manifest.Manifest(id="one", app="a", version=2).write(tmp_path)
+    with pytest.raises(SamzaError, match="is of version 2"):
         manifest.Manifest.read(tmp_path)
 
 
