@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from operators.agenda import Agenda
-from operators.base import MAX_TIMESTAMP, NEVER, Batch, Key
+from operators.base import MAX_TIMESTAMP, NEVER, Batch
 from operators.spans import Spans
-from operators.triggered import Firing, Place, TriggeredWindowOperator, dropped
+from operators.triggered import Firing, Place, TriggeredWindowOperator, dropped, untell
 from operators.triggers import Trigger
 
 P = TypeVar("P")
@@ -58,16 +58,19 @@ class ClockedTriggerOperator(Heeding[Place], TriggeredWindowOperator):
         while self.next_alarm() <= now_ms and (most is None or len(panes) < most):
             found = self._next_by_clock(now_ms)
             if found is not None:
-                self._emit(panes, *found)
+                place, firing = found
+                self._emit(panes, place[1], firing)
         return panes if panes.values else None
 
     def drop_alarm(self) -> Batch:
         """Remove the first pane that is due by the clock, and return its window and its accumulator."""
         while (found := self._next_by_clock(self._now_ms)) is None:
             pass
-        return dropped(*found)
+        place, firing = found
+        untell(self._read(place), firing)
+        return dropped(place[1], firing)
 
-    def _next_by_clock(self, now_ms: int) -> tuple[Key, Firing] | None:
+    def _next_by_clock(self, now_ms: int) -> tuple[Place, Firing] | None:
         """Look at the place whose alarm is first, and take one early pane from it, if there is one."""
         _, place = self._alarms.take()
         spans, firing = self._read(place), None
@@ -77,7 +80,7 @@ class ClockedTriggerOperator(Heeding[Place], TriggeredWindowOperator):
                 firing = self._early(span, self._reached)
                 break
         self._look_again(place, spans)
-        return None if firing is None else (place[1], firing)
+        return None if firing is None else (place, firing)
 
     def _look_again(self, place: Place, spans: Spans) -> None:
         """See to it that a place is looked at when the clock says so as well."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from operator import itemgetter
 from typing import Any
@@ -50,7 +49,7 @@ class LateSlidingOperator:
         self._rows = RowsByTime(store, keys, b"r", self._width, self.size_ms - 1 + self._lateness_ms)
         """The values, with when they count; each waits until then."""
         self._shown = RowsByTime(store, keys, b"s", self._width, self._lateness_ms)
-        """For each window that has had panes, at its time: when the last one counted, and how many there were."""
+        """For each window that has fired, at its time: when it was looked at, and what was told of it."""
         self._reached = MIN_TIMESTAMP
         self.forget()
 
@@ -72,7 +71,7 @@ class LateSlidingOperator:
             else:
                 counts = max(at, stamp)
                 self._rows.add(key, (at, counts, value, True))
-                self._due.add((counts, key), counts + 1)
+                self._wait(key, at, counts)
         self.late = batch.take(late) if late else None
         self._relieve()
         return None
@@ -93,13 +92,18 @@ class LateSlidingOperator:
         return panes if panes.values else None
 
     def drop_due(self) -> Batch:
-        """Remove what makes the first pane: the values of its window that count just then."""
+        """Remove the values that make the first pane, which are in no other yet; where there are none, leave it out."""
         found = self._next(MAX_TIMESTAMP)
         assert found is not None, "a window has failed"
         key, at, rows = found
-        dropped = [value for _, counts, value, _ in rows if counts == self._counting]
         counting = self._counting
-        self._rows.change(key, at - self.size_ms + 1, at, lambda row: None if row[1] == counting else row)
+        dropped = [row[2] for row in rows if row[0] == at and row[1] == counting]
+        if dropped:
+            self._rows.change(key, at, at, lambda row: None if row[1] == counting else row)
+        else:
+            dropped = [row[2] for row in rows if row[1] == counting]
+            _, number, told = self._shown_of(key, at)
+            self._show(key, at, number, told)
         return Batch([(at - self.size_ms + 1, at + 1, dropped)], keys=[key])
 
     def next_due(self) -> int:
@@ -129,8 +133,14 @@ class LateSlidingOperator:
         """The windows that they change: by time, and by their keys' bytes."""
         self._due: Agenda[tuple[int, Key]] = Agenda(rank=lambda place: self.keys.encode(place[1]))
         """When a key's values count, and the watermark by which all of them are there."""
-        for key, _, counts in self._rows.waiting():
-            self._due.add((counts, key), counts + 1)
+        self._times: dict[tuple[int, Key], list[int]] = {}
+        """The times of these values."""
+        for key, at, counts in self._rows.waiting():
+            self._wait(key, at, counts)
+
+    def _wait(self, key: Key, at: int, counts: int) -> None:
+        self._due.add((counts, key), counts + 1)
+        self._times.setdefault((counts, key), []).append(at)
 
     def _next(self, watermark: int) -> tuple[Key, int, list[Row]] | None:
         """Return the key, the time and the rows of the window that fires next, if one does at `watermark`."""
@@ -138,7 +148,8 @@ class LateSlidingOperator:
             while self._firing:
                 at, _, key = self._firing[0]
                 rows = [row for row in self._rows.between(key, at - self.size_ms + 1, at) if row[1] <= self._counting]
-                if any(row[1] == self._counting for row in rows) and self._shown_of(key, at)[0] < self._counting:
+                looked_at, *_ = self._shown_of(key, at)
+                if looked_at < self._counting and any(row[1] == self._counting for row in rows):
                     return key, at, rows
                 self._firing.popleft()
             self._settle()
@@ -156,29 +167,38 @@ class LateSlidingOperator:
         found = [(at, self.keys.encode(key), key) for key in self._counted for at in self._changed(key)]
         self._firing.extend(sorted(found, key=itemgetter(0, 1)))
 
-    def _changed(self, key: Key) -> list[int]:
+    def _changed(self, key: Key) -> set[int]:
         """Return the times of a key's windows in which something counts just now."""
-        rows = self._rows.between(key, self._counting - self._lateness_ms, self._counting)
-        new = [at for at, counts, *_ in rows if counts == self._counting]
-        times = {at for at, counts, *_ in rows if counts <= self._counting and new and at >= new[0]}
-        return [at for at in times if new[bisect_right(new, at) - 1] > at - self.size_ms]
+        times: set[int] = set()
+        looked_at = MIN_TIMESTAMP
+        for at in sorted(set(self._times.get((self._counting, key), ()))):
+            last = min(at + self.size_ms - 1, self._counting)
+            rows = self._rows.between(key, max(at, looked_at + 1), last)
+            times.update(row[0] for row in rows if row[1] <= self._counting)
+            looked_at = last
+        return times
 
     def _settle(self) -> None:
         """Note that what counts just now has fired."""
         counting = self._counting
         for key in self._counted:
-            self._rows.change(key, counting - self._lateness_ms, counting, lambda row: _fired(row, counting))
+            for at in set(self._times.pop((counting, key), ())):
+                self._rows.change(key, at, at, lambda row: _fired(row, counting))
         self._counted.clear()
 
     def _fire(self, key: Key, at: int, rows: list[Row], panes: Batch) -> None:
         """Make a window's next pane, behind the withdrawal of its last one where panes are withdrawn."""
-        counted, number = self._shown_of(key, at)
+        _, number, told = self._shown_of(key, at)
         if self._retracts and number:
-            self._tell(panes, key, at, [row[2] for row in rows if row[1] <= counted], number - 1, counted, -1)
-        values = [row[2] for row in rows if self._accumulates or row[1] > counted]
+            self._tell(panes, key, at, [row[2] for row in rows if row[1] <= told], number - 1, told, -1)
+        values = [row[2] for row in rows if self._accumulates or row[1] > told]
         self._tell(panes, key, at, values, number, self._counting, 1)
+        self._show(key, at, number + 1, self._counting)
+
+    def _show(self, key: Key, at: int, number: int, told: int) -> None:
+        """Keep how many panes a window has had, and when the last one counted."""
         self._shown.change(key, at, at, lambda _: None)
-        self._shown.add(key, (at, self._counting, number + 1, False))
+        self._shown.add(key, (at, self._counting, [number, told], False))
 
     def _tell(self, panes: Batch, key: Key, at: int, values: list[Any], number: int, counted: int, sign: int) -> None:
         assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
@@ -191,10 +211,10 @@ class LateSlidingOperator:
         if panes.signs is not None:
             panes.signs.append(sign)
 
-    def _shown_of(self, key: Key, at: int) -> tuple[int, int]:
-        """Return when the last pane of a window counted, and how many there were."""
+    def _shown_of(self, key: Key, at: int) -> tuple[int, int, int]:
+        """Return when a window was looked at, how many panes it has had, and when the last one counted."""
         found = self._shown.between(key, at, at)
-        return found[0][1:3] if found else (MIN_TIMESTAMP, 0)
+        return (found[0][1], *found[0][2]) if found else (MIN_TIMESTAMP, 0, MIN_TIMESTAMP)
 
     def _relieve(self) -> None:
         """Hold no more beside the store than is good; a store in memory holds it no better."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from operators.base import MIN_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Serde, Spec, Store
+from operators.base import EARLIEST_MS, LATEST_MS, MIN_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Serde, Spec, Store
 from operators.key_collections import LIST, MAP, ListState, MapState, place_of, remove_all
 from operators.key_states import READ_STATE, KeyStates, emitted_of, loop_of
 from operators.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
@@ -257,6 +257,7 @@ class ProcessOperator(KeyStates):
         """Remember a timer of `key`; raises ValueError where there is nothing to call then, or no end of it."""
         if not self._has_timers:
             _no_timer(at_ms, None)
+        _check_time("set_timer", at_ms)
         self.timers.set(key, at_ms)
         if self._until is not None and at_ms <= self._until and at_ms not in self._due.setdefault(key, []):
             self._due[key].append(at_ms)
@@ -271,6 +272,7 @@ class ProcessOperator(KeyStates):
         """Remember an alarm of `key`; raises ValueError where there is nothing to call then."""
         if not self._has_alarms:
             _no_alarm(at_ms, None)
+        _check_time("set_alarm", at_ms)
         self.alarms.set(key, at_ms)
 
     def place(self, kind: bytes, key: Key, name: str) -> bytes:
@@ -384,6 +386,11 @@ class TimerFailed(Exception):
 
 def _nothing() -> Batch:
     return Batch([], keys=[], timestamps=[], stamps=[])
+
+
+def _check_time(called: str, at_ms: Any) -> None:
+    if type(at_ms) is not int or not EARLIEST_MS <= at_ms <= LATEST_MS:
+        raise ValueError(f"{called}({at_ms!r}) got no time; it takes whole ms since the epoch, in the years 1 to 9999")
 
 
 def _no_timer(at_ms: int, context: Any) -> None:

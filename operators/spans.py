@@ -83,6 +83,25 @@ class Spans:
         ]
         return min(dues, default=NEVER)
 
+    def leave_out(self, start: int, end: int, due: int) -> tuple[int, int, list[Any]]:
+        """Remove the first late values that have some time in common with these bounds, else the first window."""
+        bounds = Span(start, end)
+        for stamp in sorted(stamp for stamp in self.aside if stamp < due):
+            found = [place for place, span in enumerate(self.aside[stamp]) if span.overlaps(bounds)]
+            if found:
+                late = self.aside[stamp].pop(found[0])
+                if not self.aside[stamp]:
+                    del self.aside[stamp]
+                return late.start, late.end, [*late.new, *late.gone]
+        for span in self.fired:
+            if span.has_changed and span.overlaps(bounds):
+                left_out = [*span.new, *span.gone]
+                span.size -= len(span.new) - len(span.gone)
+                span.new, span.gone = [], []
+                return span.start, span.end, left_out
+        window = self.open.pop(0)
+        return window.start, window.end, [*window.held]
+
     def stored(self) -> list[Any] | None:
         """Return them as a store keeps them; None where there is nothing."""
         if not (self.open or self.aside or self.fired):

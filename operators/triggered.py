@@ -90,6 +90,8 @@ class TriggeredWindowOperator(Assigning):
         self._now_ms = self._reached = MIN_TIMESTAMP
         """The time by the clock, and how far event time has come that the next stage may know of, where told."""
         self._changed: dict[Place, Spans] = {}
+        self._at_work = (0, 0)
+        """The bounds of the window whose values a function of the user's is given."""
         self._cell = Cell(0, 0, ())
         self._of_cell: list[Assigned] = []
         """The windows of what lies in there."""
@@ -153,10 +155,23 @@ class TriggeredWindowOperator(Assigning):
         return panes if panes.values else None
 
     def drop_due(self) -> Batch:
-        """Remove the first pane, and return its window and its accumulator."""
-        while (found := self._next()) is None:
-            pass
-        return dropped(*found)
+        """Remove the first pane, and return its window and its accumulator; or late values that can't be added."""
+        while True:
+            due, place = self._due.take()
+            self.write_back()  # what is there if it fails
+            spans, due = self._read(place), due - self._waits_ms
+            try:
+                firing = self._fire(spans, due)
+            except Exception:  # a function of the user's: else it would be tried, and fail, for ever
+                spans = self._changed[place] = restored(self.store.get(self._at(place)))
+                left_out = spans.leave_out(*self._at_work, due)
+                self._look_again(place, spans)
+                return Batch([left_out], keys=[place[1]])
+            if firing is not None:
+                untell(spans, firing)
+            self._look_again(place, spans)
+            if firing is not None:
+                return dropped(place[1], firing)
 
     def next_due(self) -> int:
         """Return a watermark before which nothing is due: a pane, or forgetting what has fired."""
@@ -254,6 +269,7 @@ class TriggeredWindowOperator(Assigning):
                 return firing
         for stamp in sorted(stamp for stamp in spans.aside if stamp < due):
             for span in spans.aside.pop(stamp):
+                self._at_work = span.start, span.end
                 put(spans.fired, span, self.aggregation, self._again)
         for span in spans.fired:
             if span.has_changed and (at := spans.late_due(span, self._again, self._lateness_ms)) <= due:
@@ -292,6 +308,7 @@ class TriggeredWindowOperator(Assigning):
 
         Where all of its values were withdrawn there is none, but one that tells so where panes are not withdrawn.
         """
+        self._at_work = span.start, span.end
         span.fold(self.aggregation)
         withdrawn, span.shown = span.shown, []
         if not span.size and (self._retracts or not span.index):
@@ -354,6 +371,17 @@ class TriggeredWindowOperator(Assigning):
             (key,) = self.keys.load([at[begins:]])
             assert key is not None
             yield (bounds, key), restored(stored)
+
+
+def untell(spans: Spans, firing: Firing) -> None:
+    """Let a pane that nobody will see not be the one that is withdrawn next: that is still the one before it."""
+    pane = firing.pane
+    if pane is None:
+        return
+    for span in (*spans.open, *spans.fired):
+        if span.index == pane.number + 1 and span.start <= pane.start and pane.end <= span.end:
+            span.index = pane.number
+            span.shown = [one for one in span.shown if one[2] != pane.number] + firing.withdrawn
 
 
 def dropped(key: Key, firing: Firing) -> Batch:

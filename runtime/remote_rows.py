@@ -84,7 +84,9 @@ class RowsFetched:
         self._gathering: Gathering | None = None
 
     async def find(self, key: Any) -> Any:
-        """Return the row of a key, or None."""
+        """Return the row of a key, or None; for None there is none, and nobody is asked."""
+        if key is None:
+            return None
         loop = asyncio.get_running_loop()
         kept = self._kept.get(key, clock_of(loop)())
         if kept is not None:

@@ -15,6 +15,7 @@ try:
 except ImportError as error:
     raise ImportError("samza_dsl.laws needs Hypothesis: install samza-dsl[laws], or hypothesis itself") from error
 
+from operators.aggregations import Aggregation
 from operators.base import Spec
 from operators.io import Input, Table
 from planner.errors import PlanError
@@ -224,9 +225,10 @@ def check_laws(
     are run, each without disturbance and then in pieces of any size, in another order, with async calls that end in
     another order, and with crashes and restarts. Where neither the app nor `partitions` says in how many a stream lies,
     and state by key allows it, its records are also divided otherwise, in the order of their times, so that nothing is
-    late by that. Early panes are left out: which there are depends on what came first. With a `seed` the examples are
-    the same each time. With `on=Spark()` each is run there, too, which takes a second or so: say fewer `examples`, and
-    the smallest one is not looked for.
+    late by that, unless there are timers, a `ttl_ms` or a `deduplicate`, which look at a whole partition. What a sink
+    is called with is no result: it may be called again after a crash. Early panes are left out: which there are depends
+    on what came first. With a `seed` the examples are the same each time. With `on=Spark()` each is run there, too,
+    which takes a second or so: say fewer `examples`, and the smallest one is not looked for.
 
     Raises `LawBroken` with the smallest example that was found, and the first operator that emits something else.
 
@@ -259,6 +261,8 @@ def check_laws(
 
 
 REMEMBERS = "it is not so each time that it runs: a function of it remembers, or goes by chance or the clock"
+CLAIMS = {"reduce": "commutative=True", "fold": "merge="}
+"""By what a user says of an aggregation that it may be given its values in any order."""
 THE_RUN = "the run"
 """Stands among the results for the error with which a run ends."""
 
@@ -305,11 +309,19 @@ def _divisible(app: App) -> list[str]:
 
 
 def _can_be_divided(app: App, streams: Sequence[str], partitions: Mapping[str, int]) -> bool:
+    """Whether results stay: state by key allows it, and nothing goes by how far a partition's event time has come."""
+    if any(_goes_by_partitions(spec) for spec in app.graph().specs.values()):
+        return False
     try:
         app.plan({**partitions, **dict.fromkeys(streams, MOST_PARTITIONS)})
     except PlanError:
         return False
     return True
+
+
+def _goes_by_partitions(spec: Spec) -> bool:
+    """Whether it looks at more of a partition than its keys: timers and state in time do, and ids of several keys."""
+    return spec.kind == "deduplicate" or any(getattr(spec, name, None) is not None for name in ("on_timer", "ttl_ms"))
 
 
 def _outcome(
@@ -344,12 +356,20 @@ def _told(app: App, case: Case, calm: Results, disturbed: Results) -> str:
 
 def _blamed(spec: Spec, schedule: Schedule) -> str:
     """Return what is to be done about the first operator that emits something else."""
+    aggregation = getattr(spec, "aggregation", None)
     if schedule.crashes and getattr(spec, "store", "lmdb") == "memory":
         why = 'its state is in memory alone, and gone after a crash: leave out store="memory"'
     elif spec.order_sensitive:
+        what = f"its {aggregation.name} is not commutative: " if isinstance(aggregation, Aggregation) else ""
         why = (
-            "it depends on the order of its messages, which is any where those of a key come from several partitions "
-            "or calls: let its function commute, or let all messages of a key come from one partition"
+            f"{what}it depends on the order of its messages, which is any where those of a key come from several "
+            "partitions or calls: let its function commute, or let all messages of a key come from one partition"
+        )
+    elif isinstance(aggregation, Aggregation) and aggregation.name in CLAIMS:
+        claim = CLAIMS[aggregation.name]
+        why = (
+            f"its {aggregation.name} says by {claim} that the order of its values does not matter, and it does, "
+            f"unless a function of it remembers: let it commute, or leave {claim} out"
         )
     elif spec.wall_clock:
         why = "it goes by the clock"

@@ -182,3 +182,13 @@ def test_state_that_a_generator_sets_as_it_goes_is_kept():
     words_in = app.input("words", value=str, key=lambda word: word, timestamp=lambda word: 0)
     words_in.process(counted, init=int).send_to(app.output("out", value=int))
     assert testing.run(app, {"words": ["a", "a", "b"]})["out"] == [1, 3, 1]
+
+
+@pytest.mark.parametrize("at_ms", [1.5, "noon", None, 10**20, True])
+def test_what_is_no_time_is_refused_as_one(at_ms):
+    app = App("timing")
+    numbers = app.input("in", value=int, key=str, timestamp=lambda n: n)
+    timed = numbers.process(lambda n, context: context.set_timer(at_ms), on_timer=lambda at, context: (), op_id="it")
+    timed.send_to(app.output("out"))
+    with pytest.raises(OperatorFailure, match="whole ms since the epoch"):
+        testing.run(app, {"in": [testing.Record(1, "a")]})

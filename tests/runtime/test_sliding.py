@@ -1,12 +1,25 @@
 """Sliding windows end to end, against a look back over the history: disorder, late records, partitions and crashes."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from samza_dsl import App, Options, PlanError, after_count, collect, count, dead_letter, maximum, sliding, tumbling
+from operators.rows_by_time import RowsByTime
+from samza_dsl import (
+    App,
+    Options,
+    PlanError,
+    after_count,
+    collect,
+    count,
+    dead_letter,
+    fold,
+    maximum,
+    sliding,
+    tumbling,
+)
 from samza_dsl.testing import Record, run, running
 from tests.runtime.test_event_time import crashes, numbers_in
 from tests.runtime.test_late_panes import stamped
@@ -162,6 +175,57 @@ def test_a_late_value_changes_the_windows_behind_it_after_a_crash_too():
         ]
         run.end()
         assert run.read("out") == [["k", 80_001, [4, 2, 3, 6], False]]
+
+
+def no_more_than_a_hundred(held, value):
+    if held + value > 100:
+        raise ValueError("too much")
+    return held + value
+
+
+def test_a_late_pane_that_fails_is_left_out_and_what_was_told_is_still_withdrawn():
+    app = App("limited")
+    readings = app.input("readings", value=int, key=str)
+    how = {"allowed_lateness_ms": 50, "panes": "retracting", "on_error": dead_letter("bad")}
+    sums = readings.window(sliding(milliseconds=10), fold(int, no_more_than_a_hundred), **how)
+    told = sums.map(lambda pane: (pane.end - 1, pane.value))
+    told.revisions().map(lambda one: [*one.value, one.withdrawn]).send_to(app.output("out", value=list))
+    below = told.window(tumbling(seconds=1), collect()).map(lambda pane: sorted(pane.value))
+    below.send_to(app.output("below", value=list))
+    given = [(0, 5), (95, 7), (0, 20), (10, 5), (0, 22), (1, 4), (0, 90)]
+    results = run(app, {"readings": [Record(value, "k", at) for value, at in given]})
+    net = Counter()
+    for at, value, withdrawn in results["out"]:
+        net[at, value] += -1 if withdrawn else 1
+        assert net[at, value] >= 0, "nothing is withdrawn that was not told"
+    assert sorted(net.elements()) == [(4, 1), (5, 11), (7, 95), (20, 0), (22, 0), (90, 0)]
+    assert results["below"] == [[[at, value] for at, value in sorted(net.elements())]]
+    assert len(results["bad"]) == 2, "at 7 the late ones would be too much"
+
+
+def test_late_values_that_fail_by_themselves_are_in_no_pane():
+    app = App("picky")
+    readings = app.input("readings", value=int, key=str)
+    how = {"allowed_lateness_ms": 50, "on_error": dead_letter("bad")}
+    panes = readings.window(sliding(milliseconds=10), maximum(lambda n: 1 // n), **how)
+    panes.map(lambda pane: (pane.end - 1, pane.value, pane.index)).send_to(app.output("out", value=list))
+    given = [(1, 5), (1, 8), (1, 30), (0, 4), (1, 6), (1, 31)]
+    results = run(app, {"readings": [Record(value, "k", at) for value, at in given]})
+    assert results["out"] == [[5, 1, 0], [8, 1, 0], [6, 1, 0], [8, 1, 1], [30, 1, 0], [31, 1, 0]]
+    assert len(results["bad"]) == 1
+
+
+@pytest.mark.parametrize("hours", [1, 24])
+def test_what_a_record_costs_does_not_grow_with_how_late_values_may_be(hours, monkeypatch):
+    looks = []
+    rows_of = RowsByTime.rows_of
+    monkeypatch.setattr(RowsByTime, "rows_of", lambda *arguments: looks.append(1) or rows_of(*arguments))
+    app = App("long")
+    readings = app.input("readings", value=int, key=str)
+    panes = readings.window(sliding(seconds=1), count(), allowed_lateness_ms=hours * 3_600_000)
+    panes.map(lambda pane: pane.value).send_to(app.output("out"))
+    run(app, {"readings": [Record(n, "k", n * 1_000) for n in range(300)]})
+    assert len(looks) < 300 * 20
 
 
 def test_what_late_values_may_change_is_kept_no_longer():

@@ -5,7 +5,8 @@ import pytest
 from samza_dsl import Spark
 from tests.scale import SCALE
 
-collect_ignore = ["test_on_spark.py", "test_laws_on_spark.py", "test_streaming_on_spark.py"] if SCALE == "quick" else []
+ON_SPARK = ["test_on_spark.py", "test_laws_on_spark.py", "test_cluster.py", "test_streaming_on_spark.py"]
+collect_ignore = ON_SPARK if SCALE == "quick" else []
 
 
 @pytest.fixture(scope="session")

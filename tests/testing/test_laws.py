@@ -8,7 +8,7 @@ import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
-from samza_dsl import App, after_count, collect, count, dead_letter, laws, testing, tumbling
+from samza_dsl import App, after_count, collect, count, dead_letter, fold, laws, reduce, testing, tumbling
 from samza_dsl.testing import Record
 
 bounds = st.integers(0, 500)
@@ -312,3 +312,33 @@ def test_async_calls_end_in_any_order():
     all_of_them = numbers.partition_by(lambda n: "all", partitions=1, op_id="all")
     all_of_them.scan(lambda total, n: 2 * total + n, init=int, op_id="folded").send_to(app.output("out", value=int))
     assert "it begins at scan 'folded' at " in broken(app)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "told"),
+    [
+        (reduce(lambda a, b: a - b, commutative=True), "its reduce says by commutative=True that the order"),
+        (reduce(lambda a, b: a - b), "its reduce is not commutative"),
+        (fold(int, lambda total, n: 2 * total + n, merge=lambda a, b: a), "its fold says by merge= that the order"),
+    ],
+)
+@pytest.mark.ci
+def test_an_aggregation_that_does_not_commute_is_told(aggregation, told):
+    app = App("aggregating")
+    numbers = app.input("numbers", value=int, timestamp=lambda n: 0, partitions=2)
+    panes = numbers.partition_by(lambda n: "all", partitions=1, op_id="all").window(tumbling(seconds=1), aggregation)
+    panes.map(lambda pane: pane.value).send_to(app.output("out"))
+    assert told in broken(app, {"numbers": st.lists(st.integers(0, 3), max_size=3)})
+
+
+def test_what_looks_at_a_whole_partition_is_not_divided():
+    def counted(n, context):
+        context.state = (context.state or 0) + n
+        context.set_timer(context.timestamp + 5)
+
+    app = App("timing")
+    numbers = app.input("numbers", key=str, value=int)
+    timed = numbers.process(counted, on_timer=lambda at, context: [(context.key, at, context.state)], op_id="timed")
+    timed.send_to(app.output("out"))
+    records = laws.records(st.integers(1, 2), keys=("a", "b"), step_ms=6, max_size=6)
+    laws.check_laws(app, {"numbers": records}, examples=60, seed=2)

@@ -1,0 +1,54 @@
+"""A program that only its own process can import: what it counts, and what befalls the worker meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from samza_dsl import App, Spark, count, tumbling
+
+shared, what, master = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+
+class Tick(msgspec.Struct):
+    key: str
+    at: int
+
+
+def befallen(tick: Tick) -> Tick:
+    """Meet what is to happen, at the first attempt."""
+    if tick.at == 5_000 and what != "nothing":
+        try:
+            (shared / "befallen").touch(exist_ok=False)
+        except FileExistsError:
+            (shared / "again").touch()
+            return tick
+        if what == "executor":
+            os.kill(int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+        threading.Event().wait(20)
+    return tick
+
+
+app = App("counting")
+ticks = app.input("ticks", value=Tick, timestamp=lambda tick: tick.at).map(befallen)
+panes = ticks.partition_by(lambda tick: tick.key, partitions=3).window(tumbling(seconds=1), count())
+panes.map(lambda pane: [pane.key, pane.start, pane.value]).send_to(app.output("counts"))
+
+if __name__ == "__main__":
+    options = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.speculation": str(what == "slow").lower(),
+        "spark.speculation.interval": "500ms",
+        "spark.speculation.quantile": "0.3",
+        "spark.speculation.minTaskRuntime": "1s",
+    }
+    app.run(
+        on=Spark(master=master, options=options), bind={"ticks": shared / "in", "counts": shared / what / "out.jsonl"}
+    )
