@@ -13,7 +13,7 @@ from operators.base import MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Se
 from operators.keyed_state import STATE, UNCHANGEABLE
 from operators.spans import Span, Spans, put, restored
 from operators.store_places import NUMBER_BYTES, beyond, number_at, ordered
-from operators.window import NO_KEY, Pane, Timing, Window
+from operators.window import NO_KEY, TIMINGS, Pane, Timing, Window
 from operators.window_types import ByRow, Cell, Sessions, WindowType
 
 Place = tuple[tuple[int, ...], Key]
@@ -333,7 +333,7 @@ class TriggeredWindowOperator(Assigning):
         for sign, shown in told:
             start, end, number, timing, held, _ = shown
             result = self.aggregation.finish(held)
-            panes.values.append(Pane(self.keys.decode(key), start, end, result, number, timing))
+            panes.values.append(Pane(self.keys.decode(key), start, end, result, number, TIMINGS[timing]))
             panes.keys.append(key)
             panes.timestamps.append(shown.timestamp)
             panes.stamps.append(firing.stamp)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, repeat
-from typing import Any, ClassVar, Generic, Literal, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
 
 import msgspec
 
@@ -43,6 +43,8 @@ DUE, FIRED = b"d", b"f"
 """What the places begin with of what will fire, and of what has and may fire again."""
 NO_SLOT = Slot(NEVER, 0, 0)
 Timing = Literal["on_time", "late", "early", "final"]
+TIMINGS: dict[Timing, Timing] = {one: one for one in get_args(Timing)}
+"""Each timing as itself: one that was read from a store is only equal to it, and would not be left out as a default."""
 Panes = Literal["accumulating", "discarding", "retracting"]
 """What a window's later panes have: all values, only those since the last, or all while the last one is withdrawn."""
 Emit = Literal["all", "final"]

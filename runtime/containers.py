@@ -140,17 +140,9 @@ class Containers:
         except BaseException:
             self._release()
             raise
-        self._start = Start(
-            module=found[0],
-            name=found[1],
-            data=os.fspath(data),
-            options=options,
-            share=share,
-            bind=bound,
-            plan=digest_of(self.plan),
-            beside=name,
-            environment=environment,
-        )
+        where_it_runs: dict[str, Any] = {"data": os.fspath(data), "environment": environment, "beside": name}
+        about: dict[str, Any] = {"options": options, "share": share, "bind": bound, "plan": digest_of(self.plan)}
+        self._start = Start(module=found[0], name=found[1], **about, **where_it_runs)
 
     def _shared_run(self) -> SharedRun | None:
         """Return the run that others have begun and that goes on, where several may share one."""

@@ -248,6 +248,14 @@ class Reader:
         self.follow(self.watermark + passed_ms)
         return True
 
+    def was_quiet(self, elapsed_ms: float, since_record_ms: float, since_look_ms: float) -> None:
+        """Know for how long nothing has come, and for how long nobody has looked: it is idle where it was already."""
+        after_ms = self.idle_after_ms
+        if after_ms is not None and since_record_ms >= after_ms:
+            self.idle = self.was_idle
+            since_record_ms = after_ms + since_look_ms if self.was_idle else since_record_ms
+        self._quiet_since = elapsed_ms - since_record_ms
+
     def come_back(self, reached: int) -> None:
         """Be idle no more: what comes now may be late where event time went on without it."""
         self.idle = False

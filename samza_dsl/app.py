@@ -385,7 +385,9 @@ class App(Tables, Reprocessing):
     ) -> Run | Containers: ...
 
     @overload
-    def run(self, data: str | Path = DATA, *, bind: Mapping[str, Any] | None = None, on: Spark) -> SparkRun: ...
+    def run(
+        self, data: str | Path = DATA, *, bind: Mapping[str, Any] | None = None, until_now: bool = False, on: Spark
+    ) -> SparkRun: ...
 
     def run(
         self,
@@ -419,7 +421,8 @@ class App(Tables, Reprocessing):
         with all containers of the application that run already, on whichever machine.
 
         With `on=Spark()` it runs on Spark over what its inputs hold now, as all there will be, and writes the whole of
-        its outputs when all of it is through: files and streams that must not hold anything yet.
+        its outputs when all of it is through: files and streams that must not hold anything yet. With
+        `on=Spark(checkpoint="directory")` it goes on and on there, in micro-batches, and is started again from there.
         """
         from runtime.run import run_blocking
 
@@ -435,9 +438,14 @@ class App(Tables, Reprocessing):
 
             check_installed()
             from runtime.spark.batch import run_batch
+            from runtime.spark.streaming import run_stream
 
-            check_for_spark(here(), containers=containers, watch=watch, state=state, environment=environment)
-            return run_batch(self.graph(), self.options, self.around, data, on=on, bind=bind)
+            said = {"containers": containers, "watch": watch, "state": state, "environment": environment}
+            check_for_spark(here(), on, **said)
+            where = self.graph(), self.options, self.around, data
+            if on.checkpoint is not None:
+                return run_stream(*where, on=on, bind=bind, until_now=until_now)
+            return run_batch(*where, on=on, bind=bind)
         if containers > 1:
             from samza_dsl.container import run_app
 

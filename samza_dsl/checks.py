@@ -16,6 +16,7 @@ from planner.graph import NAME
 from planner.plan import Options
 from runtime.errors import SamzaError
 from runtime.serdes import Json, serde_of
+from runtime.spark.session import Spark
 
 DATA = ".samza-dsl"
 """The directory of the embedded log where none is named."""
@@ -255,8 +256,15 @@ def check_late(site: Site, said: str, late: Any) -> None:
         check_letter(site, late)
 
 
-def check_for_spark(site: Site, **said: Any) -> None:
-    """Raise PlanError where `app.run` was told what a run on Spark has no use for."""
+def check_for_spark(site: Site, on: Spark, **said: Any) -> None:
+    """Raise PlanError where `app.run` was told what a run on Spark has no use for, or that run what it has not."""
+    check_type(site, "app.run(on=...)", on, Spark, 'on=Spark(master="local[4]")')
+    for name in ("interval_ms", "max_records"):
+        check_whole(site, f"Spark({name}=...)", getattr(on, name), least=int(name == "max_records"))
+    about = [name for name in ("interval_ms", "max_records", "end") if getattr(on, name) != getattr(Spark(), name)]
+    if about and on.checkpoint is None:
+        wrong = f"Spark({about[0]}={getattr(on, about[0])!r}) is about a run that goes on and on, and this one does not"
+        raise refuse(site, wrong, f'checkpoint="directory" beside it, or leave {about[0]}= out')
     for name, value in said.items():
         if value not in (None, 1):
             raise refuse(

@@ -30,6 +30,20 @@ if TYPE_CHECKING:
 AppArgument = Annotated[
     str, typer.Argument(metavar="APP", help="The file of the application, as app.py or app.py:name; or its module.")
 ]
+OnOption = Annotated[
+    Literal["spark"] | None,
+    typer.Option(help="Run on Spark over what the inputs hold now, and write the whole of the outputs."),
+]
+MasterOption = Annotated[
+    str | None, typer.Option(metavar="URL", help="With --on spark: its cluster; else all cores of this machine.")
+]
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="With --on spark: go on and on in micro-batches, and from there the next time."),
+]
+EndOption = Annotated[
+    bool, typer.Option("--end", help="With --checkpoint: what the inputs hold is all there will be, and they end.")
+]
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 
 
@@ -62,13 +76,10 @@ def run(
     containers: Annotated[
         int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
     ] = 1,
-    on: Annotated[
-        Literal["spark"] | None,
-        typer.Option(help="Run on Spark over what the inputs hold now, and write the whole of the outputs."),
-    ] = None,
-    master: Annotated[
-        str | None, typer.Option(metavar="URL", help="With --on spark: its cluster; else all cores of this machine.")
-    ] = None,
+    on: OnOption = None,
+    master: MasterOption = None,
+    checkpoint: CheckpointOption = None,
+    end: EndOption = False,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
@@ -81,26 +92,35 @@ def run(
     with told(whole=traceback):
         if state is not None and not from_start:
             raise Mistake("--state says what becomes of the state in a rewind: add --from-start, or leave it out")
-        if on is not None and (from_start or until_now or containers > 1 or environment is not None):
+        if on is not None and (
+            from_start or (until_now and not checkpoint) or containers > 1 or environment is not None
+        ):
             raise Mistake(
                 "--on spark reads what the inputs hold from their start, and shares tasks by itself: leave "
-                "--from-start, --until-now, --containers and --environment out"
+                "--from-start, --until-now, --containers and --environment out; with --checkpoint it may be --until-now"
             )
-        if master is not None and on is None:
-            raise Mistake("--master is about Spark: add --on spark, or leave it out")
+        _check_about_spark(on, master, checkpoint, end)
         options = _options(kafka_options)
-        bound = bindings_of(app, bind or [], options)
+        bound = bindings_of(app, bind or [], options, writes_directories=checkpoint is not None)
         if on is not None:
-            run_on_spark(app, data, bound, master)
+            run_on_spark(app, data, bound, Spark(master=master, checkpoint=checkpoint, end=end), until_now)
             return
         how: dict[str, Any] = {"bind": bound, "from_start": from_start, "until_now": until_now, "state": state}
         cluster = KafkaCluster(environment, options) if environment is not None else None
         app.run(data, live=True, containers=containers, environment=cluster, **how)
 
 
-def run_on_spark(app: App, data: Path, bound: dict[str, Any], master: str | None) -> None:
+def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | None, end: bool) -> None:
+    said = [name for name, value in (("master", master), ("checkpoint", checkpoint), ("end", end)) if value]
+    if said and on is None:
+        raise Mistake(f"--{said[0]} is about Spark: add --on spark, or leave it out")
+    if end and checkpoint is None:
+        raise Mistake("--end is about a run that goes on: add --checkpoint DIR; without one, inputs end anyway")
+
+
+def run_on_spark(app: App, data: Path, bound: dict[str, Any], spark: Spark, until_now: bool = False) -> None:
     """Run on Spark, and tell what came of it on a line."""
-    tell_sum(app.run(data, bind=bound, on=Spark(master=master)))
+    tell_sum(app.run(data, bind=bound, on=spark, until_now=until_now))
 
 
 def tell_sum(done: Watched | SparkRun) -> None:
@@ -119,8 +139,13 @@ def _options(path: Path | None) -> dict[str, Any]:
         raise Mistake(f"--kafka-options {path} can't be read as TOML: {error}") from error
 
 
-def bindings_of(app: App, said: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Open what `--bind name=path` names, Kafka's clients with `options`; raises `Mistake` for what can't be bound."""
+def bindings_of(
+    app: App, said: list[str], options: Mapping[str, Any], writes_directories: bool = False
+) -> dict[str, Any]:
+    """Open what `--bind name=path` names, Kafka's clients with `options`; raises `Mistake` for what can't be bound.
+
+    What `writes_directories` looks at these itself.
+    """
     specs = app.graph().specs.values()
     read = {spec.stream for spec in specs if isinstance(spec, Input)}
     written = {output.stream for spec in specs for output in outputs_of(spec)}
@@ -142,7 +167,10 @@ def bindings_of(app: App, said: list[str], options: Mapping[str, Any]) -> dict[s
             if topic is not None:
                 bound[name] = replace(topic, options=options)
                 continue
-            open_source(Path(path)).close() if name in read else open_sink(Path(path)).close()
+            if name in read:
+                open_source(Path(path)).close()
+            elif not writes_directories:
+                open_sink(Path(path)).close()
         except SamzaError as error:
             raise Mistake(f"--bind {binding}: {error}") from error
         bound[name] = Path(path)

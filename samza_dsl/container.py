@@ -32,7 +32,7 @@ def run_app(app: App, data: str | Path, number: int, **how: Any) -> Containers:
     """Run an application in so many containers to its end; raises `CantLoad` where they could not find it."""
     command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
     found = whereabouts(app)
-    if isinstance(how["environment"], str):
+    if isinstance(how.get("environment"), str):
         how["environment"] = KafkaCluster(how["environment"])
     return run_containers(app.graph(), app.options, app.around, data, number, command, found, **how)
 

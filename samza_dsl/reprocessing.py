@@ -141,7 +141,10 @@ class Reprocessing:
         merges = Merges({} if merge_into is None else merge_into, merge)
         span = Span(start=_by_stream(start), until=_by_stream(until), per_second=per_second)
         if on is not None:
-            check_for_spark(site, containers=containers, watch=watch)
+            check_for_spark(site, on, containers=containers, watch=watch)
+            if on.checkpoint is not None:
+                wrong = "a reprocessing has an end, and Spark(checkpoint=...) is about a run that goes on and on"
+                raise refuse(site, wrong, "on=Spark()")
             from runtime.spark.session import check_installed
 
             check_installed()

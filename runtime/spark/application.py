@@ -56,7 +56,7 @@ class Application:
             sources = {name: _source(what, is_counted) for name, what in bind.items() if name in inputs}
             written = {name: what for name, what in bind.items() if name not in inputs and not is_another(what)}
             self._sinks = {name: what for name, what in written.items() if not _is_path(what)}
-            if self._lives_in_environment({**sources, **written}):
+            if lives_in_environment(graph, {**sources, **written}):
                 self._environment = open_environment(data)
             bindings = Bindings(self._environment, graph, {**bind, **sources})
             self._place_of = bindings.place_of
@@ -122,10 +122,6 @@ class Application:
     def _declared(self) -> Iterator[Any]:
         return (output for spec in self._graph.specs.values() for output in outputs_of(spec))
 
-    def _lives_in_environment(self, bind: Mapping[str, Any]) -> bool:
-        streams = [one for spec in self._graph.specs.values() for one in streams_of(self._graph, spec)]
-        return any(name not in bind for name, role in streams if role != "intermediate")
-
     def _config(self, stream: StreamPlan) -> StreamConfig:
         if stream.name in self._sinks:
             return StreamConfig()
@@ -176,23 +172,30 @@ class Application:
             streams=streams,
             ends=ends,
             directory=Path(self._data).absolute() if isinstance(self._data, str | Path) else None,
-            held={} if is_log else {place: tuple(self._held(place, ends[place])) for place in ends},
+            held={} if is_log else {place: tuple(held(self._environment, place, ends[place])) for place in ends},
             history=history,
             state=self._handover.directory if self._handover is not None else None,
         )
-
-    def _held(self, place: tuple[str, int], offsets: Offsets) -> Iterator[Read]:
-        """Yield what lies in memory, where workers can't look."""
-        offset = offsets.start
-        while offset < offsets.end and (read := self._environment.read(*place, offset)) is not None:
-            yield read
-            offset = read.next_offset
 
     def _give(self, part: Part, declared: Serde) -> None:
         sink, batch = self._sinks[part.stream], part.batch()
         encode = sink.serde(declared).encode
         batch.values = [None if value is None else encode(declared.decode(value)) for value in batch.values]
         sink.write(batch)
+
+
+def lives_in_environment(graph: Graph, bind: Mapping[str, Any]) -> bool:
+    """Whether a stream that is read or written is bound to nothing."""
+    streams = [one for spec in graph.specs.values() for one in streams_of(graph, spec)]
+    return any(name not in bind for name, role in streams if role != "intermediate")
+
+
+def held(environment: Environment, place: tuple[str, int], offsets: Offsets) -> Iterator[Read]:
+    """Yield what of a partition lies in memory, where workers can't look."""
+    offset = offsets.start
+    while offset < offsets.end and (read := environment.read(*place, offset)) is not None:
+        yield read
+        offset = read.next_offset
 
 
 def _is_path(what: Any) -> bool:

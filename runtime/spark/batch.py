@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +31,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from runtime.spark.streamed import Streamed
+
 
 class SparkRun:
     """A run on Spark that is over: its plan, its numbers, and what it has written."""
 
     failed = stopping = False
 
-    def __init__(self, application: Application, metrics: RunMetrics) -> None:
+    def __init__(self, application: Application | Streamed, metrics: RunMetrics) -> None:
         self.plan = application.plan
         self._application, self._metrics = application, metrics
 
@@ -84,7 +87,7 @@ def run_together(
     try:
         at_once = session.sparkContext.defaultParallelism
         program = Program(tuple(application.job for application in applications), at_once)
-        rows = _run(session, program, most_tasks)
+        rows = run_job(session, dumps(program), program, most_tasks)
     except BaseException:
         for application in applications:
             application.close()
@@ -95,7 +98,7 @@ def run_together(
 def finish(applications: Sequence[Application], program: Program, rows: pa.Table, elapsed_ms: float) -> list[SparkRun]:
     """Publish what the last level has left of each application, and let go of it."""
     try:
-        parts, reports = _results(rows, program)
+        parts, reports = told_by(rows, program)
         return [
             _published(application, parts[job], reports[job], elapsed_ms)
             for job, application in enumerate(applications)
@@ -105,11 +108,15 @@ def finish(applications: Sequence[Application], program: Program, rows: pa.Table
             application.close()
 
 
-def _run(session: SparkSession, program: Program, most_tasks: int | None) -> pa.Table:
-    """Run all levels; raises the error of ours that a worker has raised, and SamzaError for what Spark itself says."""
-    data = dumps(program)
+def run_job(
+    session: SparkSession, data: bytes, program: Program, most_tasks: int | None = None, micro_batches: bytes = b""
+) -> pa.Table:
+    """Run all levels of a program, `data` in bytes; return what they tell the driver.
+
+    Raises the error of ours that a worker has raised, and SamzaError for what Spark itself says.
+    """
     try:
-        return _frame(session, data, program, most_tasks).toArrow()
+        return _frame(session, program, most_tasks, partial(run_level, data, micro_batches)).toArrow()
     except Exception as error:
         same = told(error)
         if same is not None:
@@ -117,7 +124,7 @@ def _run(session: SparkSession, program: Program, most_tasks: int | None) -> pa.
         raise SamzaError(f"Spark could not run it: {error}") from error
 
 
-def _frame(session: SparkSession, data: bytes, program: Program, most_tasks: int | None) -> DataFrame:
+def _frame(session: SparkSession, program: Program, most_tasks: int | None, run: Callable[..., Any]) -> DataFrame:
     """Return what the last level leaves: every level reads, sorted, what the one before it wrote for its units."""
     from pyspark.sql import functions
 
@@ -125,25 +132,22 @@ def _frame(session: SparkSession, data: bytes, program: Program, most_tasks: int
     columns = {field.name: functions.lit(None).cast(kind) for field, kind in zip(SCHEMA, _kinds(), strict=True)}
     columns |= {"target": functions.col("id").cast("int"), "watermark": functions.lit(0), "stream": functions.lit(-1)}
     begun = session.range(0, len(program.levels[0]), 1, first)
-    frame = _level(begun.select(*(column.alias(name) for name, column in columns.items())), data, 0)
+    frame = _level(begun.select(*(column.alias(name) for name, column in columns.items())), run, 0)
     for level, tasks in enumerate(later, 1):
         place = functions.col("target") - program.levels[level].start
-        frame = _level(frame.repartitionById(tasks, place).sortWithinPartitions(*ORDER), data, level)
+        frame = _level(frame.repartitionById(tasks, place).sortWithinPartitions(*ORDER), run, level)
     return frame
 
 
-def _level(frame: DataFrame, data: bytes, level: int) -> DataFrame:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_level(data, level, batches)
-
-    return frame.mapInArrow(run, SPARK_SCHEMA)
+def _level(frame: DataFrame, run: Callable[..., Any], level: int) -> DataFrame:
+    return frame.mapInArrow(partial(run, level), SPARK_SCHEMA)
 
 
 def _kinds() -> list[str]:
     return [column.split()[1] for column in SPARK_SCHEMA.split(", ")]
 
 
-def _results(table: pa.Table, program: Program) -> tuple[list[list[Part]], list[list[Report]]]:
+def told_by(table: pa.Table, program: Program) -> tuple[list[list[Part]], list[list[Report]]]:
     """Return what is told to the driver by application, in the order of its units."""
     parts: list[list[Part]] = [[] for _ in program.jobs]
     reports: list[list[Report]] = [[] for _ in program.jobs]

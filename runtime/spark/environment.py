@@ -5,18 +5,31 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 
-from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from operators.base import MAX_TIMESTAMP, Batch
 from runtime.checkpoint import Position
+from runtime.control import ProducerWatermarks
 from runtime.handover import StateFile, write_state
+from runtime.spark.micro_batch import Told
 from runtime.spark.program import Program
-from runtime.spark.rows import LAST, Part, Run, Shuffled, Told, for_driver, marked, producers_of
+from runtime.spark.rows import (
+    LAST,
+    TOLD,
+    Part,
+    Reached,
+    Run,
+    Shuffled,
+    ToDriver,
+    for_driver,
+    marked,
+    producers_of,
+)
 from runtime.systems.base import Append, Commit, Control, Offsets, Read, StateReader, StreamConfig
 from runtime.systems.memory import MemoryEnvironment
 
@@ -28,39 +41,66 @@ MERGED = "0"
 
 
 class Arrivals:
-    """The shuffled rows of one unit, stream by stream, in the order in which event time goes on."""
+    """The shuffled rows of one unit, stream by stream, in the order in which event time goes on.
 
-    def __init__(self, runs: Iterator[Run], places: dict[int, str]) -> None:
+    `told` is what an earlier micro-batch has told of it. Where `ends`, nothing comes behind these rows any more; else
+    event time comes as far as their producers say in rows ahead of them.
+    """
+
+    def __init__(
+        self, runs: Iterator[Run], places: dict[int, str], told: Mapping[str, Told] | None = None, ends: bool = True
+    ) -> None:
         self.version = 0
         """Grows whenever another stream may have something to read."""
         self.last: dict[str, dict[int, int]] = {stream: {} for stream in places.values()}
         """By stream, how far event time came at each of its producers, where they don't end with the inputs."""
         self._runs = runs
         self._places = places
-        self._told = dict.fromkeys(places.values(), MIN_TIMESTAMP)
+        self._told = {stream: (told or {}).get(stream, Told()) for stream in places.values()}
+        self._ends = ends
+        self._ahead: dict[str, dict[str, Reached]] = {stream: {} for stream in places.values()}
+        self._limits: dict[str, Told] = {}
         self._head: Run | None = None
         self._begun = False
 
     def read(self, stream: str, offset: int) -> Read | None:
         """Return the next rows of a stream, or how far event time has come; None while others come first."""
         if not self._begun:
-            self._begun = True
-            self._go_on()
-        head = self._head
+            self._begin()
+        head, told = self._head, self._told[stream]
         if head is not None and self._places[head.stream] == stream:
             batch = head.batch()
+            if head.watermark < told.watermark and batch.stamps is not None:  # event time went on without its producer
+                batch.stamps = [max(stamp, told.watermark) for stamp in batch.stamps]
             self._go_on()
         else:
             batch = Batch([])
-        reached = MAX_TIMESTAMP if self._head is None else self._head.watermark
+        limit = self._limits[stream]
+        reached = limit.watermark if self._head is None else min(limit.watermark, self._head.watermark)
         reached = min(reached, *self.last[stream].values()) if self.last[stream] else reached
-        control = Control(MERGED, reached) if reached > self._told[stream] else None
-        if control is None and not batch.values:
+        news = Told(max(reached, told.watermark), limit.idle)
+        if news == told and not batch.values:
             return None
-        self._told[stream] = reached
+        self._told[stream] = news
         following = offset + max(len(batch), 1)
         batch.offsets = range(offset, offset + len(batch))
+        control = None if news == told else Control(MERGED, news.watermark, idle=news.idle)
         return Read(batch, control, following)
+
+    def _begin(self) -> None:
+        """Read what producers say ahead of all rows, and the first of these."""
+        self._begun = True
+        self._go_on()
+        self._limits = {stream: self._limit(stream, by_producer) for stream, by_producer in self._ahead.items()}
+
+    def _limit(self, stream: str, by_producer: Mapping[str, Reached]) -> Told:
+        if self._ends:
+            return Told(MAX_TIMESTAMP)
+        if not by_producer:
+            return self._told[stream]
+        known = {producer: one.watermark for producer, one in by_producer.items()}
+        producers = ProducerWatermarks(known, known, [producer for producer, one in by_producer.items() if one.idle])
+        return Told(producers.value, producers.is_idle)
 
     def _go_on(self) -> None:
         self.version += 1
@@ -68,7 +108,10 @@ class Arrivals:
             if run.stream in self._places:
                 self._head = run
                 return
-            if (stream := self._places.get(LAST - run.stream)) is not None:
+            if run.stream == TOLD:
+                for producer, one in run.reached():
+                    self._ahead[self._places[one.stream]][producer] = one
+            elif (stream := self._places.get(LAST - run.stream)) is not None:
                 self.last[stream] |= dict.fromkeys(producers_of(run), run.watermark)
         self._head = None
 
@@ -84,13 +127,13 @@ class TaskEnvironment(MemoryEnvironment):
         unit = program.units[number]
         self._program, self._number, self._unit = program, number, unit
         self._job = job = program.jobs[unit.job]
-        self._arrivals = Arrivals(runs, {job.places[stream]: stream for stream in job.reads[unit.stage]})
+        self._arrivals = self._arriving(runs, {job.places[stream]: stream for stream in job.reads[unit.stage]})
         self._between = {job.places[stream]: stream for stream in job.places}
         self._log: LogEnvironment | None = None
         self._state: LogEnvironment | None = None
         self._scratch: Path | None = None
         self._on_commit = on_commit
-        self._told: dict[str, int] = {}
+        self._told: dict[str, Told] = {}
         self._handed_on = 0
         self._going: list[pa.RecordBatch] = []
 
@@ -138,14 +181,14 @@ class TaskEnvironment(MemoryEnvironment):
             self._going.append(rows.rows(self._number, self._handed_on))
             self._handed_on += len(rows)
         if any(writes.items for writes in commit.state):
-            self._spilled().commit(Commit(commit.app, 0, [], commit.state, {}))
+            self._put_away(commit)
         self._on_commit()
 
     def last(self, streams: Iterable[str]) -> pa.RecordBatch:
         """Return rows that tell the next stages how far event time came here in the streams that were written."""
         rows = Shuffled()
         for stream in streams:
-            place, reached = self._job.places[stream], self._told.get(stream, MIN_TIMESTAMP)
+            place, reached = self._job.places[stream], self._told.get(stream, Told()).watermark
             for partition in range(self._job.streams[stream].partitions):
                 for target in self._program.readers.get((self._unit.job, stream, partition), ()):
                     rows.add(target, LAST - place, reached, Batch([None]))
@@ -171,24 +214,26 @@ class TaskEnvironment(MemoryEnvironment):
             for store, task in sorted(state.state_stats(app))
         )
 
-    def tell(self, told: Told) -> pa.RecordBatch:
+    def tell(self, told: ToDriver) -> pa.RecordBatch:
         """Return what the driver is to know as a row, behind all that was handed on before."""
         self._handed_on += 1
         return for_driver(told, self._handed_on - 1)
 
     def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
         """Return the value of one entry that was put away."""
-        return None if self._state is None else self._state.state_get(app, store, task, key)
+        state = self._kept_state()
+        return None if state is None else state.state_get(app, store, task, key)
 
     def state_reader(self, app: str, store: str, task: int) -> StateReader:
         """Return what reads entries that were put away, and opens nothing before there are any."""
-        return _PutAway(lambda: None if self._state is None else self._state.state_reader(app, store, task))
+        return _PutAway(lambda: None if (state := self._kept_state()) is None else state.state_reader(app, store, task))
 
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield entries that were put away, in key order."""
-        return iter(()) if self._state is None else self._state.state_range(app, store, task, start, end)
+        state = self._kept_state()
+        return iter(()) if state is None else state.state_range(app, store, task, start, end)
 
     def close(self) -> None:
         """Release everything, and remove the state."""
@@ -201,7 +246,7 @@ class TaskEnvironment(MemoryEnvironment):
     def _hand_on(self, append: Append, rows: Shuffled) -> None:
         stream, partition, batch, control = append
         place = self._unit.job, stream, partition
-        before = self._told.get(stream, MIN_TIMESTAMP)
+        before = self._told.get(stream, Told()).watermark
         if batch.values:
             if batch.timestamps is None:
                 batch.timestamps = [self._now_ms()] * len(batch)
@@ -210,7 +255,18 @@ class TaskEnvironment(MemoryEnvironment):
                 for watermark, block in marks:
                     rows.add(target, self._job.places[stream], watermark, block)
         if control is not None and partition == self._job.streams[stream].partitions - 1:
-            self._told[stream] = max(before, control.watermark)  # once for all partitions: they come together
+            # once for all partitions: they come together
+            self._told[stream] = Told(max(before, control.watermark), control.idle)
+
+    def _arriving(self, runs: Iterator[Run], places: dict[int, str]) -> Arrivals:
+        return Arrivals(runs, places)
+
+    def _kept_state(self) -> LogEnvironment | None:
+        """Return where entries were put away; None before there are any."""
+        return self._state
+
+    def _put_away(self, commit: Commit) -> None:
+        self._spilled().commit(Commit(commit.app, 0, [], commit.state, {}))
 
     def _part(self, append: Append) -> Part:
         stream, partition, batch, _ = append

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,8 @@ from runtime.bindings import intermediate_of
 from runtime.functions import Around
 from runtime.history import History
 from runtime.serdes import Unread
+from runtime.spark.growing import UpTo
+from runtime.spark.micro_batch import MicroBatch
 from runtime.systems.base import Offsets, Read, StreamConfig
 
 
@@ -48,11 +50,25 @@ class Job:
     history: History | None = None
     state: Path | None = None
     """The directory that takes the state of all attempts, where history is handed over."""
+    batch: MicroBatch | None = None
+    """The micro-batch that is run; None where all that there is, is run at once."""
 
     @property
     def hands_over(self) -> bool:
         """Whether nothing fires at the end of the inputs."""
         return self.history is not None and self.history.hands_over
+
+    def at(self, batch: MicroBatch) -> Job:
+        """Return it as one micro-batch of it is run."""
+        inputs = {**self.inputs, **batch.growing}
+        return replace(self, batch=batch, inputs=inputs, streams=batch.streams, ends=batch.ends, held=batch.held)
+
+    @property
+    def sources(self) -> Mapping[str, Any]:
+        """The inputs that are bound, as far as they are read."""
+        if self.batch is None:
+            return self.inputs
+        return {name: UpTo(source, name, self.ends) for name, source in self.inputs.items()}
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -72,14 +88,17 @@ class Job:
         return found
 
     @cached_property
+    def writes(self) -> list[list[str]]:
+        """By stage, the streams between stages that it writes."""
+        return [
+            [intermediate_of(self.graph, spec) for id in stage.operators if (spec := self.graph.specs[id]).repartitions]
+            for stage in self.plan.stages
+        ]
+
+    @cached_property
     def levels(self) -> list[int]:
         """By stage, how many stages come before it at most."""
-        written = {
-            intermediate_of(self.graph, spec): number
-            for number, stage in enumerate(self.plan.stages)
-            for id in stage.operators
-            if (spec := self.graph.specs[id]).repartitions
-        }
+        written = {stream: number for number, streams in enumerate(self.writes) for stream in streams}
         found: dict[int, int] = {}
 
         def level(stage: int) -> int:
@@ -121,6 +140,10 @@ class Program:
     jobs: tuple[Job, ...]
     at_once: int = 1
     """How many units run at the same time, at most."""
+
+    def at(self, batches: Sequence[MicroBatch]) -> Program:
+        """Return it as one micro-batch of each job is run."""
+        return Program(tuple(job.at(batch) for job, batch in zip(self.jobs, batches, strict=True)))
 
     @cached_property
     def units(self) -> list[Unit]:

@@ -15,6 +15,7 @@ from operators.base import MIN_TIMESTAMP, Batch
 from runtime.checkpoint import Position
 from runtime.handover import StateFile
 from runtime.metrics import RunMetrics
+from runtime.spark.micro_batch import Snapshot
 
 SCHEMA = pa.schema(
     [
@@ -50,7 +51,9 @@ FOR_DRIVER = -1
 """The target of what is for nobody but the driver."""
 BEGIN = -1
 """The stream of a row that only has its target begin."""
-LAST = -2
+TOLD = -2
+"""The stream of a row by which a producer says, ahead of its other rows, what it tells of event time behind them."""
+LAST = -3
 """The stream of a row by which a producer says how far event time came in its first stream, and so on downwards."""
 
 
@@ -81,11 +84,24 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     metrics: RunMetrics
     positions: tuple[Position, ...] = ()
     state: tuple[StateFile, ...] = ()
+    snapshot: Snapshot | None = None
+    """What the next micro-batch goes on from."""
 
 
-Told = Part | Report
+ToDriver = Part | Report
 encode_told = msgspec.msgpack.Encoder().encode
-decode_told = msgspec.msgpack.Decoder(Told).decode
+decode_told = msgspec.msgpack.Decoder(ToDriver).decode
+
+
+class Reached(msgspec.Struct, frozen=True, array_like=True):
+    """How far event time comes in a stream by the end of a micro-batch, as one of its producers says."""
+
+    stream: int
+    watermark: int
+    idle: bool = False
+
+
+_decode_reached = msgspec.msgpack.Decoder(Reached).decode
 
 
 class Run(NamedTuple):
@@ -106,6 +122,11 @@ class Run(NamedTuple):
         if stamps is not None and None in stamps:  # of streams that are merged, only some may be stamped
             batch.stamps = [at if own is None else own for own, at in zip(stamps, timestamps or stamps, strict=True)]
         return batch
+
+    def reached(self) -> list[tuple[str, Reached]]:
+        """Return what producers say in rows of the stream `TOLD`, each with who says it."""
+        columns = (self.rows.column(name).to_pylist() for name in ("producer", "value"))
+        return [(str(producer), _decode_reached(value)) for producer, value in zip(*columns, strict=True)]
 
 
 def runs_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Run]:
@@ -198,7 +219,15 @@ def beginnings(targets: Iterable[int]) -> pa.RecordBatch:
     return rows.rows(-1, 0)
 
 
-def for_driver(told: Told, sequence: int) -> pa.RecordBatch:
+def telling(reached: Iterable[tuple[int, Reached]], producer: int) -> pa.RecordBatch:
+    """Return what a producer says of event time as rows, one for each target that is to hear it."""
+    rows = Shuffled()
+    for target, one in reached:
+        rows.add(target, TOLD, MIN_TIMESTAMP, Batch([msgspec.msgpack.encode(one)]))
+    return rows.rows(producer, 0)
+
+
+def for_driver(told: ToDriver, sequence: int) -> pa.RecordBatch:
     """Return what is told to the driver as a row, which every later stage hands on; the sequence is its unit's."""
     rows = Shuffled()
     rows.add(FOR_DRIVER, BEGIN, MIN_TIMESTAMP, Batch([encode_told(told)]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.errors import SamzaError
@@ -23,13 +24,22 @@ class Spark:
     `master` is Spark's own word for a cluster, as "local[4]" or "spark://host:7077"; without it a new session runs on
     all cores of this machine. `options` are Spark's own, for a new session.
 
-    >>> Spark(master="local[2]")
-    Spark(session=None, master='local[2]', options={})
+    With a `checkpoint`, a directory that all workers see, it runs on and on in micro-batches, and goes on from there
+    when it is started again. One begins every `interval_ms` where something has come, and reads at most `max_records`
+    of a partition. Where the inputs `end`, what they have is all that there will be: when it is processed, everything
+    that is open fires, and the run is over.
+
+    >>> Spark(master="local[2]").checkpoint is None
+    True
     """
 
     session: SparkSession | None = None
     master: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: str | Path | None = None
+    interval_ms: int = 0
+    max_records: int = 500_000
+    end: bool = False
 
     def opened(self) -> SparkSession:
         """Return the session; one that is begun here stays for later runs of the process.

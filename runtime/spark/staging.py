@@ -40,7 +40,7 @@ class Staged:
             if self._is_parquet:
                 _gather(written, whole)
             else:
-                _join(written, whole, has_header=self.path.suffix.lower() == ".csv")
+                joined(written, whole, has_header=self.path.suffix.lower() == ".csv")
             if self.path.is_dir():
                 self.path.rmdir()
             whole.replace(self.path)
@@ -69,7 +69,20 @@ def _gather(parts: list[Path], whole: Path) -> None:
     sync_directory(whole)
 
 
-def _join(parts: list[Path], whole: Path, has_header: bool) -> None:
+def gathered(parts: list[Path], whole: Path) -> None:
+    """Write the files of directories of Parquet into one; there is none where they have no rows."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = [pq.read_table(file) for part in parts for file in sorted(part.iterdir()) if file.name[0] not in "._"]
+    if tables:
+        with whole.open("xb") as file:
+            pq.write_table(pa.concat_tables(tables, promote_options="permissive"), file)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def joined(parts: list[Path], whole: Path, has_header: bool) -> None:
     """Write files one behind the other; of those with a header only the first keeps it."""
     if len(parts) == 1:
         parts[0].rename(whole)

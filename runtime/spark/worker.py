@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import closing
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 
+from operators.base import NEVER
+from operators.task import Effects
 from planner.levers import Levers
 from planner.plan import Options
 from runtime.assembly import Assembly
@@ -24,6 +28,8 @@ from runtime.loop import Loop
 from runtime.measure import measure
 from runtime.spark.carried import carried
 from runtime.spark.environment import MERGED, TaskEnvironment
+from runtime.spark.kept_environment import KeptEnvironment
+from runtime.spark.micro_batch import MicroBatch, Snapshot
 from runtime.spark.program import Program, Unit
 from runtime.spark.rows import Report, Run, beginnings, runs_of
 from runtime.spark.ship import loads
@@ -56,13 +62,16 @@ def program_of(data: bytes) -> Program:
     return program
 
 
-def run_level(data: bytes, level: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the units of a level to which these rows come, as `run_units` does.
+def run_level(
+    data: bytes, micro_batches: bytes, level: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Run the units of a level to which these rows come, as `run_units` does, in a micro-batch of each job or whole.
 
     Raises what a unit fails with, in words that the driver makes the same error of.
     """
     with carried():
-        yield from run_units(program_of(data), level, batches)
+        program = program_of(data)
+        yield from run_units(program.at(pickle.loads(micro_batches)) if micro_batches else program, level, batches)
 
 
 def run_units(
@@ -104,9 +113,10 @@ class _Runs:
 
 def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -> Iterator[pa.RecordBatch]:
     """Run one unit to its end, and yield what it commits as it goes; at the end a report of it."""
-    loop = asyncio.new_event_loop()
-    environment = TaskEnvironment(program, number, runs, on_commit=loop.stop)
-    try:
+    with (
+        closing(asyncio.new_event_loop()) as loop,
+        closing(_environment(program, number, runs, loop.stop)) as environment,
+    ):
         driving = loop.create_task(_driven(program, number, environment, clock))
         driving.add_done_callback(lambda _: loop.stop())
         try:
@@ -121,9 +131,15 @@ def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -
             if not driving.done():
                 driving.cancel()
                 loop.run_until_complete(asyncio.wait([driving]))
-    finally:
-        environment.close()
-        loop.close()
+
+
+def _environment(
+    program: Program, number: int, runs: Iterator[Run], on_commit: Callable[[], None]
+) -> TaskEnvironment | KeptEnvironment:
+    batch = program.jobs[program.units[number].job].batch
+    if batch is None:
+        return TaskEnvironment(program, number, runs, on_commit)
+    return KeptEnvironment(program, number, runs, on_commit, batch)
 
 
 async def _driven(
@@ -144,6 +160,7 @@ class UnitRun:
     def __init__(self, program: Program, number: int, environment: TaskEnvironment, clock: Clock) -> None:
         unit = program.units[number]
         job = program.jobs[unit.job]
+        self._kept = environment if isinstance(environment, KeptEnvironment) else None
         self._number, self._graph, self._clock = number, job.graph_of(unit.stage), clock
         self._started = self._clock.elapsed_ms()
         stage = job.plan.stages[unit.stage]
@@ -152,7 +169,7 @@ class UnitRun:
             for stream, directory in job.staging.items()
             if set(job.plan.stream(stream).written_by) & set(stage.operators)
         }
-        self._bindings = Bindings(environment, self._graph, {**job.inputs, **self._files})
+        self._bindings = Bindings(environment, self._graph, {**job.sources, **self._files})
         self._environment, self._job, self._unit = environment, job, unit
         ends = follow(job.history, self._bindings) if job.history is not None else {}
         plan = msgspec.structs.replace(job.plan, options=_options(job.plan.options))
@@ -162,10 +179,10 @@ class UnitRun:
             self._bindings,
             self._clock,
             job.around,
-            begun_at(job.history, unit.task),
+            {**environment.checkpoints(plan.app), **begun_at(job.history, unit.task)},
             ends,
             lambda: self._loop.wake(),
-            lambda effects: self._loop.grant(effects),
+            self._grant,
             job.directory,
             levers=Levers(relays=False),
             discovers=False,
@@ -189,30 +206,49 @@ class UnitRun:
             self._threads,
             per_second=_share(program, unit),
         )
+        if job.batch is not None:
+            self._take_up(job.batch, job.batch.begin(unit.stage, unit.task))
 
     async def drive(self) -> None:
         """Run to the end; raises what ended it before its time, once the users' objects are closed."""
         try:
             for functions in self._functions:
                 await functions.open()
-            await self._loop.run()
+            await self._run()
         except BaseException:
             await self._close(quietly=True)
             raise
         await self._close()
 
+    async def _run(self) -> None:
+        """Run until the inputs end, or until all is done that a micro-batch has."""
+        if self._kept is None:
+            await self._loop.run()
+            return
+        running = asyncio.ensure_future(self._loop.run())
+        try:
+            await self._loop.idle()
+            self._loop.stop()
+            await running
+        finally:
+            if not running.done():
+                running.cancel()
+                await asyncio.wait([running])
+
     def report(self) -> Report:
         """Return what came of it."""
         metrics = measure({}, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
-        report = Report(self._number, {name: str(path) for name, path in self._files.items()}, metrics)
+        snapshot = None if self._kept is None else self._left(self._kept)
+        files = {name: str(path) for name, path in self._files.items()}
+        report = Report(self._number, files, metrics, snapshot=snapshot)
         if self._job.state is None:
             return report
         directory = attempted(self._job.state, self._unit)
-        files = (
+        state = (
             msgspec.structs.replace(one, file=str(directory / one.file))
             for one in self._environment.put_away(directory)
         )
-        return msgspec.structs.replace(report, positions=tuple(self._positions()), state=tuple(files))
+        return msgspec.structs.replace(report, positions=tuple(self._positions()), state=tuple(state))
 
     @property
     def writes(self) -> frozenset[str]:
@@ -224,6 +260,36 @@ class UnitRun:
             readers = [reader for lane in task.lanes for reader in lane.readers]
             for reader in (*readers, *(reader for reader, _, _ in task.tables.values())):
                 yield self._environment.told_last(reader.position())
+
+    def _left(self, kept: KeptEnvironment) -> Snapshot:
+        """Return what the next micro-batch goes on from, with the time by which there is to be one."""
+        lanes = [lane for task in self._tasks for lane in task.lanes]
+        if any(lane.readers for lane in lanes):  # who has nothing to read says nothing of event time
+            kept.tell_event_time()
+        now_ms, elapsed_ms = self._clock.now_ms(), self._clock.elapsed_ms()
+        timers = [timer for task in self._tasks for timer in task.timers]
+        due_ms = {timer.operator: int(now_ms + timer.due_ms - elapsed_ms) for timer in timers}
+        wake_ms = min([*due_ms.values(), *(task.next_alarm for task in self._tasks)])
+        snapshot = kept.snapshot()
+        return msgspec.structs.replace(snapshot, due_ms=due_ms, wake_ms=None if wake_ms >= NEVER else wake_ms)
+
+    def _grant(self, effects: Effects) -> None:
+        """Do what a task's own function has asked; what a micro-batch has is all done, whoever asks for an end."""
+        if self._kept is None:
+            self._loop.grant(effects)
+        elif effects.commit:
+            self._loop.want_commit()
+
+    def _take_up(self, batch: MicroBatch, begun_with: Snapshot) -> None:
+        """Let what goes by the clock go on from the last micro-batch."""
+        now_ms, elapsed_ms = self._clock.now_ms(), self._clock.elapsed_ms()
+        for timer in (timer for task in self._tasks for timer in task.timers):
+            if timer.operator in begun_with.due_ms:
+                timer.due_ms = elapsed_ms + begun_with.due_ms[timer.operator] - now_ms
+        for reader in (reader for task in self._tasks for lane in task.lanes for reader in lane.readers):
+            quiet = batch.quiet.get((reader.origin.stream, reader.origin.partition))
+            if quiet is not None and not reader.later:
+                reader.was_quiet(elapsed_ms, quiet.since_record_ms, quiet.since_batch_ms)
 
     def release(self) -> None:
         """Let go of threads and of what was bound."""

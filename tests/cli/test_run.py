@@ -74,6 +74,8 @@ def test_state_without_a_rewind_is_a_mistake(call, shouting):
         (("--on", "spark", "--containers", "2"), "shares tasks by itself: leave --from-start"),
         (("--on", "spark", "--until-now"), "shares tasks by itself: leave --from-start"),
         (("--master", "local[2]"), "add --on spark"),
+        (("--checkpoint", "kept"), "--checkpoint is about Spark: add --on spark"),
+        (("--on", "spark", "--end"), "add --checkpoint DIR"),
     ],
 )
 def test_what_has_no_meaning_on_spark_is_a_mistake(call, shouting, arguments, said):

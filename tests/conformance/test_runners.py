@@ -7,6 +7,7 @@ from samza_dsl.testing import unordered
 from tests.conformance.pipelines import PIPELINES, app_of, filled
 from tests.simulation.crash import run_once
 from tests.spark.shuffling import run_here
+from tests.spark.streaming import stream_here
 from tests.test_complete import FOR_ANOTHER_SPEC, specs
 
 
@@ -32,6 +33,15 @@ def test_units_between_shuffles_come_to_what_the_live_run_comes_to(name):
     run_here(app, environment)
     expected = lived(name)
     assert results(app, environment) == expected
+    assert name == "called" or any(expected.values())
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_micro_batches_come_to_what_the_live_run_comes_to(name, tmp_path):
+    environment = filled()
+    stream_here(lambda: app_of(name), environment, tmp_path)
+    expected = lived(name)
+    assert results(app_of(name), environment) == expected
     assert name == "called" or any(expected.values())
 
 

@@ -5,7 +5,9 @@ import pytest
 from samza_dsl import Spark
 from tests.scale import SCALE
 
-NEED_SPARK = ["test_on_spark.py", "test_laws_on_spark.py", "test_cluster.py", "test_reprocess_on_spark.py"]
+NEED_SPARK = [
+    f"test_{name}.py" for name in ("on_spark", "laws_on_spark", "cluster", "reprocess_on_spark", "streaming_on_spark")
+]
 collect_ignore = NEED_SPARK if SCALE == "quick" else []
 
 

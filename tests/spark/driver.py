@@ -12,7 +12,8 @@ import msgspec
 
 from samza_dsl import App, Spark, count, tumbling
 
-shared, what, master = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+place, what, master = sys.argv[1:] if __name__ == "__main__" else (".", "nothing", "")
+shared = Path(place)
 
 
 class Tick(msgspec.Struct):

@@ -128,8 +128,15 @@ def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):
     app.input("numbers", value=int).send_to(app.output("out", value=int))
     with pytest.raises(PlanError, match=r"containers=2\): Spark shares tasks by itself"):
         app.run(tmp_path, on=Spark(), containers=2)
-    with pytest.raises(SamzaError, match="there is no stream 'numbers' to read"):
-        app.run(tmp_path / "data", on=Spark())
+    with pytest.raises(PlanError, match=r"Spark\(end=True\) is about a run that goes on and on"):
+        app.run(tmp_path, on=Spark(end=True))
+    with pytest.raises(PlanError, match=r"Spark\(max_records=...\)=0 is not a whole number of at least 1"):
+        app.run(tmp_path, on=Spark(checkpoint=tmp_path / "kept", max_records=0))
+    with pytest.raises(SamzaError, match="does not read Kafka yet"):
+        app.run(tmp_path, on=Spark(checkpoint=tmp_path / "kept"), bind={"numbers": "kafka://localhost:9/n"})
+    for spark in (Spark(), Spark(checkpoint=tmp_path / "kept")):
+        with pytest.raises(SamzaError, match="there is no stream 'numbers' to read"):
+            app.run(tmp_path / "data", on=spark)
     (tmp_path / "numbers.jsonl").write_text(json.dumps(1))
     (tmp_path / "out.jsonl").write_text("0\n")
     with pytest.raises(SamzaError, match="has something in it already"):

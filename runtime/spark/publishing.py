@@ -1,0 +1,163 @@
+"""Where the outputs of micro-batches become visible: each as often as is tried, and once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from operators.base import Serde
+from runtime.checkpoint import Checkpoint
+from runtime.commit import SHARED
+from runtime.errors import Damaged, SamzaError
+from runtime.spark.frames import FrameFile, frames
+from runtime.spark.rows import Part
+from runtime.spark.staging import gathered, joined
+from runtime.systems.base import Append, Commit, Environment, PartitionedSink, Sink, system_errors_told
+from runtime.systems.files import KIND_OF_SUFFIX, open_sink
+from runtime.systems.record_files import sync_directory
+
+_decode = msgspec.msgpack.Decoder(Part).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class PartDirectory:
+    """The directory that an output is bound to, which has a file for each micro-batch that wrote something.
+
+    Raises SamzaError where its suffix tells no kind of file, and where it is to begin and has something in it.
+    """
+
+    def __init__(self, path: Path, begins: bool) -> None:
+        self.path = path.absolute()
+        self._kind = KIND_OF_SUFFIX.get(path.suffix.lower())
+        if self._kind is None or path.is_file():
+            open_sink(path / "part" if path.is_file() else path).close()
+            raise SamzaError(f"{path} is a file, and a run on Spark that goes on writes a directory of them; name one")
+        if begins and path.exists() and any(one.name[0] not in "._" for one in path.iterdir()):
+            raise SamzaError(
+                f"{path} has something in it already, and nothing was written to it from this checkpoint: remove it, "
+                "or bind another path"
+            )
+
+    def begin(self) -> Path:
+        """Make the place where attempts write to, which other readers take for no data, and return it."""
+        with system_errors_told(self.path, "written"):
+            self.staging.mkdir(parents=True, exist_ok=True)
+        return self.staging
+
+    @property
+    def staging(self) -> Path:
+        """Where attempts write to."""
+        return self.path / f".staged{self.path.suffix}"
+
+    def publish(self, batch: int, files: Sequence[str]) -> None:
+        """Put what these files hold there as one that comes at once; where it is there already nothing happens."""
+        whole = self.path / f"part-{batch:09}{self.path.suffix}"
+        if whole.exists() or not files:
+            return
+        found = [self.staging / name for name in files]
+        lost = [file for file in found if not file.exists()]
+        if lost:
+            raise Damaged(f"{lost[0]} is gone, which a commit of this run on Spark holds: restore it")
+        with system_errors_told(self.path, "written"):
+            if len(found) == 1 and self._kind != "parquet":
+                found[0].replace(whole)
+            else:
+                unfinished = self.staging / f"{uuid4().hex}{self.path.suffix}"
+                if self._kind == "parquet":
+                    gathered(found, unfinished)
+                else:
+                    joined(found, unfinished, has_header=self._kind == "csv")
+                unfinished.replace(whole)
+            sync_directory(self.path)
+
+    def sweep(self, kept: Iterable[str]) -> None:
+        """Remove what attempts wrote that nobody will publish."""
+        remove_others(self.staging, kept)
+
+
+class Publisher:
+    """Publishes what manifests name: parts of directories, rows of streams in one commit, and those of bound sinks."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        app: str,
+        name: str,
+        directories: Mapping[str, PartDirectory],
+        sinks: Mapping[str, tuple[Sink, Serde]],
+    ) -> None:
+        self.positions: dict[str, int] = {}
+        """Where each sink is behind what was published."""
+        self._environment, self._app, self._name = environment, app, f"spark={name}"
+        self._directories, self._sinks = directories, sinks
+        self._generation = environment.generation(app)
+
+    @property
+    def published(self) -> int:
+        """The last micro-batch whose rows are in the environment, 0 where there is none."""
+        return self._outputs().get(self._name, 0)
+
+    def publish(
+        self, batch: int, rows: Path | None, files: Mapping[str, Sequence[str]], positions: Mapping[str, int]
+    ) -> None:
+        """Make a micro-batch visible, be it for the first time or again; `positions` are where it begins in sinks."""
+        for stream, found in files.items():
+            self._directories[stream].publish(batch, found)
+        parts = [*map(_decode, frames(rows))] if rows is not None else []
+        for stream, (sink, declared) in self._sinks.items():
+            self._give(sink, declared, positions.get(stream, 0), [part for part in parts if part.stream == stream])
+            self.positions[stream] = sink.flush()
+        appends = [
+            Append(part.stream, part.partition, part.batch()) for part in parts if part.stream not in self._sinks
+        ]
+        if appends and self.published < batch:
+            noted = Checkpoint(self._generation, outputs={**self._outputs(), self._name: batch})
+            self._environment.commit(Commit(self._app, self._generation, appends, [], {SHARED: noted}))
+
+    def _outputs(self) -> dict[str, int]:
+        return self._environment.checkpoints(self._app).get(SHARED, Checkpoint(0)).outputs
+
+    def _give(self, sink: Any, declared: Serde, position: int, parts: Iterable[Part]) -> None:
+        sink.recover(position)
+        encode = sink.serde(declared).encode
+        for part in parts:
+            batch = part.batch()
+            batch.values = [None if value is None else encode(declared.decode(value)) for value in batch.values]
+            if isinstance(sink, PartitionedSink):
+                sink.write_to(part.partition, batch)
+            else:
+                sink.write(batch)
+
+
+def is_something(file: Path) -> bool:
+    """Whether an attempt wrote anything to the file, or the directory, that it was given."""
+    if file.is_dir():
+        return any(one.name[0] not in "._" for one in file.iterdir())
+    return file.exists() and file.stat().st_size > 0
+
+
+def remove_others(directory: Path, kept: Iterable[str]) -> None:
+    """Remove all in a directory but what is to be kept."""
+    known = set(kept)
+    for left in directory.iterdir() if directory.exists() else ():
+        if left.name not in known:
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
+def write_rows(parts: Iterable[Part], path: Path) -> bool:
+    """Write rows of outputs to a file, durably; return whether there are any."""
+    file = FrameFile(path)
+    for part in parts:
+        file.write(_encode(part))
+    if not file.close():
+        return False
+    sync_directory(path.parent)
+    return True

@@ -1,0 +1,315 @@
+"""An application that Spark runs on and on: what each micro-batch reads, and the commit that makes it count."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import msgspec
+
+from operators.io import Input
+from planner.graph import Graph
+from planner.passes import plan as make_plan
+from planner.plan import Options, StreamPlan
+from runtime.bindings import Bindings, config_of, outputs_of
+from runtime.checkpoint import Checkpoint
+from runtime.clock import Clock
+from runtime.commit import STATE
+from runtime.errors import Owned, SamzaError
+from runtime.functions import Around
+from runtime.rewind import check_state, meanings_of
+from runtime.run import open_environment
+from runtime.spark.application import held, lives_in_environment
+from runtime.spark.manifest import Manifest
+from runtime.spark.micro_batch import MicroBatch, Place, files_of
+from runtime.spark.offered import Offered
+from runtime.spark.program import Job
+from runtime.spark.publishing import PartDirectory, Publisher, is_something, remove_others, write_rows
+from runtime.spark.rows import Part, Report
+from runtime.systems.base import Commit, Environment, Offsets, StateWrites, StreamConfig
+from runtime.systems.kafka_topic import topic_of
+from runtime.systems.log_locks import lock
+from runtime.systems.memory import MemoryEnvironment
+
+
+class Streamed:
+    """One application between its streams and Spark, whose `checkpoint` directory has all that the next start needs.
+
+    `next` says what a micro-batch reads, and `commit` takes what came of it. Where `ends`, what the inputs have is all
+    that there will be. Raises SamzaError and PlanError where it can't go on as asked.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        options: Options,
+        around: tuple[Around, ...],
+        data: str | Path | Environment,
+        bind: Mapping[str, Any],
+        *,
+        checkpoint: Path,
+        clock: Clock,
+        most_records: int,
+        until_now: bool = False,
+        ends: bool = False,
+    ) -> None:
+        self._graph = graph = _durable(graph)
+        self._data, self._clock, self._ends = data, clock, ends
+        self._directory = checkpoint.absolute()
+        self._lock: int | None = None
+        self._environment: Environment = MemoryEnvironment()
+        self._bindings: Bindings | None = None
+        try:
+            self._take(graph.app)
+            self.manifest = self._begun(graph.app)
+            reads = [spec for spec in graph.specs.values() if isinstance(spec, Input)]
+            self._check_bound(reads, bind)
+            self._inputs = Offered(reads, bind, self.manifest.pieces, clock, most_records)
+            self._sources = self._inputs.sources
+            written = {name: what for name, what in bind.items() if name not in self._sources}
+            self._paths = {name: Path(what) for name, what in written.items() if _is_path(what)}
+            sinks = {name: what for name, what in written.items() if name not in self._paths}
+            if lives_in_environment(graph, bind):
+                self._environment = open_environment(data)
+            self._environment.own(graph.app)
+            self._bindings = Bindings(self._environment, graph, {**self._sources, **sinks})
+            counts = self._bindings.partition_counts(graph)
+            self.plan = make_plan(graph, options, counts, wrapped=bool(around))
+            self._check_plan()
+            self._inputs.begin(self._bindings, until_now)
+            self._publisher = self._publishing()
+            self.job = self._job(around)
+            self._publish()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all inputs have ended, and all of them is processed."""
+        return self.manifest.ended
+
+    def next(self) -> MicroBatch | None:
+        """Return what is to be run next; None where nothing has come, and nothing is due."""
+        if self.manifest.ended:
+            return None
+        self._inputs.look()
+        if self._inputs.pieces != self.manifest.pieces:
+            self._change(pieces=self._inputs.pieces)
+        read = self.manifest.ends
+        ends = self._inputs.next(read)
+        if read != _by_stream(ends) or self._is_due() or self._inputs.is_quiet(ends):
+            return self._batch(ends, is_last=self._inputs.have_ended(ends))
+        if self._ends and self._inputs.is_read(read):
+            return self._batch({place: found._replace(ended=True) for place, found in ends.items()}, is_last=True)
+        return None
+
+    def commit(self, batch: MicroBatch, parts: Iterable[Part], reports: Iterable[Report], units: Sequence[Any]) -> None:
+        """Let a micro-batch count: what was read, what each task left, and what goes to outputs, all of it at once."""
+        found = dict(self.manifest.units)
+        files: dict[str, list[str]] = {}
+        for report in reports:
+            unit = units[report.unit]
+            if report.snapshot is not None:
+                found[f"{unit.stage}-{unit.task}"] = report.snapshot
+            for stream, file in report.files.items():
+                if is_something(Path(file)):
+                    files.setdefault(stream, []).append(Path(file).name)
+        name = f"{batch.number:09}.{uuid4().hex}"
+        (self._directory / "rows").mkdir(exist_ok=True)
+        has_rows = write_rows(parts, self._directory / "rows" / name)
+        self._change(
+            batch=batch.number,
+            ends=_by_stream(batch.ends),
+            units=found,
+            rows=name if has_rows else None,
+            files=files,
+            positions=dict(self._publisher.positions),
+            ended=batch.is_last,
+        )
+        self._publish()
+
+    def values_of(self, stream: str) -> list[Any]:
+        """Return the values of an output that lives in the environment, or in a list; raises SamzaError for a path."""
+        from runtime.received import values_of
+
+        if stream in self._paths:
+            raise SamzaError(f"received({stream!r}): the output is bound to {self._paths[stream]}; read it there")
+        assert self._bindings is not None
+        if stream in self._bindings.sinks:
+            return self._bindings.values_of(stream)
+        serde = next((one.value for one in self._declared() if one.stream == stream), None)
+        is_own = isinstance(self._data, str | Path) and not isinstance(self._environment, MemoryEnvironment)
+        with closing(open_environment(self._data)) if is_own else nullcontext(self._environment) as environment:
+            return values_of(environment, stream, serde)
+
+    def close(self) -> None:
+        """Release everything; what is committed stays."""
+        if self._bindings is not None:
+            self._bindings.close()
+        if isinstance(self._data, str | Path):
+            self._environment.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _check_bound(self, reads: Iterable[Input], bind: Mapping[str, Any]) -> None:
+        read, written = {spec.stream for spec in reads}, {output.stream for output in self._declared()}
+        for name, what in bind.items():
+            if name not in read | written:
+                known = ", ".join(sorted(read | written))
+                raise SamzaError(f"bind has {name!r}, which the app neither reads nor writes; it has {known}")
+            if name in read and topic_of(what) is not None:
+                raise SamzaError(
+                    f"{name!r} is bound to {what}: a run on Spark that goes on does not read Kafka yet. Run the app "
+                    "live, or bring the topic into the embedded log with an app of its own"
+                )
+
+    def _take(self, app: str) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._lock = lock(self._directory / "lock", wait=False)
+        if self._lock is None:
+            raise Owned(f"{app!r} runs already from the checkpoint {self._directory}; stop that run, or name another")
+
+    def _begun(self, app: str) -> Manifest:
+        found = Manifest.read(self._directory)
+        if found is None:
+            return Manifest(id=uuid4().hex, app=app)
+        if found.app != app:
+            raise SamzaError(f"{self._directory} is the checkpoint of {found.app!r}, not of {app!r}: name another one")
+        return found
+
+    def _check_plan(self) -> None:
+        """Refuse a plan that what is kept does not fit: raises SamzaError and PlanError."""
+        stages = {f"{number} {stage.id}": stage.partitions for number, stage in enumerate(self.plan.stages)}
+        before = self.manifest.stages
+        if before and stages != before:
+            raise SamzaError(
+                f"the plan of {self.plan.app!r} has other stages than the one that {self._directory} is of: "
+                f"{', '.join(f'{id} of {tasks}' for id, tasks in stages.items())} and not "
+                f"{', '.join(f'{id} of {tasks}' for id, tasks in before.items())}. Begin anew from another checkpoint"
+            )
+        kept, meanings = MemoryEnvironment(), self.manifest.meanings
+        held = [StateWrites(store, 0, [(b"", b"")]) for store in meanings]
+        kept.commit(Commit(self.plan.app, 0, [], held, {STATE: Checkpoint(0, meanings=meanings)}))
+        check_state(kept, self.plan, self._graph)
+        self._change(stages=stages, meanings=meanings_of(self.plan, self._graph), pieces=self._inputs.pieces)
+
+    def _publishing(self) -> Publisher:
+        assert self._bindings is not None
+        declared = {output.stream: output.value for output in self._declared()}
+        begins = self.manifest.batch == 0
+        self._outputs = {name: PartDirectory(path, begins) for name, path in self._paths.items()}
+        sinks = {name: (sink, declared[name]) for name, sink in self._bindings.sinks.items()}
+        publisher = Publisher(self._environment, self.plan.app, self.manifest.id, self._outputs, sinks)
+        for stream in self.plan.results:
+            if stream.name not in {*self._paths, *sinks}:
+                self._begin_output(stream, publisher)
+        for output in self._outputs.values():
+            output.begin()
+        return publisher
+
+    def _begin_output(self, stream: StreamPlan, publisher: Publisher) -> None:
+        config = self._environment.create_stream(stream.name, config_of(stream))
+        is_new = self.manifest.batch == 0 and not publisher.published
+        if is_new and any(self._environment.offsets(stream.name, place).end for place in range(config.partitions)):
+            raise SamzaError(
+                f"the stream {stream.name!r} holds records already, and nothing was written to it from this "
+                "checkpoint: bind the output to a path, use another data directory, or remove the stream (samza-dsl "
+                "streams delete)"
+            )
+
+    def _job(self, around: tuple[Around, ...]) -> Job:
+        return Job(
+            graph=self._graph,
+            plan=self.plan,
+            around=around,
+            inputs=self._inputs.to_read(),
+            staging={name: output.staging for name, output in self._outputs.items()},
+            streams={},
+            ends={},
+            directory=Path(self._data).absolute() if isinstance(self._data, str | Path) else None,
+        )
+
+    def _batch(self, ends: dict[Place, Offsets], is_last: bool) -> MicroBatch:
+        begins = {}
+        for name, snapshot in self.manifest.units.items():
+            stage, task = map(int, name.split("-"))
+            begins[stage, task] = snapshot
+        places = [place for place in ends if place[0] not in self._sources]
+        is_log = isinstance(self._data, str | Path)
+        (self._directory / "state").mkdir(exist_ok=True)
+        return MicroBatch(
+            number=self.manifest.batch + 1,
+            name=self.manifest.id,
+            directory=self._directory / "state",
+            ends=ends,
+            begins=begins,
+            streams=self._streams(),
+            held={} if is_log else {place: tuple(held(self._environment, place, ends[place])) for place in places},
+            growing=self._inputs.growing,
+            quiet=self._inputs.quiet(ends),
+            is_last=is_last,
+        )
+
+    def _streams(self) -> dict[str, StreamConfig]:
+        streams = dict(self._environment.streams())
+        for one in self.plan.streams:
+            if one.role == "intermediate":
+                streams[one.name] = StreamConfig(partitions=one.partitions or 1, intermediate=True)
+        assert self._bindings is not None
+        for name in self._outputs:
+            streams.setdefault(name, StreamConfig())
+        for name, sink in self._bindings.sinks.items():
+            streams[name] = StreamConfig(partitions=sink.partitions)
+        return streams
+
+    def _is_due(self) -> bool:
+        """Whether anything is due by the clock."""
+        now_ms = self._clock.now_ms()
+        return any(one.wake_ms is not None and one.wake_ms <= now_ms for one in self.manifest.units.values())
+
+    def _declared(self) -> Iterator[Any]:
+        return (output for spec in self._graph.specs.values() for output in outputs_of(spec))
+
+    def _change(self, **changes: Any) -> None:
+        changed = msgspec.structs.replace(self.manifest, **changes)
+        if changed != self.manifest:
+            changed.write(self._directory)
+            self.manifest = changed
+
+    def _publish(self) -> None:
+        """Make what is committed visible, be it again, and remove what nothing needs any more."""
+        manifest = self.manifest
+        if manifest.batch:
+            rows = None if manifest.rows is None else self._directory / "rows" / manifest.rows
+            self._publisher.publish(manifest.batch, rows, manifest.files, manifest.positions)
+        remove_others(self._directory / "rows", [manifest.rows] if manifest.rows is not None else [])
+        remove_others(self._directory / "state", files_of(manifest.units.values()))
+        for name, output in self._outputs.items():
+            output.sweep(manifest.files.get(name, ()))
+
+
+def _is_path(what: Any) -> bool:
+    return isinstance(what, str | Path) and topic_of(what) is None
+
+
+def _by_stream(ends: Mapping[Place, Offsets]) -> dict[str, list[tuple[int, bool]]]:
+    found: dict[str, list[tuple[int, bool]]] = {}
+    for (stream, _), offsets in sorted(ends.items()):
+        found.setdefault(stream, []).append((offsets.end, offsets.ended))
+    return found
+
+
+def _durable(graph: Graph) -> Graph:
+    """Return the graph with all state kept in the log: what is in memory alone would be lost with each micro-batch."""
+    specs = {
+        id: replace(cast(Any, spec), store="lmdb") if getattr(spec, "store", "lmdb") == "memory" else spec
+        for id, spec in graph.specs.items()
+    }
+    return replace(graph, specs=specs)

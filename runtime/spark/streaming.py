@@ -1,0 +1,163 @@
+"""A run on Spark that goes on and on: one job of Spark for each micro-batch, and a commit behind it."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from planner.graph import Graph
+from planner.plan import Options
+from runtime.clock import SystemClock
+from runtime.errors import SamzaError
+from runtime.functions import Around
+from runtime.metrics import OperatorMetrics, RunMetrics
+from runtime.spark.batch import SparkRun, run_job, told_by
+from runtime.spark.micro_batch import MicroBatch
+from runtime.spark.program import Program
+from runtime.spark.rows import Report
+from runtime.spark.session import Spark
+from runtime.spark.ship import dumps
+from runtime.spark.streamed import Streamed
+from runtime.systems.base import Environment
+from runtime.talk import combined
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_MS = 50.0
+"""How often a run that has nothing to do looks whether something has come."""
+SUMMED = ("received", "emitted", "skipped", "dead_lettered", "retried", "late")
+
+OnBatch = Callable[[MicroBatch, float], None]
+
+
+def run_stream(
+    graph: Graph,
+    options: Options,
+    around: tuple[Around, ...],
+    data: str | Path | Environment,
+    *,
+    on: Spark,
+    bind: Mapping[str, Any] | None = None,
+    until_now: bool = False,
+) -> SparkRun:
+    """Run an application on Spark from its checkpoint on, until its inputs end or SIGINT or SIGTERM comes.
+
+    With `until_now` it ends when what is there now is processed. Raises what the live run would raise.
+    """
+    assert on.checkpoint is not None
+    clock = SystemClock()
+    streamed = Streamed(
+        graph,
+        options,
+        around,
+        data,
+        bind or {},
+        checkpoint=Path(on.checkpoint),
+        clock=clock,
+        most_records=on.max_records,
+        until_now=until_now,
+        ends=on.end,
+    )
+    try:
+        stream = Stream(on.opened(), streamed)
+        with _signals_heard(stream.stop):
+            stream.run(until_now, on.interval_ms)
+    finally:
+        streamed.close()
+    return SparkRun(streamed, stream.metrics)
+
+
+class Stream:
+    """Micro-batches of one application, one after the other, in a session."""
+
+    def __init__(self, session: SparkSession, streamed: Streamed) -> None:
+        self.metrics = RunMetrics()
+        self._session, self._streamed = session.newSession(), streamed
+        self._session.conf.set("spark.sql.adaptive.enabled", "false")  # it plans anew behind every shuffle
+        self._clock = SystemClock()
+        self._stopping = threading.Event()
+        self._program = Program((streamed.job,))
+        self._data = dumps(self._program)
+
+    def stop(self) -> None:
+        """Have it end behind the micro-batch at hand."""
+        self._stopping.set()
+
+    def run(self, until_now: bool, interval_ms: float) -> None:
+        """Run to the end."""
+        while not (self._stopping.is_set() or self._streamed.is_over):
+            began = self._clock.elapsed_ms()
+            batch = self._streamed.next()
+            if batch is not None:
+                self.run_one(batch)
+            elif until_now:
+                return
+            wait_ms = max(interval_ms - (self._clock.elapsed_ms() - began), 0 if batch is not None else LOOK_MS)
+            self._stopping.wait(wait_ms / 1_000)
+
+    def run_one(self, batch: MicroBatch) -> None:
+        """Run a micro-batch, and let it count."""
+        started = self._clock.elapsed_ms()
+        program = self._program.at([batch])
+        self._session.sparkContext.setJobDescription(f"{self._streamed.plan.app}: micro-batch {batch.number}")
+        try:
+            rows = run_job(self._session, self._data, program, micro_batches=pickle.dumps([batch]))
+        finally:
+            self._session.sparkContext.setJobDescription(None)  # type: ignore[arg-type]
+        parts, reports = told_by(rows, program)
+        self._streamed.commit(batch, parts[0], reports[0], program.units)
+        self.metrics = _added(self.metrics, reports[0], self._clock.elapsed_ms() - started)
+
+
+def _added(before: RunMetrics, reports: Iterable[Report], elapsed_ms: float) -> RunMetrics:
+    """Return the metrics of a run with those of one more micro-batch."""
+    now = combined([report.metrics for report in reports])
+    known = {(one.operator, one.task): one for one in before.operators}
+    operators = tuple(_summed(known.pop((one.operator, one.task), None), one) for one in now.operators)
+    return msgspec.structs.replace(
+        now,
+        operators=(*known.values(), *operators),
+        commits=before.commits + 1,
+        elapsed_ms=before.elapsed_ms + elapsed_ms,
+    )
+
+
+def _summed(before: OperatorMetrics | None, now: OperatorMetrics) -> OperatorMetrics:
+    if before is None:
+        return now
+    counters = {
+        name: before.counters.get(name, 0) + now.counters.get(name, 0) for name in {**before.counters, **now.counters}
+    }
+    added = {name: getattr(before, name) + getattr(now, name) for name in SUMMED}
+    return msgspec.structs.replace(now, counters=counters, **added)
+
+
+@contextmanager
+def _signals_heard(stop: Callable[[], None]) -> Iterator[None]:
+    """Have the first SIGINT or SIGTERM call `stop` in a block; a second one ends it at once."""
+    before: dict[int, Any] = {}
+
+    def heard(number: int, frame: Any) -> None:
+        for known in before:
+            signal.signal(known, raising)
+        stop()
+
+    def raising(number: int, frame: Any) -> None:
+        raise SamzaError("stopped at once: what was not yet committed will be processed again")
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[int(number)] = signal.signal(number, heard)
+    try:
+        yield
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
