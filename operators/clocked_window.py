@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from operators.aggregations import Aggregation
 from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch, Store
 from operators.session import SessionOperator
+from operators.sliding import SlidingOperator
 from operators.triggered import TriggeredWindowOperator
 from operators.window import WindowOperator
 
@@ -20,7 +21,7 @@ class ClockedWindowOperator:
 
     calls: ClassVar[tuple[str, ...]] = ("aggregation",)
 
-    def __init__(self, windows: WindowOperator | SessionOperator | TriggeredWindowOperator) -> None:
+    def __init__(self, windows: WindowOperator | SessionOperator | SlidingOperator | TriggeredWindowOperator) -> None:
         self._windows = windows
         self.store: Store = windows.store
         self._now_ms = self._reached = MIN_TIMESTAMP

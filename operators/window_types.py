@@ -298,18 +298,18 @@ def counted(number: int, every: int | None = None) -> Counted:
     return Counted(number, every or number)
 
 
-def by_clock(windows: WindowType | Sessions) -> ByClock:
+def by_clock(windows: WindowType | Sessions | Sliding) -> ByClock:
     """Cut the time on the clock on the wall, and not event time: a value is in the windows of when it is read.
 
     A pane comes when the clock has reached its window's end, and at the end of all inputs. Nothing is late, but what
     comes depends on when it was read: it is not the same again after a crash, or in another run. Raises ValueError
-    where `windows` are not tumbling, hopping, daily or sessions.
+    where `windows` are not tumbling, hopping, daily, sliding or sessions.
 
     >>> str(by_clock(tumbling(seconds=5)))
     'tumbling 0:00:05 by the clock'
     """
-    if isinstance(windows, type) or not (isinstance(windows, Sessions) or hasattr(windows, "cell")):
-        wrong = f"by_clock(...) got {windows!r}, which are not tumbling, hopping, daily or sessions"
+    if isinstance(windows, type) or not (isinstance(windows, Sessions | Sliding) or hasattr(windows, "cell")):
+        wrong = f"by_clock(...) got {windows!r}, which are not tumbling, hopping, daily, sliding or sessions"
         raise mistake(wrong, "by_clock(tumbling(seconds=5))")
     return ByClock(windows)
 

@@ -38,7 +38,7 @@ def check_kind(
     if isinstance(windows, Counted | ByClock) and allowed_lateness_ms:
         by = "the clock" if isinstance(windows, ByClock) else "count"
         raise refuse(site, f"nothing is late at windows by {by}", "no allowed_lateness_ms=")
-    if isinstance(windows, Sliding):
+    if isinstance(of_time, Sliding):
         _check_sliding(site, allowed_lateness_ms, early, late_trigger, panes)
 
 

@@ -9,10 +9,11 @@ from operators.aggregations import collect, count
 from operators.base import MAX_TIMESTAMP, Batch
 from operators.clocked_window import ClockedWindowOperator
 from operators.session import SessionOperator
+from operators.sliding import SlidingOperator
 from operators.triggered import TriggeredWindowOperator
 from operators.triggers import AfterClockDelay, AfterCount, AfterDelay, Once, Several
 from operators.window import Window, WindowOperator
-from operators.window_types import session, tumbling
+from operators.window_types import session, sliding, tumbling
 from runtime.keys import KeySerde
 from runtime.serdes import String, Tagged
 from runtime.stores.memory import MemoryStore
@@ -50,6 +51,9 @@ def operator(store, merges, aggregation, early=None, panes="accumulating"):
         return ClockedWindowOperator(
             TriggeredWindowOperator(Window(aggregation=aggregation, **how), store, keys, Tagged())
         )
+    if merges == "sliding":
+        spec = Window(windows=sliding(milliseconds=SIZE_MS), aggregation=aggregation)
+        return ClockedWindowOperator(SlidingOperator(spec, store, keys, Tagged()))
     if merges:
         spec = Window(windows=session(milliseconds=SIZE_MS), aggregation=aggregation)
         return ClockedWindowOperator(SessionOperator(spec, store, keys))
@@ -62,6 +66,11 @@ def expected(came, merges):
     found = Counter()
     for key in "abc":
         times = sorted((now, value) for name, now, value in came if name == key)
+        if merges == "sliding":
+            for at in {now for now, _ in times}:
+                held = [value for now, value in times if at - SIZE_MS < now <= at]
+                found[key, at - SIZE_MS + 1, at + 1, tuple(sorted(held))] += 1
+            continue
         held = []
         for now, value in times:
             ends = held and (now - held[-1][0] >= SIZE_MS if merges else now // SIZE_MS > held[-1][0] // SIZE_MS)
@@ -81,7 +90,7 @@ def pane_of(key, held, merges):
 
 
 @settings(max_examples=scale(200, 1_000, 20_000))
-@given(STEPS, st.booleans())
+@given(STEPS, st.sampled_from((False, True, "sliding")))
 def test_values_are_in_the_windows_of_when_they_came(steps, merges):
     store = MemoryStore()
     windows, now, told, came, panes = operator(store, merges, collect()), 0, -(2**62), [], []

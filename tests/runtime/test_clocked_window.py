@@ -13,6 +13,7 @@ from samza_dsl import (
     count,
     dead_letter,
     session,
+    sliding,
     testing,
     tumbling,
 )
@@ -117,7 +118,8 @@ def test_late_values_can_not_be_allowed():
 @pytest.mark.parametrize("windows", [7, tumbling, by_clock(tumbling(hours=1))])
 def test_what_has_no_time_is_refused(windows):
     with pytest.raises(
-        ValueError, match=r"not tumbling, hopping, daily or sessions; write instead: by_clock\(tumbling\(seconds=5\)\)"
+        ValueError,
+        match=r"not tumbling, hopping, daily, sliding or sessions; write instead: by_clock\(tumbling\(seconds=5\)\)",
     ):
         by_clock(windows)
 
@@ -142,3 +144,13 @@ def test_what_is_due_as_a_run_begins_fires_when_its_tables_are_read():
         run.advance_time(seconds=6)
         run.restart()
         assert sorted(run.read("out")) == [["even", 1], ["odd", 2]]
+
+
+def test_sliding_windows_look_back_from_each_time_by_the_clock():
+    with testing.running(ticking(by_clock(sliding(seconds=5)))) as run:
+        for n in (1, 3, 5):
+            run.send("in", n)
+            run.advance_time(seconds=4)
+        assert run.read("out") == [[1, 5_000, [1]], [1, 5_000, [1, 3]], [1, 5_000, [3, 5]]]
+    with pytest.raises(PlanError, match="a sliding window ends with the value that makes it"):
+        ticking(by_clock(sliding(seconds=5)), early=after_count(2))
