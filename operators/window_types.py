@@ -149,7 +149,7 @@ class Counted:
 class ByClock:
     """Windows of time on the clock on the wall."""
 
-    windows: WindowType | Sessions
+    windows: WindowType | Sessions | Sliding
 
     def __str__(self) -> str:
         return f"{self.windows} by the clock"
