@@ -129,6 +129,8 @@ class Lane:
     def look_for_idle(self, elapsed_ms: float) -> bool:
         """Notice which inputs are idle; return whether event time may go on by that, or others are to hear of it."""
         noticed = [reader.look_for_idle(elapsed_ms) for reader in self.readers]
+        if any(noticed):
+            self.follow()  # else what was reached would be forgotten where the others end before they commit
         return any(noticed)
 
     def follow(self) -> None:

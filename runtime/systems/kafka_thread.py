@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
+
+from aiokafka.errors import KafkaConnectionError
 
 R = TypeVar("R")
 
@@ -43,5 +46,11 @@ class KafkaThread:
         self.loop.close()
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:
-        """Have work done there, and wait for what it returns; raises what it raises."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        """Have work done there, and wait for what it returns; raises what it raises.
+
+        What aiokafka cancels when a connection is lost raises KafkaConnectionError.
+        """
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        except CancelledError as error:
+            raise KafkaConnectionError("a lost connection has cancelled it") from error

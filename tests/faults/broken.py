@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,10 +61,10 @@ def _no_page_check() -> None:
 
 
 def _no_owner_lock() -> None:
-    def lock(path: Any, *, wait: bool) -> int | None:
-        return log_locks.lock(path.with_suffix(f".{time.monotonic_ns()}"), wait=wait)
+    def owner_lock(directory: Path, app: str) -> int | None:
+        return log_locks.lock(directory / f"{app}.{time.monotonic_ns()}", wait=False)
 
-    log.lock = lock
+    log.owner_lock = owner_lock
 
 
 def _no_holders() -> None:

@@ -1,5 +1,8 @@
 """Which of the tests on a real broker are quick: the others run in CI."""
 
+import gc
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,3 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE) and item.originalname not in QUICK:  # type: ignore[attr-defined]
             item.add_marker("ci")
+
+
+@pytest.fixture(autouse=True)
+def swept() -> Iterator[None]:
+    """Let what a test leaves that ends as a killed process would, clients that nobody closes, be gone with it."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

@@ -69,6 +69,7 @@ class World:
             environment=self,
             sinks={"bound": self.sink},
             places={"bound": "bound=file"},
+            place_of=lambda stream: stream,
             partitions=lambda stream: {BETWEEN: 2}[stream],
         )
         self.committer = Committer("app", 7, bindings, Clock(), positions or {"bound=file": 0}, {})

@@ -11,6 +11,13 @@ NEED_SPARK = [
 collect_ignore = NEED_SPARK if SCALE == "quick" else []
 
 
+@pytest.fixture(autouse=True)
+def real_time(request, monkeypatch):
+    """Give the calls of drawn pipelines longer on Spark, where time is not virtual."""
+    if "session" in request.fixturenames:
+        monkeypatch.setattr("tests.building.TIMEOUT_MS", 600)
+
+
 @pytest.fixture(scope="session")
 def session():
     """Return a session on two cores of this machine."""
