@@ -239,9 +239,11 @@ class WindowOperator:
     def add(self, groups: Groups) -> None:
         """Fold in what was grouped by key."""
         for slots, group in groups.by_slots.items():
+            if groups.counted and (len(slots) > 1 or self._is_late(slots[0])):
+                group = Counter(group)  # once for all of them
             for slot in slots:
                 if self._is_late(slot):
-                    self._set_aside(slot, Counter(group) if groups.counted else group, groups.counted)
+                    self._set_aside(slot, group, groups.counted)
                 else:
                     self._fold(slot, group, groups.counted)
         if self.store.durable and self.unwritten > self.most_held:  # a store in memory holds it no better
@@ -355,7 +357,7 @@ class WindowOperator:
         return held
 
     def _fold(self, slot: Slot, group: Any, counted: bool) -> None:
-        """Fold in what falls in one window, in time: the values of each key, or a key for each."""
+        """Fold in what falls in one window, in time: the values of each key, a key for each, or their number."""
         accumulators, stored = self._group(slot), slot in self._stored
         if counted and not stored:
             accumulators.update(group)
