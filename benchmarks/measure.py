@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import gc
 import pstats
 import sys
-from collections.abc import Callable
 from dataclasses import fields
-from hashlib import blake2b
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter, process_time
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from benchmarks import WORKLOADS
 from benchmarks.figures import Curve, Measurement
 from benchmarks.memory import growth_mib
+from benchmarks.running import Ran, run
 from benchmarks.shapes import SHAPES
 from benchmarks.shapes.shape import Shape
 from benchmarks.workload import COMMIT_EVERY, Workload
@@ -33,31 +30,15 @@ class Differs(Exception):
     """The two sides did not come to the same: no time of theirs counts."""
 
 
-class Timed(NamedTuple):
-    """What a side returns that does its work in another process, and has the time from there."""
-
-    seconds: float
-    result: Any
-
-
-class Ran(NamedTuple):
-    """How long a run took, and what it came to: how many results, of which digest."""
-
-    seconds: float
-    cpu_seconds: float
-    results: int
-    digest: str
-
-
 def measure(workload: Workload, messages: int, pairs: int) -> Measurement:
     """Time `pairs` pairs; raises Differs when a run came to something else than the first baseline."""
-    sides = {side: run for side in ("baseline", "baseline_inlined", "ours") if (run := getattr(workload, side))}
-    expected = _run(workload, workload.baseline)
-    _checked(workload, _run(workload, workload.ours), expected)  # one that does not count: what is lazy is done now
+    sides = {side: of_side for side in ("baseline", "baseline_inlined", "ours") if (of_side := getattr(workload, side))}
+    expected = run(workload, workload.baseline)
+    _checked(workload, run(workload, workload.ours), expected)  # one that does not count: what is lazy is done now
     ran: dict[str, list[Ran]] = {side: [] for side in sides}
     for _ in range(pairs):
-        for side, run in sides.items():
-            ran[side].append(_checked(workload, _run(workload, run), expected))
+        for side, of_side in sides.items():
+            ran[side].append(_checked(workload, run(workload, of_side), expected))
     ratios = _ratios(ran, "baseline")
     ratio, bar, durable = median(ratios), workload.description.bar, workload.description.durable
     if durable and workload.commit_every != COMMIT_EVERY:
@@ -99,21 +80,8 @@ def trace(shape: Shape) -> Curve:
     )
 
 
-def _run(workload: Workload, side: Callable[[], Any]) -> Ran:
-    """Time one run, and keep nothing of its result that the next one would have to share the memory with."""
-    workload.ready()
-    gc.collect()
-    began, cpu_began = perf_counter(), process_time()
-    result = side()
-    seconds, cpu_seconds = perf_counter() - began, process_time() - cpu_began
-    if isinstance(result, Timed):
-        seconds, result = result
-    outcome = workload.outcome(result)
-    return Ran(seconds, cpu_seconds, len(outcome), blake2b(msgspec.msgpack.encode(outcome)).hexdigest())
-
-
 def _checked(workload: Workload, ran: Ran, expected: Ran) -> Ran:
-    if ran[2:] != expected[2:]:
+    if not ran.same_as(expected):
         raise Differs(
             f"{workload.description.name}: {ran.results:,} results (digest {ran.digest[:8]}) where the baseline has "
             f"{expected.results:,} (digest {expected.digest[:8]})"

@@ -295,7 +295,8 @@ class Spec:
     came from. What is `keyed_by_first` goes by the keys of its first parent, and has all of the others in every task.
     What reads `event_time` has records stamped where they enter. `late` is where what is late there goes. What heeds
     the `wall_clock` and keeps state is `Clocked`. What fires only `waits_ms` after its time has event time below it
-    stay behind by as much. What `ignores_values` looks at keys and times alone. What `takes_signs` may be handed
+    stay behind by as much. What `ignores_values` looks at keys and times alone. What looks at a partition
+    `beyond_keys` goes by more of it than the messages of one key. What `takes_signs` may be handed
     retractions, and what `hands_on_signs` emits one for each.
     """
 
@@ -328,6 +329,7 @@ class Spec:
     event_time: ClassVar[bool] = False
     waits_ms: ClassVar[int] = 0
     ignores_values: ClassVar[bool] = False
+    beyond_keys: ClassVar[bool] = False
     takes_signs: ClassVar[bool] = False
     hands_on_signs: ClassVar[bool] = False
 

@@ -26,6 +26,7 @@ class Deduplicate(Spec):
     event_time: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
+    beyond_keys: ClassVar[bool] = True
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """What finds the id."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Spec, Store
 from operators.policies import DeadLetter
-from operators.rows_by_time import Row, RowsByTime
+from operators.rows_by_time import OverRows, Row, RowsByTime
 from operators.stamps import Stamps
 
 How = Literal["inner", "left", "right", "outer"]
@@ -65,7 +65,7 @@ class IntervalJoin(Spec):
         return f"{self.how} join within ({self.low_ms}, {self.high_ms})"
 
 
-class IntervalJoinOperator:
+class IntervalJoinOperator(OverRows):
     """One task's share of a join: the rows of both sides that may still be met, and those that wait for a first match.
 
     A row that waits is in `_waiting` until the watermark is past all that could meet it, and in `_ripe` from then on,
@@ -98,14 +98,9 @@ class IntervalJoinOperator:
             RowsByTime(store, keys, prefix, self._width, reach)
             for prefix, reach in zip((b"l", b"r"), self._reach, strict=True)
         )
-        self._sides = (left, right)
+        self._sides = self.held = (left, right)
         self._reached = MIN_TIMESTAMP
         self.forget()
-
-    @property
-    def unwritten(self) -> int:
-        """How many keys' rows of a bucket have changed since they were written back."""
-        return self._sides[LEFT].unwritten + self._sides[RIGHT].unwritten
 
     def process(self, batch: Batch) -> Batch | None:
         """Join each row with those that have come before, and keep it; late ones are set aside in `late`."""
@@ -136,7 +131,7 @@ class IntervalJoinOperator:
         self.late = batch.take(late) if late else None
         if self.late is not None:
             self.late.values = [value for _, value in self.late.values]
-        self._relieve()
+        self.relieve()
         return out if out.values else None
 
     def _meet(self, side: int, key: Key, value: Any, at: int, stamp: int, out: Batch) -> bool:
@@ -211,11 +206,6 @@ class IntervalJoinOperator:
         """Return the smallest stamp of a row that waits."""
         return self._stamps.lowest()
 
-    def write_back(self) -> None:
-        """Put what has changed into the store."""
-        for side in self._sides:
-            side.write_back()
-
     def forget(self) -> None:
         """Hold nothing, and see what the store has."""
         self._waiting: list[tuple[int, int, int, int, int, Key]] = []
@@ -257,11 +247,3 @@ class IntervalJoinOperator:
             return None
         self._stamps.remove(stamp)
         return side, key, row
-
-    def _relieve(self) -> None:
-        """Hold no more beside the store than is good; a store in memory holds it no better."""
-        if self.store.durable:
-            if self.unwritten > self.most_held:
-                self.write_back()
-            for side in self._sides:
-                side.relieve(self.most_held)

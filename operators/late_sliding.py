@@ -9,7 +9,7 @@ from typing import Any
 from operators.agenda import Agenda
 from operators.aggregations import Aggregation
 from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Store
-from operators.rows_by_time import Row, RowsByTime
+from operators.rows_by_time import OverRows, Row, RowsByTime
 from operators.window import NO_KEY, Pane, Timing, Window
 from operators.window_types import Sliding
 
@@ -17,7 +17,7 @@ LEAST_WIDTH_MS = 1_000
 """How much time lies together at least, however short the windows are."""
 
 
-class LateSlidingOperator:
+class LateSlidingOperator(OverRows):
     """The sliding windows of one task: the values by key and time, and of each window what was shown of it.
 
     A value counts from its time on, a late one from its stamp on: when the watermark has passed that, all is there that
@@ -50,13 +50,9 @@ class LateSlidingOperator:
         """The values, with when they count; each waits until then."""
         self._shown = RowsByTime(store, keys, b"s", self._width, self._lateness_ms)
         """For each window that has fired, at its time: when it was looked at, and what was told of it."""
+        self.held = (self._rows, self._shown)
         self._reached = MIN_TIMESTAMP
         self.forget()
-
-    @property
-    def unwritten(self) -> int:
-        """How many keys' rows of a bucket have changed since they were written back."""
-        return self._rows.unwritten + self._shown.unwritten
 
     def process(self, batch: Batch) -> Batch | None:
         """Keep the values until they count; those that are too late are left in `late`."""
@@ -73,7 +69,7 @@ class LateSlidingOperator:
                 self._rows.add(key, (at, counts, value, True))
                 self._wait(key, at, counts)
         self.late = batch.take(late) if late else None
-        self._relieve()
+        self.relieve()
         return None
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
@@ -88,7 +84,7 @@ class LateSlidingOperator:
                 break
             self._fire(*found, panes)
             self._firing.popleft()
-        self._relieve()
+        self.relieve()
         return panes if panes.values else None
 
     def drop_due(self) -> Batch:
@@ -115,11 +111,6 @@ class LateSlidingOperator:
     def lowest_stamp(self) -> int:
         """Return when the first value counts that has not fired."""
         return self._counting if self._firing else self._due.first() - 1
-
-    def write_back(self) -> None:
-        """Put what has changed into the store."""
-        self._rows.write_back()
-        self._shown.write_back()
 
     def forget(self) -> None:
         """Hold nothing, and see what the store has."""
@@ -215,14 +206,6 @@ class LateSlidingOperator:
         """Return when a window was looked at, how many panes it has had, and when the last one counted."""
         found = self._shown.between(key, at, at)
         return (found[0][1], *found[0][2]) if found else (MIN_TIMESTAMP, 0, MIN_TIMESTAMP)
-
-    def _relieve(self) -> None:
-        """Hold no more beside the store than is good; a store in memory holds it no better."""
-        if self.store.durable:
-            if self.unwritten > self.most_held:
-                self.write_back()
-            self._rows.relieve(self.most_held)
-            self._shown.relieve(self.most_held)
 
 
 def _fired(row: Row, counted: int) -> Row:

@@ -46,9 +46,14 @@ class Process(Spec):
         return self.on_alarm is not None
 
     @property
+    def beyond_keys(self) -> bool:  # type: ignore[override]
+        """Timers and state in time go by how far the partition's event time has come."""
+        return self.on_timer is not None or self.ttl_ms is not None
+
+    @property
     def keyed_code(self) -> tuple[str, ...] | None:  # type: ignore[override]
         """What it does to a message, where nothing is due between messages."""
-        return None if self.on_timer is not None or self.ttl_ms is not None else ON_MESSAGE
+        return None if self.beyond_keys else ON_MESSAGE
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The user's functions."""
@@ -116,8 +121,9 @@ class ProcessContext(Generic[K, S]):
     def set_timer(self, at_ms: int) -> None:
         """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once.
 
-        What it finds in its state are all messages of its key for whose own source partition the time had not come
-        yet. At the end of the inputs all timers are due. Those that `on_timer` sets from then on are, too.
+        What it finds in its state are the messages of its key from before that time, as their source partition counts
+        it. Where a key has several sources, one that is behind may ask again for what was called for one that is ahead.
+        At the end of the inputs all timers are due. Those that `on_timer` sets from then on are, too.
 
         Raises ValueError where `process` was given no `on_timer`, and for a key whose timers go on and on at the end.
         """

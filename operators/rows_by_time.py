@@ -6,13 +6,54 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from operators.base import MAX_TIMESTAMP, NEVER, Key, Keys, Store
 from operators.store_places import NUMBER_BYTES, SHIFT, beyond, number_at, ordered
 
 Row = tuple[int, int, Any, bool]
 """Timestamp, stamp, value, and whether it still waits for the first row to join, to be emitted alone else."""
+
+
+class Held(Protocol):
+    """What an operator holds beside its store, as rows by time are."""
+
+    @property
+    def unwritten(self) -> int:
+        """How many entries have changed since they were written back."""
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+
+    def relieve(self, most_held: int) -> None:
+        """Hold no more than so many entries that the store has, too."""
+
+
+class OverRows:
+    """An operator whose state is rows by time, and the like: it writes them back, and holds no more than is good."""
+
+    store: Store
+    most_held: int
+    held: tuple[Held, ...]
+    """All that it holds."""
+
+    @property
+    def unwritten(self) -> int:
+        """How many keys' rows of a bucket have changed since they were written back."""
+        return sum(one.unwritten for one in self.held)
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        for one in self.held:
+            one.write_back()
+
+    def relieve(self) -> None:
+        """Hold no more beside the store than is good; a store in memory holds it no better."""
+        if self.store.durable:
+            if self.unwritten > self.most_held:
+                self.write_back()
+            for one in self.held:
+                one.relieve(self.most_held)
 
 
 class Bucket:

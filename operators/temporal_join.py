@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Spec, Store
 from operators.io import VersionedTable
 from operators.policies import DeadLetter
-from operators.rows_by_time import Row, RowsByTime
+from operators.rows_by_time import OverRows, Row, RowsByTime
 from operators.stamps import Stamps
 from operators.versions import WIDTH_MS, Versions, width_of
 
@@ -61,7 +61,7 @@ class TemporalJoin(Spec):
         return f"join with versions by {width_of(self.table.retention_ms)} ms"
 
 
-class TemporalJoinOperator:
+class TemporalJoinOperator(OverRows):
     """One task's share of a join: the versions of the table, and the messages that wait for the table to catch up.
 
     Messages leave in the order of their times.
@@ -86,13 +86,9 @@ class TemporalJoinOperator:
         self._retention = spec.table.retention_ms
         self._rows = RowsByTime(store, keys, b"s", WIDTH_MS)
         self._versions = Versions(store, keys, self._retention)
+        self.held = (self._rows, self._versions)
         self._reached = MIN_TIMESTAMP
         self.forget()
-
-    @property
-    def unwritten(self) -> int:
-        """How many keys' messages and versions of a bucket have changed since they were written back."""
-        return self._rows.unwritten + self._versions.unwritten
 
     def process(self, batch: Batch) -> Batch | None:
         """Keep each message and each version; late ones are set aside in `late`."""
@@ -112,11 +108,7 @@ class TemporalJoinOperator:
         self.late = batch.take(late) if late else None
         if self.late is not None:
             self.late.values = [value for _, value in self.late.values]
-        if self.store.durable:  # a store in memory holds it no better
-            if self.unwritten > self.most_held:
-                self.write_back()
-            self._rows.relieve(self.most_held)
-            self._versions.relieve(self.most_held)
+        self.relieve()
         return None
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
@@ -155,11 +147,6 @@ class TemporalJoinOperator:
     def lowest_stamp(self) -> int:
         """Return the smallest stamp of a message that waits."""
         return self._stamps.lowest()
-
-    def write_back(self) -> None:
-        """Put what has changed into the store."""
-        self._rows.write_back()
-        self._versions.write_back()
 
     def forget(self) -> None:
         """Hold nothing, and see what the store has."""

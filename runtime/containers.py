@@ -126,23 +126,43 @@ class Containers:
         self._environment = open_environment(data, environment)
         self._sharing: Sharing | None = None
         try:
-            where = self._environment, graph, options, bound
             alive = self._shared_run()
             if alive is not None:
-                opened, share = join_application(*where, alive.share, wrapped=bool(around)), alive.share
-                self._bindings, self.plan = opened.bindings, opened.plan
-                check_same(alive, graph.app, digest_of(self.plan), until_now, from_start)
+                share = self._join_run(alive, options, bound, bool(around), until_now, from_start)
             else:
                 how: dict[str, Any] = {"levers": levers, "from_start": from_start, "state": state}
-                opened = open_application(*where, wrapped=bool(around), **how)
+                opened = open_application(self._environment, graph, options, bound, wrapped=bool(around), **how)
                 self._bindings, self.plan = opened.bindings, opened.plan
                 share = self._begin_run(opened, levers, until_now, span)
         except BaseException:
             self._release()
             raise
-        where_it_runs: dict[str, Any] = {"data": os.fspath(data), "environment": environment, "beside": name}
-        about: dict[str, Any] = {"options": options, "share": share, "bind": bound, "plan": digest_of(self.plan)}
-        self._start = Start(module=found[0], name=found[1], **about, **where_it_runs)
+        self._start = Start(
+            module=found[0],
+            name=found[1],
+            data=os.fspath(data),
+            options=options,
+            share=share,
+            bind=bound,
+            plan=digest_of(self.plan),
+            beside=name,
+            environment=environment,
+        )
+
+    def _join_run(
+        self,
+        alive: SharedRun,
+        options: Options,
+        bound: dict[str, Any],
+        wrapped: bool,
+        until_now: bool,
+        from_start: bool,
+    ) -> Share:
+        """Take part in what others have begun; raises SamzaError where that is something else."""
+        opened = join_application(self._environment, self._graph, options, bound, alive.share, wrapped=wrapped)
+        self._bindings, self.plan = opened.bindings, opened.plan
+        check_same(alive, self._graph.app, digest_of(self.plan), until_now, from_start)
+        return alive.share
 
     def _shared_run(self) -> SharedRun | None:
         """Return the run that others have begun and that goes on, where several may share one."""

@@ -18,7 +18,7 @@ from runtime.commit import SHARED
 from runtime.errors import Damaged, SamzaError
 from runtime.rewind import meanings_of
 from runtime.systems.base import Environment, system_errors_told
-from runtime.systems.record_files import sync_directory
+from runtime.systems.record_files import replace_durably
 
 MANIFEST = "handover.json"
 """Written last: without it a directory holds no handover."""
@@ -102,13 +102,7 @@ def write_manifest(
         state=tuple(state),
         outputs=dict(outputs),
     )
-    unfinished = directory / f".{MANIFEST}"
-    with unfinished.open("wb") as file:
-        file.write(msgspec.json.encode(handover))
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(directory / MANIFEST)
-    sync_directory(directory)
+    replace_durably(directory / MANIFEST, msgspec.json.encode(handover))
     return handover
 
 

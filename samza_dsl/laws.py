@@ -310,18 +310,13 @@ def _divisible(app: App) -> list[str]:
 
 def _can_be_divided(app: App, streams: Sequence[str], partitions: Mapping[str, int]) -> bool:
     """Whether results stay: state by key allows it, and nothing goes by how far a partition's event time has come."""
-    if any(_goes_by_partitions(spec) for spec in app.graph().specs.values()):
+    if any(spec.beyond_keys for spec in app.graph().specs.values()):
         return False
     try:
         app.plan({**partitions, **dict.fromkeys(streams, MOST_PARTITIONS)})
     except PlanError:
         return False
     return True
-
-
-def _goes_by_partitions(spec: Spec) -> bool:
-    """Whether it looks at more of a partition than its keys: timers and state in time do, and ids of several keys."""
-    return spec.kind == "deduplicate" or any(getattr(spec, name, None) is not None for name in ("on_timer", "ttl_ms"))
 
 
 def _outcome(

@@ -34,6 +34,15 @@ KINDS = (
 )
 SEVERAL = ("flat_map", "async", "remember", "merge", "meet")
 """What may make several messages of one."""
+SEVERAL_STAGES = [
+    ("partition_by", "window", "map"),
+    ("partition_by", "window", "process", "window_all"),
+    ("partition_by", "meet", "meet", "merge", "window"),
+    ("partition_by", "join", "lookup", "async", "remember"),
+    ("broadcast", "window_all", "window", "task"),
+    ("input", "merge", "meet", "partition_by", "window"),
+]
+"""Of which kinds pipelines have operators with state on both sides of a shuffle."""
 AGGREGATIONS = ("total", "count", "mean", "maximum", "minimum", "collect", "top_k", "fold")
 FORMS = ("plain", "async", "callback")
 TRIGGERS = ("", "", "", "count", "delay", "clock")

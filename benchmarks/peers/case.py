@@ -9,8 +9,8 @@ from operator import itemgetter
 from typing import Any
 
 from benchmarks.keyed_count import WINDOW_MS
-from benchmarks.measure import Timed
 from benchmarks.messages import KEYS, key_of, time_of
+from benchmarks.running import Timed
 from benchmarks.workload import Workload
 
 LATE_KEY = KEYS - 1

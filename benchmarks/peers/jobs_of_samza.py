@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Timed
 from benchmarks.peers.case import Case, emitted
+from benchmarks.running import Timed
 
 BUILT = Path(sys.prefix)
 """Where the environment is: beside Python it has what Maven and javac have put there."""

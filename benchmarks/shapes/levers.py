@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from dataclasses import fields
 from statistics import median
-from time import perf_counter
 
 from benchmarks.async_calls import AsyncCalls
 from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.keyed_count import KeyedCount
+from benchmarks.running import run
 from benchmarks.running_count import DurableCount, RunningCount
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
 from benchmarks.stateless_chain import InlinedChain, StatelessChain
@@ -52,21 +51,15 @@ class LeftOut(Shape):
         scratch.mkdir()
         workload = kind(kind.description.scaled(SHARE * self.scale), scratch)
         without = Levers(**{lever: False})
-        expected = self._ran(workload, ALL)[1]
+        expected = run(workload, workload.ours)
         ratios = []
         for _ in range(self.rounds):
             seconds = {}
             for levers in (ALL, without):
-                seconds[levers], outcome = self._ran(workload, levers)
-                if outcome != expected:
+                workload.levers = levers
+                ran = run(workload, workload.ours)
+                if not ran.same_as(expected):
                     raise AssertionError(f"{kind.description.name} comes to something else without {lever}")
+                seconds[levers] = ran.seconds
             ratios.append(seconds[without] / seconds[ALL])
         return median(ratios)
-
-    def _ran(self, workload: Workload, levers: Levers) -> tuple[float, list[object]]:
-        workload.levers = levers
-        workload.ready()
-        gc.collect()
-        began = perf_counter()
-        result = workload.ours()
-        return perf_counter() - began, workload.outcome(result)

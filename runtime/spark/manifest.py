@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,7 +11,7 @@ from runtime.errors import Damaged, SamzaError
 from runtime.spark.growing import Piece
 from runtime.spark.micro_batch import Snapshot
 from runtime.systems.base import system_errors_told
-from runtime.systems.record_files import sync_directory
+from runtime.systems.record_files import replace_durably
 
 NAME = "manifest.json"
 VERSION = 1
@@ -60,11 +59,5 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, directory: Path) -> None:
         """Commit: put it in the place of the one before, durably."""
-        unfinished = directory / f".{NAME}.{uuid4().hex}"
         with system_errors_told(directory, "written"):
-            with unfinished.open("wb") as file:
-                file.write(msgspec.json.encode(self))
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(directory / NAME)
-            sync_directory(directory)
+            replace_durably(directory / NAME, msgspec.json.encode(self), f".{uuid4().hex}")

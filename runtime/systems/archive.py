@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,7 +11,7 @@ import msgspec
 from operators.base import Batch, Serde
 from runtime.errors import Damaged, SamzaError
 from runtime.systems.base import OUTSIDE, Control, Environment, Offsets, Read, ends, system_errors_told
-from runtime.systems.record_files import sync_directory
+from runtime.systems.record_files import replace_durably, sync_directory
 
 MANIFEST = "_archive.json"
 """Names all files of an archive; what it does not name is none of it. Tools that read directories pass it over."""
@@ -264,13 +263,7 @@ def _checked(path: Path, kind: Kind, part: Part) -> Iterator[Rows]:
 
 
 def _write_manifest(path: Path, manifest: Manifest) -> None:
-    unfinished = path / f".{MANIFEST}"
-    with unfinished.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(manifest)))
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path / MANIFEST)
-    sync_directory(path)
+    replace_durably(path / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
 
 
 def _read_of(kind: Kind) -> Callable[[Path], Iterator[Rows]]:

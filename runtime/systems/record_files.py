@@ -195,6 +195,17 @@ def check_not_beyond(offset: int, end: int, path: Path) -> None:
         )
 
 
+def replace_durably(path: Path, data: bytes, attempt: str = "") -> None:
+    """Put these bytes in the place of a file, at once and durably; `attempt` tells apart who tries to."""
+    unfinished = path.with_name(f".{path.name}{attempt}")
+    with unfinished.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    sync_directory(path.parent)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)

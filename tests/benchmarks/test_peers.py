@@ -13,9 +13,10 @@ import pytest
 
 from benchmarks import WORKLOADS
 from benchmarks.figures import PeerFigure
-from benchmarks.measure import Differs, Timed
+from benchmarks.measure import Differs
 from benchmarks.peers import PEERS, Peer, environment, measure, side_by_side
 from benchmarks.peers.case import Case, by_key, emitted, final_counts, none_late, panes_on_time
+from benchmarks.running import Timed
 from tests.source import ROOT, tree
 
 MODULES = ROOT / "benchmarks" / "peers"

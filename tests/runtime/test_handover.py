@@ -18,6 +18,7 @@ from tests.runtime.test_laws import crash_points, worlds
 from tests.scale import scale
 from tests.simulation.crash import NOW_MS, Crash, Watched
 from tests.simulation.loop import simulate
+from tests.strategies import SEVERAL_STAGES
 
 NAME = "recomputing"
 
@@ -79,17 +80,7 @@ def test_history_that_is_handed_over_and_the_rest_come_to_what_the_records_say(w
     check_handed_over(world, drawn_cuts(data, world))
 
 
-KINDS = [
-    ("partition_by", "window", "map"),
-    ("partition_by", "window", "process", "window_all"),
-    ("partition_by", "meet", "meet", "merge", "window"),
-    ("partition_by", "join", "lookup", "async", "remember"),
-    ("broadcast", "window_all", "window", "task"),
-    ("input", "merge", "meet", "partition_by", "window"),
-]
-
-
-@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+@pytest.mark.parametrize("kinds", SEVERAL_STAGES, ids="-".join)
 @given(st.data())
 @settings(max_examples=scale(30, 200, 5_000))
 def test_operators_that_keep_state_are_handed_over(kinds, data):

@@ -12,10 +12,11 @@ from runtime.history import Span
 from runtime.recompute import take_over
 from runtime.systems.archive import archive_stream
 from tests.building import build
-from tests.runtime.test_handover import KINDS, drawn_cuts
+from tests.runtime.test_handover import drawn_cuts
 from tests.runtime.test_laws import worlds
 from tests.scale import scale
 from tests.spark.shuffling import run_here
+from tests.strategies import SEVERAL_STAGES
 
 
 def check_handed_over(world, cuts, seed, bind=None):
@@ -37,7 +38,7 @@ def test_history_that_units_hand_over_and_the_rest_come_to_what_the_records_say(
     check_handed_over(world, drawn_cuts(data, world), seed)
 
 
-@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+@pytest.mark.parametrize("kinds", SEVERAL_STAGES, ids="-".join)
 @given(st.data(), st.integers(0, 999))
 @settings(max_examples=scale(25, 150, 5_000))
 def test_operators_that_keep_state_are_handed_over_by_units(kinds, data, seed):

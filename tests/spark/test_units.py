@@ -22,6 +22,7 @@ from tests.runtime.test_laws import worlds
 from tests.scale import scale
 from tests.simulation.crash import memory
 from tests.spark.shuffling import run_here, shuffled
+from tests.strategies import SEVERAL_STAGES
 
 
 @given(worlds(), st.integers(0, 999))
@@ -32,17 +33,7 @@ def test_what_units_come_to_is_what_the_records_say(world, seed):
     world.outcome.check_results()
 
 
-KINDS = [
-    ("partition_by", "window", "map"),
-    ("partition_by", "window", "process", "window_all"),
-    ("partition_by", "meet", "meet", "merge", "window"),
-    ("partition_by", "join", "lookup", "async", "remember"),
-    ("broadcast", "window_all", "window", "task"),
-    ("input", "merge", "meet", "partition_by", "window"),
-]
-
-
-@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+@pytest.mark.parametrize("kinds", SEVERAL_STAGES, ids="-".join)
 @given(st.data(), st.integers(0, 999))
 @settings(max_examples=scale(8, 200, 5_000))
 def test_what_units_come_to_between_shuffles_is_what_the_records_say(kinds, data, seed):
