@@ -276,9 +276,15 @@ class _Builder:
     def _process(self, above: MessageStream[Any, Any]) -> Any:
         def on_message(event: Event, context: Any) -> list[Event]:
             count(context)
-            context.set_timer(event.at + TIMER_MS)
+            at_ms, asked = event.at + TIMER_MS, context.map("asked")
+            if not again or at_ms not in asked:
+                context.set_timer(at_ms)
+            if again:
+                asked[at_ms] = True
             return [checked(event)]
 
+        # what comes of a source that is behind would ask again for what was called for one that is ahead
+        again = self.pipeline.stage_of(self.place) != 0
         checked, count = self._checked(mapped), counting(self.node)
         on_timer = _timed
         return above.process(on_message, on_timer=on_timer, init=initial(self.node), **self.how)

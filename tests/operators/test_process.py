@@ -1,7 +1,7 @@
 """A process operator against a reference that keeps state and timers in a dict and a list."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from operators.base import MAX_TIMESTAMP, Batch
@@ -12,10 +12,12 @@ from runtime.serdes import String, Tagged
 from runtime.stores.memory import MemoryStore
 from samza_dsl import App, testing
 
+AHEAD = st.just(0) | st.integers(0, 40)
+"""How far the source of a message is ahead of the operator."""
 EVENTS = st.lists(
-    st.tuples(st.sampled_from("ab"), st.integers(0, 40))
-    | st.tuples(st.just("watermark"), st.integers(0, 60))
-    | st.just(("restart", 0)),
+    st.tuples(st.sampled_from("ab"), st.integers(0, 40), AHEAD)
+    | st.tuples(st.just("watermark"), st.integers(0, 60), st.just(0))
+    | st.just(("restart", 0, 0)),
     max_size=40,
 )
 
@@ -44,7 +46,7 @@ def driven(events):
         )
 
     process, out, reached = build(), [], 0
-    for what, at in [*events, ("watermark", MAX_TIMESTAMP)]:
+    for what, at, ahead in [*events, ("watermark", MAX_TIMESTAMP, 0)]:
         if what == "restart":
             process.write_back()
             process = build()
@@ -54,7 +56,7 @@ def driven(events):
             emitted = process.on_watermark(reached)
             assert process.next_due() > at
         else:
-            emitted = process.process(Batch([at], [what], [at], [reached]))
+            emitted = process.process(Batch([at], [what], [at], [reached + ahead]))
         if emitted is not None:
             assert emitted.keys == [key for key, _ in emitted.values]
             out += emitted.values
@@ -64,20 +66,20 @@ def driven(events):
 def expected(events):
     counts, timers, out, reached = {}, set(), [], 0
 
-    def fire(keys):
-        while due := sorted((due, key) for due, key in timers if due <= reached and key in keys):
+    def fire(keys, until):
+        while due := sorted((due, key) for due, key in timers if due <= until and key in keys):
             at, key = due[0]
             timers.remove((at, key))
             if at < 30:
                 timers.add((at + 25, key))
             out.append((key, at))
 
-    for what, at in [*events, ("watermark", MAX_TIMESTAMP)]:
+    for what, at, ahead in [*events, ("watermark", MAX_TIMESTAMP, 0)]:
         if what == "watermark":
             reached = max(reached, at)
-            fire("ab")
+            fire("ab", reached)
         elif what != "restart":
-            fire(what)
+            fire(what, reached + ahead)
             counts[what] = counts.get(what, 0) + 1
             (timers.discard if at % 5 == 0 else timers.add)((at + 10, what))
             out.append((what, counts[what]))
@@ -85,6 +87,7 @@ def expected(events):
 
 
 @given(EVENTS)
+@example([("a", 1, 0), ("a", 1, 11), ("a", 1, 0)])  # called for a source that is ahead, asked for by one behind
 def test_state_and_timers_are_the_references_also_after_a_restart(events):
     assert driven(events) == expected(events)
 
