@@ -23,7 +23,7 @@ from runtime.systems.kafka_group import SESSION_MS
 from runtime.systems.kafka_topic import KafkaCluster
 from tests.chaos.pipeline import PARTITIONS, UNKNOWN, WINDOW_MS
 from tests.faults.processes import wait_until
-from tests.kafka.topics import committed, consume
+from tests.kafka.topics import consume, group_offsets
 from tests.scale import positive
 from tests.source import ROOT
 
@@ -177,8 +177,8 @@ class Chaos:
             self.write(time.time() + 0.5)
             self.most_mib = max([self.most_mib, *map(anonymous_mib, self.containers())])
             assert self.most_mib < MOST_MIB, "memory is bounded"
-            done = committed(self.broker, APP, f"{APP}-records")
-            if all(done.get(partition, 0) >= end for partition, end in wanted.items()):
+            done = group_offsets(self.broker, APP)
+            if all(done.get((f"{APP}-records", partition), 0) >= end for partition, end in wanted.items()):
                 break
             assert time.time() - began < PATIENCE_S, f"a task has no owner: {done} of {wanted}; {self.told()}"
         self.longest_s = max(self.longest_s, time.time() - began)

@@ -1,7 +1,4 @@
-"""The application of the chaos command: it looks words up, counts them by key, and counts them by key and window.
-
-What is no record, has no word, or is not to be found becomes a dead letter.
-"""
+"""The application of the chaos command: words are looked up, counted by key and by window, or become dead letters."""
 
 import asyncio
 import os

@@ -37,21 +37,6 @@ def produce(broker, topic: str, *rows, abort: bool = False, transaction: str | N
     asyncio.run(work())
 
 
-def committed(broker, group: str, topic: str) -> dict[int, int]:
-    """Return the offsets that a group has committed of a topic, by partition."""
-
-    async def work():
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-        await admin.start()
-        try:
-            found = await admin.list_consumer_group_offsets(group)
-        finally:
-            await admin.close()
-        return {place.partition: told.offset for place, told in found.items() if place.topic == topic}
-
-    return asyncio.run(work())
-
-
 def consume(broker, topic: str, isolation: str = "read_committed"):
     """Return all records that a topic holds, by partition."""
 
