@@ -199,8 +199,15 @@ class Chaos:
         assert self.starter.wait(PATIENCE_S) == 0, self.told()
 
     def _end(self, partition: int) -> int:
-        with closing(KafkaEnvironment(self.cluster, self.folder / "writer")) as environment:
-            return environment.offsets(f"{APP}-records", partition).end
+        """Return where a partition of the input ends; a broker that is not yet ready is waited for."""
+        until = time.time() + PATIENCE_S
+        while True:
+            try:
+                with closing(KafkaEnvironment(self.cluster, self.folder / "writer")) as environment:
+                    return environment.offsets(f"{APP}-records", partition).end
+            except EnvironmentFault:
+                if time.time() > until:
+                    raise
 
     def told(self) -> str:
         """Return the end of what the containers have printed."""
