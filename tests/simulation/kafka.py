@@ -6,7 +6,8 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -34,8 +35,10 @@ BATCH_BYTES, RECORD_BYTES = 1 << 16, 1_048_588
 """How large a batch and a record may be, where nothing else is said."""
 LONGEST_MS = 5
 """How long a request takes at most."""
-STEP_S = 0.001
+STEP_S, SESSION_S, TRANSACTION_S = 0.001, 6.0, 60.0
 EARLIEST = "earliest"
+PROCESS = ContextVar("PROCESS", default="")
+"""Which process asks."""
 
 
 class Record(NamedTuple):
@@ -133,11 +136,12 @@ class Cluster:
         self.changes = 0
         self.numbers = count(1)
         self.loop = Loop()
-        self.is_dead = False
+        self.dead: set[str] = set()
+        self._news: set[asyncio.Future[None]] = set()
 
     async def heard(self, work: Callable[[], Any] = lambda: None, changes: bool = False) -> Any:
         """Do what a request asks for, and answer, after a while; unless something goes wrong."""
-        if self.is_dead:
+        if PROCESS.get() in self.dead:
             raise Died
         await asyncio.sleep(self.chance.uniform(0, LONGEST_MS / 1_000))
         self.changes += changes
@@ -147,16 +151,44 @@ class Cluster:
             if struck.what == LOST:
                 raise KafkaTimeoutError("the request was lost")
             if struck.what == DYING:
-                self.is_dead = True
-                raise Died
+                raise self.dying()
         found = work()
+        if changes:
+            self.tell()
         await asyncio.sleep(self.chance.uniform(0, LONGEST_MS / 1_000))
         if struck is not None and struck.what == DEAD:
-            self.is_dead = True
-            raise Died
+            raise self.dying()
         if struck is not None and struck.what == UNHEARD:
             raise KafkaTimeoutError("the answer was lost")
         return found
+
+    def dying(self) -> Died:
+        """Have the process be dead that asks; others hear of it when its session is over."""
+        process = PROCESS.get()
+        self.dead.add(process)
+        self.loop.call_later(SESSION_S, self.expire, process)
+        return Died()
+
+    async def news(self, within_s: float) -> None:
+        """Wait for a change, or for so long."""
+        change = self.loop.create_future()
+        self._news.add(change)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await change
+
+    def tell(self) -> None:
+        """Have those go on who wait for a change."""
+        for waiting in self._news:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._news.clear()
+
+    def expire(self, member: str) -> None:
+        """Take a process for dead that was in a group: it is not told."""
+        for members in self.groups.values():
+            if members.pop(member, None) is not None:
+                rebalance(members)
 
     def partition(self, topic: str, number: int) -> Partition:
         if topic not in self.topics:
@@ -177,6 +209,11 @@ class Cluster:
         for place in sorted(self.begun.pop(writer, ())):
             self.partition(*place).finish(writer, committed)
 
+    def _time_out(self, transactional_id: str, writer: int, begun: set[tuple[str, int]]) -> None:
+        """Roll back what has been open for too long; who has begun it is fenced."""
+        if self.begun.get(writer) is begun:
+            self.begin(transactional_id)
+
     def write(self, transactional_id: str | None, writer: int, place: tuple[str, int], rows: Sequence[Any]) -> int:
         """Append rows, and return the offset of the first."""
         self.check(transactional_id, writer)
@@ -185,6 +222,8 @@ class Cluster:
         if any(len(key or b"") + len(value or b"") > most for key, value, *_ in rows):
             raise MessageSizeTooLargeError
         if transactional_id is not None:
+            if writer not in self.begun:
+                self.loop.call_later(TRANSACTION_S, self._time_out, transactional_id, writer, self.begun[writer])
             self.begun[writer].add(place)
         first = partition.end
         for key, value, timestamp, headers in rows:
@@ -370,24 +409,27 @@ class Consumer:
     ) -> None:
         self._cluster, self._reset, self._group = cluster, auto_offset_reset, group_id
         self._committed = isolation_level == "read_committed"
-        self._assignors = partition_assignment_strategy
+        self.assignor = next(iter(partition_assignment_strategy), None)
+        self.topics: Sequence[str] = ()
         self._positions: dict[TopicPartition, int | None] = {}
         self._paused: set[TopicPartition] = set()
         self._stable: dict[TopicPartition, int] = {}
-        self._member = f"{next(cluster.numbers)}"
 
     async def start(self) -> None:
         await self._cluster.heard()
         if self._group is not None:
-            self._cluster.groups[self._group][self._member] = self
-            self._rebalance()
+            members = self._cluster.groups[self._group]
+            members[PROCESS.get()] = self
+            rebalance(members)
 
     async def stop(self) -> None:
-        if self._group is not None and self._cluster.groups[self._group].pop(self._member, None) is not None:
-            self._rebalance()
+        members = self._cluster.groups.get(self._group or "", {})
+        for name in [name for name, member in members.items() if member is self]:
+            del members[name]
+            rebalance(members)
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        self._topics = topics
+        self.topics = topics
 
     def assign(self, places: Sequence[TopicPartition]) -> None:
         self._positions = dict.fromkeys(places)
@@ -429,9 +471,9 @@ class Consumer:
             before = [self._positions[place] for place in asked]
             found = {place: rows for place in asked if (rows := await self._fetch(place))}
             moved = before != [self._positions[place] for place in asked]
-            if found or moved or self._cluster.loop.time() >= until_s:
+            if found or moved or (left_s := until_s - self._cluster.loop.time()) <= 0:
                 return found
-            await asyncio.sleep(STEP_S)
+            await self._cluster.news(left_s)
 
     async def _fetch(self, place: TopicPartition) -> list[Record]:
         partition, at = self._partition(place), await self.position(place)
@@ -454,15 +496,14 @@ class Consumer:
         partition = self._partition(place)
         return partition.stable if self._committed else partition.end
 
-    def _rebalance(self) -> None:
-        """Have the first of the group's members say who runs what, and all others hear it."""
-        members = self._cluster.groups[self._group or ""]
-        if members:
-            said = {name: member._assignors[0].metadata(member._topics) for name, member in members.items()}
-            leader = next(iter(members.values()))._assignors[0]
-            for name, told in leader.assign(None, said).items():
-                members[name]._assignors[0].on_assignment(told)
-                members[name].told = told
+
+def rebalance(members: dict[str, Any]) -> None:
+    """Have the first of a group's members say who runs what, and all of them hear it."""
+    if members:
+        said = {name: member.assignor.metadata(member.topics) for name, member in members.items()}
+        for name, told in next(iter(members.values())).assignor.assign(None, said).items():
+            members[name].told = told
+            members[name].assignor.on_assignment(told)
 
 
 class Admin:
@@ -557,7 +598,9 @@ def die(cluster: Cluster, environment: KafkaEnvironment) -> None:
         if fetcher._pumping is not None:
             fetcher._pumping.cancel()
             fetcher._thread = None
-    cluster.is_dead = False
     environment._streams._fetchers.clear()
     environment._owners.clear()
+    environment._streams._thread = SimpleNamespace(call=lambda work: work.close())
     environment.close()
+    cluster.dying()
+    cluster.dead.discard(PROCESS.get())
