@@ -48,6 +48,7 @@ class Changed(Exception):
 
 
 ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_a_run_comes_to_what_its_records_say_whatever_brokers_do")
+AMONG_ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_so_do_containers_that_come_and_die_and_fall_silent")
 BUGS = (
     Bug(
         "commit the highest completed",
@@ -323,5 +324,12 @@ BUGS = (
         'isolation_level="read_committed",\n            fetch_max',
         'isolation_level="read_uncommitted",\n            fetch_max',
         ON_KAFKA,
+    ),
+    Bug(
+        "a container of an application on Kafka takes tasks, and lets who had them go on",
+        "runtime/systems/kafka_ledger.py",
+        "    producer: Any = await streams.producer(writer)\n    await producer.stop()",
+        "    return",
+        AMONG_ON_KAFKA,
     ),
 )

@@ -19,15 +19,14 @@ from tests.scale import scale
 from tests.simulation.check import Outcome
 from tests.simulation.containers import Event, run_among
 from tests.simulation.crash import Watched, fill, run_once
-from tests.simulation.kafka import PROCESS, TROUBLES, Cluster, Died, Trouble, die, opened, simulated
+from tests.simulation.kafka import die, opened, simulated
+from tests.simulation.kafka_brokers import PROCESS, TROUBLES, Cluster, Died, Trouble
 from tests.strategies import APP, stored, tables
 
 globals().update({name: getattr(real.suite, name) for name in real.SUITE})
 clock = real.clock
 
 HOSTS = "here", "there"
-SPARED = 20
-"""How many requests of those that begin a run go well."""
 troubles = st.lists(st.builds(Trouble, st.integers(1, 120), st.sampled_from(TROUBLES)), max_size=4)
 
 
@@ -111,7 +110,7 @@ def check(world, directory):
 
 
 @given(worlds(), troubles, st.lists(crash_points, max_size=2))
-@settings(max_examples=scale(25, 300, 20_000))
+@settings(max_examples=scale(15, 150, 20_000))
 def test_a_run_comes_to_what_its_records_say_whatever_brokers_do(world, troubles, crashes):
     with tempfile.TemporaryDirectory() as folder:
         run_on_kafka(world, Path(folder), troubles, crashes)
@@ -120,11 +119,13 @@ def test_a_run_comes_to_what_its_records_say_whatever_brokers_do(world, troubles
 class Hosts:
     """Where containers run on Kafka: each has a directory to itself, which may be that of one before it."""
 
-    def __init__(self, cluster, folder, seed):
+    def __init__(self, cluster, folder, seed, troubles):
         self.cluster, self.folder, self.chance = cluster, folder, random.Random(seed)
-        self.environments, self.directories = {}, {}
+        self.environments, self.directories, self.troubles = {}, {}, troubles
 
     def context(self, name):
+        if self.troubles:  # from the first container on
+            self.cluster.changes, self.cluster.troubles, self.troubles = 0, list(self.troubles), ()
         context = copy_context()
         context.run(PROCESS.set, name)
         return context
@@ -145,7 +146,7 @@ class Hosts:
         self.directories.pop(name, None)
 
     def silence(self, name):
-        self.cluster.expire(name)
+        self.cluster.silence(name)
 
     def survives(self, error):
         return isinstance(error, (Crash, Died, Fenced)) or type(error) is EnvironmentFault
@@ -158,18 +159,15 @@ def run_among_on_kafka(world, folder, troubles, number, happenings):
         filled(world, folder)
         starter = opened(folder / "starter")
         begun_s = cluster.loop.time()
-        cluster.changes, cluster.troubles = -SPARED, list(troubles)
 
         def at_turn(turn):
-            behind_s = asyncio.get_running_loop().time() + begun_s - cluster.loop.time()
-            if behind_s > 0:
-                thread.call(asyncio.sleep(behind_s))
+            thread.catch_up(begun_s + asyncio.get_running_loop().time())
 
         def see(place, event):
             world.outcome.sunk[place, event] += 1
 
         app = build(world.pipeline, world.options, world.seed, on_sink=see)
-        hosts = Hosts(cluster, folder, world.seed)
+        hosts = Hosts(cluster, folder, world.seed, troubles)
         run_among(app, starter, number, happenings, world.seed, places=hosts, at_turn=at_turn)
         for name in [*hosts.environments]:
             hosts.gone(name, True)
@@ -179,7 +177,7 @@ def run_among_on_kafka(world, folder, troubles, number, happenings):
 
 
 @given(worlds(), troubles, st.integers(1, 3), happenings)
-@settings(max_examples=scale(25, 300, 20_000))
+@settings(max_examples=scale(10, 100, 20_000))
 def test_so_do_containers_that_come_and_die_and_fall_silent(world, troubles, number, happenings):
     with tempfile.TemporaryDirectory() as folder:
         run_among_on_kafka(world, Path(folder), troubles, number, happenings)
