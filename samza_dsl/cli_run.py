@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from runtime.spark.session import Spark
 from runtime.systems.files import open_sink, open_source
 from runtime.systems.kafka_topic import KafkaCluster, topic_of
 from samza_dsl.app import App
-from samza_dsl.cli_data import DEFAULT, DataOption
+from samza_dsl.cli_data import DEFAULT, DataOption, KafkaOption, options_in
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.live import summary_of
 from samza_dsl.load_app import load_app
@@ -69,10 +68,7 @@ def run(
             help="Keep streams, checkpoints and changelogs as topics of a Kafka cluster: exactly-once there.",
         ),
     ] = None,
-    kafka_options: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="TOML with what Kafka's clients need: security_protocol, sasl_..., ssl_..."),
-    ] = None,
+    kafka_options: KafkaOption = None,
     containers: Annotated[
         int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
     ] = 1,
@@ -100,7 +96,7 @@ def run(
                 "--from-start, --until-now, --containers and --environment out; with --checkpoint it may be --until-now"
             )
         _check_about_spark(on, master, checkpoint, end)
-        options = _options(kafka_options)
+        options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, writes_directories=checkpoint is not None)
         if on is not None:
             run_on_spark(app, data, bound, Spark(master=master, checkpoint=checkpoint, end=end), until_now)
@@ -128,15 +124,6 @@ def tell_sum(done: Watched | SparkRun) -> None:
     progress = Progress(done.plan)
     progress.take(done.metrics(), ended=True)
     typer.echo(summary_of(progress, "done"))
-
-
-def _options(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise Mistake(f"--kafka-options {path} can't be read as TOML: {error}") from error
 
 
 def bindings_of(

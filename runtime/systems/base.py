@@ -286,6 +286,9 @@ class Environment(Protocol):
     def generation(self, app: str) -> int:
         """Return the application's generation: 0 before anyone owned it."""
 
+    def applications(self) -> list[str]:
+        """Return the names of all applications that were ever owned, in order."""
+
     def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
         """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
 
@@ -342,6 +345,15 @@ class LiveEnvironment(Environment, Protocol):
 
     def is_caught_up(self) -> bool:
         """Whether all that lay between stages when it was asked was read here; asking may take a while."""
+
+    def ranges(self) -> dict[str, list[Offsets]]:
+        """Return the readable range of each partition of all streams, without a look at whether any has ended."""
+
+    def reclaim(self, app: str) -> bool:
+        """Remove what a reset has left of an application that was deleted; return whether there was anything."""
+
+    def described(self, stream: str) -> StreamConfig:
+        """Return what a stream is kept as now, whoever has made it."""
 
 
 class Source(Protocol):

@@ -104,6 +104,9 @@ class KafkaEnvironment:
             self.close()
             raise
 
+    def __str__(self) -> str:
+        return self.address
+
     def listen(self, tell: Callable[[], None]) -> None:
         """Have `tell` called, from any thread, when there may be more to read."""
         self._told = tell
@@ -143,6 +146,14 @@ class KafkaEnvironment:
 
         found: tuple[int, int] = self._streams.call(stream, count())
         return found
+
+    def ranges(self) -> dict[str, list[Offsets]]:
+        """Return the readable range of each partition of all streams, without a look at whether any has ended."""
+        return self._streams.ranges()
+
+    def described(self, stream: str) -> StreamConfig:
+        """Return what a topic is kept as now, whoever has made it."""
+        return self._streams.described(stream)
 
     def version(self) -> int:
         """Return a number that grows with every change here, and with what is fetched."""
@@ -239,6 +250,11 @@ class KafkaEnvironment:
         """Return the application's generation: 0 before anyone owned it."""
         return self._ledger(app).generation
 
+    def applications(self) -> list[str]:
+        """Return the names of all applications that were ever owned, in order."""
+        own = [name for name in self._streams.all(own=True) if self._streams.is_own(name)]
+        return sorted(app for name in own if ledger_of(app := name.removesuffix(ledger_of(""))) == name)
+
     def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
         """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
         check_name("application", app)
@@ -316,6 +332,20 @@ class KafkaEnvironment:
         for store in sorted(gone):
             self._call(app, self._empty(app, ledger.changelogs[store], store))
         self._changed()
+
+    def reclaim(self, app: str) -> bool:
+        """Remove the changelogs of an application that was reset, and the state that is here; return if there was any.
+
+        Changelogs are empty by then, so that one that were left by a crash would mean nothing.
+        """
+        ledger = self._known(app)
+        topics = [changelog.topic(app, store) for store, changelog in ledger.changelogs.items()]
+        if topics:
+            self._streams.write(ledger_of(app), forgotten(ledger.changelog_keys))
+            ledger.changelogs.clear()
+        for topic in topics:
+            self._streams.delete(topic)
+        return self._state.remove(app) or bool(topics)
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""

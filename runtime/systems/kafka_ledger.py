@@ -60,6 +60,7 @@ class Ledger:
         """By task, the last generation of it that was given up."""
         self.run: bytes | None = entries.get(RUN)
         self.said: dict[str, bytes] = {}
+        self.changelog_keys: list[bytes] = []
         self.outlived: dict[int, list[bytes]] = {}
         """By task, the keys of claims that are no more in force."""
         for key, said in entries.items():
@@ -71,6 +72,7 @@ class Ledger:
         if key.startswith(CHANGELOG):
             store, _, _ = key.removeprefix(CHANGELOG).decode().rpartition(":")
             self.changelogs.setdefault(store, msgspec.msgpack.decode(said, type=Changelog))
+            self.changelog_keys.append(key)
         elif key.startswith(KEPT):
             self.kept[int(key.removeprefix(KEPT))] = msgspec.msgpack.decode(said, type=frozenset[str])
         elif key.startswith(GIVEN):

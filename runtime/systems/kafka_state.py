@@ -79,6 +79,15 @@ class KafkaState:
             if one is not None:
                 one.local.close()
 
+    def remove(self, app: str) -> bool:
+        """Remove all that lies on the disk here of an application that nobody runs; return whether there was any."""
+        self.drop(app)
+        path = self._directory / "state" / app
+        found = path.exists()
+        if found:
+            rmtree(path)
+        return found
+
     def close(self) -> None:
         """Have nothing here any more."""
         for app in {app for app, _ in self._tasks}:

@@ -32,10 +32,23 @@ class Begun(NamedTuple):
 
 async def range_of(topic: KafkaTopic, partitions: int, isolation: str = "read_committed") -> Begun:
     """Return what the partitions of a topic hold now: what is committed, or with `read_uncommitted` all."""
-    async with _consuming(topic, isolation) as consumer:
-        places = [TopicPartition(topic.name, number) for number in range(partitions)]
+    return (await ranges_of(topic, {topic.name: partitions}, isolation))[topic.name]
+
+
+async def ranges_of(
+    any_topic: KafkaTopic, partitions: Mapping[str, int], isolation: str = "read_committed"
+) -> dict[str, Begun]:
+    """Return what topics of so many partitions, all of one cluster, hold now."""
+    places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
+    if not places:
+        return {}
+    async with _consuming(any_topic, isolation) as consumer:
         starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-    return Begun(*({place.partition: offset for place, offset in found.items()} for found in (starts, ends)))
+    begun = {name: Begun({}, {}) for name in partitions}
+    for topic, number in places:
+        begun[topic].starts[number] = starts[TopicPartition(topic, number)]
+        begun[topic].ends[number] = ends[TopicPartition(topic, number)]
+    return begun
 
 
 async def scan(topic: KafkaTopic, starts: Mapping[int, int], ends: Mapping[int, int]) -> AsyncIterator[Scanned]:

@@ -96,6 +96,9 @@ class LogEnvironment:
         self._owned: dict[str, int] = {}
         self._closed = False
 
+    def __str__(self) -> str:
+        return str(self.path)
+
     def create_stream(self, name: str, config: StreamConfig) -> StreamConfig:
         """Make a stream, or return the configuration of the one that exists already."""
         check_config(name, config)
@@ -211,6 +214,12 @@ class LogEnvironment:
         """Return the application's generation: 0 before anyone owned it."""
         with self._reading() as transaction:
             return self._generation(transaction, app)
+
+    def applications(self) -> list[str]:
+        """Return the names of all applications that were ever owned, in order."""
+        with self._reading() as transaction:
+            keys = keys_from(transaction, self._database.meta, _generation_key(""))
+        return [key.removeprefix(_generation_key("")).decode() for key in keys]
 
     def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
         """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""

@@ -252,6 +252,11 @@ class MemoryEnvironment:
         with self._lock:
             return self._applications[app].generation
 
+    def applications(self) -> list[str]:
+        """Return the names of all applications that were ever owned, in order."""
+        with self._lock:
+            return sorted(name for name, application in self._applications.items() if application.generation)
+
     def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
         """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
         check_name("application", app)
