@@ -16,6 +16,7 @@ from runtime.bindings import Bindings
 from runtime.checkpoint import Checkpoint
 from runtime.commit import SHARED, STATE
 from runtime.history import History
+from runtime.job import JOB, configuration
 from runtime.rewind import check_state, meanings_of, rewind
 from runtime.systems.base import Commit, Environment
 
@@ -26,7 +27,8 @@ Ends = Mapping[tuple[str, int], int]
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """What a container is told of the run that it has a share in; its name is no other one's in that run.
 
-    `counts` has the partitions of each stream as the whole run sees them, `ends` where it stops reading.
+    `counts` has the partitions of each stream as the whole run sees them, `ends` where it stops reading, and
+    `placement` says how tasks are shared out.
     """
 
     container: str
@@ -35,6 +37,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     ends: tuple[tuple[str, int, int], ...] = ()
     levers: Levers = ALL
     history: History | None = None
+    placement: str = "sticky"
 
 
 class Opened(NamedTuple):
@@ -89,7 +92,7 @@ def join_application(
 
 
 def recover(environment: Environment, opened: Opened, graph: Graph) -> dict[str, int]:
-    """Take bound outputs back to what was committed, note what state means, and return the outputs' positions."""
+    """Take bound outputs back to what was committed, note what the application is; return the outputs' positions."""
     generation, bindings, _, plan = opened
     checkpoints = environment.checkpoints(plan.app)
     recorded = checkpoints.get(SHARED, Checkpoint(0)).outputs
@@ -98,6 +101,9 @@ def recover(environment: Environment, opened: Opened, graph: Graph) -> dict[str,
     begun = {SHARED: Checkpoint(generation, outputs=positions)} if positions != recorded else {}
     if meanings != checkpoints.get(STATE, Checkpoint(0)).meanings:
         begun[STATE] = Checkpoint(generation, meanings=meanings)
+    job = configuration(plan, opened.counts)
+    if job != checkpoints.get(JOB, Checkpoint(0)).meanings:
+        begun[JOB] = Checkpoint(generation, meanings=job)
     if begun:
         environment.commit(Commit(plan.app, generation, [], [], begun))
     return positions

@@ -19,6 +19,7 @@ from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import Options, Plan
 from runtime.assembly import Assembly
+from runtime.assignment import Placement, sticky
 from runtime.bindings import outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
@@ -92,6 +93,8 @@ class Run:
         share: Share | None = None,
         environment: Cluster = None,
         span: Span | None = None,
+        host_id: str | None = None,
+        placement: Placement = sticky,
     ) -> None:
         check_rewind(from_start, state)
         self._graph = graph
@@ -101,7 +104,8 @@ class Run:
         self._levers = levers if share is None else share.levers
         self._data = data
         self._owned = isinstance(data, str | Path)
-        self._where = data, environment
+        self._where = data, environment, host_id
+        self._placement = placement
         self._environment = open_environment(*self._where)
         self._functions: list[Functions] = []
         self._follower: Follower | None = None
@@ -357,7 +361,8 @@ class Run:
         )
         self._bindings.listen(self._loop.wake)
         if share is not None:
-            membership = self._environment.join(self.plan.app, share.generation, share.container, self.plan.tasks)
+            seat = self.plan.app, share.generation, share.container, self.plan.tasks
+            membership = self._environment.join(*seat, self._placement)
             if self.keeps_state:
                 self._beside = ThreadPoolExecutor(1, "samza-dsl-member")  # to bring state back takes a while
             how = (self._beside, self._functions, HEARING_MS) if self.keeps_state else (self._writer, self._functions)
@@ -401,8 +406,10 @@ class Run:
         return failures
 
 
-def open_environment(data: str | Path | Environment, cluster: Cluster = None) -> Environment:
-    """Open the embedded log in a directory, or a Kafka cluster, with state in that directory.
+def open_environment(
+    data: str | Path | Environment, cluster: Cluster = None, host_id: str | None = None
+) -> Environment:
+    """Open the embedded log in a directory, or a Kafka cluster, with state in that directory, which a host has.
 
     An environment is passed through.
     """
@@ -411,7 +418,7 @@ def open_environment(data: str | Path | Environment, cluster: Cluster = None) ->
     if cluster is not None:
         from runtime.systems.kafka import KafkaEnvironment
 
-        return KafkaEnvironment(KafkaCluster(cluster) if isinstance(cluster, str) else cluster, data)
+        return KafkaEnvironment(KafkaCluster(cluster) if isinstance(cluster, str) else cluster, data, host_id)
     from runtime.systems.log import LogEnvironment
 
     return LogEnvironment(data)

@@ -17,7 +17,7 @@ from runtime.spark.session import Spark
 from runtime.systems.files import open_sink, open_source
 from runtime.systems.kafka_topic import KafkaCluster, topic_of
 from samza_dsl.app import App
-from samza_dsl.cli_data import DEFAULT, DataOption, KafkaOption, options_in
+from samza_dsl.cli_data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.live import summary_of
 from samza_dsl.load_app import load_app
@@ -28,6 +28,32 @@ if TYPE_CHECKING:
 
 AppArgument = Annotated[
     str, typer.Argument(metavar="APP", help="The file of the application, as app.py or app.py:name; or its module.")
+]
+StartOption = Annotated[bool, typer.Option("--from-start", help="Read all inputs from their start again.")]
+NowOption = Annotated[bool, typer.Option("--until-now", help="Stop at what the inputs hold now.")]
+StateOption = Annotated[
+    Literal["reset", "keep"] | None,
+    typer.Option(help="With --from-start: drop the state; or keep it, so that records may be late."),
+]
+BindOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=PATH",
+        help="Read or write a file (.jsonl, .csv, .parquet), or a Kafka topic (kafka://HOST:PORT/TOPIC), instead.",
+    ),
+]
+ContainersOption = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
+]
+HostOption = Annotated[
+    str | None, typer.Option("--host-id", metavar="NAME", help="What this machine is called, if not by its own name.")
+]
+PlacementOption = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW",
+        help="Give tasks to where their state is (sticky), to all in turn (round_robin), or by MODULE:FUNCTION.",
+    ),
 ]
 OnOption = Annotated[
     Literal["spark"] | None,
@@ -48,30 +74,15 @@ TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the who
 
 def run(
     target: AppArgument,
-    from_start: Annotated[bool, typer.Option("--from-start", help="Read all inputs from their start again.")] = False,
-    until_now: Annotated[bool, typer.Option("--until-now", help="Stop at what the inputs hold now.")] = False,
-    state: Annotated[
-        Literal["reset", "keep"] | None,
-        typer.Option(help="With --from-start: drop the state; or keep it, so that records may be late."),
-    ] = None,
-    bind: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=PATH",
-            help="Read or write a file (.jsonl, .csv, .parquet), or a Kafka topic (kafka://HOST:PORT/TOPIC), instead.",
-        ),
-    ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            metavar="kafka://HOST:PORT",
-            help="Keep streams, checkpoints and changelogs as topics of a Kafka cluster: exactly-once there.",
-        ),
-    ] = None,
+    from_start: StartOption = False,
+    until_now: NowOption = False,
+    state: StateOption = None,
+    bind: BindOption = None,
+    environment: EnvironmentOption = None,
     kafka_options: KafkaOption = None,
-    containers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
-    ] = 1,
+    containers: ContainersOption = 1,
+    host_id: HostOption = None,
+    placement: PlacementOption = "sticky",
     on: OnOption = None,
     master: MasterOption = None,
     checkpoint: CheckpointOption = None,
@@ -103,7 +114,12 @@ def run(
             return
         how: dict[str, Any] = {"bind": bound, "from_start": from_start, "until_now": until_now, "state": state}
         cluster = KafkaCluster(environment, options) if environment is not None else None
-        app.run(data, live=True, containers=containers, environment=cluster, **how)
+        if host_id is not None and cluster is None:
+            raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
+        if placement != "sticky" and containers == 1:
+            raise Mistake("--placement is about tasks that containers share: add --containers, or leave it out")
+        where: dict[str, Any] = {"environment": cluster, "host_id": host_id, "placement": placement}
+        app.run(data, live=True, containers=containers, **where, **how)
 
 
 def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | None, end: bool) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from operators.base import MAX_TIMESTAMP, Batch, Serde
-from runtime.assignment import Membership
+from runtime.assignment import JobModel, Membership, Placement, sticky
 from runtime.checkpoint import Checkpoint
 from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, Fenced
 
@@ -289,8 +289,11 @@ class Environment(Protocol):
     def applications(self) -> list[str]:
         """Return the names of all applications that were ever owned, in order."""
 
-    def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
+    def join(self, app: str, generation: int, container: str, tasks: int, placement: Placement = sticky) -> Membership:
         """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
+
+    def job_model(self, app: str) -> JobModel:
+        """Return who runs what in the newest run, as far as containers that live are known."""
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         """Return the application's newest checkpoint of every task."""
