@@ -77,6 +77,12 @@ def configuration(plan: Plan, partitions: Mapping[str, int]) -> dict[str, str]:
     return {name: msgspec.json.encode(said).decode() for name, said in (("options", plan.options), ("stages", stages))}
 
 
+def reads_of(checkpoints: Mapping[str, Checkpoint]) -> dict[str, dict[str, int]]:
+    """Return the partitions that each stream had which a stage read, by stage, when the application was last opened."""
+    noted = checkpoints.get(JOB, Checkpoint(0)).meanings
+    return {one.id: one.reads for one in msgspec.json.decode(noted.get("stages", "[]"), type=list[StageOfJob])}
+
+
 def job_of(environment: Environment, app: str) -> Job:
     """Return how an application is run now."""
     noted = environment.checkpoints(app).get(JOB, Checkpoint(0)).meanings

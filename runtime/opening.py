@@ -18,7 +18,7 @@ from runtime.commit import SHARED, STATE
 from runtime.history import History
 from runtime.job import JOB, configuration
 from runtime.rewind import check_state, meanings_of, rewind
-from runtime.systems.base import Commit, Environment
+from runtime.systems.base import Commit, Environment, has_grown
 
 Ends = Mapping[tuple[str, int], int]
 """By stream and partition, the offset at which a run stops."""
@@ -67,7 +67,7 @@ def open_application(
         counts = bindings.partition_counts(graph)
         plan = make_plan(graph, options, counts, wrapped=wrapped, levers=levers)
         if state != "reset":
-            check_state(environment, plan, graph)
+            check_state(environment, plan, graph, counts)
         bindings.create_streams(plan)
         if from_start:
             generation = rewind(environment, plan, bindings, state)
@@ -86,9 +86,18 @@ def join_application(
     *,
     wrapped: bool,
 ) -> Opened:
-    """Return an application as another process has opened it."""
+    """Return an application as another process has opened it; raises `Grown` where it reads more than that has seen."""
     plan = make_plan(graph, options, share.counts, wrapped=wrapped, levers=share.levers)
-    return Opened(share.generation, Bindings(environment, graph, bind), share.counts, plan)
+    bindings = Bindings(environment, graph, bind)
+    try:
+        now = bindings.partition_counts(graph)
+        for stream in plan.streams:
+            if stream.role in ("input", "table") and now.get(stream.name, 0) > share.counts.get(stream.name, 0) > 0:
+                raise has_grown(f"The stream {stream.name!r}", now[stream.name], share.counts[stream.name])
+    except BaseException:
+        bindings.close()
+        raise
+    return Opened(share.generation, bindings, share.counts, plan)
 
 
 def recover(environment: Environment, opened: Opened, graph: Graph) -> dict[str, int]:

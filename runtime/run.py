@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -21,9 +22,9 @@ from planner.plan import Options, Plan
 from runtime.assembly import Assembly
 from runtime.assignment import Placement, sticky
 from runtime.bindings import outputs_of
-from runtime.clock import Clock, SystemClock
+from runtime.clock import Clock, SystemClock, sleep_ms
 from runtime.commit import Committer
-from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
+from runtime.errors import Damaged, EnvironmentFault, Fenced, Grown, SamzaError
 from runtime.following import HEARING_MS, Follower
 from runtime.functions import Around, Functions, close_all
 from runtime.history import Span, follow, open_history
@@ -69,6 +70,8 @@ class Watched(Protocol):
         """Run to the end."""
 
 
+GROWN_MS = 500.0
+"""How long is waited until an application is run again whose inputs have got more partitions."""
 R = TypeVar("R", bound=Watched)
 Watch = Callable[[Watched], Awaitable[None]]
 
@@ -438,7 +441,7 @@ def run_blocking(
     `watch(run)` is awaited beside the run, and cancelled at its end.
     """
     _check_no_loop()
-    return asyncio.run(_run_with_signals(Run(graph, options, around, data, **how), watch))
+    return _whatever_grows(lambda how: Run(graph, options, around, data, **how), watch, how)
 
 
 def run_containers(*what: Any, watch: Watch | None = None, **how: Any) -> Containers:
@@ -446,7 +449,18 @@ def run_containers(*what: Any, watch: Watch | None = None, **how: Any) -> Contai
     from runtime.containers import Containers
 
     _check_no_loop()
-    return asyncio.run(_run_with_signals(Containers(*what, **how), watch))
+    return _whatever_grows(lambda how: Containers(*what, **how), watch, how)
+
+
+def _whatever_grows(make: Callable[[dict[str, Any]], R], watch: Watch | None, how: dict[str, Any]) -> R:
+    """Run to the end, anew where inputs have got more partitions; whose state lies by these refuses to be made."""
+    while True:
+        try:
+            return asyncio.run(_run_with_signals(make(how), watch))
+        except Grown as grown:
+            logging.getLogger("samza_dsl").warning("begins anew: %s", grown)
+            how = {**how, "from_start": False, "state": None}
+            asyncio.run(sleep_ms(GROWN_MS))  # others that share the run may have to end first
 
 
 def _check_no_loop() -> None:

@@ -15,7 +15,7 @@ import msgspec
 from operators.base import MAX_TIMESTAMP, Batch, Serde
 from runtime.assignment import JobModel, Membership, Placement, sticky
 from runtime.checkpoint import Checkpoint
-from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, Fenced
+from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, Fenced, Grown
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the operating system says when a disk, a quota or a limit leaves no room."""
@@ -189,6 +189,15 @@ def is_another(stream: str, partition: int, offset: int) -> Damaged:
     return Damaged(
         f"Stream {stream!r}, partition {partition}, was made anew since it was read up to offset {offset}: set where "
         "the application that reads it goes on (samza-dsl checkpoint set), or let it begin anew (samza-dsl reset)."
+    )
+
+
+def has_grown(stream: str, partitions: int, before: int) -> Grown:
+    """What is wrong when a stream has got more partitions, or fewer, since a run has begun to read it."""
+    return Grown(
+        f"{stream} has {partitions} partitions now, and had {before}. Without state the application goes on with all "
+        "of them when it is run again; where state is kept by the keys of this stream, they lie in others from now on: "
+        "let the application begin anew (samza-dsl reset)."
     )
 
 

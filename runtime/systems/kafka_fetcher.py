@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from operators.base import Serde
 from runtime.clock import monotonic_ms, sleep_ms
 from runtime.errors import Damaged, EnvironmentFault, SamzaError
-from runtime.systems.base import Offsets, Read, ends, is_gone
+from runtime.systems.base import Offsets, Read, ends, has_grown, is_gone
 from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
 from runtime.systems.kafka_records import as_reads
 from runtime.systems.kafka_thread import KafkaThread
@@ -35,7 +35,9 @@ TOGETHER_MS = 5.0
 FETCH_WAIT_MS = 250
 """How long the broker holds back the answer that there is nothing new, and with it whatever else is asked."""
 QUIET_MS = 5_000.0
-"""How long nothing comes of a topic until it is looked whether there is still one."""
+"""How long nothing comes of a topic until it is looked whether there is still one, and as often then."""
+CHECK_MS = 30_000.0
+"""How often that is looked while something comes of it."""
 PATIENCE_MS = 60_000.0
 """How long is waited for what is known to be there, while a broker restarts."""
 
@@ -66,7 +68,7 @@ class KafkaFetcher:
         self._lock = threading.Condition()
         self._fetched: dict[int, _Fetched] = {}
         self._written: dict[int, int] = {}
-        self._heard_ms = monotonic_ms()
+        self._heard_ms = self._checked_ms = monotonic_ms()
         self._looked_at: set[TopicPartition] = set()
         self._failure: SamzaError | None = None
         self._tell: Callable[[], None] = lambda: None
@@ -293,12 +295,13 @@ class KafkaFetcher:
         if found:
             self._heard_ms = monotonic_ms()
             self._tell()
-        elif monotonic_ms() - self._heard_ms > QUIET_MS:
+        is_quiet = monotonic_ms() - self._heard_ms > QUIET_MS
+        if monotonic_ms() - self._checked_ms > (QUIET_MS if is_quiet else CHECK_MS):
             await self._check()
-            self._heard_ms = monotonic_ms()
+            self._checked_ms = monotonic_ms()
 
     async def _check(self) -> None:
-        """See whether a topic of which nothing comes is still what is read; who doesn't answer is waited for."""
+        """See whether a topic is still what is read; who doesn't answer is waited for."""
         name, where = self._topic.name, self._topic.bootstrap
         with suppress(KafkaError, OSError, TimeoutError):
             found = await partitions_of(self._topic)
@@ -308,11 +311,7 @@ class KafkaFetcher:
                     "let the application begin anew (samza-dsl reset)."
                 )
             if found != self.partitions:
-                raise Damaged(
-                    f"The topic {name!r} at {where} has {found} partitions now, and had {self.partitions}. Without "
-                    "state run it again; where state is kept by the keys of this topic, they lie in others from now "
-                    "on: let the application begin anew (samza-dsl reset)."
-                )
+                raise has_grown(f"The topic {name!r} at {where}", found, self.partitions)
 
     def _assign(self, known: dict[int, _Fetched]) -> None:
         """Fetch each partition from where it is to be fetched next."""
