@@ -49,8 +49,8 @@ from runtime.talk import (
     combined,
 )
 
-ROUND_MS = 250.0
-"""How often containers are asked how far they are, and at once when one of them seems to be done."""
+ROUND_MS, CALM_MS = 250.0, 1_000.0
+"""How often containers are asked how far they are, the latter while nobody looks; at once when one seems to be done."""
 MOST_DEATHS = 5
 """How often in a row a container may die without having committed anything."""
 PAUSE_MS = 500.0
@@ -338,17 +338,18 @@ class Containers:
             asked = {one.name: one for one in self._containers.values()} if self._begun else {}
             for one in asked.values():
                 one.line.say(Ask(round=number, metrics=self._is_watched))
-            self._is_watched = False
+            pause_ms, self._is_watched = ROUND_MS if self._is_watched else CALM_MS, False
             reports = await self._answers(number) if asked else {}
             was_quiet = False
             if reports.keys() == asked.keys() and len(asked) == self._number:
                 was_quiet = all(report.finished for report in reports.values())
+                pause_ms = ROUND_MS if was_quiet else pause_ms
                 if rounds.over(reports) or (was_quiet and await self._agree(reports, before)):
                     self._end_all()
                 elif was_quiet and len(_held(reports)) == self.plan.tasks:
                     continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(ROUND_MS / 1_000):
+                async with asyncio.timeout(pause_ms / 1_000):
                     await self._one_finished.wait()
             self._one_finished.clear()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,14 +25,12 @@ from runtime.systems.kafka_topic import KafkaTopic
 AHEAD = 4
 """How many fetches of one partition, of a megabyte each, wait to be read; no more are made meanwhile."""
 WAIT_MS = 50
-"""How long a fetch is waited for before it is looked whether another partition has room again."""
-
-
-BUSY_MS, IDLE_WAIT_MS = 2_000.0, 500
+"""How long a fetch is waited for before it is looked whether it had only the markers of transactions."""
+BUSY_MS, IDLE_WAIT_MS = 2_000.0, 1_000
 """After how long without anything new that is done less often, and then how seldom."""
 TOGETHER_MS = 5.0
 """How long is waited for other partitions to be asked for, so that they are fetched together."""
-FETCH_WAIT_MS = 250
+FETCH_WAIT_MS = 500
 """How long the broker holds back the answer that there is nothing new, and with it whatever else is asked."""
 QUIET_MS = 5_000.0
 """How long nothing comes of a topic until it is looked whether there is still one, and as often then."""
@@ -284,8 +282,7 @@ class KafkaFetcher:
             await self._room.wait()
             return
         try:
-            is_busy = monotonic_ms() - self._heard_ms < BUSY_MS
-            found = await self._consumer.getmany(*wanted, timeout_ms=WAIT_MS if is_busy else IDLE_WAIT_MS)
+            found = await self._something_of(wanted)
         except OffsetOutOfRangeError as error:
             raise await self._gone(error) from error
         for number, fetched in known.items():
@@ -299,6 +296,18 @@ class KafkaFetcher:
         if monotonic_ms() - self._checked_ms > (QUIET_MS if is_quiet else CHECK_MS):
             await self._check()
             self._checked_ms = monotonic_ms()
+
+    async def _something_of(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Sequence[Any]]:
+        """Wait for records, and no longer when other partitions have come to be asked for or have room again."""
+        wait_ms = WAIT_MS if monotonic_ms() - self._heard_ms < BUSY_MS else IDLE_WAIT_MS
+        getting = asyncio.ensure_future(self._consumer.getmany(*places, timeout_ms=wait_ms))
+        looking = asyncio.ensure_future(self._room.wait())
+        try:
+            await asyncio.wait([getting, looking], return_when=asyncio.FIRST_COMPLETED)
+            return getting.result() if getting.done() else {}
+        finally:
+            getting.cancel()  # while it waits it has taken nothing yet
+            looking.cancel()
 
     async def _check(self) -> None:
         """See whether a topic is still what is read; who doesn't answer is waited for."""
