@@ -33,8 +33,8 @@ class LogMembers(Members):
     def __init__(
         self, log: LogEnvironment, app: str, run: int, name: str, tasks: int, placement: Placement = sticky
     ) -> None:
-        super().__init__(run, name, tasks, placement)
-        self._log, self._app = log, app
+        super().__init__(app, run, name, tasks, placement)
+        self._log = log
         self._folder = log.path / "containers" / app
         with system_errors_told(self._folder, "made"):
             self._descriptor: int | None = self._join()

@@ -364,9 +364,9 @@ class _MemoryMembers(Members):
     def __init__(
         self, memory: MemoryEnvironment, app: str, run: int, name: str, tasks: int, placement: Placement
     ) -> None:
-        super().__init__(run, name, tasks, placement)
+        super().__init__(app, run, name, tasks, placement)
         self._lock = memory._lock
-        self._app, self._application = app, memory._applications[app]
+        self._application = memory._applications[app]
         self._application.containers.add((run, name))
 
     def leave(self) -> None:
