@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -18,13 +16,14 @@ from operators.io import Input
 from operators.partition_by import murmur2
 from planner.graph import Graph
 from planner.levers import ALL, Levers
-from planner.plan import Options, Plan
+from planner.plan import Options
 from runtime.assembly import Assembly
 from runtime.assignment import Placement, sticky
 from runtime.bindings import outputs_of
-from runtime.clock import Clock, SystemClock, sleep_ms
+from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
-from runtime.errors import Damaged, EnvironmentFault, Fenced, Grown, SamzaError
+from runtime.driving import Watch, check_no_loop, run_whatever_grows
+from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.following import HEARING_MS, Follower
 from runtime.functions import Around, Functions, close_all
 from runtime.history import Span, follow, open_history
@@ -45,35 +44,6 @@ if TYPE_CHECKING:
 State = Literal["reset", "keep"] | None
 Cluster = str | KafkaCluster | None
 """The Kafka cluster that is a run's environment; None for the embedded log."""
-
-
-class Watched(Protocol):
-    """What can be said of a run from outside, be it of one process or of several."""
-
-    plan: Plan
-
-    @property
-    def failed(self) -> bool:
-        """Whether the run has ended before its time."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether a stop was asked for."""
-
-    def metrics(self, stores: bool = True) -> RunMetrics:
-        """Return the numbers of this moment; after the end, the last ones."""
-
-    def stop(self) -> None:
-        """Ask the run to complete what is in flight, commit and end."""
-
-    async def drive(self) -> None:
-        """Run to the end."""
-
-
-GROWN_MS = 500.0
-"""How long is waited until an application is run again whose inputs have got more partitions."""
-R = TypeVar("R", bound=Watched)
-Watch = Callable[[Watched], Awaitable[None]]
 
 
 class Run:
@@ -444,33 +414,16 @@ def run_blocking(
 
     `watch(run)` is awaited beside the run, and cancelled at its end.
     """
-    _check_no_loop()
-    return _whatever_grows(lambda how: Run(graph, options, around, data, **how), watch, how)
+    check_no_loop()
+    return run_whatever_grows(lambda how: Run(graph, options, around, data, **how), watch, how)
 
 
 def run_containers(*what: Any, watch: Watch | None = None, **how: Any) -> Containers:
     """Run in several processes to the end, as `run_blocking` does in this one."""
     from runtime.containers import Containers
 
-    _check_no_loop()
-    return _whatever_grows(lambda how: Containers(*what, **how), watch, how)
-
-
-def _whatever_grows(make: Callable[[dict[str, Any]], R], watch: Watch | None, how: dict[str, Any]) -> R:
-    """Run to the end, anew where inputs have got more partitions; whose state lies by these refuses to be made."""
-    while True:
-        try:
-            return asyncio.run(_run_with_signals(make(how), watch))
-        except Grown as grown:
-            logging.getLogger("samza_dsl").warning("begins anew: %s", grown)
-            how = {**how, "from_start": False, "state": None}
-            asyncio.run(sleep_ms(GROWN_MS))  # others that share the run may have to end first
-
-
-def _check_no_loop() -> None:
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        raise SamzaError("app.run() can't run inside a running event loop, as of a notebook; await app.run_async()")
+    check_no_loop()
+    return run_whatever_grows(lambda how: Containers(*what, **how), watch, how)
 
 
 def running(
@@ -495,38 +448,6 @@ def running(
             run.release()  # what was cancelled before it began has closed nothing
 
     return context()
-
-
-async def _run_with_signals(run: R, watch: Watch | None) -> R:
-    driving = asyncio.create_task(run.drive())
-    watching = asyncio.create_task(_beside(watch, run)) if watch is not None else None
-
-    def interrupt() -> None:
-        if run.stopping:
-            driving.cancel()
-        run.stop()
-
-    loop = asyncio.get_running_loop()
-    handled: list[signal.Signals] = []
-    with suppress(NotImplementedError, RuntimeError, ValueError):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, interrupt)
-            handled.append(number)
-    try:
-        await driving
-    except asyncio.CancelledError:
-        raise SamzaError("stopped at once: what was not yet committed will be processed again") from None
-    finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
-        if watching is not None:
-            watching.cancel()
-            await asyncio.wait([watching])
-    return run
-
-
-async def _beside(watch: Watch, run: Watched) -> None:
-    await watch(run)
 
 
 def _shut(pool: Executor) -> Callable[[], object]:

@@ -42,7 +42,8 @@ from samza_dsl.tables import Tables
 
 if TYPE_CHECKING:
     from runtime.containers import Containers
-    from runtime.run import Cluster, Run, State, Watch
+    from runtime.driving import Watch
+    from runtime.run import Cluster, Run, State
     from runtime.spark.batch import SparkRun
     from runtime.spark.session import Spark
     from samza_dsl.placement import Said

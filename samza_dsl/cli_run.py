@@ -11,8 +11,8 @@ import typer
 
 from operators.io import Input
 from runtime.bindings import ANOTHER, outputs_of
+from runtime.driving import Watched
 from runtime.errors import SamzaError
-from runtime.run import Watched
 from runtime.spark.session import Spark
 from runtime.systems.files import open_sink, open_source
 from runtime.systems.kafka_topic import KafkaCluster, topic_of
