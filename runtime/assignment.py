@@ -2,32 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
+
+from runtime.errors import SamzaError
 
 
 class JobModel(msgspec.Struct, frozen=True, array_like=True):
     """Who runs what, in one run of an application: the containers that are alive, and by number each task's.
 
-    Each change of it has a `generation` of its own, larger than all before.
+    Each change of it has a `generation` of its own, larger than all before. `hosts` has the containers' hosts.
     """
 
     run: int = 0
     generation: int = 0
     containers: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
 
     def of(self, container: str) -> frozenset[int]:
         """Return the tasks of a container."""
         return frozenset(task for task, runs_it in enumerate(self.tasks) if runs_it == container)
 
 
-def assign(tasks: int, containers: Iterable[str], before: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the container of each task: as many for each as for any other, or one more, and as few moved as can be.
+class Placing(NamedTuple):
+    """What is known when tasks are shared out: how many there are, and the host of each container that is alive.
 
-    `before` has the containers that the tasks had, of which some may be gone.
+    `before` has the containers that the tasks had, of which some may be gone, and `homes` for each task the hosts that
+    have its state, the newest first; both may be shorter than there are tasks.
+
+    >>> Placing(2, {"a.0": "here", "b.0": "there"}, homes=[["there"], []]).hosts["b.0"]
+    'there'
+    """
+
+    tasks: int
+    hosts: Mapping[str, str]
+    before: Sequence[str] = ()
+    homes: Sequence[Sequence[str]] = ()
+
+
+Placement = Callable[[Placing], Sequence[str]]
+"""Returns the container of each task; where it is asked again it says the same."""
+
+
+def assign(tasks: int, containers: Iterable[str], before: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the container of each task, wherever state is: as `sticky`, where nobody knows of any.
 
     >>> assign(4, ["a", "b"])
     ('a', 'b', 'a', 'b')
@@ -36,26 +57,115 @@ def assign(tasks: int, containers: Iterable[str], before: Sequence[str] = ()) ->
     >>> assign(4, ["a", "c"], ("a", "b", "a", "b"))
     ('a', 'c', 'a', 'c')
     """
-    names = sorted(set(containers))
+    return sticky(Placing(tasks, dict.fromkeys(containers, ""), before))
+
+
+def round_robin(placing: Placing) -> tuple[str, ...]:
+    """Share tasks out in turn, and move as few as can be, without a look at who has their state.
+
+    >>> round_robin(Placing(3, {"a": "here", "b": "there"}, homes=[["there"], ["there"], ["here"]]))
+    ('a', 'a', 'b')
+    """
+    return sticky(placing._replace(homes=()))
+
+
+def sticky(placing: Placing) -> tuple[str, ...]:
+    """Give each container as many tasks as any other, or one more; move as few as can be, and those to their state.
+
+    >>> sticky(Placing(3, {"a": "here", "b": "there"}, homes=[["there"], ["there"], ["here"]]))
+    ('b', 'b', 'a')
+    """
+    tasks, hosts, before, _ = placing
+    names = sorted(hosts)
     if not names:
         return ()
-    held: dict[str, list[int]] = {name: [] for name in names}
-    for task, name in enumerate(before[:tasks]):
-        if name in held:
-            held[name].append(task)
-    least, ones_more = divmod(tasks, len(names))
-    by_most = sorted(names, key=lambda name: -len(held[name]))
-    room = {name: least + (place < ones_more) for place, name in enumerate(by_most)}
-    found = [""] * tasks
+    found = [name if name in hosts else "" for name in (*before[:tasks], *[""] * (tasks - len(before)))]
+    room = _rooms(placing, names, found)
+    needy = {hosts[name] for name in names if room[name] > 0}
     for name in names:
-        for task in held[name][: room[name]]:
-            found[task] = name
-        room[name] -= min(len(held[name]), room[name])
+        held = [task for task, one in enumerate(found) if one == name]
+        held.sort(key=lambda task: any(home in needy for home in _homes(placing, task) if home != hosts[name]))
+        for task in held[len(held) + min(room[name], 0) :]:
+            found[task] = ""
+        room[name] = max(room[name], 0)
+    for task, name in _at_home(placing, names, [task for task in range(tasks) if not found[task]], room):
+        found[task] = name
     for task in range(tasks):
         if not found[task]:
             found[task] = max(names, key=lambda name: room[name])  # the first of those with the most room
             room[found[task]] -= 1
     return tuple(found)
+
+
+def placed(placing: Placing, placement: Placement) -> tuple[str, ...]:
+    """Return the container of each task as a placement says; raises SamzaError where it says what can't be.
+
+    >>> placed(Placing(2, {"a": "here"}), lambda placing: ["a", "b"])
+    Traceback (most recent call last):
+        ...
+    runtime.errors.SamzaError: the placement ... gives task 1 to 'b', and the containers are a; ...
+    """
+    if not placing.hosts:
+        return ()
+    name = getattr(placement, "__qualname__", repr(placement))
+    try:
+        found = tuple(placement(placing))
+    except Exception as error:
+        raise SamzaError(f"the placement {name} has failed: {error!r}") from error
+    if len(found) != placing.tasks:
+        raise SamzaError(f"the placement {name} gives {len(found)} tasks a container, and there are {placing.tasks}")
+    for task, container in enumerate(found):
+        if container not in placing.hosts:
+            raise SamzaError(
+                f"the placement {name} gives task {task} to {container!r}, and the containers are "
+                f"{', '.join(sorted(placing.hosts))}; return for each task one of placing.hosts"
+            )
+    return found
+
+
+def _homes(placing: Placing, task: int) -> Sequence[str]:
+    return placing.homes[task] if task < len(placing.homes) else ()
+
+
+def _rooms(placing: Placing, names: Sequence[str], found: Sequence[str]) -> dict[str, int]:
+    """Return how many tasks each container shall have beyond those that it has; below 0, how many too many it has.
+
+    Where some shall have one more than others, it is those that have, and then those whose host has state for it.
+    """
+    held = {name: found.count(name) for name in names}
+    least, ones_more = divmod(placing.tasks, len(names))
+    wanted = dict.fromkeys(placing.hosts.values(), 0)
+    for task, name in enumerate(found):
+        homes = () if name else _homes(placing, task)
+        home = next((home for home in homes if home in wanted), None)
+        if home is not None:
+            wanted[home] += 1
+    for name in names:
+        wanted[placing.hosts[name]] -= max(least - held[name], 0)
+    room = {name: least - held[name] for name in names}
+    more: list[str] = []
+    while len(more) < ones_more:
+        left = [name for name in names if name not in more]
+        more.append(max(left, key=lambda name: (held[name] > least, wanted[placing.hosts[name]] > 0, held[name])))
+        room[more[-1]] += 1
+        wanted[placing.hosts[more[-1]]] -= held[more[-1]] <= least
+    return room
+
+
+def _at_home(
+    placing: Placing, names: Sequence[str], tasks: Sequence[int], room: dict[str, int]
+) -> Iterable[tuple[int, str]]:
+    """Yield tasks that a host with their state has room for, the newest state first, and take the room."""
+    left = [*tasks]
+    for rank in range(max((len(homes) for homes in placing.homes), default=0)):
+        for task in [*left]:
+            home = _homes(placing, task)[rank : rank + 1]
+            there = [name for name in names if placing.hosts[name] in home and room[name] > 0]
+            if there:
+                name = max(there, key=lambda name: room[name])
+                room[name] -= 1
+                left.remove(task)
+                yield task, name
 
 
 class Membership(Protocol):

@@ -18,6 +18,8 @@ SHARED = "outputs"
 """The checkpoint of what belongs to no task: the positions of bound outputs."""
 STATE = "state"
 """The checkpoint that says what the state of all tasks means."""
+DELETED = "deleted"
+"""The checkpoint that marks an application as deleted, while its generation is the application's."""
 
 
 class Committer:

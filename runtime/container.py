@@ -10,6 +10,7 @@ from typing import Any
 
 from planner.graph import Graph
 from planner.plan import Plan
+from runtime.assignment import Placement, sticky
 from runtime.errors import SamzaError
 from runtime.functions import Around
 from runtime.history import beside
@@ -25,12 +26,15 @@ def digest_of(plan: Plan) -> str:
     return blake2b(plan.to_json().encode(), digest_size=16).hexdigest()
 
 
-async def serve(connection: Any, start: Start, graph: Graph, around: tuple[Around, ...], tell: Tell) -> int:
+async def serve(
+    connection: Any, start: Start, graph: Graph, around: tuple[Around, ...], tell: Tell, placement: Placement = sticky
+) -> int:
     """Run a share of an application until the other process says stop, or is gone; return the exit code."""
     line, graph = await Line.over(connection), beside(graph, start.beside)
     try:
         where = graph, start.options, around, start.data
-        run = Run(*where, bind=start.bind, share=start.share, environment=start.environment)
+        place: dict[str, Any] = {"environment": start.environment, "host_id": start.host_id, "placement": placement}
+        run = Run(*where, bind=start.bind, share=start.share, **place)
         try:
             if digest_of(run.plan) != start.plan:
                 raise SamzaError(

@@ -20,18 +20,18 @@ from planner.levers import ALL, Levers
 from planner.plan import Options
 from runtime import errors
 from runtime.agreement import Quiet
-from runtime.bindings import ANOTHER, outputs_of
 from runtime.clock import Clock, SystemClock, sleep_ms
 from runtime.container import digest_of
 from runtime.errors import EnvironmentFault, Fenced, SamzaError
 from runtime.functions import Around
+from runtime.given import check_can_be_given, places
 from runtime.history import History, Span, beside, open_history
 from runtime.metrics import RunMetrics, StoreMetrics
 from runtime.opening import Opened, Share, ends_of, join_application, open_application, recover
 from runtime.rewind import check_rewind
 from runtime.run import open_environment
 from runtime.sharing import SharedEnvironment, SharedRun, Sharing, check_same
-from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic, topic_of
+from runtime.systems.kafka_topic import KafkaCluster
 from runtime.systems.log import LogEnvironment
 from runtime.talk import (
     Ask,
@@ -49,8 +49,8 @@ from runtime.talk import (
     combined,
 )
 
-ROUND_MS = 250.0
-"""How often containers are asked how far they are, and at once when one of them seems to be done."""
+ROUND_MS, CALM_MS = 250.0, 1_000.0
+"""How often containers are asked how far they are, the latter while nobody looks; at once when one seems to be done."""
 MOST_DEATHS = 5
 """How often in a row a container may die without having committed anything."""
 PAUSE_MS = 500.0
@@ -106,8 +106,11 @@ class Containers:
         span: Span | None = None,
         name: str = "",
         environment: KafkaCluster | None = None,
+        host_id: str | None = None,
+        placement: str = "sticky",
     ) -> None:
         check_rewind(from_start, state)
+        self._placement = placement
         self._graph = graph = beside(graph, name)
         self._clock: Clock = clock or SystemClock()
         self._started_ms = self._clock.elapsed_ms()
@@ -120,10 +123,10 @@ class Containers:
         self.start_up_ms = 0.0
         """How long it took until all had loaded the application and could begin."""
         self._begun = self._ending = self._is_watched = self.stopping = self.failed = False
-        bound = _places(graph, bind or {})
-        _check_can_be_given(environment, f"environment={environment!r}")
+        bound = places(graph, bind or {})
+        check_can_be_given(environment, f"environment={environment!r}")
         self._cluster = environment
-        self._environment = open_environment(data, environment)
+        self._environment = open_environment(data, environment, host_id)
         self._sharing: Sharing | None = None
         try:
             alive = self._shared_run()
@@ -137,17 +140,9 @@ class Containers:
         except BaseException:
             self._release()
             raise
-        self._start = Start(
-            module=found[0],
-            name=found[1],
-            data=os.fspath(data),
-            options=options,
-            share=share,
-            bind=bound,
-            plan=digest_of(self.plan),
-            beside=name,
-            environment=environment,
-        )
+        where: dict[str, Any] = {"data": os.fspath(data), "bind": bound, "environment": environment}
+        what: dict[str, Any] = {"module": found[0], "name": found[1], "beside": name, "host_id": host_id}
+        self._start = Start(options=options, share=share, plan=digest_of(self.plan), **where, **what)
 
     def _join_run(
         self,
@@ -161,7 +156,7 @@ class Containers:
         """Take part in what others have begun; raises SamzaError where that is something else."""
         opened = join_application(self._environment, self._graph, options, bound, alive.share, wrapped=wrapped)
         self._bindings, self.plan = opened.bindings, opened.plan
-        check_same(alive, self._graph.app, digest_of(self.plan), until_now, from_start)
+        check_same(alive, self._graph.app, digest_of(self.plan), until_now, from_start, self._placement)
         return alive.share
 
     def _shared_run(self) -> SharedRun | None:
@@ -182,6 +177,7 @@ class Containers:
             counts=opened.counts,
             ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
             history=self._shared_history(span, opened, self._number) if span is not None else None,
+            placement=self._placement,
         )
         if self._sharing is not None:
             self._sharing.begin(SharedRun(share, digest_of(opened.plan), until_now))
@@ -342,17 +338,18 @@ class Containers:
             asked = {one.name: one for one in self._containers.values()} if self._begun else {}
             for one in asked.values():
                 one.line.say(Ask(round=number, metrics=self._is_watched))
-            self._is_watched = False
+            pause_ms, self._is_watched = ROUND_MS if self._is_watched else CALM_MS, False
             reports = await self._answers(number) if asked else {}
             was_quiet = False
             if reports.keys() == asked.keys() and len(asked) == self._number:
                 was_quiet = all(report.finished for report in reports.values())
+                pause_ms = ROUND_MS if was_quiet else pause_ms
                 if rounds.over(reports) or (was_quiet and await self._agree(reports, before)):
                     self._end_all()
                 elif was_quiet and len(_held(reports)) == self.plan.tasks:
                     continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(ROUND_MS / 1_000):
+                async with asyncio.timeout(pause_ms / 1_000):
                     await self._one_finished.wait()
             self._one_finished.clear()
 
@@ -425,42 +422,6 @@ def _error_of(failed: Failed) -> Exception:
     error = kind(failed.text) if kind is not None else SamzaError(f"{failed.kind}: {failed.text}")
     error.__cause__ = Elsewhere(failed.lines) if failed.lines else None
     return error
-
-
-def _places(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str | KafkaTopic]:
-    """Return what is bound, so that other processes can open it; raises SamzaError for what they can't."""
-    topics = {stream: topic for stream, what in bind.items() if (topic := topic_of(what)) is not None}
-    for stream, topic in topics.items():
-        _check_can_be_given(topic, f"bind={{{stream!r}: {topic!r}}}")
-    others = {stream: what for stream, what in bind.items() if isinstance(what, str) and what.startswith(ANOTHER)}
-    files = {stream: what for stream, what in bind.items() if stream not in topics and stream not in others}
-    return {**topics, **others, **_paths(graph, files)}
-
-
-def _check_can_be_given(what: KafkaTopic | KafkaCluster | None, said: str) -> None:
-    if what is not None and "ssl_context" in what.options:
-        raise SamzaError(
-            f"{said}: an ssl_context can't be given to other processes; write instead: "
-            'options={"ssl_cafile": ...}, or run containers=1'
-        )
-
-
-def _paths(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str]:
-    """Return the paths of bound files, in full; raises SamzaError for what is none."""
-    written = {output.stream for spec in graph.specs.values() for output in outputs_of(spec)}
-    for stream, what in bind.items():
-        if stream in written:
-            raise SamzaError(
-                f"bind={{{stream!r}: {what!r}}}: one process writes a bound output, and there are several containers; "
-                f"leave it in the data directory, where samza-dsl streams show {stream} shows it, or run containers=1"
-            )
-        if not isinstance(what, str | Path):
-            raise SamzaError(
-                f"bind={{{stream!r}: ...}}: every container opens what is bound, and can't open a "
-                f'{type(what).__name__} of this process; write instead: bind={{{stream!r}: "{stream}.jsonl"}}, or '
-                "run containers=1"
-            )
-    return {stream: os.path.abspath(what) for stream, what in bind.items()}
 
 
 def _check_spread(opened: Opened, graph: Graph) -> None:

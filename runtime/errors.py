@@ -41,6 +41,10 @@ class Damaged(EnvironmentFault):
     """A file or a record is not what was written."""
 
 
+class Grown(Damaged):
+    """A stream that is read has more partitions than when the run began."""
+
+
 class Fenced(EnvironmentFault):
     """A newer generation of the application has taken over; this run must not commit."""
 

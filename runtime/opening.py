@@ -16,8 +16,9 @@ from runtime.bindings import Bindings
 from runtime.checkpoint import Checkpoint
 from runtime.commit import SHARED, STATE
 from runtime.history import History
+from runtime.job import JOB, configuration
 from runtime.rewind import check_state, meanings_of, rewind
-from runtime.systems.base import Commit, Environment
+from runtime.systems.base import Commit, Environment, has_grown
 
 Ends = Mapping[tuple[str, int], int]
 """By stream and partition, the offset at which a run stops."""
@@ -26,7 +27,8 @@ Ends = Mapping[tuple[str, int], int]
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """What a container is told of the run that it has a share in; its name is no other one's in that run.
 
-    `counts` has the partitions of each stream as the whole run sees them, `ends` where it stops reading.
+    `counts` has the partitions of each stream as the whole run sees them, `ends` where it stops reading, and
+    `placement` says how tasks are shared out.
     """
 
     container: str
@@ -35,6 +37,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     ends: tuple[tuple[str, int, int], ...] = ()
     levers: Levers = ALL
     history: History | None = None
+    placement: str = "sticky"
 
 
 class Opened(NamedTuple):
@@ -64,7 +67,7 @@ def open_application(
         counts = bindings.partition_counts(graph)
         plan = make_plan(graph, options, counts, wrapped=wrapped, levers=levers)
         if state != "reset":
-            check_state(environment, plan, graph)
+            check_state(environment, plan, graph, counts)
         bindings.create_streams(plan)
         if from_start:
             generation = rewind(environment, plan, bindings, state)
@@ -83,13 +86,22 @@ def join_application(
     *,
     wrapped: bool,
 ) -> Opened:
-    """Return an application as another process has opened it."""
+    """Return an application as another process has opened it; raises `Grown` where it reads more than that has seen."""
     plan = make_plan(graph, options, share.counts, wrapped=wrapped, levers=share.levers)
-    return Opened(share.generation, Bindings(environment, graph, bind), share.counts, plan)
+    bindings = Bindings(environment, graph, bind)
+    try:
+        now = bindings.partition_counts(graph)
+        for stream in plan.streams:
+            if stream.role in ("input", "table") and now.get(stream.name, 0) > share.counts.get(stream.name, 0) > 0:
+                raise has_grown(f"The stream {stream.name!r}", now[stream.name], share.counts[stream.name])
+    except BaseException:
+        bindings.close()
+        raise
+    return Opened(share.generation, bindings, share.counts, plan)
 
 
 def recover(environment: Environment, opened: Opened, graph: Graph) -> dict[str, int]:
-    """Take bound outputs back to what was committed, note what state means, and return the outputs' positions."""
+    """Take bound outputs back to what was committed, note what the application is; return the outputs' positions."""
     generation, bindings, _, plan = opened
     checkpoints = environment.checkpoints(plan.app)
     recorded = checkpoints.get(SHARED, Checkpoint(0)).outputs
@@ -98,6 +110,9 @@ def recover(environment: Environment, opened: Opened, graph: Graph) -> dict[str,
     begun = {SHARED: Checkpoint(generation, outputs=positions)} if positions != recorded else {}
     if meanings != checkpoints.get(STATE, Checkpoint(0)).meanings:
         begun[STATE] = Checkpoint(generation, meanings=meanings)
+    job = configuration(plan, opened.counts)
+    if job != checkpoints.get(JOB, Checkpoint(0)).meanings:
+        begun[JOB] = Checkpoint(generation, meanings=job)
     if begun:
         environment.commit(Commit(plan.app, generation, [], [], begun))
     return positions

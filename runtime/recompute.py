@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 from planner.graph import Graph
 from planner.plan import Options
+from runtime.driving import Watched
 from runtime.handover import Handover, check_can_be_handed_over, hand_over
 from runtime.history import Span, beside
 from runtime.merging import Merges, merge_all
 from runtime.rewind import begin_anew
-from runtime.run import Watched, open_environment
+from runtime.run import open_environment
 from runtime.systems.base import Environment
 from runtime.take_over import Place
 from runtime.take_over import take_over as take_over_in

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from runtime.bindings import Bindings
 from runtime.checkpoint import Checkpoint, Position
 from runtime.commit import SHARED, STATE
 from runtime.errors import SamzaError
+from runtime.job import reads_of
 from runtime.serdes import Tagged
 from runtime.systems.base import Commit, Environment
 
@@ -28,12 +30,16 @@ UNFINISHED = ""
 """Among what stores mean, the handover that is being taken over: it is no store's name."""
 
 
-def check_state(environment: Environment, plan: Plan, graph: Graph) -> None:
+def check_state(
+    environment: Environment, plan: Plan, graph: Graph, partitions: Mapping[str, int] = MappingProxyType({})
+) -> None:
     """Refuse a plan without the operator that existing state belongs to, or with one that would read it differently.
 
-    Raises SamzaError for the first, PlanError for the second.
+    So is one on streams of other partitions than those by which state lies. Raises SamzaError for the first, PlanError
+    for the others.
     """
-    before = environment.checkpoints(plan.app).get(STATE, Checkpoint(0)).meanings
+    checkpoints = environment.checkpoints(plan.app)
+    before = checkpoints.get(STATE, Checkpoint(0)).meanings
     if UNFINISHED in before:
         raise SamzaError(
             f"the app {plan.app!r} has only a part of what {before[UNFINISHED]} hands over: take it over again (samza-"
@@ -54,6 +60,26 @@ def check_state(environment: Environment, plan: Plan, graph: Graph) -> None:
                 f"its state was kept as {before[store]!r}, and would now be read as {now!r}",
                 f"it as before, or another op_id=; or begin anew, which drops all state: samza-dsl reset {plan.app}",
             )
+
+    _check_partitions(reads_of(checkpoints), plan, graph, kept, partitions)
+
+
+def _check_partitions(
+    before: Mapping[str, Mapping[str, int]], plan: Plan, graph: Graph, kept: Collection[str], now: Mapping[str, int]
+) -> None:
+    """Refuse state in a stage that reads a stream of which keys lie in other partitions than they did."""
+    for stage in plan.stages:
+        had = before.get(stage.id, {})
+        store = next((one.name for one in plan.stores if one.name in kept and one.operator in stage.operators), None)
+        for stream in (*stage.inputs, *stage.tables):
+            if store is not None and stream in had and now.get(stream, had[stream]) != had[stream]:
+                raise refuse(
+                    graph.specs[store],
+                    f"its state lies where {stream!r} had {had[stream]} partitions, and that has {now[stream]} now, so "
+                    "that keys lie in others",
+                    "a .partition_by(..., partitions=...) before it in a new application; or begin anew, which drops "
+                    f"all state: samza-dsl reset {plan.app}",
+                )
 
 
 def meanings_of(plan: Plan, graph: Graph) -> dict[str, str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -17,11 +16,13 @@ from operators.io import Input
 from operators.partition_by import murmur2
 from planner.graph import Graph
 from planner.levers import ALL, Levers
-from planner.plan import Options, Plan
+from planner.plan import Options
 from runtime.assembly import Assembly
+from runtime.assignment import Placement, sticky
 from runtime.bindings import outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
+from runtime.driving import Watch, check_no_loop, run_whatever_grows
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.following import HEARING_MS, Follower
 from runtime.functions import Around, Functions, close_all
@@ -45,33 +46,6 @@ Cluster = str | KafkaCluster | None
 """The Kafka cluster that is a run's environment; None for the embedded log."""
 
 
-class Watched(Protocol):
-    """What can be said of a run from outside, be it of one process or of several."""
-
-    plan: Plan
-
-    @property
-    def failed(self) -> bool:
-        """Whether the run has ended before its time."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether a stop was asked for."""
-
-    def metrics(self, stores: bool = True) -> RunMetrics:
-        """Return the numbers of this moment; after the end, the last ones."""
-
-    def stop(self) -> None:
-        """Ask the run to complete what is in flight, commit and end."""
-
-    async def drive(self) -> None:
-        """Run to the end."""
-
-
-R = TypeVar("R", bound=Watched)
-Watch = Callable[[Watched], Awaitable[None]]
-
-
 class Run:
     """One run of a planned application: `metrics()` tells how it goes, `stop()` ends it."""
 
@@ -92,6 +66,8 @@ class Run:
         share: Share | None = None,
         environment: Cluster = None,
         span: Span | None = None,
+        host_id: str | None = None,
+        placement: Placement = sticky,
     ) -> None:
         check_rewind(from_start, state)
         self._graph = graph
@@ -101,7 +77,8 @@ class Run:
         self._levers = levers if share is None else share.levers
         self._data = data
         self._owned = isinstance(data, str | Path)
-        self._where = data, environment
+        self._where = data, environment, host_id
+        self._placement = placement
         self._environment = open_environment(*self._where)
         self._functions: list[Functions] = []
         self._follower: Follower | None = None
@@ -361,7 +338,8 @@ class Run:
         )
         self._bindings.listen(self._loop.wake)
         if share is not None:
-            membership = self._environment.join(self.plan.app, share.generation, share.container, self.plan.tasks)
+            seat = self.plan.app, share.generation, share.container, self.plan.tasks
+            membership = self._environment.join(*seat, self._placement)
             if self.keeps_state:
                 self._beside = ThreadPoolExecutor(1, "samza-dsl-member")  # to bring state back takes a while
             how = (self._beside, self._functions, HEARING_MS) if self.keeps_state else (self._writer, self._functions)
@@ -405,8 +383,10 @@ class Run:
         return failures
 
 
-def open_environment(data: str | Path | Environment, cluster: Cluster = None) -> Environment:
-    """Open the embedded log in a directory, or a Kafka cluster, with state in that directory.
+def open_environment(
+    data: str | Path | Environment, cluster: Cluster = None, host_id: str | None = None
+) -> Environment:
+    """Open the embedded log in a directory, or a Kafka cluster, with state in that directory, which a host has.
 
     An environment is passed through.
     """
@@ -415,7 +395,7 @@ def open_environment(data: str | Path | Environment, cluster: Cluster = None) ->
     if cluster is not None:
         from runtime.systems.kafka import KafkaEnvironment
 
-        return KafkaEnvironment(KafkaCluster(cluster) if isinstance(cluster, str) else cluster, data)
+        return KafkaEnvironment(KafkaCluster(cluster) if isinstance(cluster, str) else cluster, data, host_id)
     from runtime.systems.log import LogEnvironment
 
     return LogEnvironment(data)
@@ -434,22 +414,16 @@ def run_blocking(
 
     `watch(run)` is awaited beside the run, and cancelled at its end.
     """
-    _check_no_loop()
-    return asyncio.run(_run_with_signals(Run(graph, options, around, data, **how), watch))
+    check_no_loop()
+    return run_whatever_grows(lambda how: Run(graph, options, around, data, **how), watch, how)
 
 
 def run_containers(*what: Any, watch: Watch | None = None, **how: Any) -> Containers:
     """Run in several processes to the end, as `run_blocking` does in this one."""
     from runtime.containers import Containers
 
-    _check_no_loop()
-    return asyncio.run(_run_with_signals(Containers(*what, **how), watch))
-
-
-def _check_no_loop() -> None:
-    with suppress(RuntimeError):
-        asyncio.get_running_loop()
-        raise SamzaError("app.run() can't run inside a running event loop, as of a notebook; await app.run_async()")
+    check_no_loop()
+    return run_whatever_grows(lambda how: Containers(*what, **how), watch, how)
 
 
 def running(
@@ -474,38 +448,6 @@ def running(
             run.release()  # what was cancelled before it began has closed nothing
 
     return context()
-
-
-async def _run_with_signals(run: R, watch: Watch | None) -> R:
-    driving = asyncio.create_task(run.drive())
-    watching = asyncio.create_task(_beside(watch, run)) if watch is not None else None
-
-    def interrupt() -> None:
-        if run.stopping:
-            driving.cancel()
-        run.stop()
-
-    loop = asyncio.get_running_loop()
-    handled: list[signal.Signals] = []
-    with suppress(NotImplementedError, RuntimeError, ValueError):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, interrupt)
-            handled.append(number)
-    try:
-        await driving
-    except asyncio.CancelledError:
-        raise SamzaError("stopped at once: what was not yet committed will be processed again") from None
-    finally:
-        for number in handled:
-            loop.remove_signal_handler(number)
-        if watching is not None:
-            watching.cancel()
-            await asyncio.wait([watching])
-    return run
-
-
-async def _beside(watch: Watch, run: Watched) -> None:
-    await watch(run)
 
 
 def _shut(pool: Executor) -> Callable[[], object]:

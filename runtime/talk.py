@@ -31,6 +31,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     plan: str
     beside: str = ""
     environment: KafkaCluster | None = None
+    host_id: str | None = None
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):

@@ -49,6 +49,7 @@ from operators.window_types import (
 )
 from planner.errors import PlanError
 from planner.plan import Options, Plan
+from runtime.assignment import Placing
 from runtime.errors import SamzaError
 from runtime.merging import prefer_live
 from runtime.serdes import Bytes, Json, MessagePack, String
@@ -80,6 +81,7 @@ __all__ = [
     "Options",
     "OutputStream",
     "Pane",
+    "Placing",
     "Plan",
     "PlanError",
     "ProcessContext",

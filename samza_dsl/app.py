@@ -42,9 +42,11 @@ from samza_dsl.tables import Tables
 
 if TYPE_CHECKING:
     from runtime.containers import Containers
-    from runtime.run import Cluster, Run, State, Watch
+    from runtime.driving import Watch
+    from runtime.run import Cluster, Run, State
     from runtime.spark.batch import SparkRun
     from runtime.spark.session import Spark
+    from samza_dsl.placement import Said
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -367,6 +369,7 @@ class App(Tables, Reprocessing):
         live: bool = False,
         watch: Watch | None = None,
         containers: Literal[1] = 1,
+        host_id: str | None = None,
     ) -> Run: ...
 
     @overload
@@ -382,6 +385,8 @@ class App(Tables, Reprocessing):
         live: bool = False,
         watch: Watch | None = None,
         containers: int,
+        host_id: str | None = None,
+        placement: Said = "sticky",
     ) -> Run | Containers: ...
 
     @overload
@@ -401,6 +406,8 @@ class App(Tables, Reprocessing):
         live: bool = False,
         watch: Watch | None = None,
         containers: int = 1,
+        host_id: str | None = None,
+        placement: Said = "sticky",
         on: Spark | None = None,
     ) -> Run | Containers | SparkRun:
         """Run on the embedded log in the directory `data` until the inputs end, or until SIGINT or SIGTERM.
@@ -418,7 +425,10 @@ class App(Tables, Reprocessing):
 
         With `containers` so many processes share the tasks. They load the application anew, so it must be a variable of
         a module, and `app.run` be called under `if __name__ == "__main__":`. With `environment`, too, they share them
-        with all containers of the application that run already, on whichever machine.
+        with all containers of the application that run already, on whichever machine. Tasks then go to the machine that
+        has their state where `placement` is "sticky", and are shared in turn with "round_robin"; or a function at the
+        top level of a module says the container of each, given a `Placing`. `host_id` is the machine's name, if not its
+        own.
 
         With `on=Spark()` it runs on Spark over what its inputs hold now, as all there will be, and writes the whole of
         its outputs when all of it is through: files and streams that must not hold anything yet. With
@@ -432,7 +442,7 @@ class App(Tables, Reprocessing):
             from samza_dsl.live import view
 
             watch = view().watch
-        how = {"bind": bind, "from_start": from_start, "state": state, "until_now": until_now}
+        how: dict[str, Any] = {"bind": bind, "from_start": from_start, "state": state, "until_now": until_now}
         if on is not None:
             from runtime.spark.session import check_installed
 
@@ -446,11 +456,12 @@ class App(Tables, Reprocessing):
             if on.checkpoint is not None:
                 return run_stream(*where, on=on, bind=bind, until_now=until_now)
             return run_batch(*where, on=on, bind=bind)
+        how |= {"watch": watch, "environment": environment, "host_id": host_id}
         if containers > 1:
             from samza_dsl.container import run_app
 
-            return run_app(self, data, containers, watch=watch, environment=environment, **how)
-        return run_blocking(self.graph(), self.options, self.around, data, watch=watch, environment=environment, **how)
+            return run_app(self, data, containers, placement=placement, **how)
+        return run_blocking(self.graph(), self.options, self.around, data, **how)
 
     async def run_async(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 import typer
@@ -10,9 +10,10 @@ import typer
 from planner.plan import Plan
 from runtime.checkpoint import Position
 from runtime.commit import SHARED
+from runtime.deletion import check_not_shared
 from runtime.rewind import begin_anew, intermediate_streams
-from runtime.systems.log import LogEnvironment
-from samza_dsl.cli_data import DEFAULT, DataOption, opened
+from runtime.systems.base import Environment
+from samza_dsl.cli_data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.cli_output import Column, print_rows, say
 from samza_dsl.cli_plan import plan_of
@@ -28,23 +29,28 @@ AppArgument = Annotated[str, typer.Argument(metavar="APP", help="The application
 
 
 @checkpoint.command()
-def show(target: AppArgument, data: DataOption = DEFAULT) -> None:
+def show(
+    target: AppArgument,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+) -> None:
     """Show how far an application has processed each partition of its inputs, as of its last commit."""
-    with told():
-        app, _ = _named(target, data)
-        with opened(data) as environment:
-            found = environment.checkpoints(_known(environment, app))
-            say(f"{app}, generation {environment.generation(app)}\n")
-            rows = [
-                [task, *_row(environment, position)]
-                for task in sorted(found, key=lambda task: (len(task), task))
-                for position in found[task].positions
-            ]
-            columns = [Column("task", right=True), Column("system"), Column("stream"), Column("partition", right=True)]
-            columns += [Column("next offset", right=True), Column("lag", right=True), Column("watermark (UTC)")]
-            print_rows(columns, rows)
-            for stream, length in sorted(found[SHARED].outputs.items() if SHARED in found else []):
-                say(f"output {stream}: written up to {length:,}")
+    with told(), opened(data, environment, kafka_options) as place:
+        app, _ = named(target, place)
+        found = place.checkpoints(known(place, app))
+        say(f"{app}, generation {place.generation(app)}\n")
+        streams = place.streams()
+        rows = [
+            [task, *_row(place, streams, position)]
+            for task in sorted(found, key=lambda task: (len(task), task))
+            for position in found[task].positions
+        ]
+        columns = [Column("task", right=True), Column("system"), Column("stream"), Column("partition", right=True)]
+        columns += [Column("next offset", right=True), Column("lag", right=True), Column("watermark (UTC)")]
+        print_rows(columns, rows)
+        for stream, length in sorted(found[SHARED].outputs.items() if SHARED in found else []):
+            say(f"output {stream}: written up to {length:,}")
 
 
 @checkpoint.command("set")
@@ -57,6 +63,8 @@ def set_position(
         typer.Option(help="Drop the application's state; or keep it, so that records may be late."),
     ] = None,
     data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
 ) -> None:
     """Set where an application, which must not be running, goes on reading.
 
@@ -64,68 +72,67 @@ def set_position(
     what lies between stages are dropped, and tables are read anew, for which APP must be its file; with "keep" all
     stays as it was, and records that are read again are late wherever their windows have fired.
     """
-    with told():
-        app, plan = _named(target, data)
-        with opened(data) as environment:
-            _known(environment, app)
-            moves = _moves(environment, app, stream, offset)
-            if state is None and has_state(environment, app):
-                raise Mistake(
-                    f"the application {app!r} has state, and a rewind must say what becomes of it: --state reset, or "
-                    "--state keep (records that are read again are late wherever their windows have fired)"
-                )
-            if state == "reset" and plan is None:
-                raise Mistake(
-                    f"--state reset needs the application's file in place of {app!r}, as its plan says which streams "
-                    "are tables: samza-dsl checkpoint set app.py ..."
-                )
-            environment.own(app)
-            if state == "reset" and plan is not None:
-                move_resetting(environment, app, moves, plan)
-            else:
-                move_keeping(environment, app, moves)
-            for (name, partition), position in moves.items():
-                say(f"{app} reads {name}, partition {partition}, from offset {position:,} on")
+    with told(), opened(data, environment, kafka_options) as place:
+        app, plan = named(target, place)
+        moves = _moves(place, known(place, app), stream, offset)
+        if state is None and has_state(place, app):
+            raise Mistake(
+                f"the application {app!r} has state, and a rewind must say what becomes of it: --state reset, or "
+                "--state keep (records that are read again are late wherever their windows have fired)"
+            )
+        if state == "reset" and plan is None:
+            raise Mistake(
+                f"--state reset needs the application's file in place of {app!r}, as its plan says which streams "
+                "are tables: samza-dsl checkpoint set app.py ..."
+            )
+        check_not_shared(place, app)
+        place.own(app)
+        if state == "reset" and plan is not None:
+            move_resetting(place, app, moves, plan)
+        else:
+            move_keeping(place, app, moves)
+        for (name, partition), position in moves.items():
+            say(f"{app} reads {name}, partition {partition}, from offset {position:,} on")
 
 
 def reset(
     target: AppArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
     data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
 ) -> None:
     """Drop an application's positions and state, and what lies between its stages; it must not be running.
 
     Its next run reads all inputs from their start. What it has written to its outputs stays there.
     """
-    with told():
-        app, plan = _named(target, data)
-        with opened(data) as environment:
-            _known(environment, app)
-            if not yes and not typer.confirm(f"Drop all positions and state of {app!r} in {data}?"):
-                raise Mistake("nothing was changed")
-            environment.own(app)
-            dropped = begin_anew(environment, app, plan)
-            say(f"{app} begins anew" + (f"; dropped {', '.join(sorted(dropped))}" if dropped else ""))
+    with told(), opened(data, environment, kafka_options) as place:
+        app, plan = named(target, place)
+        check_not_shared(place, known(place, app))
+        if not yes and not typer.confirm(f"Drop all positions and state of {app!r} in {place}?"):
+            raise Mistake("nothing was changed")
+        place.own(app)
+        dropped = begin_anew(place, app, plan)
+        say(f"{app} begins anew" + (f"; dropped {', '.join(sorted(dropped))}" if dropped else ""))
 
 
-def _named(target: str, data: Path) -> tuple[str, Plan | None]:
-    """The application's name, and its plan where its file was named."""
+def named(target: str, environment: Environment) -> tuple[str, Plan | None]:
+    """Return an application's name, and its plan where its file was named."""
     if not target.partition(":")[0].endswith(".py"):
         return target, None
     with told(loading=True):
-        plan = plan_of(load_app(target), data)
+        plan = plan_of(load_app(target), environment)
     return plan.app, plan
 
 
-def _known(environment: LogEnvironment, app: str) -> str:
+def known(environment: Environment, app: str) -> str:
+    """Return the name of an application that has run; raises `Mistake` for another."""
     if not environment.generation(app):
-        raise Mistake(
-            f"no application {app!r} has run on {environment.path}: check its name, which App(...) has, or --data"
-        )
+        raise Mistake(f"no application {app!r} has run on {environment}: check its name, which App(...) has, or --data")
     return app
 
 
-def _moves(environment: LogEnvironment, app: str, said: str, offset: str) -> Moves:
+def _moves(environment: Environment, app: str, said: str, offset: str) -> Moves:
     name, _, number = said.rpartition(":") if ":" in said else (said, "", "")
     positions = [one for found in environment.checkpoints(app).values() for one in found.positions]
     known = {one.stream for one in positions} - intermediate_streams(environment.checkpoints(app))
@@ -142,7 +149,7 @@ def _moves(environment: LogEnvironment, app: str, said: str, offset: str) -> Mov
     return {(name, one): _offset(environment, name, one, offset, one in bound) for one in partitions}
 
 
-def _offset(environment: LogEnvironment, stream: str, partition: int, said: str, bound: bool) -> int:
+def _offset(environment: Environment, stream: str, partition: int, said: str, bound: bool) -> int:
     if bound:
         if said == "earliest" or said.isdecimal():
             return 0 if said == "earliest" else int(said)
@@ -158,8 +165,8 @@ def _offset(environment: LogEnvironment, stream: str, partition: int, said: str,
     return int(said)
 
 
-def _row(environment: LogEnvironment, position: Position) -> list[str]:
-    is_stream = position.system == "log" and position.stream in environment.streams()
+def _row(environment: Environment, streams: Collection[str], position: Position) -> list[str]:
+    is_stream = position.system == "log" and position.stream in streams
     end = environment.offsets(position.stream, position.partition).end if is_stream else None
     watermark = max(position.watermark, min(position.producers.values(), default=position.watermark))
     return [

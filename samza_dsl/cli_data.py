@@ -1,21 +1,35 @@
-"""The data directory as the commands open it: one that exists, unless the command makes it."""
+"""Where the commands work: a data directory that exists, unless the command makes it, or a Kafka cluster."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from runtime.systems.base import StreamConfig
-from runtime.systems.log import LogEnvironment
+from runtime.run import open_environment
+from runtime.systems.base import Environment, StreamConfig
+from runtime.systems.kafka_topic import KafkaCluster
 from runtime.systems.log_recovery import DATA_FILE
 from samza_dsl.checks import DATA
 from samza_dsl.cli_errors import Mistake
 
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="The directory of the embedded log.")]
+EnvironmentOption = Annotated[
+    str | None,
+    typer.Option("--environment", metavar="kafka://HOST:PORT", help="A Kafka cluster, in place of the embedded log."),
+]
+KafkaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kafka-options",
+        metavar="FILE",
+        help="TOML with what Kafka's clients need: security_protocol, sasl_..., ssl_...",
+    ),
+]
 DEFAULT = Path(DATA)
 
 
@@ -24,22 +38,40 @@ def exists(path: Path) -> bool:
     return (path / DATA_FILE).is_file()
 
 
+def options_in(path: Path | None) -> dict[str, Any]:
+    """Return what a file says for Kafka's clients; raises `Mistake` where it can't be read."""
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Mistake(f"--kafka-options {path} can't be read as TOML: {error}") from error
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[LogEnvironment]:
-    """Open the data directory at `path` for a block; raises `Mistake` where there is none."""
-    if not exists(path):
+def opened(
+    path: Path, address: str | None = None, options: Path | None = None, *, may_be_new: bool = False
+) -> Iterator[Environment]:
+    """Open the data directory at `path`, or the cluster at an address, for a block.
+
+    Raises `Mistake` where there is no such directory, which `may_be_new` makes instead.
+    """
+    if address is None and options is not None:
+        raise Mistake("--kafka-options is about a Kafka cluster: add --environment kafka://HOST:PORT, or leave it out")
+    if address is None and not may_be_new and not exists(path):
         raise Mistake(
             f"there is no data directory at {path}: a run makes one, and `samza-dsl streams produce` too; "
-            "say where it is with --data DIR"
+            "say where it is with --data DIR, or name a Kafka cluster with --environment kafka://HOST:PORT"
         )
-    with closing(LogEnvironment(path)) as environment:
+    cluster = None if address is None else KafkaCluster(address, options_in(options))
+    with closing(open_environment(path, cluster)) as environment:
         yield environment
 
 
-def config_of(environment: LogEnvironment, stream: str) -> StreamConfig:
+def config_of(environment: Environment, stream: str) -> StreamConfig:
     """Return a stream's configuration; raises `Mistake`, with the streams that there are, for another name."""
     streams = environment.streams()
     if stream not in streams:
         known = ", ".join(sorted(streams)) or "none yet"
-        raise Mistake(f"there is no stream {stream!r} in {environment.path}; its streams: {known}")
+        raise Mistake(f"there is no stream {stream!r} in {environment}; its streams: {known}")
     return streams[stream]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +9,9 @@ import typer
 
 from planner.plan import Plan
 from runtime.bindings import Bindings
-from runtime.systems.log import LogEnvironment
+from runtime.systems.base import Environment
 from samza_dsl.app import App
-from samza_dsl.cli_data import DEFAULT, DataOption, exists
+from samza_dsl.cli_data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, exists, opened
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.cli_run import AppArgument, TracebackOption
 from samza_dsl.load_app import load_app
@@ -29,11 +28,13 @@ def plan(
         str | None, typer.Option(metavar="STAGE", help="Print the Python that a stage's operators were fused into.")
     ] = None,
     data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
     traceback: TracebackOption = False,
 ) -> None:
     """Show how an application will run: its stages, operators, streams and stores, as text or in another form.
 
-    Streams that exist in the data directory have the partitions that they have there.
+    Streams that exist in the data directory, or on the cluster, have the partitions that they have there.
     """
     with told(whole=traceback, loading=True):
         app = load_app(target)
@@ -42,7 +43,11 @@ def plan(
         chosen += ["--source"] if source is not None else []
         if len(chosen) > 1:
             raise Mistake(f"{' and '.join(chosen)} can't be printed together: choose one")
-        planned = plan_of(app, data)
+        if environment is None and kafka_options is None and not exists(data):
+            planned = app.plan()
+        else:
+            with opened(data, environment, kafka_options) as place:
+                planned = plan_of(app, place)
         for file, draw in ((html, planned.to_html), (svg, planned.to_svg)):
             if file is not None:
                 _write(file, draw())
@@ -50,13 +55,10 @@ def plan(
             typer.echo(_text(planned, chosen[0] if chosen else "", source))
 
 
-def plan_of(app: App, data: Path) -> Plan:
-    """Plan an application for the streams that exist in a data directory, if there is one."""
-    if not exists(data):
-        return app.plan()
-    with closing(LogEnvironment(data)) as environment:
-        graph = app.graph()
-        return app.plan(Bindings(environment, graph, {}).partition_counts(graph))
+def plan_of(app: App, environment: Environment) -> Plan:
+    """Plan an application for the streams that exist in an environment."""
+    graph = app.graph()
+    return app.plan(Bindings(environment, graph, {}).partition_counts(graph))
 
 
 def _text(planned: Plan, form: str, stage: str | None) -> str:

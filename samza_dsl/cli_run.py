@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +11,13 @@ import typer
 
 from operators.io import Input
 from runtime.bindings import ANOTHER, outputs_of
+from runtime.driving import Watched
 from runtime.errors import SamzaError
-from runtime.run import Watched
 from runtime.spark.session import Spark
 from runtime.systems.files import open_sink, open_source
 from runtime.systems.kafka_topic import KafkaCluster, topic_of
 from samza_dsl.app import App
-from samza_dsl.cli_data import DEFAULT, DataOption
+from samza_dsl.cli_data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.live import summary_of
 from samza_dsl.load_app import load_app
@@ -29,6 +28,32 @@ if TYPE_CHECKING:
 
 AppArgument = Annotated[
     str, typer.Argument(metavar="APP", help="The file of the application, as app.py or app.py:name; or its module.")
+]
+StartOption = Annotated[bool, typer.Option("--from-start", help="Read all inputs from their start again.")]
+NowOption = Annotated[bool, typer.Option("--until-now", help="Stop at what the inputs hold now.")]
+StateOption = Annotated[
+    Literal["reset", "keep"] | None,
+    typer.Option(help="With --from-start: drop the state; or keep it, so that records may be late."),
+]
+BindOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=PATH",
+        help="Read or write a file (.jsonl, .csv, .parquet), or a Kafka topic (kafka://HOST:PORT/TOPIC), instead.",
+    ),
+]
+ContainersOption = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
+]
+HostOption = Annotated[
+    str | None, typer.Option("--host-id", metavar="NAME", help="What this machine is called, if not by its own name.")
+]
+PlacementOption = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW",
+        help="Give tasks to where their state is (sticky), to all in turn (round_robin), or by MODULE:FUNCTION.",
+    ),
 ]
 OnOption = Annotated[
     Literal["spark"] | None,
@@ -49,33 +74,15 @@ TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the who
 
 def run(
     target: AppArgument,
-    from_start: Annotated[bool, typer.Option("--from-start", help="Read all inputs from their start again.")] = False,
-    until_now: Annotated[bool, typer.Option("--until-now", help="Stop at what the inputs hold now.")] = False,
-    state: Annotated[
-        Literal["reset", "keep"] | None,
-        typer.Option(help="With --from-start: drop the state; or keep it, so that records may be late."),
-    ] = None,
-    bind: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=PATH",
-            help="Read or write a file (.jsonl, .csv, .parquet), or a Kafka topic (kafka://HOST:PORT/TOPIC), instead.",
-        ),
-    ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            metavar="kafka://HOST:PORT",
-            help="Keep streams, checkpoints and changelogs as topics of a Kafka cluster: exactly-once there.",
-        ),
-    ] = None,
-    kafka_options: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="TOML with what Kafka's clients need: security_protocol, sasl_..., ssl_..."),
-    ] = None,
-    containers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
-    ] = 1,
+    from_start: StartOption = False,
+    until_now: NowOption = False,
+    state: StateOption = None,
+    bind: BindOption = None,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+    containers: ContainersOption = 1,
+    host_id: HostOption = None,
+    placement: PlacementOption = "sticky",
     on: OnOption = None,
     master: MasterOption = None,
     checkpoint: CheckpointOption = None,
@@ -100,14 +107,19 @@ def run(
                 "--from-start, --until-now, --containers and --environment out; with --checkpoint it may be --until-now"
             )
         _check_about_spark(on, master, checkpoint, end)
-        options = _options(kafka_options)
+        options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, writes_directories=checkpoint is not None)
         if on is not None:
             run_on_spark(app, data, bound, Spark(master=master, checkpoint=checkpoint, end=end), until_now)
             return
         how: dict[str, Any] = {"bind": bound, "from_start": from_start, "until_now": until_now, "state": state}
         cluster = KafkaCluster(environment, options) if environment is not None else None
-        app.run(data, live=True, containers=containers, environment=cluster, **how)
+        if host_id is not None and cluster is None:
+            raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
+        if placement != "sticky" and containers == 1:
+            raise Mistake("--placement is about tasks that containers share: add --containers, or leave it out")
+        where: dict[str, Any] = {"environment": cluster, "host_id": host_id, "placement": placement}
+        app.run(data, live=True, containers=containers, **where, **how)
 
 
 def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | None, end: bool) -> None:
@@ -128,15 +140,6 @@ def tell_sum(done: Watched | SparkRun) -> None:
     progress = Progress(done.plan)
     progress.take(done.metrics(), ended=True)
     typer.echo(summary_of(progress, "done"))
-
-
-def _options(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise Mistake(f"--kafka-options {path} can't be read as TOML: {error}") from error
 
 
 def bindings_of(

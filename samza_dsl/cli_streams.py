@@ -1,4 +1,4 @@
-"""The commands on the streams of a data directory: list, show, tail, produce, delete, describe, end, archive."""
+"""The commands on the streams of a data directory or a cluster: list, show, tail, produce, delete, describe, end."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import typer
 
 from planner.flow import counted
 from runtime.clock import sleep_ms
-from runtime.systems.base import Environment, StreamConfig, check_config, contradicted
-from runtime.systems.log import LogEnvironment
+from runtime.systems.base import Environment, LiveEnvironment, StreamConfig, check_config, contradicted
 from samza_dsl.app import Compression
 from samza_dsl.cli_archive import archive
-from samza_dsl.cli_data import DEFAULT, DataOption, config_of, opened
+from samza_dsl.cli_data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, config_of, opened
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.cli_output import Column, print_rows, say
 from samza_dsl.json_lines import write_lines
@@ -39,9 +38,17 @@ PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help=
 
 
 @streams.command("list")
-def list_all(data: DataOption = DEFAULT) -> None:
-    """List all streams: partitions, records and their bytes as stored, and whether they have ended."""
-    with told(), opened(data):
+def list_all(
+    data: DataOption = DEFAULT, environment: EnvironmentOption = None, kafka_options: KafkaOption = None
+) -> None:
+    """List all streams: partitions, records and their bytes as stored, and whether they have ended.
+
+    Of topics it is told how many offsets they hold, which are a few more than records, and nothing is read.
+    """
+    with told(), opened(data, environment, kafka_options) as place:
+        if isinstance(place, LiveEnvironment):
+            _list_ranges(place)
+            return
         rows = [
             [one.name, f"{one.partitions:,}", f"{one.records:,}", f"{one.size_bytes:,}", _traits(one)]
             for one in list_streams(data)
@@ -57,13 +64,15 @@ def show(
     start: Annotated[int | None, typer.Option("--from", min=0, help="The first offset in each partition.")] = None,
     partition: PartitionOption = None,
     data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
 ) -> None:
     """Show records from the start, or from an offset on: one partition after the other."""
-    with told(), opened(data) as environment:
+    with told(), opened(data, environment, kafka_options) as place:
         found = (
             record
-            for number in _partitions(environment, name, partition)
-            for record in records_from(environment, name, number, _first(environment, name, number, start))
+            for number in _partitions(place, name, partition)
+            for record in records_from(place, name, number, _first(place, name, number, start))
         )
         _print_records(islice(found, limit))
 
@@ -75,18 +84,20 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until Ctrl-C.")] = False,
     partition: PartitionOption = None,
     data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
 ) -> None:
     """Show the last records, by their time, and with --follow those that are written from then on."""
-    with told(), opened(data) as environment:
-        numbers = _partitions(environment, name, partition)
-        reached = {number: environment.offsets(name, number).end for number in numbers}
-        found = last_records(environment, name, numbers, last)
+    with told(), opened(data, environment, kafka_options) as place:
+        numbers = _partitions(place, name, partition)
+        reached = {number: place.offsets(name, number).end for number in numbers}
+        found = last_records(place, name, numbers, last)
         _print_records(found, heading=not follow)
         for record in found:
             reached[record.partition] = max(reached[record.partition], record.offset + 1)
         if follow:
             try:
-                asyncio.run(_follow(environment, name, reached))
+                asyncio.run(_follow(place, name, reached))
             except KeyboardInterrupt:
                 raise typer.Exit from None
 
@@ -103,54 +114,66 @@ def produce_lines(
     retention_bytes: Annotated[int | None, typer.Option(min=1, help="How much a partition made here keeps.")] = None,
     compression: Annotated[Compression | None, typer.Option(help="How a stream made here is compressed.")] = None,
     data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
 ) -> None:
     """Write JSON lines to a stream, which is made where it is absent.
 
     A key of text is stored as it is, any other as JSON: as key=str, or another type, reads it.
     """
-    with told():
-        environment = LogEnvironment(data)
-        try:
-            wanted = StreamConfig(
-                partitions=partitions or 1,
-                retention_ms=retention_ms,
-                retention_bytes=retention_bytes,
-                compression=compression,
-            )
-            check_config(name, wanted)
-            if (config := environment.streams().get(name)) is not None:
-                check_writable(None, name, config)
-                _refuse_otherwise(name, config, {**msgspec.structs.asdict(wanted), "partitions": partitions})
-            if file is None:
-                written = write_lines(environment, name, sys.stdin.buffer, key, wanted)
-            else:
-                with file.open("rb") as lines:
-                    written = write_lines(environment, name, lines, key, wanted)
-        finally:
-            environment.close()
+    with told(), opened(data, environment, kafka_options, may_be_new=True) as place:
+        wanted = StreamConfig(
+            partitions=partitions or 1,
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+            compression=compression,
+        )
+        check_config(name, wanted)
+        if (config := place.streams().get(name)) is not None:
+            check_writable(None, name, config)
+            _refuse_otherwise(name, config, {**msgspec.structs.asdict(wanted), "partitions": partitions})
+        if file is None:
+            written = write_lines(place, name, sys.stdin.buffer, key, wanted)
+        else:
+            with file.open("rb") as lines:
+                written = write_lines(place, name, lines, key, wanted)
         say(f"wrote {written:,} records to {name}")
 
 
 @streams.command()
-def delete(name: NameArgument, data: DataOption = DEFAULT) -> None:
+def delete(
+    name: NameArgument,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+) -> None:
     """Delete a stream with all that is in it.
 
     What has read it reads no new stream of that name before it is told where: see samza-dsl checkpoint set.
     """
-    with told(), opened(data) as environment:
-        config = config_of(environment, name)
+    with told(), opened(data, environment, kafka_options) as place:
+        config = config_of(place, name)
         if config.intermediate:
             raise Mistake(f"{name!r} lies between the stages of an application: samza-dsl reset APP.py drops it")
-        records, _ = environment.stream_stats(name)
-        environment.delete_stream(name)
-        say(f"deleted {name}: {counted(config.partitions, 'partition')}, {counted(records, 'record')}")
+        held = [counted(config.partitions, "partition")]
+        if not isinstance(place, LiveEnvironment):  # which would have to read all of it
+            held.append(counted(place.stream_stats(name)[0], "record"))
+        place.delete_stream(name)
+        say(f"deleted {name}: {', '.join(held)}")
 
 
 @streams.command()
-def describe(name: NameArgument, data: DataOption = DEFAULT) -> None:
+def describe(
+    name: NameArgument,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+) -> None:
     """Describe a stream: how it was made, and the offsets of each partition."""
-    with told(), opened(data) as environment:
-        config = config_of(environment, name)
+    with told(), opened(data, environment, kafka_options) as place:
+        config = config_of(place, name)
+        if isinstance(place, LiveEnvironment):
+            config = place.described(name)
         kept = [f"{config.retention_ms:,} ms" if config.retention_ms is not None else ""]
         kept.append(f"{config.retention_bytes:,} bytes" if config.retention_bytes is not None else "")
         say(f"stream       {name}")
@@ -161,18 +184,23 @@ def describe(name: NameArgument, data: DataOption = DEFAULT) -> None:
         say(f"retention    {', '.join(filter(None, kept)) or 'keeps everything'}\n")
         rows = []
         for number in range(config.partitions):
-            start, end, ended = environment.offsets(name, number)
+            start, end, ended = place.offsets(name, number)
             rows.append([str(number), f"{start:,}", f"{end:,}", "ended" if ended else "open"])
         columns = [Column("partition", right=True), Column("start", right=True), Column("end", right=True), Column("")]
         print_rows(columns, rows)
 
 
 @streams.command()
-def end(name: NameArgument, data: DataOption = DEFAULT) -> None:
+def end(
+    name: NameArgument,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+) -> None:
     """End a stream: nothing can be written to it any more, and runs that read it come to their end."""
-    with told(), opened(data) as environment:
-        check_writable(None, name, config_of(environment, name))
-        environment.end_stream(name)
+    with told(), opened(data, environment, kafka_options) as place:
+        check_writable(None, name, config_of(place, name))
+        place.end_stream(name)
         say(f"{name} has ended")
 
 
@@ -219,7 +247,7 @@ def _headers(record: Record) -> list[str]:
     return [f"[{name}: {text_of(value)}]" for name, value in record.headers.items()]
 
 
-def _partitions(environment: LogEnvironment, name: str, partition: int | None) -> list[int]:
+def _partitions(environment: Environment, name: str, partition: int | None) -> list[int]:
     count = config_of(environment, name).partitions
     if partition is None:
         return list(range(count))
@@ -232,6 +260,15 @@ def _first(environment: Environment, name: str, partition: int, start: int | Non
     """The offset to begin at; one that retention has removed, or that is yet to come, becomes the nearest."""
     first, end, _ = environment.offsets(name, partition)
     return first if start is None else min(max(start, first), end)
+
+
+def _list_ranges(environment: LiveEnvironment) -> None:
+    configs, rows = environment.streams(), []
+    for name, ranges in environment.ranges().items():
+        held = sum(end - start for start, end, _ in ranges)
+        rows.append([name, f"{len(ranges):,}", f"{held:,}", "intermediate" if configs[name].intermediate else ""])
+    columns = [Column(heading, right=True) for heading in ("partitions", "offsets")]
+    print_rows([Column("stream"), *columns, Column("")], rows)
 
 
 def _traits(stream: StreamSummary) -> str:

@@ -23,6 +23,7 @@ from samza_dsl import checks
 from samza_dsl.app import App
 from samza_dsl.cli_errors import user_lines
 from samza_dsl.load_app import load_app, whereabouts
+from samza_dsl.placement import found, named
 
 PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from samza_dsl.container import main; main()"
 """What a Python is started with; the path to import from follows, and the descriptor of the line."""
@@ -31,10 +32,11 @@ PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from samza_d
 def run_app(app: App, data: str | Path, number: int, **how: Any) -> Containers:
     """Run an application in so many containers to its end; raises `CantLoad` where they could not find it."""
     command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
-    found = whereabouts(app)
+    where = whereabouts(app)
+    how["placement"] = named(how.get("placement", "sticky"))
     if isinstance(how.get("environment"), str):
         how["environment"] = KafkaCluster(how["environment"])
-    return run_containers(app.graph(), app.options, app.around, data, number, command, found, **how)
+    return run_containers(app.graph(), app.options, app.around, data, number, command, where, **how)
 
 
 def main() -> None:
@@ -46,13 +48,13 @@ def main() -> None:
         checks.loads_only = True
         try:
             app = load_app(start.module, start.name)
-            graph = app.graph()
+            graph, placement = app.graph(), found(start.share.placement)
         except Exception as error:
             connection.sendall(msgspec.json.encode(_failed(error)) + b"\n")
             sys.exit(1)
         finally:
             checks.loads_only = False
-        sys.exit(asyncio.run(serve(connection, start, graph, app.around, _failed)))
+        sys.exit(asyncio.run(serve(connection, start, graph, app.around, _failed, placement)))
 
 
 def _first_line(connection: socket.socket) -> bytes:

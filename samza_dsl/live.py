@@ -15,7 +15,7 @@ from rich.text import Text
 from planner.flow import counted, family, plain, shorten
 from planner.plan import OperatorPlan
 from runtime.clock import sleep_ms
-from runtime.run import Watched
+from runtime.driving import Watched
 from samza_dsl.progress import TROUBLES, Passed, Progress, Read
 from samza_dsl.readable import duration_of, rate_of, watermark_of
 

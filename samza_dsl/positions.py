@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from operators.base import MIN_TIMESTAMP
 from planner.plan import Plan
 from runtime.checkpoint import Checkpoint, Position
+from runtime.commit import DELETED
 from runtime.rewind import begin_anew, intermediate_streams
 from runtime.systems.base import Commit, Environment
 
@@ -18,7 +19,7 @@ Moves = Mapping[tuple[str, int], int]
 
 def has_state(environment: Environment, app: str) -> bool:
     """Whether a rewind must say what becomes of state: stores or intermediate streams have something in them."""
-    return bool(environment.state_stats(app) or intermediate_streams(environment.checkpoints(app)))
+    return bool(environment.stores(app) or intermediate_streams(environment.checkpoints(app)))
 
 
 def move_keeping(environment: Environment, app: str, moves: Moves) -> None:
@@ -48,7 +49,8 @@ def move_resetting(environment: Environment, app: str, moves: Moves, plan: Plan)
 
 def _commit(environment: Environment, app: str, checkpoints: Mapping[str, Checkpoint], moves: Moves) -> None:
     generation = environment.generation(app)
-    moved = {task: replace(checkpoint, generation=generation) for task, checkpoint in checkpoints.items()}
+    kept = {task: checkpoint for task, checkpoint in checkpoints.items() if task != DELETED}
+    moved = {task: replace(checkpoint, generation=generation) for task, checkpoint in kept.items()}
     for (stream, partition), offset in moves.items():
         task = _task_of(moved, stream, partition)
         checkpoint = moved.get(task, Checkpoint(generation))

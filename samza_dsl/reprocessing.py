@@ -16,7 +16,8 @@ from samza_dsl.checks import DATA, check_for_spark, check_name, check_not_loadin
 if TYPE_CHECKING:
     from planner.graph import Graph
     from runtime.containers import Containers
-    from runtime.run import Run, Watch
+    from runtime.driving import Watch
+    from runtime.run import Run
     from runtime.spark.batch import SparkRun
     from runtime.spark.session import Spark
     from samza_dsl.app import App

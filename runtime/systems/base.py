@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from operators.base import MAX_TIMESTAMP, Batch, Serde
-from runtime.assignment import Membership
+from runtime.assignment import JobModel, Membership, Placement, sticky
 from runtime.checkpoint import Checkpoint
-from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, Fenced
+from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, Fenced, Grown
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What the operating system says when a disk, a quota or a limit leaves no room."""
@@ -192,6 +192,15 @@ def is_another(stream: str, partition: int, offset: int) -> Damaged:
     )
 
 
+def has_grown(stream: str, partitions: int, before: int) -> Grown:
+    """What is wrong when a stream has got more partitions, or fewer, since a run has begun to read it."""
+    return Grown(
+        f"{stream} has {partitions} partitions now, and had {before}. Without state the application goes on with all "
+        "of them when it is run again; where state is kept by the keys of this stream, they lie in others from now on: "
+        "let the application begin anew (samza-dsl reset)."
+    )
+
+
 def is_fenced(app: str, generation: int, current: int) -> Fenced:
     """What is wrong when a run is of an older generation than its application is."""
     return Fenced(
@@ -286,8 +295,14 @@ class Environment(Protocol):
     def generation(self, app: str) -> int:
         """Return the application's generation: 0 before anyone owned it."""
 
-    def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
+    def applications(self) -> list[str]:
+        """Return the names of all applications that were ever owned, in order."""
+
+    def join(self, app: str, generation: int, container: str, tasks: int, placement: Placement = sticky) -> Membership:
         """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
+
+    def job_model(self, app: str) -> JobModel:
+        """Return who runs what in the newest run, as far as containers that live are known."""
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         """Return the application's newest checkpoint of every task."""
@@ -342,6 +357,15 @@ class LiveEnvironment(Environment, Protocol):
 
     def is_caught_up(self) -> bool:
         """Whether all that lay between stages when it was asked was read here; asking may take a while."""
+
+    def ranges(self) -> dict[str, list[Offsets]]:
+        """Return the readable range of each partition of all streams, without a look at whether any has ended."""
+
+    def reclaim(self, app: str) -> bool:
+        """Remove what a reset has left of an application that was deleted; return whether there was anything."""
+
+    def described(self, stream: str) -> StreamConfig:
+        """Return what a stream is kept as now, whoever has made it."""
 
 
 class Source(Protocol):

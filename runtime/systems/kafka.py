@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import platform
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
-from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from operators.base import Batch
-from runtime.assignment import Membership
+from runtime.assignment import JobModel, Membership, Placement, sticky
 from runtime.checkpoint import Checkpoint
 from runtime.errors import EnvironmentFault, Fenced
+from runtime.homes import Homes
 from runtime.systems.base import (
     END,
     Append,
@@ -31,6 +31,7 @@ from runtime.systems.base import (
     is_taken,
 )
 from runtime.systems.kafka_changelog import PARTITIONS, Changelog, entries_of
+from runtime.systems.kafka_group import Joining
 from runtime.systems.kafka_ledger import (
     TABLE,
     Ledger,
@@ -39,12 +40,13 @@ from runtime.systems.kafka_ledger import (
     look,
     said_of_changelog,
     said_of_checkpoints,
-    said_of_generation,
+    said_of_homes,
     said_of_stores,
     settle,
     writer_of,
 )
 from runtime.systems.kafka_members import KafkaMembers
+from runtime.systems.kafka_owner import Owner, begin, stop, stores_of, transact
 from runtime.systems.kafka_records import is_said
 from runtime.systems.kafka_runs import KafkaRuns
 from runtime.systems.kafka_sink import send_all
@@ -56,38 +58,22 @@ from runtime.systems.kafka_topic import KafkaCluster
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_locks import owner_lock
 
-TRANSACTION_S = 55.0
-"""How long a transaction may take: Kafka itself rolls it back after 60 s."""
-STOP_S = 10.0
-"""How long a producer that failed may take to stop."""
 PURGE_EVERY = 16
 """After how many commits what they have consumed is removed from the topics between stages."""
-
-
-class _Owner:
-    """An application that this process owns, or has a share in: its transactions' producer, and what is committed."""
-
-    def __init__(self, producer: Any, generation: int, ledger: Ledger, members: KafkaMembers | None = None) -> None:
-        self.producer = producer
-        self.generation = generation
-        self.ledger = ledger
-        self.members = members
-        self.has_all = False
-        """Whether the state of all tasks is here."""
-        self.consumed: dict[tuple[str, int], int] = {}
-        self.commits = 0
 
 
 class KafkaEnvironment:
     """Streams, changelogs and checkpoints in a cluster; state in `directory`, never ahead of these.
 
-    Whoever owns an application has the transactional id of its name, so that what an earlier owner still commits is
-    refused. Raises `EnvironmentFault` where the cluster can't be used.
+    `host` names the machine that has the directory, where that is not its own name. Whoever owns an application has the
+    transactional id of its name, so that what an earlier owner still commits is refused. Raises `EnvironmentFault`
+    where the cluster can't be used.
     """
 
-    def __init__(self, cluster: KafkaCluster, directory: str | Path) -> None:
+    def __init__(self, cluster: KafkaCluster, directory: str | Path, host: str | None = None) -> None:
         self.address = cluster.address
-        self._owners: dict[str, _Owner] = {}
+        self._host = host or platform.node()
+        self._owners: dict[str, Owner] = {}
         self._outside: Any = None
         self._version = 0
         self._counting = threading.Lock()
@@ -103,6 +89,9 @@ class KafkaEnvironment:
         except BaseException:
             self.close()
             raise
+
+    def __str__(self) -> str:
+        return self.address
 
     def listen(self, tell: Callable[[], None]) -> None:
         """Have `tell` called, from any thread, when there may be more to read."""
@@ -143,6 +132,14 @@ class KafkaEnvironment:
 
         found: tuple[int, int] = self._streams.call(stream, count())
         return found
+
+    def ranges(self) -> dict[str, list[Offsets]]:
+        """Return the readable range of each partition of all streams, without a look at whether any has ended."""
+        return self._streams.ranges()
+
+    def described(self, stream: str) -> StreamConfig:
+        """Return what a topic is kept as now, whoever has made it."""
+        return self._streams.described(stream)
 
     def version(self) -> int:
         """Return a number that grows with every change here, and with what is fetched."""
@@ -199,13 +196,13 @@ class KafkaEnvironment:
         for writes in commit.state:
             for place, rows in entries_of(commit.app, writes).items():
                 pending.setdefault(place, Batch([], [])).extend(rows)
-        kept = _stores_of(commit, owner.ledger)
+        kept = stores_of(commit, owner.ledger)
         said = said_of_checkpoints(commit.checkpoints)
         said.extend(said_of_stores(kept))
         if len(said):
             pending[ledger_of(commit.app), 0] = said
         try:
-            ends = self._call(commit.app, self._transact(owner, pending, commit)) if pending else {}
+            ends = self._call(commit.app, transact(self._streams, owner, pending, commit)) if pending else {}
         except EnvironmentFault as error:
             self._disown(commit.app)
             if isinstance(error.__cause__, ProducerFenced | InvalidProducerEpoch):
@@ -230,7 +227,7 @@ class KafkaEnvironment:
         self._disown(app)
         self._state.drop(app)
         self._streams.create(ledger_of(app), TABLE, own=True)
-        owner: _Owner = self._call(app, self._begin(app))
+        owner: Owner = self._call(app, begin(self._streams, app))
         self._owners[app] = owner
         self._changed()
         return owner.generation
@@ -239,12 +236,17 @@ class KafkaEnvironment:
         """Return the application's generation: 0 before anyone owned it."""
         return self._ledger(app).generation
 
-    def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
+    def applications(self) -> list[str]:
+        """Return the names of all applications that were ever owned, in order."""
+        own = [name for name in self._streams.all(own=True) if self._streams.is_own(name)]
+        return sorted(app for name in own if ledger_of(app := name.removesuffix(ledger_of(""))) == name)
+
+    def join(self, app: str, generation: int, container: str, tasks: int, placement: Placement = sticky) -> Membership:
         """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
         check_name("application", app)
         writer = writer_of(app, generation, container)
         producer = self._call(app, self._streams.producer(writer))
-        owner = self._owners[app] = _Owner(producer, generation, self._ledger(app))
+        owner = self._owners[app] = Owner(producer, generation, self._ledger(app))
         self._is_shared = True
 
         def took(ledger: Ledger, won: Collection[int]) -> None:
@@ -255,8 +257,15 @@ class KafkaEnvironment:
             self._state.drop(app, given)
             self._streams.drop(given)
 
-        owner.members = KafkaMembers(self._streams, app, generation, container, tasks, took, gave)
+        said = Joining(container, generation, tasks, JobModel(), host=self._host)
+        owner.members = KafkaMembers(self._streams, app, said, placement, took, gave)
         return owner.members
+
+    def job_model(self, app: str) -> JobModel:
+        """Return who runs what in the newest run, as far as containers that live are known."""
+        runs = self.runs(app)
+        model, generation = runs.model(), runs.generation()
+        return model if model.run == generation else JobModel(generation)
 
     def runs(self, app: str) -> KafkaRuns:
         """Return what is said of the application's newest run, for those who start containers."""
@@ -310,12 +319,26 @@ class KafkaEnvironment:
         said = forgotten([name.encode() for name in ledger.checkpoints])
         said.extend(said_of_stores(kept))
         if len(said):
-            self._call(app, self._transact(owner, {(ledger_of(app), 0): said}, None))
+            self._call(app, transact(self._streams, owner, {(ledger_of(app), 0): said}, None))
         ledger.checkpoints.clear()
         ledger.kept = kept
         for store in sorted(gone):
             self._call(app, self._empty(app, ledger.changelogs[store], store))
         self._changed()
+
+    def reclaim(self, app: str) -> bool:
+        """Remove the changelogs of an application that was reset, and the state that is here; return if there was any.
+
+        Changelogs are empty by then, so that one that were left by a crash would mean nothing.
+        """
+        ledger = self._known(app)
+        topics = [changelog.topic(app, store) for store, changelog in ledger.changelogs.items()]
+        if topics:
+            self._streams.write(ledger_of(app), forgotten(ledger.changelog_keys))
+            ledger.changelogs.clear()
+        for topic in topics:
+            self._streams.delete(topic)
+        return self._state.remove(app) or bool(topics)
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""
@@ -325,7 +348,7 @@ class KafkaEnvironment:
         try:
             producers = [self._outside, *(owner.producer for owner in self._owners.values())]
             for producer in filter(None, producers):
-                _stop(thread, producer)
+                stop(thread, producer)
             self._streams.close()
         finally:
             self._owners.clear()
@@ -377,10 +400,18 @@ class KafkaEnvironment:
             missing -= {*self._state.tasks(app)}
             if missing:
                 self._state.bring(app, owner.ledger, missing)
+                self._move_in(app, owner.ledger, missing)
             owner.has_all = True
         return self._state.of(app, task) if task is not None else None
 
-    def _owner(self, commit: Commit) -> _Owner:
+    def _move_in(self, app: str, ledger: Ledger, tasks: Collection[int]) -> None:
+        """Say that the state of tasks is here now, for when containers share them."""
+        known = {task: ledger.homes.get(task, Homes()) for task in tasks}
+        homes = {task: one.taken(self._host, ledger.progress(task), was_given=True) for task, one in known.items()}
+        self._streams.write(ledger_of(app), said_of_homes(homes))
+        ledger.homes |= homes
+
+    def _owner(self, commit: Commit) -> Owner:
         owner = self._owners.get(commit.app)
         if owner is None or owner.generation != commit.generation:
             current = owner.generation if owner is not None else self.generation(commit.app)
@@ -404,23 +435,7 @@ class KafkaEnvironment:
     def _disown(self, app: str) -> None:
         owner = self._owners.pop(app, None)
         if owner is not None and self._thread is not None:
-            _stop(self._thread, owner.producer)
-
-    async def _begin(self, app: str) -> _Owner:
-        """Fence whoever owned it, say that there is a new generation, and read what was committed by then."""
-        producer = await self._streams.producer(app)
-        table = KafkaTable(self._streams.topic(ledger_of(app)))
-        try:
-            generation = (await look(table)).generation + 1
-            async with producer.transaction():
-                await send_all(producer, {(ledger_of(app), 0): said_of_generation(generation)})
-            ledger = await settle(self._streams, app, table, lambda claim: claim.run < generation)
-        except BaseException:
-            await producer.stop()
-            raise
-        finally:
-            await table.stop()
-        return _Owner(producer, generation, ledger)
+            stop(self._thread, owner.producer)
 
     async def _append(self, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
         if self._outside is None:
@@ -428,27 +443,7 @@ class KafkaEnvironment:
         async with self._outside.transaction():
             return await send_all(self._outside, pending)
 
-    async def _transact(
-        self, owner: _Owner, pending: Mapping[tuple[str, int], Batch], commit: Commit | None
-    ) -> dict[tuple[str, int], int]:
-        """Write everything, and where the inputs are, in one transaction; return the offsets behind all of it."""
-        producer = owner.producer
-        async with asyncio.timeout(TRANSACTION_S):
-            await producer.begin_transaction()
-            ends = await send_all(producer, pending)
-            if commit is not None:
-                positions = [one for checkpoint in commit.checkpoints.values() for one in checkpoint.positions]
-                offsets = {
-                    TopicPartition(one.stream, one.partition): OffsetAndMetadata(one.offset, "")
-                    for one in positions
-                    if one.system == "log" and self._streams.is_known(one.stream)  # else brokers are asked for ever
-                }
-                if offsets:
-                    await producer.send_offsets_to_transaction(offsets, commit.app)
-            await producer.commit_transaction()
-        return ends
-
-    def _write_locally(self, commit: Commit, owner: _Owner, ends: Mapping[tuple[str, int], int]) -> None:
+    def _write_locally(self, commit: Commit, owner: Owner, ends: Mapping[tuple[str, int], int]) -> None:
         positions = {}
         for writes in commit.state:
             self._here(commit.app, writes.task)
@@ -457,7 +452,7 @@ class KafkaEnvironment:
             positions[writes.store, writes.task] = {changelog.place(writes.store, number): end}
         self._state.write(commit.app, commit.state, positions)
 
-    def _add_changelog(self, app: str, owner: _Owner, store: str) -> None:
+    def _add_changelog(self, app: str, owner: Owner, store: str) -> None:
         changelog = Changelog(secrets.token_hex(8))
         self._streams.create(changelog.topic(app, store), changelog.config, own=True)
         self._streams.write(ledger_of(app), said_of_changelog(store, changelog))
@@ -471,7 +466,7 @@ class KafkaEnvironment:
         if below:
             await self._streams.purge(below)
 
-    def _consume(self, owner: _Owner, commit: Commit) -> None:
+    def _consume(self, owner: Owner, commit: Commit) -> None:
         """Now and then remove what nobody will read again; a failure is made good by the next time."""
         for place, offset in commit.consumed.items():
             if self._streams.config(place[0]).intermediate:
@@ -481,19 +476,3 @@ class KafkaEnvironment:
             below, owner.consumed = owner.consumed, {}
             with suppress(EnvironmentFault):
                 self._call(commit.app, self._streams.purge(below))
-
-
-def _stop(thread: KafkaThread, producer: Any) -> None:
-    """Let go of a producer that has nothing to send; how it ends tells nothing."""
-    with suppress(Exception):
-        thread.call(asyncio.wait_for(producer.stop(), STOP_S))
-
-
-def _stores_of(commit: Commit, ledger: Ledger) -> dict[int, frozenset[str]]:
-    """Return the stores of those tasks that write to some for the first time."""
-    found: dict[int, frozenset[str]] = {}
-    for writes in commit.state:
-        known = found.get(writes.task, ledger.kept.get(writes.task, frozenset()))
-        if writes.store not in known:
-            found[writes.task] = known | {writes.store}
-    return found

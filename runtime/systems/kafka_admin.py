@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     KafkaError,
     LeaderNotAvailableError,
@@ -15,6 +16,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
+from msgspec.structs import replace
 
 from runtime.clock import sleep_ms
 from runtime.errors import EnvironmentFault
@@ -70,6 +72,29 @@ def configs_of(config: StreamConfig) -> dict[str, str]:
     limits = {"retention.ms": config.retention_ms, "retention.bytes": config.retention_bytes}
     said = {name: str(-1 if limit is None else limit) for name, limit in limits.items()}
     return {"cleanup.policy": ",".join(policies), **said, "message.timestamp.after.max.ms": str(2**63 - 1)}
+
+
+def config_in(configs: Mapping[str, str], made: StreamConfig) -> StreamConfig:
+    """Return what a topic is, by Kafka's words for it, that was made as such a stream.
+
+    >>> config_in({"cleanup.policy": "compact", "retention.ms": "1000", "retention.bytes": "-1"}, StreamConfig())
+    StreamConfig(partitions=1, compression=None, compacted=True, retention_ms=None, retention_bytes=None, ...)
+    """
+    policies = configs.get("cleanup.policy", "delete").split(",")
+    limits = [int(configs.get(name, "-1")) for name in ("retention.ms", "retention.bytes")]
+    kept = [None if limit < 0 or "delete" not in policies else limit for limit in limits]
+    is_compacted = "compact" in policies
+    return replace(made, compacted=is_compacted, retention_ms=kept[0], retention_bytes=kept[1])
+
+
+async def described(topic: KafkaTopic) -> dict[str, str]:
+    """Return how a topic is configured, in Kafka's words."""
+    async with administering(topic) as client:
+        (answer,) = await client.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic.name)])
+    code, _, _, _, entries = answer.resources[0]
+    if code:
+        raise for_code(code)(topic.name)
+    return {entry[0]: entry[1] for entry in entries if entry[1] is not None}
 
 
 async def create_topic(topic: KafkaTopic, partitions: int, configs: Mapping[str, str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 from operators.base import Serde
 from runtime.clock import monotonic_ms, sleep_ms
 from runtime.errors import Damaged, EnvironmentFault, SamzaError
-from runtime.systems.base import Offsets, Read, ends, is_gone
+from runtime.systems.base import Offsets, Read, ends, has_grown, is_gone
 from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
 from runtime.systems.kafka_records import as_reads
 from runtime.systems.kafka_thread import KafkaThread
@@ -25,17 +25,17 @@ from runtime.systems.kafka_topic import KafkaTopic
 AHEAD = 4
 """How many fetches of one partition, of a megabyte each, wait to be read; no more are made meanwhile."""
 WAIT_MS = 50
-"""How long a fetch is waited for before it is looked whether another partition has room again."""
-
-
-BUSY_MS, IDLE_WAIT_MS = 2_000.0, 500
+"""How long a fetch is waited for before it is looked whether it had only the markers of transactions."""
+BUSY_MS, IDLE_WAIT_MS = 2_000.0, 1_000
 """After how long without anything new that is done less often, and then how seldom."""
 TOGETHER_MS = 5.0
 """How long is waited for other partitions to be asked for, so that they are fetched together."""
-FETCH_WAIT_MS = 250
+FETCH_WAIT_MS = 500
 """How long the broker holds back the answer that there is nothing new, and with it whatever else is asked."""
 QUIET_MS = 5_000.0
-"""How long nothing comes of a topic until it is looked whether there is still one."""
+"""How long nothing comes of a topic until it is looked whether there is still one, and as often then."""
+CHECK_MS = 30_000.0
+"""How often that is looked while something comes of it."""
 PATIENCE_MS = 60_000.0
 """How long is waited for what is known to be there, while a broker restarts."""
 
@@ -66,7 +66,7 @@ class KafkaFetcher:
         self._lock = threading.Condition()
         self._fetched: dict[int, _Fetched] = {}
         self._written: dict[int, int] = {}
-        self._heard_ms = monotonic_ms()
+        self._heard_ms = self._checked_ms = monotonic_ms()
         self._looked_at: set[TopicPartition] = set()
         self._failure: SamzaError | None = None
         self._tell: Callable[[], None] = lambda: None
@@ -282,8 +282,7 @@ class KafkaFetcher:
             await self._room.wait()
             return
         try:
-            is_busy = monotonic_ms() - self._heard_ms < BUSY_MS
-            found = await self._consumer.getmany(*wanted, timeout_ms=WAIT_MS if is_busy else IDLE_WAIT_MS)
+            found = await self._something_of(wanted)
         except OffsetOutOfRangeError as error:
             raise await self._gone(error) from error
         for number, fetched in known.items():
@@ -293,12 +292,25 @@ class KafkaFetcher:
         if found:
             self._heard_ms = monotonic_ms()
             self._tell()
-        elif monotonic_ms() - self._heard_ms > QUIET_MS:
+        is_quiet = monotonic_ms() - self._heard_ms > QUIET_MS
+        if monotonic_ms() - self._checked_ms > (QUIET_MS if is_quiet else CHECK_MS):
             await self._check()
-            self._heard_ms = monotonic_ms()
+            self._checked_ms = monotonic_ms()
+
+    async def _something_of(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Sequence[Any]]:
+        """Wait for records, and no longer when other partitions have come to be asked for or have room again."""
+        wait_ms = WAIT_MS if monotonic_ms() - self._heard_ms < BUSY_MS else IDLE_WAIT_MS
+        getting = asyncio.ensure_future(self._consumer.getmany(*places, timeout_ms=wait_ms))
+        looking = asyncio.ensure_future(self._room.wait())
+        try:
+            await asyncio.wait([getting, looking], return_when=asyncio.FIRST_COMPLETED)
+            return getting.result() if getting.done() else {}
+        finally:
+            getting.cancel()  # while it waits it has taken nothing yet
+            looking.cancel()
 
     async def _check(self) -> None:
-        """See whether a topic of which nothing comes is still what is read; who doesn't answer is waited for."""
+        """See whether a topic is still what is read; who doesn't answer is waited for."""
         name, where = self._topic.name, self._topic.bootstrap
         with suppress(KafkaError, OSError, TimeoutError):
             found = await partitions_of(self._topic)
@@ -308,11 +320,7 @@ class KafkaFetcher:
                     "let the application begin anew (samza-dsl reset)."
                 )
             if found != self.partitions:
-                raise Damaged(
-                    f"The topic {name!r} at {where} has {found} partitions now, and had {self.partitions}. Without "
-                    "state run it again; where state is kept by the keys of this topic, they lie in others from now "
-                    "on: let the application begin anew (samza-dsl reset)."
-                )
+                raise has_grown(f"The topic {name!r} at {where}", found, self.partitions)
 
     def _assign(self, known: dict[int, _Fetched]) -> None:
         """Fetch each partition from where it is to be fetched next."""

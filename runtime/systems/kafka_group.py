@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,8 +12,9 @@ import msgspec
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from runtime.assignment import JobModel, assign
+from runtime.assignment import JobModel, Placement, Placing, placed, sticky
 from runtime.clock import wall_clock_ms
+from runtime.errors import SamzaError
 from runtime.systems.kafka_topic import KafkaTopic
 
 SESSION_MS = 6_000
@@ -25,12 +26,19 @@ NEVER_MS = 2**31 - 1
 
 
 class Joining(msgspec.Struct, frozen=True, array_like=True):
-    """What a member says of itself: the run of `tasks` tasks that it is in, and what it knows of who runs what."""
+    """What a member says of itself: the run of `tasks` tasks that it is in, and which of these it has or is taking.
+
+    `homes` has for each task the hosts that have its state, as they were known at an offset of the ledger.
+    """
 
     name: str
     run: int
     tasks: int
     model: JobModel
+    held: Sequence[int] = ()
+    host: str = ""
+    homes: Sequence[Sequence[str]] = ()
+    known: int = 0
 
 
 class KafkaGroup:
@@ -39,11 +47,16 @@ class KafkaGroup:
     name = "samza-dsl"
     """How the protocol calls this way to assign."""
 
-    def __init__(self, app: str, topic: KafkaTopic, run: int, container: str, tasks: int) -> None:
+    def __init__(self, app: str, topic: KafkaTopic, said: Joining, placement: Placement) -> None:
         self._group = group_of(app)
         self._topic = topic
-        self._said = container, run, tasks
-        self.model = JobModel()
+        self._said = said
+        self._placement = placement
+        self.model = said.model
+        self.held: frozenset[int] = frozenset()
+        """The tasks that this member has, or is taking."""
+        self.failure: SamzaError | None = None
+        """What was wrong with the placement, where this is who shares tasks out."""
         self._consumer: Any = None
 
     async def join(self) -> None:
@@ -61,6 +74,10 @@ class KafkaGroup:
         self._consumer.subscribe([self._topic.name])
         await self._consumer.start()
 
+    def know(self, homes: Sequence[Sequence[str]], known: int) -> None:
+        """Know from now on which hosts have the state of each task."""
+        self._said = msgspec.structs.replace(self._said, homes=homes, known=known)
+
     async def leave(self) -> None:
         """Be a member no more."""
         with suppress(TimeoutError):
@@ -68,14 +85,20 @@ class KafkaGroup:
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return what is said when joining."""
-        return ConsumerProtocolMemberMetadata(0, [*topics], msgspec.msgpack.encode(Joining(*self._said, self.model)))
+        said = msgspec.structs.replace(self._said, model=self.model, held=sorted(self.held))
+        return ConsumerProtocolMemberMetadata(0, [*topics], msgspec.msgpack.encode(said))
 
     def assign(
         self, cluster: Any, members: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> dict[str, ConsumerProtocolMemberAssignment]:
         """Share the tasks of the newest run out among its containers; this is the leader's work."""
         said = [msgspec.msgpack.decode(one.user_data, type=Joining) for one in members.values()]
-        model = msgspec.msgpack.encode(shared_out(said, wall_clock_ms()))
+        try:
+            shared = shared_out(said, wall_clock_ms(), self._placement)
+        except SamzaError as error:
+            self.failure = error
+            shared = shared_out(said, wall_clock_ms())
+        model = msgspec.msgpack.encode(shared)
         return {member: ConsumerProtocolMemberAssignment(0, [], model) for member in members}
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
@@ -88,14 +111,14 @@ def group_of(app: str) -> str:
     return f"{app}-members"
 
 
-def shared_out(members: Iterable[Joining], now_ms: int) -> JobModel:
-    """Return who runs what from now on, so that as few tasks move as can be.
+def shared_out(members: Iterable[Joining], now_ms: int, placement: Placement = sticky) -> JobModel:
+    """Return who runs what from now on, as a placement says; raises SamzaError where that says what can't be.
 
     Its generation is above all that any of them knows, and, by the clock, above what was known before all of them.
 
     >>> had = JobModel(1, 5, ("a",), ("a", "a"))
-    >>> shared_out([Joining("a", 1, 2, had), Joining("b", 1, 2, JobModel())], now_ms=0)
-    JobModel(run=1, generation=6, containers=('a', 'b'), tasks=('a', 'b'))
+    >>> shared_out([Joining("a", 1, 2, had, held=[0, 1]), Joining("b", 1, 2, JobModel())], now_ms=0)
+    JobModel(run=1, generation=6, containers=('a', 'b'), tasks=('a', 'b'), hosts=('', ''))
     """
     known = [*members]
     run = max(member.run for member in known)
@@ -103,7 +126,9 @@ def shared_out(members: Iterable[Joining], now_ms: int) -> JobModel:
     tasks, generation = those[0].tasks, max(member.model.generation for member in known)
     before = [""] * tasks
     for member in sorted(those, key=lambda member: member.model.generation):
-        for task in member.model.of(member.name) if member.model.run == run else ():
+        for task in member.held:
             before[task] = member.name
-    names = sorted(member.name for member in those)
-    return JobModel(run, max(generation + 1, now_ms), tuple(names), assign(tasks, names, before))
+    hosts = {member.name: member.host for member in sorted(those, key=lambda member: member.name)}
+    homes = max(those, key=lambda member: member.known).homes
+    found = placed(Placing(tasks, hosts, before, homes), placement)
+    return JobModel(run, max(generation + 1, now_ms), tuple(hosts), found, tuple(hosts.values()))

@@ -11,6 +11,7 @@ import msgspec
 from operators.base import Batch
 from runtime.checkpoint import Checkpoint
 from runtime.clock import sleep_ms
+from runtime.homes import Homes
 from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_changelog import Changelog
 from runtime.systems.kafka_streams import KafkaStreams
@@ -19,6 +20,7 @@ from runtime.systems.kafka_table import KafkaTable
 TABLE = StreamConfig(compacted=True)
 """What its topic is made with."""
 GENERATION, CHANGELOG, KEPT, CLAIM, GIVEN = b"generation", b"changelog:", b"kept:", b"claim:", b"given:"
+HOMES = b"homes:"
 """How keys begin that are no checkpoint's."""
 RUN, SAID = b"run", b"said:"
 """Where it is what a run is that several share, and what each of those has said."""
@@ -58,8 +60,11 @@ class Ledger:
         """By task, the claim that is in force."""
         self.given: dict[int, int] = {}
         """By task, the last generation of it that was given up."""
+        self.homes: dict[int, Homes] = {}
+        """By task, the hosts that have its state."""
         self.run: bytes | None = entries.get(RUN)
         self.said: dict[str, bytes] = {}
+        self.changelog_keys: list[bytes] = []
         self.outlived: dict[int, list[bytes]] = {}
         """By task, the keys of claims that are no more in force."""
         for key, said in entries.items():
@@ -71,10 +76,13 @@ class Ledger:
         if key.startswith(CHANGELOG):
             store, _, _ = key.removeprefix(CHANGELOG).decode().rpartition(":")
             self.changelogs.setdefault(store, msgspec.msgpack.decode(said, type=Changelog))
+            self.changelog_keys.append(key)
         elif key.startswith(KEPT):
             self.kept[int(key.removeprefix(KEPT))] = msgspec.msgpack.decode(said, type=frozenset[str])
         elif key.startswith(GIVEN):
             self.given[int(key.removeprefix(GIVEN))] = msgspec.msgpack.decode(said, type=int)
+        elif key.startswith(HOMES):
+            self.homes[int(key.removeprefix(HOMES))] = msgspec.msgpack.decode(said, type=Homes)
         elif key.startswith(SAID):
             self.said[key.removeprefix(SAID).decode()] = said
         elif key.startswith(CLAIM):
@@ -99,6 +107,11 @@ class Ledger:
             self.kept[task] = later.kept.get(task, frozenset())
             if str(task) in later.checkpoints:
                 self.checkpoints[str(task)] = later.checkpoints[str(task)]
+
+    def progress(self, task: int) -> int:
+        """Return a number that grows as a task gets on, as far as that was committed."""
+        checkpoint = self.checkpoints.get(str(task))
+        return sum(position.offset for position in checkpoint.positions) if checkpoint is not None else 0
 
     def held(self, task: int) -> Claim | None:
         """Return the claim of who has a task, and has not given it up."""
@@ -144,6 +157,11 @@ def said_of_claims(claims: Collection[Claim]) -> Batch:
 def said_of_given(generations: Mapping[int, int]) -> Batch:
     """Return the records of tasks that are given up."""
     return Batch([_encode(one) for one in generations.values()], [GIVEN + b"%d" % task for task in generations])
+
+
+def said_of_homes(homes: Mapping[int, Homes]) -> Batch:
+    """Return the records of which hosts have the state of tasks."""
+    return Batch([_encode(one) for one in homes.values()], [HOMES + b"%d" % task for task in homes])
 
 
 def forgotten(keys: Collection[bytes]) -> Batch:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
+from runtime.assignment import Placement
+from runtime.homes import Homes
 from runtime.systems.base import is_fenced, is_taken
-from runtime.systems.kafka_group import KafkaGroup
+from runtime.systems.kafka_group import Joining, KafkaGroup
 from runtime.systems.kafka_ledger import (
     Claim,
     Ledger,
     forgotten,
     ledger_of,
+    look,
     said_of_claims,
     said_of_given,
+    said_of_homes,
     settle,
 )
 from runtime.systems.kafka_streams import KafkaStreams
@@ -33,23 +37,26 @@ class KafkaMembers:
     """
 
     def __init__(
-        self, streams: KafkaStreams, app: str, run: int, name: str, tasks: int, took: Took, gave: Gave
+        self, streams: KafkaStreams, app: str, said: Joining, placement: Placement, took: Took, gave: Gave
     ) -> None:
-        self.name = name
+        self.name = said.name
         self.taken: dict[int, int] = {}
         """The tasks that this container has, and their generations."""
         self._streams = streams
-        self._app, self._run = app, run
+        self._app, self._run = app, said.run
+        self._host, self._tasks = said.host, said.tasks
         self._took, self._gave = took, gave
         self._table = KafkaTable(streams.topic(ledger_of(app)))
-        self._group: KafkaGroup | None = KafkaGroup(app, streams.topic(ledger_of(app)), run, name, tasks)
+        self._group: KafkaGroup | None = KafkaGroup(app, streams.topic(ledger_of(app)), said, placement)
         self._looked_at = 0
-        self._call(self._group.join())
+        self._call(self._join())
 
     def mine(self) -> frozenset[int]:
         """Return the tasks that this container shall run now."""
         assert self._group is not None
         model = self._group.model
+        if self._group.failure is not None:
+            raise self._group.failure
         if model.run > self._run:
             raise is_fenced(self._app, self._run, model.run)
         if model.generation != self._looked_at:
@@ -59,27 +66,32 @@ class KafkaMembers:
 
     def take(self, tasks: Collection[int]) -> dict[int, int]:
         """Take tasks over, and return their new generations; those that another container still has are left out."""
-        ledger = self._settled()
+        ledger = before = self._settled()
         wanted = [task for task in sorted(tasks) if self._is_free(ledger, task)]
         if not wanted:
             return {}
         assert self._group is not None
+        self._group.held |= {*wanted}
         model = self._group.model.generation
-        generations = {task: ledger.claims[task].generation if task in ledger.claims else 0 for task in wanted}
-        claims = [Claim(task, before + 1, self.name, self._run, model) for task, before in generations.items()]
+        had = {task: ledger.claims[task].generation if task in ledger.claims else 0 for task in wanted}
+        claims = [Claim(task, generation + 1, self.name, self._run, model) for task, generation in had.items()]
         self._streams.write(ledger_of(self._app), said_of_claims(claims))
         ledger = self._settled()
         won = {claim.task: claim.generation for claim in claims if ledger.claims[claim.task] == claim}
         self._took(ledger, won)
+        self._move_in(ledger, won, before)
         outlived = [key for task in won for key in ledger.outlived.get(task, ())]
         if outlived:
             self._streams.write(ledger_of(self._app), forgotten(outlived))
         self.taken |= won
+        self._group.held = frozenset(self.taken)
         return won
 
     def give_up(self, tasks: Collection[int]) -> None:
         """Let others take tasks, all of whose effects are committed."""
         given = {task: self.taken.pop(task) for task in sorted(tasks) if task in self.taken}
+        if self._group is not None:
+            self._group.held = frozenset(self.taken)
         self._gave(given)
         if given:
             self._streams.write(ledger_of(self._app), said_of_given(given))
@@ -90,6 +102,30 @@ class KafkaMembers:
             group, self._group = self._group, None
             self._call(group.leave())
             self._call(self._table.stop())
+
+    async def _join(self) -> None:
+        assert self._group is not None
+        await self._know(await look(self._table))
+        await self._group.join()
+
+    async def _know(self, ledger: Ledger) -> None:
+        """Know what to say of who has the state of which task, should tasks be shared out anew."""
+        if self._group is not None:
+            homes = [ledger.homes[task].trusted() if task in ledger.homes else () for task in range(self._tasks)]
+            self._group.know(homes, await self._table.position())
+
+    def _move_in(self, ledger: Ledger, tasks: Collection[int], before: Ledger) -> None:
+        """Say that the state of tasks is here now, and what came of those who had them."""
+        homes = {
+            task: ledger.homes.get(task, Homes()).taken(
+                self._host, ledger.progress(task), was_given=before.held(task) is None
+            )
+            for task in tasks
+        }
+        if homes:
+            self._streams.write(ledger_of(self._app), said_of_homes(homes))
+            ledger.homes |= homes
+            self._call(self._know(ledger))
 
     def _settled(self) -> Ledger:
         ledger = self._call(settle(self._streams, self._app, self._table, self._is_gone))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Mapping
 from itertools import count
 from pathlib import Path
@@ -13,6 +14,7 @@ from runtime.systems.kafka_changelog import TaskState, restore
 from runtime.systems.kafka_ledger import Ledger
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.log import LogEnvironment
+from runtime.systems.log_locks import owner_lock
 
 
 class KafkaState:
@@ -79,6 +81,15 @@ class KafkaState:
             if one is not None:
                 one.local.close()
 
+    def remove(self, app: str) -> bool:
+        """Remove all that lies on the disk here of an application that nobody runs; return whether there was any."""
+        self.drop(app)
+        path = self._directory / "state" / app
+        found = path.exists()
+        if found:
+            rmtree(path)
+        return found
+
     def close(self) -> None:
         """Have nothing here any more."""
         for app in {app for app, _ in self._tasks}:
@@ -98,5 +109,21 @@ class KafkaState:
             except Owned:
                 local.close()
             else:
+                self._collect(app, task, number + 1)
                 return local
         raise AssertionError
+
+    def _collect(self, app: str, task: int, first: int) -> None:
+        """Remove the directories of a task that were made beside one that was held, as far as nobody has them now."""
+        for number in count(first):
+            path = self._directory / "state" / app / f"{task}.{number}"
+            if not path.exists():
+                return
+            try:
+                descriptor = owner_lock(path, app)
+            except Owned:
+                continue
+            try:
+                rmtree(path)
+            finally:
+                os.close(descriptor)

@@ -14,6 +14,7 @@ from operators.base import Batch
 from runtime.clock import sleep_ms
 from runtime.systems.base import (
     Append,
+    Offsets,
     StreamConfig,
     check_config,
     check_keys,
@@ -22,11 +23,18 @@ from runtime.systems.base import (
     has_no_partition,
     is_absent,
 )
-from runtime.systems.kafka_admin import LOOK_MS, configs_of, create_topic, kafka_errors_told
+from runtime.systems.kafka_admin import (
+    LOOK_MS,
+    config_in,
+    configs_of,
+    create_topic,
+    described,
+    kafka_errors_told,
+)
 from runtime.systems.kafka_fetcher import KafkaFetcher
 from runtime.systems.kafka_records import as_records
 from runtime.systems.kafka_sink import BATCH_BYTES, send_all
-from runtime.systems.kafka_table import KafkaTable, range_of
+from runtime.systems.kafka_table import KafkaTable, range_of, ranges_of
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
 from runtime.systems.log_batch import check_columns
@@ -101,6 +109,27 @@ class KafkaStreams:
         if name not in self._known and name not in self.all(own=True):
             raise is_absent(name)
         return self._known[name].config
+
+    def ranges(self) -> dict[str, list[Offsets]]:
+        """Return the readable range of each partition of all streams, without a look at whether any has ended."""
+        counts = {name: config.partitions for name, config in self.all().items()}
+        begun = self.call(REGISTRY, ranges_of(self.topic(REGISTRY), counts))
+        return {
+            name: [Offsets(starts[number], ends[number], ended=False) for number in range(counts[name])]
+            for name, (starts, ends) in begun.items()
+        }
+
+    def described(self, name: str) -> StreamConfig:
+        """Return what a topic is kept as now, whoever has made it; raises `EnvironmentFault` where it is absent."""
+        made = self.all().get(name)
+        if made is None:
+            raise is_absent(name)
+        found: Mapping[str, str] = self.call(name, described(self.topic(name)))
+        return config_in(found, made)
+
+    def is_own(self, name: str) -> bool:
+        """Whether a topic is none of the streams, but for our own use, as it was when it was last looked."""
+        return name in self._known and self._known[name].own
 
     def is_known(self, name: str) -> bool:
         """Whether there was such a stream when it was last looked."""

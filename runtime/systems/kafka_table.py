@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from runtime.systems.kafka_topic import KafkaTopic
 WAIT_MS = 200
 FETCH_WAIT_MS = 10
 """How long the broker holds back the answer that there is nothing new, and with it whatever else is asked."""
+REST_S = 2.0
+"""After how long in which a table isn't read its consumer rests."""
 
 
 class Scanned(NamedTuple):
@@ -32,10 +35,23 @@ class Begun(NamedTuple):
 
 async def range_of(topic: KafkaTopic, partitions: int, isolation: str = "read_committed") -> Begun:
     """Return what the partitions of a topic hold now: what is committed, or with `read_uncommitted` all."""
-    async with _consuming(topic, isolation) as consumer:
-        places = [TopicPartition(topic.name, number) for number in range(partitions)]
+    return (await ranges_of(topic, {topic.name: partitions}, isolation))[topic.name]
+
+
+async def ranges_of(
+    any_topic: KafkaTopic, partitions: Mapping[str, int], isolation: str = "read_committed"
+) -> dict[str, Begun]:
+    """Return what topics of so many partitions, all of one cluster, hold now."""
+    places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
+    if not places:
+        return {}
+    async with _consuming(any_topic, isolation) as consumer:
         starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-    return Begun(*({place.partition: offset for place, offset in found.items()} for found in (starts, ends)))
+    begun = {name: Begun({}, {}) for name in partitions}
+    for topic, number in places:
+        begun[topic].starts[number] = starts[TopicPartition(topic, number)]
+        begun[topic].ends[number] = ends[TopicPartition(topic, number)]
+    return begun
 
 
 async def scan(topic: KafkaTopic, starts: Mapping[int, int], ends: Mapping[int, int]) -> AsyncIterator[Scanned]:
@@ -66,25 +82,29 @@ class KafkaTable:
         self._place = TopicPartition(topic.name, 0)
         self._consumer: Any = None
         self._beyond: Any = None
+        self._position: int | None = None
+        self._reading = asyncio.Lock()
+        self._resting: asyncio.TimerHandle | None = None
         self._newest: dict[bytes, bytes | None] = {}
 
     async def now(self) -> dict[bytes, bytes]:
         """Return the newest values, by key, of what is committed now."""
-        if self._consumer is None:
-            self._consumer = _consumer(self._topic)
-            await self._consumer.start()
-            self._consumer.assign([self._place])
-            await self._consumer.seek_to_beginning(self._place)
-        self._consumer.resume(self._place)
-        end = (await self._consumer.end_offsets([self._place]))[self._place]
-        while await self._consumer.position(self._place) < end:
-            for records in (await self._consumer.getmany(timeout_ms=WAIT_MS)).values():
-                self._newest.update((record.key, record.value) for record in records)
-        self._consumer.pause(self._place)
+        async with self._reading:
+            await self._wake()
+            end = (await self._consumer.end_offsets([self._place]))[self._place]
+            while (position := await self.position()) < end:
+                for records in (await self._consumer.getmany(timeout_ms=WAIT_MS)).values():
+                    self._newest.update((record.key, record.value) for record in records)
+            self._position = position
+            self._consumer.pause(self._place)
+            self._resting = asyncio.get_running_loop().call_later(REST_S, self._rest)
         return {key: value for key, value in self._newest.items() if value is not None}
 
     async def position(self) -> int:
         """Return the offset up to which it is known."""
+        if self._place not in self._consumer.assignment():
+            assert self._position is not None
+            return self._position
         position: int = await self._consumer.position(self._place)
         return position
 
@@ -98,8 +118,33 @@ class KafkaTable:
 
     async def stop(self) -> None:
         """Read it no more."""
+        if self._resting is not None:
+            self._resting.cancel()
         for consumer in filter(None, (self._consumer, self._beyond)):
             await consumer.stop()
+
+    async def _wake(self) -> None:
+        """Be able to read on."""
+        if self._resting is not None:
+            self._resting.cancel()
+        if self._consumer is None:
+            self._consumer = _consumer(self._topic)
+            await self._consumer.start()
+        if self._place in self._consumer.assignment():
+            self._consumer.resume(self._place)
+            return
+        self._consumer.assign([self._place])
+        if self._position is None:
+            await self._consumer.seek_to_beginning(self._place)
+        else:
+            self._consumer.seek(self._place, self._position)
+
+    def _rest(self) -> None:
+        """Cost nothing: what is assigned, even paused, is looked after five times a second.
+
+        Not as soon as it was read: while aiokafka gives up a fetch, a stop of the consumer would be lost to it.
+        """
+        self._consumer.unsubscribe()
 
 
 async def load(topic: KafkaTopic) -> dict[bytes, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from operators.base import Batch
-from runtime.assignment import Membership
+from runtime.assignment import JobModel, Membership, Placement, sticky
 from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
 from runtime.errors import EnvironmentFault
@@ -35,8 +36,8 @@ from runtime.systems.base import (
 from runtime.systems.log_batch import pack
 from runtime.systems.log_compaction import Compactor
 from runtime.systems.log_database import attach, verify
-from runtime.systems.log_locks import owner_lock
-from runtime.systems.log_members import Agreed, LogMembers
+from runtime.systems.log_locks import owner_lock, owner_of
+from runtime.systems.log_members import Agreed, LogMembers, alive_in
 from runtime.systems.log_reader import LogStateReader, damaged_entry
 from runtime.systems.log_records import (
     PLACE,
@@ -47,7 +48,7 @@ from runtime.systems.log_records import (
 )
 from runtime.systems.log_state import Placed, drop_entries, keys_from, placed, places_of, tally_of, write_entries
 from runtime.systems.log_streams import Prepared, Streams, next_id
-from runtime.systems.members import holding_of
+from runtime.systems.members import holding_of, model_in
 
 if TYPE_CHECKING:
     import lmdb
@@ -95,6 +96,9 @@ class LogEnvironment:
         self._compactor = Compactor(self._database, self._streams, now_ms)
         self._owned: dict[str, int] = {}
         self._closed = False
+
+    def __str__(self) -> str:
+        return str(self.path)
 
     def create_stream(self, name: str, config: StreamConfig) -> StreamConfig:
         """Make a stream, or return the configuration of the one that exists already."""
@@ -212,10 +216,29 @@ class LogEnvironment:
         with self._reading() as transaction:
             return self._generation(transaction, app)
 
-    def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
+    def applications(self) -> list[str]:
+        """Return the names of all applications that were ever owned, in order."""
+        with self._reading() as transaction:
+            keys = keys_from(transaction, self._database.meta, _generation_key(""))
+        return [key.removeprefix(_generation_key("")).decode() for key in keys]
+
+    def join(self, app: str, generation: int, container: str, tasks: int, placement: Placement = sticky) -> Membership:
         """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
         check_name("application", app)
-        return LogMembers(self, app, generation, container, tasks)
+        return LogMembers(self, app, generation, container, tasks, placement)
+
+    def job_model(self, app: str) -> JobModel:
+        """Return who runs what in the newest run: the containers, or the one process that has all tasks."""
+        with self._reading() as transaction:
+            run = self._generation(transaction, app)
+            model = model_in(Agreed(transaction, self._database.meta, app))
+        alive = alive_in(self.path / "containers" / app, run)
+        if model.run == run and alive:
+            found = msgspec.structs.replace(model, containers=alive)
+        else:
+            alone = owner_of(self.path, app)
+            found = JobModel(run, containers=(f"process {alone}",) if alone else ())
+        return msgspec.structs.replace(found, hosts=(platform.node(),) * len(found.containers))
 
     def lock_of(self, app: str) -> int:
         """Return the descriptor of the owner's lock, which holds for every process that has it: for one's children."""

@@ -58,6 +58,23 @@ def owner_lock(directory: Path, app: str) -> int:
     return descriptor
 
 
+def owner_of(directory: Path, app: str) -> int | None:
+    """Return the process that runs an application in a directory; None where none does."""
+    path = directory / "owners" / f"{app}.lock"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        said = os.pread(descriptor, _BLOCK_BYTES, 0).strip()
+        return int(said) if said.isdigit() else None
+    finally:
+        os.close(descriptor)
+    return None
+
+
 def allocate(path: Path, least_bytes: int) -> None:
     """Give a file, made where it is absent, all of its blocks: who writes into a hole by memory dies on a full disk."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.assignment import Placement, sticky
 from runtime.systems.base import is_fenced, system_errors_told
 from runtime.systems.log_locks import lock
 from runtime.systems.log_records import fetch, sealed
@@ -29,8 +30,10 @@ class LogMembers(Members):
     One that is only stopped has its lock and its tasks still.
     """
 
-    def __init__(self, log: LogEnvironment, app: str, run: int, name: str, tasks: int) -> None:
-        super().__init__(app, run, name, tasks)
+    def __init__(
+        self, log: LogEnvironment, app: str, run: int, name: str, tasks: int, placement: Placement = sticky
+    ) -> None:
+        super().__init__(app, run, name, tasks, placement)
         self._log = log
         self._folder = log.path / "containers" / app
         with system_errors_told(self._folder, "made"):
@@ -61,15 +64,7 @@ class LogMembers(Members):
         return self._folder / f"{self._run}-{container}.lock"
 
     def _alive(self) -> tuple[str, ...]:
-        prefix = f"{self._run}-"
-        with system_errors_told(self._folder, "read"):
-            return tuple(
-                sorted(
-                    file.stem.removeprefix(prefix)
-                    for file in self._folder.glob(f"{prefix}*.lock")
-                    if file.stem == f"{prefix}{self.name}" or _is_locked(file)
-                )
-            )
+        return alive_in(self._folder, self._run, self.name)
 
     def _is_alive(self, container: str) -> bool:
         return container == self.name or _is_locked(self._file(container))
@@ -86,6 +81,19 @@ class LogMembers(Members):
             if generation != self._run:
                 raise is_fenced(self._app, self._run, generation)
             yield Agreed(transaction, self._log._database.meta, self._app)
+
+
+def alive_in(folder: Path, run: int, besides: str = "") -> tuple[str, ...]:
+    """Return the names of the containers of a run that are alive, in order; one is known to be."""
+    prefix = f"{run}-"
+    with system_errors_told(folder, "read"):
+        return tuple(
+            sorted(
+                file.stem.removeprefix(prefix)
+                for file in folder.glob(f"{prefix}*.lock")
+                if file.stem == f"{prefix}{besides}" or _is_locked(file)
+            )
+        )
 
 
 class Agreed(MutableMapping[str, bytes]):

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
-from runtime.assignment import JobModel, assign
+from runtime.assignment import JobModel, Placement, Placing, placed
 from runtime.systems.base import is_taken
 
 MODEL = "model"
@@ -36,11 +36,12 @@ class Members(ABC):
     A container has a name that no other one of its run ever had.
     """
 
-    def __init__(self, app: str, run: int, name: str, tasks: int) -> None:
+    def __init__(self, app: str, run: int, name: str, tasks: int, placement: Placement) -> None:
         self.name = name
         self._app = app
         self._run = run
         self._tasks = tasks
+        self._placement = placement
         self._taken: dict[int, int] = {}
         """The tasks that this container has, and their generations."""
 
@@ -48,11 +49,12 @@ class Members(ABC):
         """Return the tasks that this container shall run now; asked several times a second."""
         alive = self._alive()
         with self._looking() as shared:
-            model = self._model(shared)
+            model = model_in(shared)
         if model.run != self._run or model.containers != alive:
             with self._changing() as shared:
-                before, alive = self._model(shared), self._alive()
-                tasks = assign(self._tasks, alive, before.tasks if before.run == self._run else ())
+                before, alive = model_in(shared), self._alive()
+                had = before.tasks if before.run == self._run else ()
+                tasks = placed(Placing(self._tasks, dict.fromkeys(alive, ""), had), self._placement)
                 model = JobModel(self._run, before.generation + 1, alive, tasks)
                 shared[MODEL] = msgspec.msgpack.encode(model)
         return model.of(self.name)
@@ -109,9 +111,11 @@ class Members(ABC):
     def _is_alive(self, container: str) -> bool:
         """Whether a container of this run is alive."""
 
-    def _model(self, shared: Shared) -> JobModel:
-        data = shared.get(MODEL)
-        return JobModel() if data is None else msgspec.msgpack.decode(data, type=JobModel)
+
+def model_in(shared: Shared) -> JobModel:
+    """Return the job model that was agreed on last."""
+    data = shared.get(MODEL)
+    return JobModel() if data is None else msgspec.msgpack.decode(data, type=JobModel)
 
 
 def _place(task: int) -> str:

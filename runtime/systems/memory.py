@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from operators.base import Batch
-from runtime.assignment import Membership
+from runtime.assignment import JobModel, Membership, Placement, sticky
 from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
 from runtime.stores.order import KeyOrder
@@ -37,7 +37,7 @@ from runtime.systems.base import (
 )
 from runtime.systems.compaction import Newest, is_due, joined
 from runtime.systems.log_batch import Stored, check_columns
-from runtime.systems.members import Members, Shared, holding_of
+from runtime.systems.members import Members, Shared, holding_of, model_in
 
 
 class _Partition:
@@ -252,11 +252,21 @@ class MemoryEnvironment:
         with self._lock:
             return self._applications[app].generation
 
-    def join(self, app: str, generation: int, container: str, tasks: int) -> Membership:
+    def applications(self) -> list[str]:
+        """Return the names of all applications that were ever owned, in order."""
+        with self._lock:
+            return sorted(name for name, application in self._applications.items() if application.generation)
+
+    def join(self, app: str, generation: int, container: str, tasks: int, placement: Placement = sticky) -> Membership:
         """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
         check_name("application", app)
         with self._lock:
-            return _MemoryMembers(self, app, generation, container, tasks)
+            return _MemoryMembers(self, app, generation, container, tasks, placement)
+
+    def job_model(self, app: str) -> JobModel:
+        """Return who runs what in the newest run, as far as containers that live are known."""
+        with self._lock:
+            return model_in(self._applications[app].agreed)
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         """Return the application's newest checkpoint of every task."""
@@ -351,8 +361,10 @@ class MemoryEnvironment:
 class _MemoryMembers(Members):
     """A container on an environment in memory, alive until it leaves."""
 
-    def __init__(self, memory: MemoryEnvironment, app: str, run: int, name: str, tasks: int) -> None:
-        super().__init__(app, run, name, tasks)
+    def __init__(
+        self, memory: MemoryEnvironment, app: str, run: int, name: str, tasks: int, placement: Placement
+    ) -> None:
+        super().__init__(app, run, name, tasks, placement)
         self._lock = memory._lock
         self._application = memory._applications[app]
         self._application.containers.add((run, name))

@@ -7,6 +7,7 @@ import pytest
 from runtime.systems.log import LogEnvironment
 
 ORDERS = [{"customer": name, "amount": 1, "at_ms": at} for at, name in enumerate(["ann", "bob", "ann", "cy"])]
+KEEPING = ("--state", "keep")
 
 
 @pytest.fixture
@@ -97,7 +98,11 @@ def test_a_running_application_is_neither_moved_nor_reset(call, program, shoutin
     call("run", "shouting.py", "--until-now")
     process = program("run", "shouting.py")
     process.stdout.readline()
-    for command in (("checkpoint", "set", "shouting", "words", "0"), ("reset", "shouting", "--yes")):
+    for command in (
+        ("checkpoint", "set", "shouting", "words", "0"),
+        ("reset", "shouting", "--yes"),
+        ("delete", "shouting", "--yes"),
+    ):
         result = call(*command)
         assert (result.exit_code, f"Process {process.pid} runs application" in result.stderr) == (1, True)
 
@@ -121,6 +126,33 @@ def test_a_reset_asks_first(call, ran):
 def test_an_unknown_application_is_not_reset(call, ran):
     result = call("reset", "spendnig", "--yes")
     assert (result.exit_code, "check its name" in result.stderr) == (2, True)
+
+
+def test_what_a_deleted_application_has_kept_is_collected(call, ran, folder):
+    before = positions(call)
+    assert call("gc").stdout == "there is nothing to remove\n"
+    assert call("delete", "spending", "--yes").stdout.startswith("spending is deleted")
+    assert positions(call) == before
+    assert call("gc").stdout == "removed what spending had kept\n"
+    assert call("gc").stdout == "there is nothing to remove\n"
+    assert (positions(call), streams(folder)) == ({}, {"orders", "spent"})
+    call("streams", "end", "orders")
+    assert call("run", "spending.py").exit_code == 0
+    assert len(call("streams", "show", "spent").stdout.splitlines()) == 4
+
+
+def test_a_deleted_application_may_be_run_again_before_it_is_collected(call, ran):
+    before = positions(call)
+    for again in (("run", "spending.py", "--until-now"), ("checkpoint", "set", "spending", "orders", "4", *KEEPING)):
+        call("delete", "spending", "--yes")
+        assert call(*again).exit_code == 0
+        assert call("gc").stdout == "there is nothing to remove\n"
+        assert positions(call) == before
+
+
+def test_a_deletion_asks_first(call, ran):
+    assert call("delete", "spending", stdin="n\n").exit_code == 2
+    assert call("gc").stdout == "there is nothing to remove\n"
 
 
 def test_a_sound_directory_is_verified(call, ran):

@@ -277,6 +277,15 @@ def test_a_commit_shows_everything_together(environment):
     assert environment.checkpoints("app") == {"task-0": checkpoint}
 
 
+def test_applications_are_those_that_were_owned(environment):
+    assert environment.applications() == []
+    environment.generation("never")
+    for app in ("b", "a-b", "a"):
+        environment.own(app)
+    environment.reset("b")
+    assert environment.applications() == ["a", "a-b", "b"]
+
+
 def test_a_commit_of_an_older_generation_leaves_nothing(environment):
     environment.create_stream("out", StreamConfig())
     assert environment.generation("app") == 0

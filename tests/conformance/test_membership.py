@@ -86,6 +86,14 @@ def test_what_one_had_that_is_gone_can_be_taken(join):
     assert second.take(range(TASKS)).keys() == set(range(TASKS))
 
 
+def test_a_placement_says_who_has_what(environment):
+    environment.own(APP)
+    members = [environment.join(APP, 1, name, TASKS, lambda placing: ["b"] * placing.tasks) for name in "ab"]
+    assert [member.mine() for member in members] == [set(), set(range(TASKS))]
+    for member in members:
+        member.leave()
+
+
 def test_to_take_what_one_has_makes_it_a_new_generation(join):
     alone = join("a")
     assert alone.take([3]) == {3: 1}

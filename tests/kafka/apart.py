@@ -29,6 +29,9 @@ class Apart:
         mine = {name: config for name, config in found.items() if name.startswith(self._prefix)}
         return {name.removeprefix(self._prefix): config for name, config in mine.items()}
 
+    def applications(self):
+        return [app.removeprefix(self._prefix) for app in self._environment.applications() if self._prefix in app]
+
     def append(self, appends):
         self._told("append", [one._replace(stream=self._named(one.stream)) for one in appends])
 

@@ -228,6 +228,35 @@ def test_who_takes_a_task_waits_for_what_others_are_in_the_midst_of(run):
     assert third.has_read(task) == (3, b"3")
 
 
+def test_who_takes_over_on_a_machine_makes_no_directory_twice_for_good(opened, topics, tmp_path):
+    owner = opened("owner")
+    owner.create_stream(f"{topics}-words", StreamConfig(partitions=TASKS))
+    generation, state = owner.own(topics), tmp_path / "here" / "state" / topics
+
+    def container(name: str) -> Container:
+        return Container(lambda _: opened("here"), topics, generation, name)
+
+    def directories() -> list[str]:
+        return sorted(path.name for path in state.iterdir() if path.name.startswith("0"))
+
+    zombie = container("zombie")
+    zombie.takes(0)
+    zombie.commits(0, 1)
+    zombie.goes_silent()
+    heir = container("heir")
+    heir.takes(0)
+    heir.commits(0, 2)
+    assert directories() == ["0", "0.1"]
+    heir.members.leave()
+    for gone in (zombie, heir):
+        gone.environment.close()
+    third = container("third")
+    third.takes(0)
+    assert directories() == ["0"]
+    assert third.has_read(0) == (2, b"2")
+    third.members.leave()
+
+
 def test_a_new_run_fences_the_containers_of_the_one_before(run, opened, topics):
     former = run("former")
     former.takes(*range(TASKS))

@@ -62,6 +62,19 @@ def consume(broker, topic: str, isolation: str = "read_committed"):
     return asyncio.run(work())
 
 
+def names(broker) -> set[str]:
+    """Return the names of all topics."""
+
+    async def work():
+        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+        await admin.start()
+        found = await admin.list_topics()
+        await admin.close()
+        return set(found)
+
+    return asyncio.run(work())
+
+
 def remove(broker, topic: str, below: int) -> None:
     """Remove the records of partition 0 below an offset, as retention does."""
 

@@ -53,7 +53,9 @@ def test_a_task_that_was_given_up_is_nobodys_until_it_is_claimed_again():
 def test_who_lives_shares_all_tasks_and_keeps_what_it_has(before, after):
     after = after or before
     model = shared_out([Joining(name, 1, 5, JobModel()) for name in before], 0)
-    again = shared_out([Joining(name, 1, 5, model if name in before else JobModel()) for name in after], 2)
+    again = shared_out(
+        [Joining(name, 1, 5, model if name in before else JobModel(), sorted(model.of(name))) for name in after], 2
+    )
     assert sorted(again.containers) == sorted(after)
     assert set(again.tasks) <= set(after)
     assert again.generation > model.generation
@@ -65,7 +67,7 @@ def test_who_is_of_an_older_run_has_no_task():
     model = shared_out(
         [Joining("old", 1, 3, JobModel(1, 9, ("old",), ("old",) * 3)), Joining("new", 2, 2, JobModel())], 0
     )
-    assert model == JobModel(2, 10, ("new",), ("new", "new"))
+    assert model == JobModel(2, 10, ("new",), ("new", "new"), ("",))
 
 
 def test_a_model_is_newer_than_those_of_containers_that_are_gone():

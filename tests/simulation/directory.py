@@ -263,9 +263,9 @@ class SimulatedLog(LogEnvironment):
         self.directory.owners[app] = self
         self._owned[app] = (app, self)
 
-    def join(self, app: str, generation: int, container: str, tasks: int) -> SimulatedMembers:
+    def join(self, app: str, generation: int, container: str, tasks: int, *how: Any) -> SimulatedMembers:
         check_name("application", app)
-        return SimulatedMembers(self, app, generation, container, tasks)
+        return SimulatedMembers(self, app, generation, container, tasks, *how)
 
 
 class SimulatedMembers(LogMembers):

@@ -1,0 +1,95 @@
+"""The job model is shown: what an application is run with, and who runs which task where."""
+
+import json
+import platform
+import signal
+
+import msgspec
+import pytest
+
+from planner.plan import Options
+from runtime.job import Job
+from tests.faults.processes import wait_until
+
+ORDER = json.dumps({"customer": "ann", "amount": 1, "at_ms": 0}) + "\n"
+
+
+@pytest.fixture
+def orders(call, spending):
+    call("streams", "produce", "orders", "--partitions", "3", stdin=ORDER)
+
+
+def shown(call, *where: str) -> Job:
+    result = call("job", "show", *where, "--json")
+    assert result.exit_code == 0, result.stderr
+    return msgspec.json.decode(result.stdout, type=Job)
+
+
+def test_an_application_that_has_run_is_shown_with_its_options_and_tasks(call, orders):
+    assert call("run", "spending.py", "--until-now").exit_code == 0
+    found = shown(call, "spending")
+    assert (found.app, found.environment, found.generation, found.options) == ("spending", ".samza-dsl", 1, Options())
+    assert [task.reads for task in found.tasks] == [
+        (("orders", 0), ("spending-by-customer", 0)),
+        (("orders", 1), ("spending-by-customer", 1)),
+        (("orders", 2),),
+    ]
+    assert found.containers == ()
+    text = call("job", "show", "spending.py").stdout
+    assert text.startswith("spending on .samza-dsl, generation 1\n")
+    assert "guarantee            exactly_once\n" in text
+    assert "no container is known to live" in text
+    assert text.splitlines()[-1].split() == ["2", "-", "-", "orders:2"]
+
+
+def test_what_was_changed_since_is_shown_when_it_was_run_with_that(call, orders, spending):
+    call("run", "spending.py", "--until-now")
+    spending.write_text(spending.read_text().replace('"spending")', '"spending", Options(batch_records=7))'))
+    spending.write_text(spending.read_text().replace("import App", "import Options, App"))
+    assert shown(call, "spending").options == Options()
+    call("run", "spending.py", "--until-now")
+    assert shown(call, "spending").options == Options(batch_records=7)
+
+
+def test_a_process_that_has_all_tasks_is_shown(call, orders, program):
+    process = program("run", "spending.py")
+    process.stdout.readline()
+    (container,) = shown(call, "spending").containers
+    assert (container.name, container.host) == (f"process {process.pid}", platform.node())
+    assert container.tasks == (0, 1, 2)
+
+
+def test_containers_are_shown_with_their_tasks(call, orders, program):
+    process = program("run", "spending.py", "--containers", "2")
+    wait_until(lambda: call("job", "show", "spending").exit_code == 0)
+    wait_until(lambda: [len(one.tasks) for one in shown(call, "spending").containers] == [2, 1])
+    found = shown(call, "spending")
+    assert {one.name: len(one.tasks) for one in found.containers} == {"0.0": 2, "1.0": 1}
+    assert sorted(task.container for task in found.tasks) == ["0.0", "0.0", "1.0"]
+    assert found.model > 0
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    assert shown(call, "spending").containers == ()
+
+
+def test_an_application_that_has_never_run_is_unknown(call, orders):
+    result = call("job", "show", "spendnig")
+    assert (result.exit_code, "no application 'spendnig' has run on .samza-dsl" in result.stderr) == (2, True)
+
+
+@pytest.mark.ci
+def test_containers_on_two_hosts_that_share_a_cluster_are_shown(call, spending, program, broker, topics):
+    where = ["--environment", f"kafka://{broker.bootstrap}"]
+    text = spending.read_text().replace('"orders"', f'"{topics}-orders"').replace('"spent"', f'"{topics}-spent"')
+    spending.write_text(text.replace('App("spending")', f'App("{topics}")'))
+    call("streams", "produce", f"{topics}-orders", "--partitions", "4", *where, stdin=ORDER)
+    program("run", "spending.py", *where, "--containers", "2", "--host-id", "east")
+    wait_until(lambda: call("job", "show", topics, *where).exit_code == 0)
+    wait_until(lambda: len(shown(call, topics, *where).containers) == 2)
+    program("run", "spending.py", *where, "--containers", "2", "--host-id", "west", "--data", "there")
+    wait_until(lambda: len(shown(call, topics, *where).containers) == 4)
+    found = shown(call, topics, *where)
+    assert sorted(one.host for one in found.containers) == ["east", "east", "west", "west"]
+    assert all(len(one.tasks) == 1 for one in found.containers)
+    assert [task.reads[0] for task in found.tasks] == [(f"{topics}-orders", number) for number in range(4)]
+    assert {task.host for task in found.tasks} == {"east", "west"}

@@ -1,0 +1,150 @@
+"""The commands on streams, checkpoints and applications, on a cluster as on a data directory."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import SPENDING
+from tests.kafka.topics import consume, create, names, produce
+
+ORDERS = [{"customer": name, "amount": 1, "at_ms": at} for at, name in enumerate(["ann", "bob", "ann", "cy"])]
+pytestmark = pytest.mark.ci
+
+
+@pytest.fixture
+def on_kafka(call, broker, topics):
+    """Call a command on a cluster, all names with the prefix of this test."""
+
+    def on_kafka(*arguments: str, code: int = 0, **how):
+        result = call(*arguments, "--environment", f"kafka://{broker.bootstrap}", **how)
+        assert result.exit_code == code, result.output + result.stderr
+        return (result.stdout if code == 0 else result.stderr).replace(f"{topics}-", "")
+
+    return on_kafka
+
+
+@pytest.fixture
+def ran(on_kafka, write, topics):
+    """An application has read a topic, and has a window open; return its name."""
+    program = SPENDING.replace('"orders"', f'"{topics}-orders"').replace('"spent"', f'"{topics}-spent"')
+    write("spending.py", program.replace('App("spending")', f'App("{topics}-spending")'))
+    lines = "".join(json.dumps(order) + "\n" for order in ORDERS)
+    on_kafka("streams", "produce", f"{topics}-orders", "--partitions", "2", stdin=lines)
+    on_kafka("run", "spending.py", "--until-now")
+    return f"{topics}-spending"
+
+
+def listed(on_kafka, topics) -> dict[str, list[str]]:
+    """Return what is told of each stream of this test, in a list of all."""
+    rows = [line.split() for line in on_kafka("streams", "list").splitlines()]
+    return {name: rest for name, *rest in rows}
+
+
+def positions(on_kafka, app) -> dict[tuple[str, int], int]:
+    rows = [line.split() for line in on_kafka("checkpoint", "show", app).splitlines()[3:]]
+    return {(row[2], int(row[3])): int(row[4]) for row in rows}
+
+
+def shown(on_kafka, stream) -> list[str]:
+    return sorted(line.split()[-1] for line in on_kafka("streams", "show", stream).splitlines()[1:])
+
+
+def test_topics_are_written_listed_shown_described_and_deleted(on_kafka, broker, topics, folder):
+    name = f"{topics}-numbers"
+    kept = ["--retention-ms", "3600000"]
+    assert on_kafka("streams", "produce", name, *kept, stdin="1\n2\n3\n") == "wrote 3 records to numbers\n"
+    assert [record.value for record in consume(broker, name)[0]] == [b"1", b"2", b"3"]
+    assert listed(on_kafka, topics)["numbers"] == ["1", "4"], "three records, and the marker of a transaction"
+    assert shown(on_kafka, name) == ["1", "2", "3"]
+    assert on_kafka("streams", "tail", name, "-n", "1").splitlines()[1].split()[-1] == "3"
+    described = on_kafka("streams", "describe", name)
+    assert "retention    3,600,000 ms\n" in described
+    assert described.splitlines()[-1].split() == ["0", "0", "4", "open"]
+    assert on_kafka("streams", "end", name) == "numbers has ended\n"
+    assert on_kafka("streams", "describe", name).splitlines()[-1].split()[-1] == "ended"
+    assert on_kafka("streams", "archive", name, "history") == "archived 3 records of numbers to history, which has 3\n"
+    assert on_kafka("streams", "delete", name) == "deleted numbers: 1 partition\n"
+    assert "numbers" not in listed(on_kafka, topics)
+    assert "there is no stream 'numbers' in kafka://" in on_kafka("streams", "show", name, code=2)
+    assert [path.name for path in folder.iterdir()] == ["history"], "no data directory is made"
+
+
+def test_a_topic_of_others_is_described_as_it_is(on_kafka, broker, topics):
+    create(broker, f"{topics}-table", 2, **{"cleanup.policy": "compact", "retention.ms": "60000"})
+    create(broker, f"{topics}-short", 1, **{"retention.ms": "60000", "retention.bytes": "5000000"})
+    produce(broker, f"{topics}-short", (0, b"k", b"v"))
+    table = on_kafka("streams", "describe", f"{topics}-table")
+    assert "compacted    yes" in table
+    assert "retention    keeps everything\n" in table
+    assert "retention    60,000 ms, 5,000,000 bytes\n" in on_kafka("streams", "describe", f"{topics}-short")
+    assert on_kafka("streams", "show", f"{topics}-short").splitlines()[1].split()[-2:] == ["k", "v"]
+
+
+def test_what_is_written_meanwhile_is_followed(program, broker, topics):
+    create(broker, f"{topics}-words")
+    tail = ["streams", "tail", f"{topics}-words", "-f", "-n", "5"]
+    process = program(*tail, "--environment", f"kafka://{broker.bootstrap}")
+    for word in (b"one", b"two"):
+        produce(broker, f"{topics}-words", (0, None, word), transaction=f"{topics}-writer")
+        assert process.stdout.readline().split()[-1] == word.decode()
+
+
+def test_an_application_is_moved_with_its_state_kept_or_dropped(on_kafka, ran, topics):
+    before = positions(on_kafka, ran)
+    assert {stream for stream, _ in before} == {"orders", "spending-by-customer"}
+    assert "must say what becomes of it" in on_kafka("checkpoint", "set", ran, f"{topics}-orders", "0", code=2)
+    on_kafka("checkpoint", "set", ran, f"{topics}-orders:0", "earliest", "--state", "keep")
+    assert positions(on_kafka, ran) == before | {("orders", 0): 0}
+    on_kafka("checkpoint", "set", "spending.py", f"{topics}-orders", "earliest", "--state", "reset")
+    assert positions(on_kafka, ran) == {("orders", 0): 0, ("orders", 1): 0}
+    assert "spending-by-customer" not in listed(on_kafka, topics)
+    on_kafka("streams", "end", f"{topics}-orders")
+    on_kafka("run", "spending.py", "--until-now")
+    spent = [json.loads(one) for one in shown(on_kafka, f"{topics}-spent")]
+    assert {one["key"]: one["value"] for one in spent} == {"ann": 2, "bob": 1, "cy": 1}
+
+
+def test_a_reset_begins_anew(on_kafka, ran, topics):
+    assert on_kafka("reset", ran, "--yes") == "spending begins anew; dropped spending-by-customer\n"
+    assert positions(on_kafka, ran) == {}
+    assert listed(on_kafka, topics).keys() & {"orders", "spent", "spending-by-customer"} == {"orders", "spent"}
+    assert "no application 'spendnig' has run on kafka://" in on_kafka("reset", f"{topics}-spendnig", "--yes", code=2)
+
+
+def test_what_a_deleted_application_has_kept_is_collected(on_kafka, ran, topics, folder, broker):
+    state = folder / ".samza-dsl" / "state" / ran
+    assert "nothing to remove" in on_kafka("gc")
+    assert on_kafka("delete", ran, "--yes").startswith("spending is deleted")
+    on_kafka("run", "spending.py", "--until-now")
+    assert "nothing to remove" in on_kafka("gc"), "it was run again"
+    on_kafka("delete", ran, "--yes")
+    assert state.exists()
+    assert on_kafka("gc") == "removed what spending had kept\n"
+    assert "nothing to remove" in on_kafka("gc")
+    assert not state.exists()
+    assert listed(on_kafka, topics).keys() & {"orders", "spent", "spending-by-customer"} == {"orders", "spent"}
+    assert {name for name in names(broker) if name.startswith(ran)} == {f"{ran}-checkpoints"}
+    on_kafka("streams", "end", f"{topics}-orders")
+    on_kafka("run", "spending.py")
+    spent = [json.loads(one) for one in shown(on_kafka, f"{topics}-spent")]
+    assert sorted((one["key"], one["value"]) for one in spent) == [("ann", 2), ("bob", 1), ("cy", 1)]
+
+
+def test_containers_that_live_are_neither_moved_nor_reset_nor_deleted(on_kafka, ran, broker, topics, program):
+    where = ["--environment", f"kafka://{broker.bootstrap}", "--containers", "2"]
+    process = program("run", "spending.py", *where)
+    while "running" not in process.stdout.readline():
+        pass
+    produce(broker, f"{topics}-orders", (0, None, json.dumps(ORDERS[0]).encode()))
+    before = positions(on_kafka, ran)
+    while positions(on_kafka, ran) == before:
+        pass
+    for command in (["reset", ran, "--yes"], ["delete", ran, "--yes"]):
+        assert "Containers of application 'spending' live" in on_kafka(*command, code=1)
+    told = on_kafka("checkpoint", "set", ran, f"{topics}-orders", "0", "--state", "keep", code=1)
+    assert "live on kafka://" in told
+
+
+def test_options_for_kafka_need_a_cluster(call):
+    result = call("streams", "list", "--kafka-options", "kafka.toml")
+    assert (result.exit_code, "add --environment kafka://HOST:PORT" in result.stderr) == (2, True)

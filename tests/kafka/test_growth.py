@@ -1,0 +1,136 @@
+"""Topics that get more partitions: who keeps no state by them takes them up, and who does stops and says why."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from samza_dsl import App, PlanError, String
+from tests.faults.processes import wait_until
+from tests.kafka.topics import consume, create, grow, names, produce
+
+PROGRAM = """
+from samza_dsl import App, Json, Options, String
+
+app = App("{name}", Options(commit_interval_ms=100))
+words = app.input("words", value=String(), key=str)
+{pipeline}.send_to(app.output("{name}-out", value=Json()))
+"""
+COPYING, COUNTING = "words.map(str.upper)", 'words.scan(lambda total, word: (total or 0) + 1, op_id="count")'
+
+
+@pytest.fixture
+def run(broker, topics, tmp_path):
+    """Start an application on a topic of one partition, with its environment here or there; all end with the test."""
+    create(broker, f"{topics}-words", 1)
+    started = []
+
+    def run(pipeline: str, where: str, *how: str) -> "subprocess.Popen[str]":
+        name = f"{topics}-words" if where == "cluster" else "words"
+        program = PROGRAM.format(name=topics, pipeline=pipeline).replace('"words"', f'"{name}"')
+        (tmp_path / "app.py").write_text(program)
+        if where == "cluster":
+            said = ["--environment", f"kafka://{broker.bootstrap}"]
+        else:
+            address = f"kafka://{broker.bootstrap}/{topics}"
+            said = ["--bind", f"words={address}-words", "--bind", f"{topics}-out={address}-out"]
+        command = [Path(sys.executable).with_name("samza-dsl"), "run", "app.py", *said, *how]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen(command, cwd=tmp_path, **pipes))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def written(broker, topics) -> list[bytes]:
+    if f"{topics}-out" not in names(broker):
+        return []
+    found = consume(broker, f"{topics}-out")
+    return sorted(record.value for records in found.values() for record in records)
+
+
+@pytest.mark.parametrize("where", ["cluster", "log"])
+def test_a_run_without_state_takes_new_partitions_up_when_it_begins(where, run, broker, topics):
+    for partitions, word in ((1, b"a"), (3, b"b")):
+        if partitions > 1:
+            grow(broker, f"{topics}-words", partitions)
+        produce(broker, f"{topics}-words", (partitions - 1, b"k", word))
+        process = run(COPYING, where, "--until-now")
+        said, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+    assert written(broker, topics) == [b'"A"', b'"B"']
+
+
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [("cluster", ()), ("log", ()), ("cluster", ("--containers", "2"))],
+    ids=["alone", "bound", "containers"],
+)
+def test_a_run_without_state_takes_new_partitions_up_as_it_goes(where, how, run, broker, topics):
+    produce(broker, f"{topics}-words", (0, b"k", b"a"))
+    process = run(COPYING, where, *how)
+    wait_until(lambda: written(broker, topics) == [b'"A"'])
+    grow(broker, f"{topics}-words", 3)
+    produce(broker, f"{topics}-words", (2, b"k", b"b"), (0, b"k", b"c"))
+    wait_until(lambda: written(broker, topics) == [b'"A"', b'"B"', b'"C"'], 60)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "has 3 partitions now, and had 1" in said
+
+
+@pytest.mark.parametrize("where", ["cluster", "log"])
+def test_a_run_whose_state_lies_by_a_topics_keys_stops_and_says_why(where, run, broker, topics):
+    produce(broker, f"{topics}-words", (0, b"k", b"a"))
+    process = run(COUNTING, where)
+    wait_until(lambda: written(broker, topics) == [b"1"])
+    grow(broker, f"{topics}-words", 3)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, said
+    assert "its state lies where" in said
+    assert "had 1 partitions, and that has 3 now" in said
+    again = run(COUNTING, where)
+    said, _ = again.communicate(timeout=60)
+    assert (again.returncode, f"begin anew, which drops all state: samza-dsl reset {topics}" in said) == (2, True), said
+    assert written(broker, topics) == [b"1"]
+
+
+def test_state_behind_a_repartitioning_does_not_mind(broker, topics, tmp_path):
+    create(broker, f"{topics}-words", 1)
+
+    def count(words: int) -> None:
+        app = App(topics)
+        keyed = app.input(f"{topics}-words", value=String()).partition_by(str.lower, partitions=2, op_id="by-word")
+        counts = keyed.scan(lambda total, word: (total or 0) + 1, op_id="count")
+        counts.send_to(app.output(f"{topics}-out", value=int))
+        app.run(tmp_path / "data", environment=f"kafka://{broker.bootstrap}", until_now=True)
+        assert len(written(broker, topics)) == words
+
+    produce(broker, f"{topics}-words", (0, None, b"a"))
+    count(1)
+    grow(broker, f"{topics}-words", 4)
+    produce(broker, f"{topics}-words", (3, None, b"a"))
+    count(2)
+    assert written(broker, topics) == [b"1", b"2"]
+
+
+def test_a_stream_of_the_embedded_log_that_was_made_anew_otherwise_is_refused(tmp_path):
+    from runtime.systems.log import LogEnvironment
+    from samza_dsl import produce as write
+
+    app = App("counting")
+    words = app.input("words", value=str, key=str)
+    words.scan(lambda total, word: (total or 0) + 1, op_id="count").send_to(app.output("counts", value=int))
+    write("words", ["a"], key=str, data=tmp_path)
+    app.run(tmp_path, until_now=True)
+    log = LogEnvironment(tmp_path)
+    log.delete_stream("words")
+    log.close()
+    write("words", ["a"], key=str, data=tmp_path, partitions=2)
+    with pytest.raises(PlanError, match="'words' had 1 partitions, and that has 2 now"):
+        app.run(tmp_path, until_now=True)
