@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, cast
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.base import MOST_HELD, Batch, Operator, Serde, Spec, Store
@@ -18,6 +19,7 @@ from operators.remote_join import RemoteJoin
 from operators.table_join import TableContents, TableJoin
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import Task as TaskSpec
+from operators.window import Window, WindowOperator
 from operators.window_join import WindowJoin
 from planner.copartitioning import check_streams_alike
 from planner.counting import exit_of
@@ -30,6 +32,7 @@ from runtime.bindings import Bindings, intermediate_of
 from runtime.chain import Chain, Exit, FusedSegment
 from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock
+from runtime.combining import CombinedExit, CombiningExit
 from runtime.exits import (
     AwaitedExit,
     BroadcastExit,
@@ -325,16 +328,23 @@ class _TaskBuilder:
             return SinkExit(named["sink"]) if named else NowhereExit()
         if spec.repartitions:
             to = self._intermediate(id, spec)
-            return (
-                PartitionByExit(self.outputs, to)
-                if isinstance(spec, PartitionBy)
-                else BroadcastExit(self.outputs, to, self._keys(id))
-            )
+            if not isinstance(spec, PartitionBy):
+                return BroadcastExit(self.outputs, to, self._keys(id))
+            if spec.combines is not None:
+                return CombiningExit(spec.combines, named["aggregation"], self.outputs, to)
+            return PartitionByExit(self.outputs, to)
         if isinstance(spec, TaskSpec):
             return self._task_exit(id, spec)
         if isinstance(spec, AsyncFlatMap):
             return self._awaited(id, spec)
+        if isinstance(spec, Window) and spec.takes_partials:
+            return CombinedExit(cast(WindowOperator, operators[id]), partial(self._count_parts, id))
         return StatefulExit(operators[id], self._late(id, spec))
+
+    def _count_parts(self, id: str, more: int, late: int) -> None:
+        counts = next(one for one in self.task.lanes if id in one.chain.stage.operators).chain.counts
+        counts.leave(id, more)
+        counts.late[id] = counts.late.get(id, 0) + late
 
     def _awaited(self, id: str, spec: AsyncFlatMap) -> Exit:
         named = self.functions.by_operator[id]

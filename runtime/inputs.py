@@ -351,7 +351,7 @@ class Reader:
         batch.signs = raw.signs
         self._locate(batch)
         taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
-        if self._folding is not None and self._keys is not None and not taken.malformed:
+        if self._folding is not None and not taken.malformed:
             folded = self._folding.run(taken.batch, self._keys, self._source.value)
             if folded is not None:
                 return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, control))

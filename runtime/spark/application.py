@@ -9,6 +9,7 @@ from typing import Any
 
 from operators.base import Serde
 from operators.io import Input
+from planner.combining import combined
 from planner.graph import Graph
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
@@ -47,6 +48,7 @@ class Application:
         span: Span | None = None,
         handover: StagedHandover | None = None,
     ) -> None:
+        graph = graph if around else combined(graph)
         self._graph, self._data, self._handover = graph, data, handover
         self._staged: dict[str, Staged] = {}
         self._environment: Environment = MemoryEnvironment()

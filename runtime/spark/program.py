@@ -96,6 +96,13 @@ class Job:
         ]
 
     @cached_property
+    def folded(self) -> frozenset[str]:
+        """The streams between stages in which a row has many keys, of one window."""
+        specs = self.graph.specs.values()
+        folding = (spec for spec in specs if isinstance(spec, PartitionBy) and spec.combines is not None)
+        return frozenset(intermediate_of(self.graph, spec) for spec in folding)
+
+    @cached_property
     def levels(self) -> list[int]:
         """By stage, how many stages come before it at most."""
         written = {stream: number for number, streams in enumerate(self.writes) for stream in streams}
@@ -118,7 +125,7 @@ class Job:
         for id, spec in self.graph.specs.items():
             if isinstance(spec, Table) and spec.stream in told:
                 specs[id] = replace(spec, on_error=skip)
-            elif isinstance(spec, PartitionBy) and self._ignores_values(id):
+            elif isinstance(spec, PartitionBy) and spec.combines is None and self._ignores_values(id):
                 specs[id] = replace(spec, value=Unread())
         return replace(self.graph, specs=specs)
 

@@ -196,19 +196,20 @@ def _integers(column: array[int]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
 
 
-def marked(batch: Batch, before: int, after: int) -> Iterator[tuple[int, Batch]]:
+def marked(batch: Batch, before: int, after: int, size: int = 0) -> Iterator[tuple[int, Batch]]:
     """Yield a batch in blocks, each with a watermark that none of its rows, nor any behind them, is stamped below.
 
-    `before` and `after` are what the producer tells of event time ahead of the batch and behind it.
+    `before` and `after` are what the producer tells of event time ahead of the batch and behind it. A block has up to
+    `size` rows, or as many as are usual.
     """
-    stamps = batch.stamps
-    if stamps is None or len(batch) <= BLOCK or None in stamps:
+    stamps, size = batch.stamps, size or BLOCK
+    if stamps is None or len(batch) <= size or None in stamps:
         yield before, batch
         return
-    starts = range(0, len(batch), BLOCK)
-    lowest = [*accumulate((min(stamps[start : start + BLOCK]) for start in reversed(starts)), min, initial=after)]
+    starts = range(0, len(batch), size)
+    lowest = [*accumulate((min(stamps[start : start + size]) for start in reversed(starts)), min, initial=after)]
     for start, watermark in zip(starts, reversed(lowest[1:]), strict=True):
-        yield max(watermark, before), batch.slice(start, start + BLOCK)
+        yield max(watermark, before), batch.slice(start, start + size)
 
 
 def beginnings(targets: Iterable[int]) -> pa.RecordBatch:
