@@ -32,7 +32,8 @@ class Aggregation(Generic[V, R]):
     Accumulators are values that a store can keep; `add`, `merge` and `remove` return a new one (or the first one given,
     changed). Where it `counts`, the accumulator is how many values there were. One that is not `mergeable` can't be
     asked to merge. Where it `combines`, parts of the values may each be added to an `init()` of its own and merged in
-    any order, and come to the same.
+    any order, and come to the same. Of one of ours `of` is what is read off each value, and of several side by side
+    `parts` are these.
 
     >>> largest = Aggregation("largest", int, lambda m, values: max(m, *values), max, lambda m: m)
     >>> over(largest, [3, 1])
@@ -50,6 +51,8 @@ class Aggregation(Generic[V, R]):
     remove: Callable[[Any, list[V]], Any] | None = None
     mergeable: bool = True
     combines: bool = False
+    of: Callable[[Any], Any] | None = None
+    parts: tuple[Aggregation[Any, Any], ...] = ()
 
     def made_of(self, ready: Ready) -> Aggregation[V, R]:
         """Return the same over what `ready` makes of each of the user's functions in it."""
@@ -114,6 +117,7 @@ def mean(of: Callable[[V], float | None]) -> Aggregation[V, float | None]:
         remake=lambda ready: mean(ready(of)),
         remove=remove,
         combines=True,
+        of=of,
     )
 
 
@@ -134,6 +138,7 @@ def total(of: Callable[[V], float | None]) -> Aggregation[V, float]:
         remake=lambda ready: total(ready(of)),
         remove=lambda state, values: sums.minus(state, _numbers(of, values)),
         combines=True,
+        of=of,
     )
 
 
@@ -403,7 +408,7 @@ def _extreme(
     def merge(a: Any, b: Any) -> Any:
         return b if a is None else a if b is None else best([a, b])
 
-    return Aggregation(name, lambda: None, add, merge, _itself, remake=remake, combines=True)
+    return Aggregation(name, lambda: None, add, merge, _itself, remake=remake, combines=True, of=of)
 
 
 class _ByName:
@@ -451,6 +456,7 @@ def _side_by_side(parts: Mapping[str, Aggregation[V, Any]], gather: Callable[...
         remove=remove if len(removes) == len(each) else None,
         mergeable=all(part.mergeable for part in each),
         combines=all(part.combines for part in each),
+        parts=each,
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,20 +27,44 @@ class Partials(msgspec.Struct, frozen=True):
     late: int = 0
 
 
-def partials_of(
+class Fold(NamedTuple):
+    """What some windows come to over a part of their values, at the keys of one partition behind a shuffle."""
+
+    partition: int
+    partials: Partials
+
+
+@dataclass(frozen=True)
+class Folds:
+    """What a batch brings to windows, folded already."""
+
+    parts: list[Fold]
+
+    def __len__(self) -> int:
+        """How many values there are."""
+        return sum(fold.partials.values for fold in self.parts)
+
+
+def folds_of(
     groups: Groups, aggregation: Aggregation[Any, Any], partition_of: Callable[[Key], int], partitions: int
-) -> Iterator[tuple[int, Partials]]:
+) -> Iterator[Fold]:
     """Yield what was grouped, folded, by the partitions of its keys."""
     init, add = aggregation.init, aggregation.add
     for slots, group in groups.by_slots.items():
-        if groups.counted:
-            group = Counter(group)
-        places: list[list[Key]] = [[] for _ in range(partitions)]
-        for key in group if partitions > 1 else ():
-            places[partition_of(key)].append(key)
-        for partition, keys in enumerate(places if partitions > 1 else [[*group]]):
+        found: dict[Key, Any] = Counter(group) if groups.counted else group
+        for partition, keys in enumerate(spread(found, partition_of, partitions)):
             if keys:
-                found = list(map(group.__getitem__, keys))
-                number = sum(found if groups.counted else map(len, found))
-                folded = found if groups.counted else [add(init(), values) for values in found]
-                yield partition, Partials(list(slots), keys, folded, number)
+                held = list(map(found.__getitem__, keys))
+                number = sum(held if groups.counted else map(len, held))
+                folded = held if groups.counted else [add(init(), values) for values in held]
+                yield Fold(partition, Partials(list(slots), keys, folded, number))
+
+
+def spread(keys: Iterable[Key], partition_of: Callable[[Key], int], partitions: int) -> list[list[Key]]:
+    """Return the keys of each partition."""
+    if partitions == 1:
+        return [[*keys]]
+    places: list[list[Key]] = [[] for _ in range(partitions)]
+    for key in keys:
+        places[partition_of(key)].append(key)
+    return places

@@ -48,7 +48,7 @@ from runtime.first_call import check_kept
 from runtime.folding import FoldingSegment
 from runtime.functions import Around, Functions
 from runtime.guard import Guard
-from runtime.inputs import Decoding, Pacing, Reader
+from runtime.inputs import Columnar, Decoding, Pacing, Reader
 from runtime.keys import KeySerde
 from runtime.lane import Lane
 from runtime.late import late_exit
@@ -86,6 +86,8 @@ class Assembly:
     """Whether streams that come to match a pattern are read as well."""
     only: StagePlan | None = None
     """The one stage that is run, with the tables that it joins; else all are."""
+    columnar: Mapping[str, Columnar] = field(default_factory=dict)
+    """What folds the batches of inputs that lie in columns, by the ids of these."""
     merged: str = ""
     """The one producer of all that comes from other stages, where it comes merged in the order of event time."""
 
@@ -154,6 +156,7 @@ class Assembly:
             stop_at=self.stop_at.get((stream, partition)),
             priority=spec.priority,
             folding=folding,
+            columnar=self.columnar.get(spec.op_id or ""),
         )
 
     def _pacing(self, spec: Input) -> Pacing:

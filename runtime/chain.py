@@ -9,7 +9,6 @@ from typing import Any, Protocol, cast
 
 from operators.base import EVENT_COLUMNS, MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch, Clocked, Operator
 from operators.key_states import KeyStates
-from operators.window_groups import Groups
 from planner.errors import PlanError
 from planner.fuse import LONGEST_RUN, compile_segment, fuse
 from planner.graph import Graph
@@ -36,7 +35,7 @@ class Exit(Protocol):
 class Folding(Protocol):
     """An exit that takes in what a folding loop has grouped."""
 
-    def fold(self, groups: Groups, late: Batch) -> None:
+    def fold(self, groups: Any, late: Batch) -> None:
         """Let it take effect."""
 
 

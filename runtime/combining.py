@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from operators.aggregations import Aggregation
 from operators.base import Batch, Key
-from operators.partials import Partials, partials_of
+from operators.partials import Fold, Folds, Partials, folds_of
+from operators.partition_by import Partitioner
 from operators.window import NO_KEY, Window, WindowOperator
 from operators.window_groups import Groups
 from operators.window_types import WindowType
@@ -31,9 +32,7 @@ class CombiningExit:
         self._window, self._outputs, self._to = window, outputs, to
         assert to.key is not None
         self._keys = keys = KeySerde(to.key)
-        self._partition_of: Callable[[Key], int] = remembering(
-            lambda key: to.by.partition(keys.decode(key), keys.encode(key), to.partitions)
-        )
+        self._partition_of = routed(to.by, keys, to.partitions)
 
     def take(self, batch: Batch) -> None:
         """Fold rows, which have their new keys, and write what they come to."""
@@ -55,10 +54,10 @@ class CombiningExit:
             late = groups.gather(batch)
         self.fold(groups, batch.take(late))
 
-    def fold(self, groups: Groups, late: Batch) -> None:
-        """Write what was grouped already."""
+    def fold(self, groups: Groups | Folds, late: Batch) -> None:
+        """Write what was grouped, or folded, already."""
         with _at(self._window):
-            found = [*partials_of(groups, self.aggregation, self._partition_of, self._to.partitions)]
+            found = groups.parts if isinstance(groups, Folds) else [*self._folds_of(groups)]
         for partition, partials in found:
             self._write(partition, partials, min(slot.due for slot in partials.slots) - 1)
         if len(late):
@@ -66,10 +65,18 @@ class CombiningExit:
             here = self._outputs.task % self._to.partitions
             self._write(here, Partials([], [], [], 0, len(late)), min(late.stamps))
 
+    def _folds_of(self, groups: Groups) -> Iterator[Fold]:
+        return folds_of(groups, self.aggregation, self._partition_of, self._to.partitions)
+
     def _write(self, partition: int, partials: Partials, stamp: int) -> None:
         self._outputs.combined += len(partials.keys)
         row = Batch([self._to.value.encode(partials)], timestamps=[stamp], stamps=[stamp])
         self._outputs.append((self._to.stream, partition), row)
+
+
+def routed(by: Partitioner, keys: KeySerde, partitions: int) -> Callable[[Key], int]:
+    """Return what says the partition of a key as it is held."""
+    return remembering(lambda key: by.partition(keys.decode(key), keys.encode(key), partitions))
 
 
 class CombinedExit:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from operators.base import LATEST_MS, Batch
 from operators.io import Input
+from operators.partials import Folds
 from operators.partition_by import PartitionBy
 from operators.window import Window
 from operators.window_groups import Groups
@@ -22,7 +23,7 @@ class Folded(NamedTuple):
     """What a batch came to: per exit its groups by key and its late rows, and the watermark after it."""
 
     number: int
-    exits: list[tuple[str, Groups, Batch]]
+    exits: list[tuple[str, Groups | Folds, Batch]]
     watermark: int
     counted: Sequence[int]
 
@@ -76,7 +77,7 @@ class FoldingSegment:
         except Exception as error:  # the ordinary way tells what it is, and of which row
             self._learn(error)
             return None
-        exits = list(zip(groups, groups.values(), late_rows, strict=True))
+        exits: Any = list(zip(groups, groups.values(), late_rows, strict=True))
         return Folded(len(batch), exits, highest - disorder_ms, counted)
 
     def _check_held(self, id: str, keys: KeySerde | None, column: list[Any]) -> None:

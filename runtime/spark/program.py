@@ -12,6 +12,7 @@ from operators.io import Table
 from operators.partition_by import PartitionBy
 from operators.policies import skip
 from planner.graph import Graph
+from planner.lowering import Lowered
 from planner.plan import Plan, StagePlan
 from runtime.bindings import intermediate_of
 from runtime.functions import Around
@@ -50,6 +51,8 @@ class Job:
     history: History | None = None
     state: Path | None = None
     """The directory that takes the state of all attempts, where history is handed over."""
+    lowered: Mapping[str, Lowered] = field(default_factory=dict)
+    """How inputs whose records lie in columns are computed on these, by the ids of their operators."""
     batch: MicroBatch | None = None
     """The micro-batch that is run; None where all that there is, is run at once."""
 

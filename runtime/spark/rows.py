@@ -228,6 +228,20 @@ def telling(reached: Iterable[tuple[int, Reached]], producer: int) -> pa.RecordB
     return rows.rows(producer, 0)
 
 
+def to_bytes(rows: pa.RecordBatch) -> bytes:
+    """Return rows in Arrow's format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    return bytes(sink.getvalue())
+
+
+def from_bytes(parts: Iterable[bytes]) -> pa.Table:
+    """Return the rows of which `to_bytes` made these."""
+    batches = [batch for part in parts for batch in pa.ipc.open_stream(part)]
+    return pa.Table.from_batches(batches, schema=SCHEMA)
+
+
 def for_driver(told: ToDriver, sequence: int) -> pa.RecordBatch:
     """Return what is told to the driver as a row, which every later stage hands on; the sequence is its unit's."""
     rows = Shuffled()
