@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from operators.aggregations import Aggregation
@@ -14,6 +14,7 @@ from operators.window_types import Hopping, Tumbling
 from planner.columns import NotColumnar, Term, columns_of, condition_of, names_in, term_of
 from planner.combining import combined, why_not_combined
 from planner.graph import Graph
+from planner.plan import Plan
 
 EXACT = ("total", "mean", "maximum", "minimum")
 
@@ -73,7 +74,7 @@ def lowered(graph: Graph, entry: str, kind: Any) -> Lowered:
     )
 
 
-def reasons(graph: Graph, kinds: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def reasons(graph: Graph, kinds: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield, by operator, how Spark has it: inputs of records of these kinds, and repartitionings."""
     folding = combined(graph)
     for id, spec in graph.specs.items():
@@ -86,7 +87,21 @@ def reasons(graph: Graph, kinds: dict[str, Any]) -> Iterator[tuple[str, str]]:
             except NotColumnar as reason:
                 yield id, f"is read record by record: {reason}"
             else:
-                yield id, "is native, where it is bound to Parquet: read, filtered and folded as columns"
+                yield id, "is native where it is bound to Parquet: read, filtered and folded as columns"
+
+
+def to_text(plan: Plan, graph: Graph, kinds: Mapping[str, Any], wrapped: bool = False) -> str:
+    """Return what of each stage is native on Spark, and why the rest is not, as text."""
+    if wrapped:
+        return "on Spark nothing is native: app.wrap(...) is to see each call of a function"
+    told = dict(reasons(graph, kinds))
+    width = max(map(len, told), default=0)
+    lines = ["on Spark"]
+    for stage in plan.stages:
+        found = [f"    {id:<{width}}  {told[id]}" for id in stage.operators if id in told]
+        why = "" if found else " · runs as it is: it reads no columns, and sends nothing on"
+        lines += [f"  {stage.id}{why}", *found]
+    return "\n".join(lines)
 
 
 def _run_of_filters(graph: Graph, entry: str) -> tuple[list[Filter], str]:

@@ -191,6 +191,13 @@ def write(directory, parts, kinds=FILES):
         pq.write_table(pa.table(columns), directory / f"{number}.parquet", row_group_size=5)
 
 
+def measuring(one, kind):
+    """Say a drawn application with an aggregation of one kind, for which late values can be folded in parts."""
+    if kind != "count" and one.lateness_ms:
+        one = msgspec.structs.replace(one, is_final=True)
+    return columnar_app(one, count() if kind == "count" else KINDS[kind](lambda seen: seen.number))
+
+
 def numbers_of(run):
     """Return what came to each operator, was late there, and left it."""
     found = Counter()
@@ -203,10 +210,7 @@ def numbers_of(run):
 @given(choices(), st.sampled_from(["count", *KINDS]), st.integers(1, 4), st.integers(0, 999))
 @settings(max_examples=scale(100, 1_000, 30_000))
 def test_inputs_that_are_folded_as_columns_come_to_what_a_live_run_comes_to(one, kind, at_once, seed):
-    aggregation = count() if kind == "count" else KINDS[kind](lambda seen: seen.number)
-    if kind != "count" and one.lateness_ms:
-        one = msgspec.structs.replace(one, is_final=True)
-    app, live, other = columnar_app(one, aggregation), memory(), memory()
+    app, live, other = measuring(one, kind), memory(), memory()
     app.options = Options(batch_records=at_once, max_uncommitted=seed % 7 + 1)
     seen = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -275,7 +279,7 @@ def test_what_is_not_known_to_be_the_same_of_columns_is_read_record_by_record(ap
 def test_what_is_native_is_told():
     told = dict(reasons(app_with(filtered=lambda seen: seen.at > 3).graph(), {"seen": Found}))
     assert told == {
-        "seen": "is native, where it is bound to Parquet: read, filtered and folded as columns",
+        "seen": "is native where it is bound to Parquet: read, filtered and folded as columns",
         "by-key": "folds before the shuffle",
     }
 
