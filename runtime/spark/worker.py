@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 COMMIT_INTERVAL_MS = 10_000
 PROGRAMS_KEPT = 4
+COLUMNAR = 8
+"""How many times the records that are usual are taken in at once where they come in columns."""
 
 
 class AtOnce(Executor):
@@ -189,7 +191,8 @@ class UnitRun:
         self._bindings = Bindings(environment, self._graph, {**job.sources, **self._files})
         self._environment, self._job, self._unit = environment, job, unit
         ends = follow(job.history, self._bindings) if job.history is not None else {}
-        plan = msgspec.structs.replace(job.plan, options=_options(job.plan.options))
+        columnar = _columnar(job, stage)
+        plan = msgspec.structs.replace(job.plan, options=_options(job.plan.options, columnar=bool(columnar)))
         assembly = Assembly(
             plan,
             self._graph,
@@ -205,7 +208,7 @@ class UnitRun:
             discovers=False,
             only=stage,
             merged=MERGED,
-            columnar=_columnar(job, stage),
+            columnar=columnar,
         )
         shared = assembly.shared_functions()
         broadcast = assembly.broadcast_tables(shared)
@@ -343,6 +346,11 @@ def _share(program: Program, unit: Unit) -> float | None:
     return job.history.per_second / max(1, min(program.at_once, reading))
 
 
-def _options(options: Options) -> Options:
-    """Return the options of a unit: it commits to hand on what it has made, and not to be found again there."""
-    return msgspec.structs.replace(options, commit_interval_ms=max(options.commit_interval_ms, COMMIT_INTERVAL_MS))
+def _options(options: Options, columnar: bool) -> Options:
+    """Return the options of a unit: it commits to hand on what it has made, and not to be found again there.
+
+    Of columns it takes in more at once.
+    """
+    batch_records = options.batch_records * (COLUMNAR if columnar else 1)
+    interval_ms = max(options.commit_interval_ms, COMMIT_INTERVAL_MS)
+    return msgspec.structs.replace(options, commit_interval_ms=interval_ms, batch_records=batch_records)

@@ -31,12 +31,12 @@ class ColumnsOfParquet(ParquetSource):
             RowFile(path, ROWS_AT_ONCE, list(needed), _itself) if holds(path, fields) else None for path in paths
         ]
 
-    def read(self, partition: int, offset: int, max_records: int = ROWS_AT_ONCE) -> Read | None:
-        """Return rows from `offset` on; None at the end, and `Damaged` beyond it."""
+    def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on, more where they come as columns; None at the end, and `Damaged` beyond it."""
         columns = self._columns[partition]
-        table = columns.read(offset, max_records) if columns is not None else ()
+        table = columns.read(offset, ROWS_AT_ONCE) if columns is not None else ()
         if not len(table):
-            return super().read(partition, offset)
+            return super().read(partition, offset, max_records)
         end = offset + len(table)
         values: Any = Columns(table, offset, partial(self._rows, partition))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
