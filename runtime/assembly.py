@@ -341,13 +341,8 @@ class _TaskBuilder:
         if isinstance(spec, AsyncFlatMap):
             return self._awaited(id, spec)
         if isinstance(spec, Window) and spec.takes_partials:
-            return CombinedExit(cast(WindowOperator, operators[id]), partial(self._count_parts, id))
+            return CombinedExit(cast(WindowOperator, operators[id]), partial(self._count, id))
         return StatefulExit(operators[id], self._late(id, spec))
-
-    def _count_parts(self, id: str, more: int, late: int) -> None:
-        counts = next(one for one in self.task.lanes if id in one.chain.stage.operators).chain.counts
-        counts.leave(id, more)
-        counts.late[id] = counts.late.get(id, 0) + late
 
     def _awaited(self, id: str, spec: AsyncFlatMap) -> Exit:
         named = self.functions.by_operator[id]
@@ -421,12 +416,13 @@ class _TaskBuilder:
     def _late(self, id: str, spec: Spec) -> Callable[[Batch], None]:
         to = spec.late.stream if isinstance(spec.late, DeadLetter) else None
 
-        def count(number: int) -> None:
-            late = next(one for one in self.task.lanes if id in one.chain.stage.operators).chain.counts.late
-            late[id] = late.get(id, 0) + number
-
-        take = late_exit(id, to, count, self.outputs, self._keys(id))
+        take = late_exit(id, to, partial(self._count, id, 0), self.outputs, self._keys(id))
         return (lambda late: take(_without_sides(late))) if isinstance(spec, WindowJoin) else take
+
+    def _count(self, id: str, more: int, late: int) -> None:
+        counts = next(one for one in self.task.lanes if id in one.chain.stage.operators).chain.counts
+        counts.leave(id, more)
+        counts.late[id] = counts.late.get(id, 0) + late
 
     def _store(self, id: str, spec: Spec, serde: Serde | None = None) -> Any:
         if id not in self.stores:
