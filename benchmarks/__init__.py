@@ -7,7 +7,7 @@ from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
 from benchmarks.interval_join import IntervalJoin
 from benchmarks.keyed_count import KeyedCount
-from benchmarks.on_spark import KeyedOnSpark, StatelessOnSpark
+from benchmarks.on_spark import KeyedOnSpark, NativeOnSpark, StatelessOnSpark
 from benchmarks.read_write import ReadWrite4, ReadWrite5, ReadWrite6
 from benchmarks.running_count import DurableCount, RunningCount
 from benchmarks.slow_service import SlowService
@@ -36,6 +36,7 @@ KINDS: tuple[type[Workload], ...] = (
     IntervalJoin,
     StatelessOnSpark,
     KeyedOnSpark,
+    NativeOnSpark,
 )
 
 WORKLOADS: dict[str, type[Workload]] = {kind.description.name: kind for kind in KINDS}

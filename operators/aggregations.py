@@ -31,7 +31,9 @@ class Aggregation(Generic[V, R]):
     takes values away again that were added before, as if they had never been; None where that can't be done.
     Accumulators are values that a store can keep; `add`, `merge` and `remove` return a new one (or the first one given,
     changed). Where it `counts`, the accumulator is how many values there were. One that is not `mergeable` can't be
-    asked to merge.
+    asked to merge. Where it `combines`, parts of the values may each be added to an `init()` of its own and merged in
+    any order, and come to the same. Of one of ours `of` is what is read off each value, and of several side by side
+    `parts` are these.
 
     >>> largest = Aggregation("largest", int, lambda m, values: max(m, *values), max, lambda m: m)
     >>> over(largest, [3, 1])
@@ -48,6 +50,9 @@ class Aggregation(Generic[V, R]):
     counts: bool = False
     remove: Callable[[Any, list[V]], Any] | None = None
     mergeable: bool = True
+    combines: bool = False
+    of: Callable[[Any], Any] | None = None
+    parts: tuple[Aggregation[Any, Any], ...] = ()
 
     def made_of(self, ready: Ready) -> Aggregation[V, R]:
         """Return the same over what `ready` makes of each of the user's functions in it."""
@@ -80,6 +85,7 @@ def count() -> Aggregation[Any, int]:
         remake=lambda ready: count(),
         counts=True,
         remove=lambda total, values: total - len(values),
+        combines=True,
     )
 
 
@@ -110,6 +116,8 @@ def mean(of: Callable[[V], float | None]) -> Aggregation[V, float | None]:
         lambda state: sums.value_of(state[1:]) / state[0] if state[0] else None,
         remake=lambda ready: mean(ready(of)),
         remove=remove,
+        combines=True,
+        of=of,
     )
 
 
@@ -129,6 +137,8 @@ def total(of: Callable[[V], float | None]) -> Aggregation[V, float]:
         sums.value_of,
         remake=lambda ready: total(ready(of)),
         remove=lambda state, values: sums.minus(state, _numbers(of, values)),
+        combines=True,
+        of=of,
     )
 
 
@@ -233,6 +243,7 @@ def top_k(k: int, by: Callable[[V], Any], then: Callable[[V], Any] | None = None
         lambda a, b: first([*a, *b]),
         list,
         order_sensitive=then is None,
+        combines=then is not None,
         remake=lambda ready: top_k(k, ready(by), None if then is None else ready(then)),
     )
 
@@ -397,7 +408,7 @@ def _extreme(
     def merge(a: Any, b: Any) -> Any:
         return b if a is None else a if b is None else best([a, b])
 
-    return Aggregation(name, lambda: None, add, merge, _itself, remake=remake)
+    return Aggregation(name, lambda: None, add, merge, _itself, remake=remake, combines=True, of=of)
 
 
 class _ByName:
@@ -444,6 +455,8 @@ def _side_by_side(parts: Mapping[str, Aggregation[V, Any]], gather: Callable[...
         remake=remake,
         remove=remove if len(removes) == len(each) else None,
         mergeable=all(part.mergeable for part in each),
+        combines=all(part.combines for part in each),
+        parts=each,
     )
 
 

@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from operators.base import Serde, Spec
 from operators.sites import mistake
+
+if TYPE_CHECKING:
+    from operators.window import Window
 
 CACHED_KEYS = 100_000
 
@@ -116,6 +119,8 @@ class PartitionBy(Spec):
     value: Serde | None = None
     partitions: int | None = None
     by: Partitioner = hash_
+    combines: Window | None = None
+    """The windows for which messages are folded before they go on, where `Partials` go in their place."""
 
     kind: ClassVar[str] = "partition_by"
     hands_on_signs: ClassVar[bool] = True
@@ -126,7 +131,17 @@ class PartitionBy(Spec):
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The function that gives the key, and the user's own choice of partition."""
-        return {"key": self.key_of} | ({"by": self.by.function} if isinstance(self.by, ByFunction) else {})
+        named: dict[str, Any] = {"key": self.key_of}
+        if isinstance(self.by, ByFunction):
+            named["by"] = self.by.function
+        if self.combines is not None:
+            named["aggregation"] = self.combines.aggregation
+        return named
+
+    @property
+    def fold(self) -> str | None:  # type: ignore[override]
+        """As the windows do for which it folds."""
+        return self.combines.fold if self.combines is not None else None
 
     def describe(self) -> str:
         """The partitioner, where it is not the usual one."""

@@ -28,10 +28,11 @@ from operators.base import (
     shape_of,
 )
 from operators.keyed_state import UNCHANGEABLE
+from operators.partials import Partials
 from operators.policies import DeadLetter
 from operators.store_places import SHIFT, beyond
 from operators.triggers import Trigger
-from operators.window_groups import LATE, Groups, Slot
+from operators.window_groups import Groups, Slot
 from operators.window_types import Assigner, ByClock, ByRow, Counted, Sessions, Windows, WindowType
 
 K = TypeVar("K")
@@ -82,6 +83,8 @@ class Window(Spec):
     emit: Emit = "all"
     late: DeadLetter | None = None
     store: str = "lmdb"
+    takes_partials: bool = False
+    """Whether `Partials` come to it, in the place of values."""
 
     kind: ClassVar[str] = "window"
     stateful: ClassVar[bool] = True
@@ -211,27 +214,10 @@ class WindowOperator:
 
     def process(self, batch: Batch) -> Batch | None:
         """Fold the values in; those that are too late for all of their windows are left in `late`."""
-        keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
-        assert timestamps is not None and stamps is not None
-        if keys is None or None in keys:
+        if batch.keys is None or None in batch.keys:
             raise ValueError(NO_KEY)
-        counted = self.aggregation.counts
-        groups = Groups(self.windows, self._lateness_ms, counted, self._waits_ms)
-        low, high, group = groups.place(timestamps[0], stamps[0]) if keys else LATE
-        late: list[int] = []
-        if counted and low <= timestamps[-1] < high and min(timestamps) >= low and max(timestamps) < high > max(stamps):
-            group += keys  # they all lie in one stretch, and nothing is late
-        else:
-            columns = zip(batch.values, keys, timestamps, stamps, strict=True)
-            for row, (value, key, timestamp, stamp) in enumerate(columns):
-                if not low <= timestamp < high > stamp:
-                    low, high, group = groups.place(timestamp, stamp)
-                if group is None:
-                    late.append(row)
-                elif counted:
-                    group.append(key)
-                else:
-                    group[key].append(value)
+        groups = Groups(self.windows, self._lateness_ms, self.aggregation.counts, self._waits_ms)
+        late = groups.gather(batch)
         self.late = batch.take(late) if late else None
         self.add(groups)
         return None
@@ -246,6 +232,19 @@ class WindowOperator:
                     self._set_aside(slot, group, groups.counted)
                 else:
                     self._fold(slot, group, groups.counted)
+        self._relieve()
+
+    def merge(self, partials: Partials) -> None:
+        """Fold in what others have made of their values."""
+        group: dict[Key, Any] = dict(zip(partials.keys, partials.accumulators, strict=True))
+        for slot in partials.slots:
+            if self._is_late(slot):
+                self._set_aside(slot, group, self.aggregation.counts)
+            else:
+                self._fold(slot, group, self.aggregation.counts, self.aggregation.merge)
+        self._relieve()
+
+    def _relieve(self) -> None:
         if self.store.durable and self.unwritten > self.most_held:  # a store in memory holds it no better
             self.write_back()
 
@@ -356,15 +355,18 @@ class WindowOperator:
                 heapq.heappush(self._open, slot)
         return held
 
-    def _fold(self, slot: Slot, group: Any, counted: bool) -> None:
-        """Fold in what falls in one window, in time: the values of each key, a key for each, or their number."""
+    def _fold(self, slot: Slot, group: Any, counted: bool, adding: Callable[[Any, Any], Any] | None = None) -> None:
+        """Fold in what falls in one window, in time: the values of each key, a key for each, or their number.
+
+        With `adding` that is what adds it to what there is.
+        """
         accumulators, stored = self._group(slot), slot in self._stored
         if counted and not stored:
             accumulators.update(group)
             return
         if counted:
             group = Counter(group)
-        init, add = self.aggregation.init, cast(Any, operator.add if counted else self.aggregation.add)
+        init, add = self.aggregation.init, cast(Any, operator.add if counted else adding or self.aggregation.add)
         if not accumulators and not stored:
             accumulators.update({key: add(init(), values) for key, values in group.items()})
             return

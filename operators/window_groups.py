@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from operators.base import Batch
 from operators.window_types import WindowType
 
 
@@ -64,6 +65,31 @@ class Groups:
         if group is None and slots:
             group = self.by_slots[slots] = [] if self.counted else defaultdict(list)
         return group
+
+    def gather(self, batch: Batch) -> list[int]:
+        """Group the rows of a batch that have keys, times and stamps; return the places of those that are too late."""
+        keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
+        assert keys is not None and timestamps is not None and stamps is not None
+        low, high, group = self.place(timestamps[0], stamps[0]) if keys else LATE
+        late: list[int] = []
+        if (
+            self.counted
+            and low <= timestamps[-1] < high
+            and min(timestamps) >= low
+            and max(timestamps) < high > max(stamps)
+        ):
+            group += keys  # they all lie in one stretch, and nothing is late
+            return late
+        for row, (value, key, timestamp, stamp) in enumerate(zip(batch.values, keys, timestamps, stamps, strict=True)):
+            if not low <= timestamp < high > stamp:
+                low, high, group = self.place(timestamp, stamp)
+            if group is None:
+                late.append(row)
+            elif self.counted:
+                group.append(key)
+            else:
+                group[key].append(value)
+        return late
 
     def __len__(self) -> int:
         """How many values there are."""

@@ -13,15 +13,17 @@ from planner.graph import Graph
 def fold(graph: Graph, entry: str, inline: bool = True) -> list[Line]:
     """Write the loop; nothing where not all that messages from `entry` reach are windows that tile the time line.
 
-    `segment(values, kind, highest, *places)` returns the highest timestamp, the late rows per exit, each with its place
-    counted from the end, and counts. It has no effect but on the groups that `places` give out, so that where anything
-    raises, or is not as most records are, what it did is dropped and the batch goes the ordinary way.
+    `segment(values, kinds, highest, *places)` returns the highest timestamp, the late rows per exit, each with its
+    place counted from the end, and counts. Keys are of one kind: those of the entry, and those that an exit makes. It
+    has no effect but on the groups that `places` give out, so that where anything raises, or is not as most records
+    are, what it did is dropped and the batch goes the ordinary way.
     """
     spec = graph.specs[entry]
-    if not isinstance(spec, Input) or spec.key_of is None or spec.timestamp_of is None or spec.watermark_of:
+    if not isinstance(spec, Input) or spec.timestamp_of is None or spec.watermark_of:
         return []
     writer = _FoldingWriter(graph, entry, inline, spec.max_disorder_ms)
-    foldable = all(graph.specs[exit].fold for exit in writer.exits)
+    has_key = spec.key_of is not None
+    foldable = all(graph.specs[exit].fold and (has_key or graph.specs[exit].rekeys) for exit in writer.exits)
     return writer.lines(rows=False) if foldable and writer.exits and not writer.inner and not writer.reads else []
 
 
@@ -40,17 +42,21 @@ class _FoldingWriter(Writer):
         """Return the whole function; it keeps track of no rows."""
         exits = range(len(self.exits))
         key, timestamp = bound(self.entry, "key"), bound(self.entry, "timestamp")
+        reads_key = not all(self.graph.specs[exit].rekeys for exit in self.exits)
+        kinds = "".join(f" kind{n}," for n, exit in enumerate(self.exits) if self.graph.specs[exit].rekeys)
+        check = "type(key) is not kind or " if reads_key else ""
         no_bounds = " = ".join(f"low{n} = high{n}" for n in exits) + " = 0"
         body = [
-            f"def segment(values, kind, highest, {', '.join(f'place{n}' for n in exits)}):",
+            f"def segment(values, kinds, highest, {', '.join(f'place{n}' for n in exits)}):",
+            f"    kind,{kinds} = kinds",
             f"    {no_bounds}",
             *(f"    late{n} = []" for n in exits),
             *([INDENT + self.counters_at_zero()] if self.counted else []),
             "    rest = iter(values)",
             "    for value in rest:",
-            f"        key = {self.written(f'{key}(value)', self.entry)}",
+            *([f"        key = {self.written(f'{key}(value)', self.entry)}"] if reads_key else []),
             f"        timestamp = {self.written(f'{timestamp}(value)', self.entry)}",
-            "        if type(key) is not kind or type(timestamp) is not int:",
+            f"        if {check}type(timestamp) is not int:",
             '            raise TypeError("not as most keys and timestamps are")',
         ]
         after = [
@@ -67,16 +73,23 @@ class _FoldingWriter(Writer):
     def _emit_exit(self, id: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
         self.exits.setdefault(id, {})[id] = None
         n = list(self.exits).index(id)
-        add = (self.graph.specs[id].fold or "pass").format(value=value, key="key", group=f"group{n}")
+        rekeys = self.graph.specs[id].rekeys
+        key = f"key{n}" if rekeys else "key"
+        add = (self.graph.specs[id].fold or "pass").format(value=value, key=key, group=f"group{n}")
         stamp = f"highest - {self.disorder_ms}"
         for line in (
+            *(self._reading_key(id, n, value) if rekeys else ()),
             f"if low{n} <= timestamp < high{n}:",
             f"    {add}",
             "else:",
             f"    low{n}, high{n}, group{n} = place{n}(timestamp, {stamp})",
             f"    if group{n} is None:",
-            f"        late{n}.append(({value}, key, timestamp, {stamp}, ~rest.__length_hint__()))",
+            f"        late{n}.append(({value}, {key}, timestamp, {stamp}, ~rest.__length_hint__()))",
             "    else:",
             f"        {add}",
         ):
             yield Line(INDENT * depth + line, id)
+
+    def _reading_key(self, id: str, n: int, value: str) -> tuple[str, ...]:
+        key = self.written(f"{bound(id, 'key')}({value})", id)
+        return f"key{n} = {key}", f"if type(key{n}) is not kind{n}:", f"    raise TypeError({n}, type(key{n}))"

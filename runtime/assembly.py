@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, cast
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.base import MOST_HELD, Batch, Operator, Serde, Spec, Store
@@ -18,6 +19,7 @@ from operators.remote_join import RemoteJoin
 from operators.table_join import TableContents, TableJoin
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import Task as TaskSpec
+from operators.window import Window, WindowOperator
 from operators.window_join import WindowJoin
 from planner.copartitioning import check_streams_alike
 from planner.counting import exit_of
@@ -30,6 +32,7 @@ from runtime.bindings import Bindings, intermediate_of
 from runtime.chain import Chain, Exit, FusedSegment
 from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock
+from runtime.combining import CombinedExit, CombiningExit
 from runtime.exits import (
     AwaitedExit,
     BroadcastExit,
@@ -45,7 +48,7 @@ from runtime.first_call import check_kept
 from runtime.folding import FoldingSegment
 from runtime.functions import Around, Functions
 from runtime.guard import Guard
-from runtime.inputs import Decoding, Pacing, Reader
+from runtime.inputs import Columnar, Decoding, Pacing, Reader
 from runtime.keys import KeySerde
 from runtime.lane import Lane
 from runtime.late import late_exit
@@ -83,6 +86,8 @@ class Assembly:
     """Whether streams that come to match a pattern are read as well."""
     only: StagePlan | None = None
     """The one stage that is run, with the tables that it joins; else all are."""
+    columnar: Mapping[str, Columnar] = field(default_factory=dict)
+    """What folds the batches of inputs that lie in columns, by the ids of these."""
     merged: str = ""
     """The one producer of all that comes from other stages, where it comes merged in the order of event time."""
 
@@ -151,6 +156,7 @@ class Assembly:
             stop_at=self.stop_at.get((stream, partition)),
             priority=spec.priority,
             folding=folding,
+            columnar=self.columnar.get(spec.op_id or ""),
         )
 
     def _pacing(self, spec: Input) -> Pacing:
@@ -325,15 +331,17 @@ class _TaskBuilder:
             return SinkExit(named["sink"]) if named else NowhereExit()
         if spec.repartitions:
             to = self._intermediate(id, spec)
-            return (
-                PartitionByExit(self.outputs, to)
-                if isinstance(spec, PartitionBy)
-                else BroadcastExit(self.outputs, to, self._keys(id))
-            )
+            if not isinstance(spec, PartitionBy):
+                return BroadcastExit(self.outputs, to, self._keys(id))
+            if spec.combines is not None:
+                return CombiningExit(spec.combines, named["aggregation"], self.outputs, to)
+            return PartitionByExit(self.outputs, to)
         if isinstance(spec, TaskSpec):
             return self._task_exit(id, spec)
         if isinstance(spec, AsyncFlatMap):
             return self._awaited(id, spec)
+        if isinstance(spec, Window) and spec.takes_partials:
+            return CombinedExit(cast(WindowOperator, operators[id]), partial(self._count, id))
         return StatefulExit(operators[id], self._late(id, spec))
 
     def _awaited(self, id: str, spec: AsyncFlatMap) -> Exit:
@@ -408,12 +416,13 @@ class _TaskBuilder:
     def _late(self, id: str, spec: Spec) -> Callable[[Batch], None]:
         to = spec.late.stream if isinstance(spec.late, DeadLetter) else None
 
-        def count(number: int) -> None:
-            late = next(one for one in self.task.lanes if id in one.chain.stage.operators).chain.counts.late
-            late[id] = late.get(id, 0) + number
-
-        take = late_exit(id, to, count, self.outputs, self._keys(id))
+        take = late_exit(id, to, partial(self._count, id, 0), self.outputs, self._keys(id))
         return (lambda late: take(_without_sides(late))) if isinstance(spec, WindowJoin) else take
+
+    def _count(self, id: str, more: int, late: int) -> None:
+        counts = next(one for one in self.task.lanes if id in one.chain.stage.operators).chain.counts
+        counts.leave(id, more)
+        counts.late[id] = counts.late.get(id, 0) + late
 
     def _store(self, id: str, spec: Spec, serde: Serde | None = None) -> Any:
         if id not in self.stores:

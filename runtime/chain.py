@@ -15,7 +15,7 @@ from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import SegmentPlan, StagePlan
 from runtime.control import is_constant
-from runtime.exits import NO_TIME, SinkExit, StatefulExit
+from runtime.exits import NO_TIME, SinkExit
 from runtime.failures import Failure, Whence, locate, row_of, trace_into
 from runtime.first_call import check_fused, check_kept
 from runtime.folding import Folded, FoldingSegment
@@ -30,6 +30,13 @@ class Exit(Protocol):
 
     def take(self, batch: Batch) -> Batch | None:
         """Take rows in; what is returned goes on below the operator."""
+
+
+class Folding(Protocol):
+    """An exit that takes in what a folding loop has grouped."""
+
+    def fold(self, groups: Any, late: Batch) -> None:
+        """Let it take effect."""
 
 
 @dataclass
@@ -154,9 +161,7 @@ class Chain:
             plan.entry: FusedSegment(plan, graph, functions, columns, exits, levers) for plan in stage.segments
         }
         self.lines = {file: lines for segment in self.segments.values() for file, lines in segment.lines.items()}
-        self.foldings = {
-            plan.entry: FoldingSegment(plan, functions, graph.specs) for plan in stage.segments if plan.folding
-        }
+        self.foldings = {plan.entry: FoldingSegment(plan, functions, graph) for plan in stage.segments if plan.folding}
         for folding in self.foldings.values():
             check_fused(folding.function, graph)
         self.lines |= {
@@ -219,7 +224,7 @@ class Chain:
         for exit, groups, late in folded.exits:
             self.counts.leave(exit, len(groups) + len(late))
             try:
-                cast(StatefulExit, self.exits[exit]).fold(groups, late)
+                cast(Folding, self.exits[exit]).fold(groups, late)
             except PlanError:
                 raise
             except Exception as error:

@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from operators.base import LATEST_MS, Batch, Spec
+from operators.base import LATEST_MS, Batch
 from operators.io import Input
+from operators.partials import Folds
+from operators.partition_by import PartitionBy
 from operators.window import Window
 from operators.window_groups import Groups
 from operators.window_types import WindowType
 from planner.fuse import compile_source
+from planner.graph import Graph
 from planner.plan import SegmentPlan
 from runtime.keys import KeySerde
+from runtime.serdes import Tagged
 
 
 class Folded(NamedTuple):
     """What a batch came to: per exit its groups by key and its late rows, and the watermark after it."""
 
     number: int
-    exits: list[tuple[str, Groups, Batch]]
+    exits: list[tuple[str, Groups | Folds, Batch]]
     watermark: int
     counted: Sequence[int]
 
@@ -27,20 +31,29 @@ class Folded(NamedTuple):
 class FoldingSegment:
     """A generated loop at work. It changes nothing: what it returns takes effect later, or never."""
 
-    def __init__(
-        self, plan: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], specs: Mapping[str, Spec]
-    ) -> None:
-        source = specs[plan.entry]
+    def __init__(self, plan: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], graph: Graph) -> None:
+        source = graph.specs[plan.entry]
         assert isinstance(source, Input)
         self.function, self.filename = compile_source(plan.folding, f"{plan.entry}, folding", functions)
         self._disorder_ms = source.max_disorder_ms
-        self._windows = {exit.id: spec for exit in plan.exits if isinstance(spec := specs[exit.id], Window)}
+        self._windows: dict[str, Window] = {}
+        self._rekeyed: dict[str, KeySerde] = {}
+        self._kinds: dict[str, type] = {}
+        for exit in plan.exits:
+            spec = graph.specs[exit.id]
+            if isinstance(spec, PartitionBy):
+                self._rekeyed[exit.id] = KeySerde(graph.key_serde(exit.id) or Tagged())
+                self._kinds[exit.id] = str
+                spec = cast(Window, spec.combines)
+            assert isinstance(spec, Window)
+            self._windows[exit.id] = spec
 
-    def run(self, batch: Batch, keys: KeySerde, watermark: int) -> Folded | None:
+    def run(self, batch: Batch, keys: KeySerde | None, watermark: int) -> Folded | None:
         """Read keys and times off the values and group them; None where anything is not as in most batches."""
-        kind, disorder_ms = keys.kind, self._disorder_ms
-        if kind is None:
+        kind = None if keys is None else keys.kind
+        if kind is None and len(self._rekeyed) < len(self._windows):
             return None
+        disorder_ms = self._disorder_ms
         groups = {
             id: Groups(
                 cast(WindowType, spec.windows),
@@ -50,19 +63,36 @@ class FoldingSegment:
             )
             for id, spec in self._windows.items()
         }
+        kinds = kind, *self._kinds.values()
         places = [one.place for one in groups.values()]
         try:
-            highest, lates, counted = self.function(batch.values, kind, watermark + disorder_ms, *places)
+            highest, lates, counted = self.function(batch.values, kinds, watermark + disorder_ms, *places)
             if highest > LATEST_MS:
                 return None
-            for each in groups.values():
+            for id, each in groups.items():
                 for group in each.by_slots.values():
-                    keys.hold([*group])
-            late_rows = [_late_rows(rows, keys, batch) for rows in lates]
-        except Exception:  # the ordinary way tells what it is, and of which row
+                    self._check_held(id, keys, [*group])
+            rows = zip(groups, lates, strict=True)
+            late_rows = [_late_rows(found, cast(KeySerde, self._rekeyed.get(id, keys)), batch) for id, found in rows]
+        except Exception as error:  # the ordinary way tells what it is, and of which row
+            self._learn(error)
             return None
-        exits = list(zip(groups, groups.values(), late_rows, strict=True))
+        exits: Any = list(zip(groups, groups.values(), late_rows, strict=True))
         return Folded(len(batch), exits, highest - disorder_ms, counted)
+
+    def _check_held(self, id: str, keys: KeySerde | None, column: list[Any]) -> None:
+        """Raise where keys are not held as themselves."""
+        serde = self._rekeyed.get(id, keys)
+        assert serde is not None
+        serde.hold(column)
+        if id in self._rekeyed and column and serde.kind is not self._kinds[id]:
+            raise ValueError("not as keys are held")
+
+    def _learn(self, error: Exception) -> None:
+        """Expect keys of the other kind, where that is why a batch could not be read."""
+        match error.args:
+            case int(exit), type() as kind if kind in (int, str):
+                self._kinds[[*self._windows][exit]] = kind
 
 
 def _late_rows(rows: Sequence[tuple[Any, Any, int, int, int]], keys: KeySerde, batch: Batch) -> Batch:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde
 from runtime.checkpoint import Position
+from runtime.columns import Columns
 from runtime.control import ProducerWatermarks, SourceWatermark, to_ms
 from runtime.errors import SerdeError
 from runtime.failures import Whence
@@ -33,6 +34,13 @@ class Origin:
     version: Callable[[], int]
     awaits: Callable[[int], bool] = lambda offset: False
     """Whether something at or beyond an offset that this process has written can't be read yet."""
+
+
+class Columnar(Protocol):
+    """What folds rows that lie in columns."""
+
+    def run(self, table: Any, watermark: int, disorder_ms: int, /) -> Folded | None:
+        """Return what they come to; None where they are to be read one by one."""
 
 
 @dataclass
@@ -117,6 +125,7 @@ class Reader:
         later: bool = False,
         folding: FoldingSegment | None = None,
         relay: Relay | None = None,
+        columnar: Columnar | None = None,
     ) -> None:
         self.origin = origin
         self.entry = entry
@@ -126,7 +135,7 @@ class Reader:
         self.later = later
         self.relay = relay
         self._decoding = decoding
-        self._folding = folding
+        self._folding, self._columnar = folding, columnar
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
         self.idle = False
         """Whether it holds event time back for nobody, as nothing has come for long."""
@@ -346,12 +355,23 @@ class Reader:
         return Taken(batch.slice(0, rows), raw.slice(0, rows), before, following, watermark)
 
     def _decode(self, raw: Batch, following: int, control: Control | None) -> Taken:
+        columns: object = raw.values
+        if isinstance(columns, Columns):
+            watermark, folded = self._source.value, None
+            if self._columnar is not None:
+                folded = self._columnar.run(columns.table, watermark, self._pacing.max_disorder_ms)
+            if folded is not None:
+                return Taken(raw, raw, [], following, self._at_least(folded.watermark, control), control, folded)
+            raw.values = columns.rows()
+        return self._decode_rows(raw, following, control)
+
+    def _decode_rows(self, raw: Batch, following: int, control: Control | None) -> Taken:
         stamps = raw.stamps if self._decoding.trusted else None
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=stamps, offsets=raw.offsets)
         batch.signs = raw.signs
         self._locate(batch)
         taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
-        if self._folding is not None and self._keys is not None and not taken.malformed:
+        if self._folding is not None and not taken.malformed:
             folded = self._folding.run(taken.batch, self._keys, self._source.value)
             if folded is not None:
                 return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, control))
@@ -363,6 +383,10 @@ class Reader:
 
     def unfold(self, taken: Taken) -> Taken:
         """Read keys and times into columns, and return what was taken with these."""
+        columns: object = taken.batch.values
+        if isinstance(columns, Columns):
+            taken.raw.values = columns.rows()
+            return self.unfold(self._decode_rows(taken.raw, taken.next_offset, taken.control))
         if not self._decoding.trusted:
             taken = _after(_after(taken, "key", self._read_keys), "timestamp", self._read_times)
             if self._decoding.watermark_of is not None and self._decoding.stamped:

@@ -81,11 +81,16 @@ class KeySerde:
         >>> KeySerde(Tagged()).in_order([300, -1, 7, "a"])
         [7, 'a', 300, -1]
         """
-        found = list(keys)
-        if type(self.serde) is Tagged and set(map(type, found)) == {int}:
-            numbers: list[Any] = sorted(found)
-            if numbers[0] >= 0 and numbers[-1] <= MOST:
-                return numbers
+        found: list[Any] = list(keys)
+        kinds = set(map(type, found)) if type(self.serde) is Tagged else ()
+        if kinds == {int}:
+            found.sort()
+            if found[0] >= 0 and found[-1] <= MOST:
+                return found
+        elif kinds == {str} and "".join(found).isascii():
+            found.sort()
+            found.sort(key=len)  # MessagePack has the length of a text ahead of it
+            return found
         return sorted(found, key=self.encode)
 
     def _are_plain(self, column: list[Any]) -> bool:

@@ -36,12 +36,14 @@ class Outputs:
         """What goes on to relays when the work at hand is done, as it is held."""
         self.relays: Mapping[tuple[str, int], Relay] = {}
         self.sinks: dict[str, Sink] = {}
+        self.combined = 0
+        """How many keys there are in what is pending of windows."""
         self._marks: tuple[dict[tuple[str, int], int], ...] = ()
 
     @property
     def count(self) -> int:
         """How many messages are pending."""
-        return sum(map(len, [*self.pending.values()]))  # a thread may be adding to it
+        return sum(map(len, [*self.pending.values()])) + self.combined  # a thread may be adding to it
 
     def write(self, to: Destination, batch: Batch) -> None:
         """Encode and route rows whose keys are those of the output."""
@@ -124,6 +126,7 @@ class Outputs:
     def clear(self) -> None:
         """Forget what a commit has written."""
         self.pending.clear()
+        self.combined = 0
 
     def append(self, place: tuple[str, int], batch: Batch) -> None:
         """Append encoded rows to one (stream, partition)."""

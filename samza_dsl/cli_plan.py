@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from operators.io import Input, Table
+from planner.lowering import to_text
 from planner.plan import Plan
 from runtime.bindings import Bindings
 from runtime.systems.base import Environment
+from runtime.systems.rows import type_of_rows
 from samza_dsl.app import App
 from samza_dsl.cli_data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, exists, opened
 from samza_dsl.cli_errors import Mistake, told
@@ -27,6 +30,7 @@ def plan(
     source: Annotated[
         str | None, typer.Option(metavar="STAGE", help="Print the Python that a stage's operators were fused into.")
     ] = None,
+    on: Annotated[Literal["spark"] | None, typer.Option(help="Tell what of it is native there, and why not.")] = None,
     data: DataOption = DEFAULT,
     environment: EnvironmentOption = None,
     kafka_options: KafkaOption = None,
@@ -41,6 +45,7 @@ def plan(
     with told(whole=traceback):
         chosen = [name for name, on in {"--json": as_json, "--mermaid": mermaid, "--dot": dot}.items() if on]
         chosen += ["--source"] if source is not None else []
+        chosen += ["--on"] if on is not None else []
         if len(chosen) > 1:
             raise Mistake(f"{' and '.join(chosen)} can't be printed together: choose one")
         if environment is None and kafka_options is None and not exists(data):
@@ -53,12 +58,22 @@ def plan(
                 _write(file, draw())
         if chosen or (html is None and svg is None):
             typer.echo(_text(planned, chosen[0] if chosen else "", source))
+            if on is not None:
+                typer.echo("\n" + on_spark(planned, app))
 
 
 def plan_of(app: App, environment: Environment) -> Plan:
     """Plan an application for the streams that exist in an environment."""
     graph = app.graph()
     return app.plan(Bindings(environment, graph, {}).partition_counts(graph))
+
+
+def on_spark(planned: Plan, app: App) -> str:
+    """Return what of a plan is native on Spark, and why the rest is not."""
+    graph = app.graph()
+    inputs = {id: spec for id, spec in graph.specs.items() if isinstance(spec, Input) and not isinstance(spec, Table)}
+    kinds = {id: type_of_rows(spec.value) for id, spec in inputs.items()}
+    return to_text(planned, graph, kinds, wrapped=bool(app.around))
 
 
 def _text(planned: Plan, form: str, stage: str | None) -> str:

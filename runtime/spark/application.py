@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from operators.base import Serde
 from operators.io import Input
+from planner.columns import NotColumnar
+from planner.combining import combined
 from planner.graph import Graph
+from planner.lowering import Lowered, lowered
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
 from planner.plan import Options, StreamPlan
@@ -28,6 +32,7 @@ from runtime.systems.archive import ArchiveSource, is_archive
 from runtime.systems.base import Append, Commit, Environment, Offsets, Read, StreamConfig
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
+from runtime.systems.rows import type_of_rows
 
 
 class Application:
@@ -47,6 +52,7 @@ class Application:
         span: Span | None = None,
         handover: StagedHandover | None = None,
     ) -> None:
+        graph = graph if around else combined(graph)
         self._graph, self._data, self._handover = graph, data, handover
         self._staged: dict[str, Staged] = {}
         self._environment: Environment = MemoryEnvironment()
@@ -58,6 +64,7 @@ class Application:
             self._sinks = {name: what for name, what in written.items() if not _is_path(what)}
             if lives_in_environment(graph, {**sources, **written}):
                 self._environment = open_environment(data)
+            lowered = lowered_inputs(graph, sources)
             bindings = Bindings(self._environment, graph, {**bind, **sources})
             self._place_of = bindings.place_of
             counts = bindings.partition_counts(graph)
@@ -67,7 +74,7 @@ class Application:
             self._staged = {name: Staged(Path(what)) for name, what in written.items() if _is_path(what)}
             self._generation = self._environment.own(graph.app)
             history = history_of(span, bindings, graph) if span is not None else None
-            self.job = self._job(around, sources, bindings, history)
+            self.job = replace(self._job(around, sources, bindings, history), lowered=lowered)
         except BaseException:
             self.close()
             raise
@@ -182,6 +189,18 @@ class Application:
         encode = sink.serde(declared).encode
         batch.values = [None if value is None else encode(declared.decode(value)) for value in batch.values]
         sink.write(batch)
+
+
+def lowered_inputs(graph: Graph, sources: dict[str, Any]) -> dict[str, Lowered]:
+    """Return how inputs that lie in columns are computed on these, and have their sources hand out columns."""
+    found: dict[str, Lowered] = {}
+    for id, spec in graph.specs.items():
+        source = sources.get(spec.stream) if isinstance(spec, Input) else None
+        if isinstance(spec, Input) and isinstance(source, Splits) and source.name == "parquet":
+            with suppress(NotColumnar):
+                found[id] = lowered(graph, id, type_of_rows(spec.value))
+                sources[spec.stream] = source.in_columns(found[id])
+    return found
 
 
 def lives_in_environment(graph: Graph, bind: Mapping[str, Any]) -> bool:

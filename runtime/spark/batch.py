@@ -20,10 +20,10 @@ from runtime.spark.application import Application
 from runtime.spark.carried import told
 from runtime.spark.handing_over import StagedHandover
 from runtime.spark.program import Program
-from runtime.spark.rows import ORDER, SCHEMA, SPARK_SCHEMA, Part, Report, decode_told
+from runtime.spark.rows import ORDER, SCHEMA, SPARK_SCHEMA, Part, Report, decode_told, from_bytes
 from runtime.spark.session import Spark
 from runtime.spark.ship import dumps
-from runtime.spark.worker import run_level
+from runtime.spark.worker import run_alone, run_level
 from runtime.systems.base import Environment
 from runtime.talk import combined
 
@@ -116,12 +116,21 @@ def run_job(
     Raises the error of ours that a worker has raised, and SamzaError for what Spark itself says.
     """
     try:
-        return _frame(session, program, most_tasks, partial(run_level, data, micro_batches)).toArrow()
+        run = partial(run_level, data, micro_batches)
+        if len(program.levels) == 1:
+            return _at_once(session, len(program.units), most_tasks, run)
+        return _frame(session, program, most_tasks, run).toArrow()
     except Exception as error:
         same = told(error)
         if same is not None:
             raise same from None
         raise SamzaError(f"Spark could not run it: {error}") from error
+
+
+def _at_once(session: SparkSession, units: int, most_tasks: int | None, run: Callable[..., Any]) -> pa.Table:
+    """Return what the only level leaves: where nothing is shuffled Spark has nothing to plan."""
+    numbers = session.sparkContext.parallelize(range(units), min(units, most_tasks or units))
+    return from_bytes(numbers.mapPartitions(partial(run_alone, run)).collect())
 
 
 def _frame(session: SparkSession, program: Program, most_tasks: int | None, run: Callable[..., Any]) -> DataFrame:

@@ -250,7 +250,8 @@ class TaskEnvironment(MemoryEnvironment):
         if batch.values:
             if batch.timestamps is None:
                 batch.timestamps = [self._now_ms()] * len(batch)
-            marks = [*marked(batch, before, before if control is None else control.watermark)]
+            after = before if control is None else control.watermark
+            marks = [*marked(batch, before, after, size=1 if stream in self._job.folded else 0)]
             for target in self._program.readers.get(place, ()):
                 for watermark, block in marks:
                     rows.add(target, self._job.places[stream], watermark, block)

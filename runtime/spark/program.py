@@ -12,6 +12,7 @@ from operators.io import Table
 from operators.partition_by import PartitionBy
 from operators.policies import skip
 from planner.graph import Graph
+from planner.lowering import Lowered
 from planner.plan import Plan, StagePlan
 from runtime.bindings import intermediate_of
 from runtime.functions import Around
@@ -50,6 +51,8 @@ class Job:
     history: History | None = None
     state: Path | None = None
     """The directory that takes the state of all attempts, where history is handed over."""
+    lowered: Mapping[str, Lowered] = field(default_factory=dict)
+    """How inputs whose records lie in columns are computed on these, by the ids of their operators."""
     batch: MicroBatch | None = None
     """The micro-batch that is run; None where all that there is, is run at once."""
 
@@ -96,6 +99,13 @@ class Job:
         ]
 
     @cached_property
+    def folded(self) -> frozenset[str]:
+        """The streams between stages in which a row has many keys, of one window."""
+        specs = self.graph.specs.values()
+        folding = (spec for spec in specs if isinstance(spec, PartitionBy) and spec.combines is not None)
+        return frozenset(intermediate_of(self.graph, spec) for spec in folding)
+
+    @cached_property
     def levels(self) -> list[int]:
         """By stage, how many stages come before it at most."""
         written = {stream: number for number, streams in enumerate(self.writes) for stream in streams}
@@ -118,7 +128,7 @@ class Job:
         for id, spec in self.graph.specs.items():
             if isinstance(spec, Table) and spec.stream in told:
                 specs[id] = replace(spec, on_error=skip)
-            elif isinstance(spec, PartitionBy) and self._ignores_values(id):
+            elif isinstance(spec, PartitionBy) and spec.combines is None and self._ignores_values(id):
                 specs[id] = replace(spec, value=Unread())
         return replace(self.graph, specs=specs)
 

@@ -196,19 +196,20 @@ def _integers(column: array[int]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
 
 
-def marked(batch: Batch, before: int, after: int) -> Iterator[tuple[int, Batch]]:
+def marked(batch: Batch, before: int, after: int, size: int = 0) -> Iterator[tuple[int, Batch]]:
     """Yield a batch in blocks, each with a watermark that none of its rows, nor any behind them, is stamped below.
 
-    `before` and `after` are what the producer tells of event time ahead of the batch and behind it.
+    `before` and `after` are what the producer tells of event time ahead of the batch and behind it. A block has up to
+    `size` rows, or as many as are usual.
     """
-    stamps = batch.stamps
-    if stamps is None or len(batch) <= BLOCK or None in stamps:
+    stamps, size = batch.stamps, size or BLOCK
+    if stamps is None or len(batch) <= size or None in stamps:
         yield before, batch
         return
-    starts = range(0, len(batch), BLOCK)
-    lowest = [*accumulate((min(stamps[start : start + BLOCK]) for start in reversed(starts)), min, initial=after)]
+    starts = range(0, len(batch), size)
+    lowest = [*accumulate((min(stamps[start : start + size]) for start in reversed(starts)), min, initial=after)]
     for start, watermark in zip(starts, reversed(lowest[1:]), strict=True):
-        yield max(watermark, before), batch.slice(start, start + BLOCK)
+        yield max(watermark, before), batch.slice(start, start + size)
 
 
 def beginnings(targets: Iterable[int]) -> pa.RecordBatch:
@@ -225,6 +226,20 @@ def telling(reached: Iterable[tuple[int, Reached]], producer: int) -> pa.RecordB
     for target, one in reached:
         rows.add(target, TOLD, MIN_TIMESTAMP, Batch([msgspec.msgpack.encode(one)]))
     return rows.rows(producer, 0)
+
+
+def to_bytes(rows: pa.RecordBatch) -> bytes:
+    """Return rows in Arrow's format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    return bytes(sink.getvalue())
+
+
+def from_bytes(parts: Iterable[bytes]) -> pa.Table:
+    """Return the rows of which `to_bytes` made these."""
+    batches = [batch for part in parts for batch in pa.ipc.open_stream(part)]
+    return pa.Table.from_batches(batches, schema=SCHEMA)
 
 
 def for_driver(told: ToDriver, sequence: int) -> pa.RecordBatch:

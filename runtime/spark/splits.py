@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from operators.base import MAX_TIMESTAMP, Serde
+from planner.lowering import Lowered
 from runtime.systems.base import Offsets, Read, Source
 from runtime.systems.files import open_files, paths_of
 
@@ -21,6 +22,7 @@ class Splits:
         self._paths = list(paths)
         self._sources: dict[int, Source] = {}
         self._ends: dict[int, int] = {}
+        self._lowered: Lowered | None = None
 
     @classmethod
     def at(cls, path: Path) -> Splits:
@@ -28,6 +30,12 @@ class Splits:
         splits = cls([one.absolute() for one in paths_of(path)])
         splits._source(0)
         splits.close()
+        return splits
+
+    def in_columns(self, lowered: Lowered) -> Splits:
+        """Return the same of Parquet, whose rows come in the columns that are looked at."""
+        splits = Splits(self._paths)
+        splits._ends, splits._lowered = dict(self._ends), lowered
         return splits
 
     def counted(self) -> Splits:
@@ -65,5 +73,12 @@ class Splits:
 
     def _source(self, partition: int) -> Source:
         if partition not in self._sources:
-            self._sources[partition] = open_files([self._paths[partition]])
+            self._sources[partition] = self._opened(self._paths[partition])
         return self._sources[partition]
+
+    def _opened(self, path: Path) -> Source:
+        if self._lowered is None:
+            return open_files([path])
+        from runtime.systems.parquet_columns import ColumnsOfParquet
+
+        return ColumnsOfParquet([path], self._lowered.columns, self._lowered.needed)

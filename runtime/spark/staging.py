@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 from uuid import uuid4
 
 from runtime.errors import SamzaError, SerdeError
@@ -87,27 +88,37 @@ def joined(parts: list[Path], whole: Path, has_header: bool) -> None:
     if len(parts) == 1:
         parts[0].rename(whole)
         return
-    first = b""
-    with whole.open("xb") as file:
+    first, is_begun = b"", False
+    with whole.open("xb", buffering=0) as file:
         for part in filter(lambda part: part.stat().st_size, parts):
-            with part.open("rb") as source:
-                if has_header:
-                    header = _header_in(source)
-                    first = first or header
-                    if header != first:
-                        raise SerdeError(
-                            f"the records that tasks write to CSV have different columns, {first.decode().strip()} and "
-                            f"{header.decode().strip()}: declare the output's value type"
-                        )
-                    source.seek(len(header) if file.tell() else 0)
-                shutil.copyfileobj(source, file, COPIED_BYTES)
-        file.flush()
+            header = b""
+            if has_header:
+                header = _header_in(part)
+                first = first or header
+                if header != first:
+                    raise SerdeError(
+                        f"the records that tasks write to CSV have different columns, {first.decode().strip()} and "
+                        f"{header.decode().strip()}: declare the output's value type"
+                    )
+            _append(part, len(header) if is_begun else 0, file)
+            is_begun = True
         os.fsync(file.fileno())
 
 
-def _header_in(source: BinaryIO) -> bytes:
+def _append(part: Path, start: int, file: FileIO) -> None:
+    """Copy a file from some byte on: within the system, where it can."""
+    with part.open("rb", buffering=0) as source:
+        source.seek(start)
+        with suppress(AttributeError, OSError):  # not every file system can, and not every system
+            while os.copy_file_range(source.fileno(), file.fileno(), COPIED_BYTES):
+                pass
+        shutil.copyfileobj(source, file, COPIED_BYTES)
+
+
+def _header_in(part: Path) -> bytes:
     """Return the first record of a CSV file with its line break, whose names may hold others in quotes."""
-    header = source.readline()
-    while header.count(b'"') % 2:
-        header += source.readline()
+    with part.open("rb") as source:
+        header = source.readline()
+        while header.count(b'"') % 2:
+            header += source.readline()
     return header

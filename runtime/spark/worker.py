@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import closing
-from functools import lru_cache
-from typing import Any, TypeVar
+from functools import cache, lru_cache
+from typing import Any, TypeVar, cast
 
 import msgspec
 import pyarrow as pa
 
 from operators.base import NEVER
+from operators.partition_by import PartitionBy
 from operators.task import Effects
 from planner.levers import Levers
-from planner.plan import Options
+from planner.plan import Options, StagePlan
 from runtime.assembly import Assembly
-from runtime.bindings import Bindings
+from runtime.bindings import Bindings, intermediate_of
 from runtime.checkpoint import Position
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
 from runtime.functions import Functions, close_all
 from runtime.history import begun_at, follow
+from runtime.keys import KeySerde
 from runtime.loop import Loop
 from runtime.measure import measure
+from runtime.serdes import Tagged
 from runtime.spark.carried import carried
+from runtime.spark.columnar import ColumnarFolding
 from runtime.spark.environment import MERGED, TaskEnvironment
 from runtime.spark.kept_environment import KeptEnvironment
 from runtime.spark.micro_batch import MicroBatch, Snapshot
-from runtime.spark.program import Program, Unit
-from runtime.spark.rows import Report, Run, beginnings, runs_of
+from runtime.spark.program import Job, Program, Unit
+from runtime.spark.rows import Report, Run, beginnings, runs_of, to_bytes
 from runtime.spark.ship import loads
 from runtime.spark.staging import attempted
 from runtime.workers import Workers
@@ -40,6 +45,8 @@ T = TypeVar("T")
 
 COMMIT_INTERVAL_MS = 10_000
 PROGRAMS_KEPT = 4
+COLUMNAR = 8
+"""How many times the records that are usual are taken in at once where they come in columns."""
 
 
 class AtOnce(Executor):
@@ -70,8 +77,20 @@ def run_level(
     Raises what a unit fails with, in words that the driver makes the same error of.
     """
     with carried():
+        _rest_from_collecting()
         program = program_of(data)
         yield from run_units(program.at(pickle.loads(micro_batches)) if micro_batches else program, level, batches)
+
+
+def run_alone(run: Callable[..., Iterator[pa.RecordBatch]], targets: Iterable[int]) -> Iterator[bytes]:
+    """Run units of the only level that there is; yield in bytes what they leave."""
+    yield from map(to_bytes, run(0, [beginnings(targets)]))
+
+
+@cache
+def _rest_from_collecting() -> None:
+    """Have Python's collector look no more at what a worker has imported, which it does behind each task of Spark's."""
+    gc.freeze()
 
 
 def run_units(
@@ -172,7 +191,8 @@ class UnitRun:
         self._bindings = Bindings(environment, self._graph, {**job.sources, **self._files})
         self._environment, self._job, self._unit = environment, job, unit
         ends = follow(job.history, self._bindings) if job.history is not None else {}
-        plan = msgspec.structs.replace(job.plan, options=_options(job.plan.options))
+        columnar = _columnar(job, stage)
+        plan = msgspec.structs.replace(job.plan, options=_options(job.plan.options, columnar=bool(columnar)))
         assembly = Assembly(
             plan,
             self._graph,
@@ -188,6 +208,7 @@ class UnitRun:
             discovers=False,
             only=stage,
             merged=MERGED,
+            columnar=columnar,
         )
         shared = assembly.shared_functions()
         broadcast = assembly.broadcast_tables(shared)
@@ -303,6 +324,19 @@ class UnitRun:
             raise failures[0]
 
 
+def _columnar(job: Job, stage: StagePlan) -> dict[str, ColumnarFolding]:
+    """Return what folds the inputs of a stage that lie in columns."""
+    counted = {segment.entry: segment.counted for segment in stage.segments}
+    found = {}
+    for entry, one in job.lowered.items():
+        if entry in counted:
+            spec = cast(PartitionBy, job.graph.specs[one.exit])
+            partitions = job.streams[intermediate_of(job.graph, spec)].partitions
+            keys = KeySerde(job.graph.key_serde(one.exit) or Tagged())
+            found[entry] = ColumnarFolding(one, keys, spec.by, partitions, counted[entry])
+    return found
+
+
 def _share(program: Program, unit: Unit) -> float | None:
     """Return how many records a second a unit may read, where no more run at a time than is known."""
     job = program.jobs[unit.job]
@@ -312,6 +346,11 @@ def _share(program: Program, unit: Unit) -> float | None:
     return job.history.per_second / max(1, min(program.at_once, reading))
 
 
-def _options(options: Options) -> Options:
-    """Return the options of a unit: it commits to hand on what it has made, and not to be found again there."""
-    return msgspec.structs.replace(options, commit_interval_ms=max(options.commit_interval_ms, COMMIT_INTERVAL_MS))
+def _options(options: Options, columnar: bool) -> Options:
+    """Return the options of a unit: it commits to hand on what it has made, and not to be found again there.
+
+    Of columns it takes in more at once.
+    """
+    batch_records = options.batch_records * (COLUMNAR if columnar else 1)
+    interval_ms = max(options.commit_interval_ms, COMMIT_INTERVAL_MS)
+    return msgspec.structs.replace(options, commit_interval_ms=interval_ms, batch_records=batch_records)

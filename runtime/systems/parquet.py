@@ -6,7 +6,7 @@ import math
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -43,7 +43,7 @@ class ParquetSource:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.partitions = len(paths)
-        self._files = [_RowFile(path) for path in paths]
+        self._files = [RowFile(path) for path in paths]
 
     def serde(self, declared: Serde) -> Serde:
         """Return lax JSON of the declared type; String, Bytes or one of the user's reads the JSON itself."""
@@ -184,29 +184,43 @@ class LaxJson:
     decode: Any = field(init=False, repr=False, compare=False)
 
 
-class _RowFile:
-    """The rows of one Parquet file as JSON, read on from where the last read ended, or from a row group's start."""
+class RowFile:
+    """The rows of one Parquet file, read on from where the last read ended, or from a row group's start.
 
-    def __init__(self, path: Path) -> None:
+    So many are read `at_once`, some of their `columns` or all, and come as what is `made` of these: as JSON, if nothing
+    is said.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        at_once: int = ROWS_AT_ONCE,
+        columns: list[str] | None = None,
+        made: Callable[[pa.RecordBatch], Any] | None = None,
+    ) -> None:
         self.path = path
+        self._at_once, self._columns, self._made = at_once, columns, made or _json_rows
         self._file: pq.ParquetFile | None = None
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._starts: list[int] = []
         self._next = 0
         self._first = 0
-        self._rows: list[bytes] = []
+        self._rows: Any = []
 
     def count(self) -> int:
+        """Return how many rows there are."""
         self._open()
         return self._starts[-1]
 
-    def read(self, row: int, max_rows: int) -> list[bytes]:
+    def read(self, row: int, max_rows: int) -> Any:
+        """Return rows from `row` on, up to `max_rows` of them; none at the end."""
         if not 0 <= row - self._first < len(self._rows):
             self._find(row)
         start = row - self._first
         return self._rows[start : start + max_rows]
 
     def close(self) -> None:
+        """Close the file; a later read opens it again."""
         self._batches = iter(())
         self._rows = []
         if self._file is not None:
@@ -232,12 +246,13 @@ class _RowFile:
         group = bisect_right(self._starts, row) - 1
         if not self._starts[group] <= self._next <= row:
             self._next = self._starts[group]
-            self._batches = file.iter_batches(ROWS_AT_ONCE, row_groups=range(group, file.num_row_groups))
+            groups = range(group, file.num_row_groups)
+            self._batches = file.iter_batches(self._at_once, row_groups=groups, columns=self._columns)
         for batch in self._batches:
             self._first = self._next
             self._next += batch.num_rows
             if row < self._next:
-                self._rows = _json_rows(batch)
+                self._rows = self._made(batch)
                 return
 
 

@@ -38,6 +38,16 @@ def test_the_source_of_a_stage_is_python(call, shouting):
     assert call("plan", "shouting.py", "--source", "stage-1").stdout.startswith("def segment(")
 
 
+def test_what_is_native_on_spark_is_told_with_the_reasons(call, spending):
+    found = call("plan", "spending.py", "--on", "spark")
+    assert found.exit_code == 0
+    assert found.stdout.startswith("spending · exactly once")
+    assert "on Spark\n  stage-1\n    orders" in found.stdout
+    assert "stage-2 · runs as it is" in found.stdout
+    result = call("plan", "spending.py", "--on", "spark", "--json")
+    assert (result.exit_code, "--json and --on" in result.stderr) == (2, True)
+
+
 def test_an_unknown_stage_lists_those_that_there_are(call, spending):
     result = call("plan", "spending.py", "--source", "stage-7")
     assert (result.exit_code, "it has stage-1, stage-2" in result.stderr) == (2, True)

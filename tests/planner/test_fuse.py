@@ -288,7 +288,8 @@ def test_there_is_no_such_loop_where_rows_also_go_elsewhere():
 
 
 FOLDING = """
-    def segment(values, kind, highest, place0):
+    def segment(values, kinds, highest, place0):
+        kind, = kinds
         low0 = high0 = 0
         late0 = []
         rest = iter(values)

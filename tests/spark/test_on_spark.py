@@ -10,6 +10,8 @@ from collections import Counter
 
 import msgspec
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from runtime.errors import OperatorFailure
 from runtime.spark.application import Application
@@ -21,7 +23,12 @@ from tests.conformance.test_runners import lived, results
 from tests.flights.streams import OUTPUTS, example, records
 from tests.runtime.test_laws import World
 from tests.scale import scale
+from tests.simulation.crash import memory, run_once
 from tests.source import ROOT
+from tests.spark.combining import app_of as app_of_choices
+from tests.spark.combining import choices
+from tests.spark.test_columnar import KINDS, measuring, write
+from tests.spark.test_combining import filled as seen
 from tests.strategies import any_pipeline, any_records
 
 
@@ -46,6 +53,44 @@ def counting():
     panes = ticks.partition_by(lambda tick: tick.key, partitions=3).window(tumbling(seconds=1), count())
     panes.map(lambda pane: {"key": pane.key, "start": pane.start, "n": pane.value}).send_to(app.output("counts"))
     return app
+
+
+def drawn(number, strategy):
+    """Return as many examples as Hypothesis draws."""
+    found = []
+
+    @settings(max_examples=number, database=None, phases=[Phase.generate])
+    @given(strategy)
+    def draw(one):
+        found.append(one)
+
+    draw()
+    return found
+
+
+def test_windows_that_are_folded_in_parts_come_on_spark_to_what_a_live_run_comes_to(session):
+    drawings = drawn(scale(20, 150, 2_000), choices())
+    apps, environments = [*map(app_of_choices, drawings)], [seen(one.parts) for one in drawings]
+    run_together(session, [prepared(*one) for one in zip(apps, environments, strict=True)], most_tasks=4)
+    for one, app, environment in zip(drawings, apps, environments, strict=True):
+        live = seen(one.parts)
+        run_once(app, live)
+        assert results(app, environment) == results(app, live), one
+
+
+def test_inputs_that_are_folded_as_columns_come_on_spark_to_what_a_live_run_comes_to(session, tmp_path):
+    drawings = drawn(scale(20, 150, 2_000), st.tuples(choices(), st.sampled_from(["count", *KINDS])))
+    apps, environments, applications = [measuring(*one) for one in drawings], [memory() for _ in drawings], []
+    for number, ((one, _), app, environment) in enumerate(zip(drawings, apps, environments, strict=True)):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        write(directory, one.parts)
+        applications.append(Application(app.graph(), app.options, app.around, environment, {"seen": directory}))
+    run_together(session, applications, most_tasks=4)
+    for number, (one, app, environment) in enumerate(zip(drawings, apps, environments, strict=True)):
+        live = memory()
+        run_once(app, live, bind={"seen": tmp_path / str(number)})
+        assert results(app, environment) == results(app, live), one
 
 
 def lines(path):

@@ -1,0 +1,70 @@
+"""What windows come to over a part of their values, to be merged with what they come to over the other parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from operators.aggregations import Aggregation
+from operators.base import Key
+from operators.window_groups import Groups, Slot
+
+
+class Partials(msgspec.Struct, frozen=True):
+    """Accumulators by key, that of each to be merged into all `slots`; of how many values, and how many were too late.
+
+    Keys are as batches hold them.
+    """
+
+    slots: list[Slot]
+    keys: list[Key]
+    accumulators: list[Any]
+    values: int
+    late: int = 0
+
+
+class Fold(NamedTuple):
+    """What some windows come to over a part of their values, at the keys of one partition behind a shuffle."""
+
+    partition: int
+    partials: Partials
+
+
+@dataclass(frozen=True)
+class Folds:
+    """What a batch brings to windows, folded already."""
+
+    parts: list[Fold]
+
+    def __len__(self) -> int:
+        """How many values there are."""
+        return sum(fold.partials.values for fold in self.parts)
+
+
+def folds_of(
+    groups: Groups, aggregation: Aggregation[Any, Any], partition_of: Callable[[Key], int], partitions: int
+) -> Iterator[Fold]:
+    """Yield what was grouped, folded, by the partitions of its keys."""
+    init, add = aggregation.init, aggregation.add
+    for slots, group in groups.by_slots.items():
+        found: dict[Key, Any] = Counter(group) if groups.counted else group
+        for partition, keys in enumerate(spread(found, partition_of, partitions)):
+            if keys:
+                held = list(map(found.__getitem__, keys))
+                number = sum(held if groups.counted else map(len, held))
+                folded = held if groups.counted else [add(init(), values) for values in held]
+                yield Fold(partition, Partials(list(slots), keys, folded, number))
+
+
+def spread(keys: Iterable[Key], partition_of: Callable[[Key], int], partitions: int) -> list[list[Key]]:
+    """Return the keys of each partition."""
+    if partitions == 1:
+        return [[*keys]]
+    places: list[list[Key]] = [[] for _ in range(partitions)]
+    for key in keys:
+        places[partition_of(key)].append(key)
+    return places

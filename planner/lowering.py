@@ -1,0 +1,145 @@
+"""What of a plan may be computed on columns, as they lie in Parquet, and why the rest may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+from operators.aggregations import Aggregation
+from operators.io import Input
+from operators.partition_by import PartitionBy
+from operators.stateless import Filter
+from operators.window import Window
+from operators.window_types import Hopping, Tumbling
+from planner.columns import NotColumnar, Term, columns_of, condition_of, names_in, term_of
+from planner.combining import combined, why_not_combined
+from planner.graph import Graph
+from planner.plan import Plan
+
+EXACT = ("total", "mean", "maximum", "minimum")
+
+
+class Measure(NamedTuple):
+    """A part of an aggregation: what it is called, and of what it is."""
+
+    kind: str
+    of: Term | None = None
+
+
+class Lowered(NamedTuple):
+    """From an input to the shuffle: event time, filters by id, and what is folded by which key, for which windows."""
+
+    entry: str
+    exit: str
+    timestamp: Term
+    filters: tuple[tuple[str, Term], ...]
+    key: Term
+    window: Window
+    step_ms: int
+    measures: tuple[Measure, ...]
+    columns: tuple[Term, ...]
+    """What all fields of a record are read from, whether anything looks at them or not."""
+
+    @property
+    def needed(self) -> list[str]:
+        """The names of the columns that are looked at."""
+        terms = [self.timestamp, self.key, *(term for _, term in self.filters)]
+        terms += [one.of for one in self.measures if one.of is not None]
+        return sorted({name for term in terms for name in names_in(term)})
+
+
+def lowered(graph: Graph, entry: str, kind: Any) -> Lowered:
+    """Return how what an input feeds is computed on columns, where records are of a `kind`; raises NotColumnar.
+
+    The graph is one in which repartitionings fold.
+    """
+    source = graph.specs[entry]
+    assert isinstance(source, Input)
+    if source.timestamp_of is None or source.watermark_of is not None or source.key_of is not None:
+        raise NotColumnar("event time must come of timestamp= alone, and keys of partition_by")
+    columns = columns_of(kind)
+    filters, exit = _run_of_filters(graph, entry)
+    spec = graph.specs[exit]
+    assert isinstance(spec, PartitionBy) and spec.combines is not None
+    return Lowered(
+        entry,
+        exit,
+        term_of(source.timestamp_of, columns, ("int",)),
+        tuple((one.op_id or "", condition_of(one.function, columns)) for one in filters),
+        term_of(spec.key_of, columns, ("int", "str")),
+        spec.combines,
+        _step_ms(spec.combines),
+        tuple(_measure(part, columns) for part in _parts(spec.combines.aggregation)),
+        tuple(columns.values()),
+    )
+
+
+def reasons(graph: Graph, kinds: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield, by operator, how Spark has it: inputs of records of these kinds, and repartitionings."""
+    folding = combined(graph)
+    for id, spec in graph.specs.items():
+        if isinstance(spec, PartitionBy):
+            why = why_not_combined(graph, id)
+            yield id, "folds before the shuffle" if why is None else f"sends messages one by one: {why}"
+        elif id in kinds:
+            try:
+                lowered(folding, id, kinds[id])
+            except NotColumnar as reason:
+                yield id, f"is read record by record: {reason}"
+            else:
+                yield id, "is native where it is bound to Parquet: read, filtered and folded as columns"
+
+
+def to_text(plan: Plan, graph: Graph, kinds: Mapping[str, Any], wrapped: bool = False) -> str:
+    """Return what of each stage is native on Spark, and why the rest is not, as text."""
+    if wrapped:
+        return "on Spark nothing is native: app.wrap(...) is to see each call of a function"
+    told = dict(reasons(graph, kinds))
+    width = max(map(len, told), default=0)
+    lines = ["on Spark"]
+    for stage in plan.stages:
+        found = [f"    {id:<{width}}  {told[id]}" for id in stage.operators if id in told]
+        why = "" if found else " · runs as it is: it reads no columns, and sends nothing on"
+        lines += [f"  {stage.id}{why}", *found]
+    return "\n".join(lines)
+
+
+def _run_of_filters(graph: Graph, entry: str) -> tuple[list[Filter], str]:
+    """Return the filters between an input and the repartitioning that folds, which must be all there is."""
+    filters: list[Filter] = []
+    id = entry
+    while True:
+        children = graph.children(id)
+        if len(children) != 1 or graph.streams_into(children[0]) != [id]:
+            raise NotColumnar(f"more than one way leads from {id}")
+        (id,) = children
+        spec = graph.specs[id]
+        if isinstance(spec, PartitionBy):
+            if spec.combines is None:
+                raise NotColumnar(f"{id} sends messages one by one")
+            return filters, id
+        if not isinstance(spec, Filter):
+            raise NotColumnar(f"{id} is no filter, nor a partition_by that windows are behind")
+        filters.append(spec)
+
+
+def _step_ms(window: Window) -> int:
+    """Return how long the stretches of time are in which all lie in the same windows."""
+    windows = window.windows
+    if isinstance(windows, Tumbling):
+        return windows.size_ms
+    if isinstance(windows, Hopping) and windows.size_ms % windows.every_ms == 0:
+        return windows.every_ms
+    raise NotColumnar(f"{windows}: only windows that begin every so many ms are found by arithmetic")
+
+
+def _parts(aggregation: Aggregation[Any, Any]) -> tuple[Aggregation[Any, Any], ...]:
+    return aggregation.parts or (aggregation,)
+
+
+def _measure(part: Aggregation[Any, Any], columns: dict[str, Term]) -> Measure:
+    if part.counts:
+        return Measure("count")
+    if part.name not in EXACT or part.of is None:
+        raise NotColumnar(f"{part} is none of count, {', '.join(EXACT)}")
+    return Measure(part.name, term_of(cast(Any, part.of), columns, ("int",)))

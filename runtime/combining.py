@@ -1,0 +1,108 @@
+"""Around a shuffle where windows are folded in parts: what goes in for it in the place of rows, and what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from operators.aggregations import Aggregation
+from operators.base import Batch, Key
+from operators.partials import Fold, Folds, Partials, folds_of
+from operators.partition_by import Partitioner
+from operators.window import NO_KEY, Window, WindowOperator
+from operators.window_groups import Groups
+from operators.window_types import WindowType
+from planner.errors import PlanError
+from runtime.exits import NO_TIME
+from runtime.failures import Failure
+from runtime.keys import KeySerde
+from runtime.outputs import Destination, Outputs
+from runtime.serdes import remembering
+
+
+class CombiningExit:
+    """Writes what the rows of a batch come to at the windows behind a shuffle, to the partitions of their new keys."""
+
+    calls = ("aggregation",)
+    columns = frozenset({"timestamps", "stamps"})
+
+    def __init__(self, window: Window, aggregation: Aggregation[Any, Any], outputs: Outputs, to: Destination) -> None:
+        self.aggregation = aggregation
+        self._window, self._outputs, self._to = window, outputs, to
+        assert to.key is not None
+        self._keys = keys = KeySerde(to.key)
+        self._partition_of = routed(to.by, keys, to.partitions)
+
+    def take(self, batch: Batch) -> None:
+        """Fold rows, which have their new keys, and write what they come to."""
+        assert batch.keys is not None
+        batch.keys = self._keys.hold(batch.keys)
+        with _at(self._window):
+            if None in batch.keys:
+                raise ValueError(NO_KEY)
+            if batch.timestamps is None:
+                raise ValueError(NO_TIME)
+            batch.stamps = batch.stamps or list(batch.timestamps)
+            window = self._window
+            groups = Groups(
+                cast(WindowType, window.windows),
+                window.allowed_lateness_ms,
+                self.aggregation.counts,
+                window.waits_ms,
+            )
+            late = groups.gather(batch)
+        self.fold(groups, batch.take(late))
+
+    def fold(self, groups: Groups | Folds, late: Batch) -> None:
+        """Write what was grouped, or folded, already."""
+        with _at(self._window):
+            found = groups.parts if isinstance(groups, Folds) else [*self._folds_of(groups)]
+        for partition, partials in found:
+            self._write(partition, partials, min(slot.due for slot in partials.slots) - 1)
+        if len(late):
+            assert late.stamps is not None
+            here = self._outputs.task % self._to.partitions
+            self._write(here, Partials([], [], [], 0, len(late)), min(late.stamps))
+
+    def _folds_of(self, groups: Groups) -> Iterator[Fold]:
+        return folds_of(groups, self.aggregation, self._partition_of, self._to.partitions)
+
+    def _write(self, partition: int, partials: Partials, stamp: int) -> None:
+        self._outputs.combined += len(partials.keys)
+        row = Batch([self._to.value.encode(partials)], timestamps=[stamp], stamps=[stamp])
+        self._outputs.append((self._to.stream, partition), row)
+
+
+def routed(by: Partitioner, keys: KeySerde, partitions: int) -> Callable[[Key], int]:
+    """Return what says the partition of a key as it is held."""
+    return remembering(lambda key: by.partition(keys.decode(key), keys.encode(key), partitions))
+
+
+class CombinedExit:
+    """Hands windows what was folded for them, and counts the values that it was made of."""
+
+    columns = frozenset({"timestamps", "stamps"})
+
+    def __init__(self, operator: WindowOperator, count: Callable[[int, int], None]) -> None:
+        self._operator = operator
+        self._count = count
+
+    def take(self, batch: Batch) -> None:
+        """Merge, and tell how many values more than rows there were, and how many of these were late."""
+        found: list[Partials] = batch.values
+        for partials in found:
+            self._operator.merge(partials)
+        late = sum(partials.late for partials in found)
+        self._count(sum(partials.values for partials in found) + late - len(found), late)
+
+
+@contextmanager
+def _at(window: Window) -> Iterator[None]:
+    """Say of what fails that it is the window that failed."""
+    try:
+        yield
+    except PlanError:
+        raise
+    except Exception as error:
+        raise Failure(window.op_id or "", error) from error

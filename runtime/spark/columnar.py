@@ -1,0 +1,224 @@
+"""Terms over Arrow columns, and what a batch of them comes to at windows: in Arrow's own loops, without a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators import sums
+from operators.base import EARLIEST_MS, LATEST_MS, Batch, Key
+from operators.partials import Fold, Folds, Partials, spread
+from operators.partition_by import Partitioner
+from operators.window_groups import Groups, Slot
+from operators.window_types import WindowType
+from planner.columns import LARGEST, Term
+from planner.lowering import Lowered
+from runtime.combining import routed
+from runtime.folding import Folded
+from runtime.keys import KeySerde
+
+TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
+CHECKED = {"add": "add_checked", "subtract": "subtract_checked", "multiply": "multiply_checked"}
+
+
+class Unusual(Exception):
+    """A batch that is to be read row by row: there is something in it at which Python may raise."""
+
+
+class ColumnarFolding:
+    """Reads, filters and folds a source partition's batches. It changes nothing: what it returns takes effect later."""
+
+    def __init__(
+        self, lowered: Lowered, keys: KeySerde, by: Partitioner, partitions: int, counted: Sequence[str]
+    ) -> None:
+        self._lowered, self._keys, self._counted = lowered, keys, counted
+        self._partitions, self._partition_of = partitions, routed(by, keys, partitions)
+
+    def run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> Folded | None:
+        """Return what a batch comes to; None where anything is not as in most batches."""
+        try:
+            return self._run(table, watermark, disorder_ms)
+        except (pa.ArrowException, Unusual):
+            return None
+
+    def _run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> Folded:
+        lowered, number = self._lowered, len(table)
+        at = column(lowered.timestamp, table)
+        lowest, highest = pc.min_max(at).values()
+        if lowest.as_py() < EARLIEST_MS or highest.as_py() > LATEST_MS:
+            raise Unusual
+        reached = pc.cumulative_max(at, start=watermark + disorder_ms)
+        stamps = pa.concat_arrays([pa.array([watermark + disorder_ms], pa.int64()), reached[:-1]])
+        stamps = pc.subtract(stamps, disorder_ms)
+        dropped = {}
+        for id, condition in lowered.filters:
+            kept = column(condition, table)
+            dropped[id] = len(table) - (pc.sum(kept).as_py() or 0)
+            if dropped[id]:
+                table, at, stamps = (one.filter(kept) for one in (table, at, stamps))
+        folds, late = self._folded(table, at, stamps)
+        counted = [dropped[id] for id in self._counted]
+        return Folded(number, [(lowered.exit, folds, late)], reached[-1].as_py() - disorder_ms, counted)
+
+    def _folded(self, table: pa.RecordBatch, at: pa.Array, stamps: pa.Array) -> tuple[Folds, Batch]:
+        lowered = self._lowered
+        windows: Any = lowered.window.windows
+        keys = column(lowered.key, table)
+        measured = [None if one.of is None else _measured(one.of, table) for one in lowered.measures]
+        since = pc.subtract(at, windows.offset_ms)
+        rest = _modulo(since, lowered.step_ms)
+        cells = pc.divide(pc.subtract(since, rest), lowered.step_ms)
+        behind = pc.greater_equal(stamps, pc.add(pc.subtract(at, rest), lowered.step_ms))
+        columns = [cells, keys, *(one for one in measured if one is not None)]
+        folds: list[Fold] = []
+        late = Batch([], stamps=[])
+        if pc.any(behind).as_py():
+            odd = [None if one is None else one.filter(behind).to_pylist() for one in (at, stamps, keys, *measured)]
+            folds, late = self._one_by_one(odd)
+            in_time = pc.invert(behind)
+            columns = [one.filter(in_time) for one in columns]
+        folds += self._by_cells(columns)
+        return Folds(folds), late
+
+    def _by_cells(self, columns: list[pa.Array]) -> Iterator[Fold]:
+        """Yield what is in time, stretch by stretch, and partition by partition."""
+        lowered = self._lowered
+        windows: Any = lowered.window.windows
+        names = [str(place) for place in range(len(columns))]
+        asked: list[tuple[Any, str]] = [([], "count_all")]
+        for place, one in zip(names[2:], (one for one in lowered.measures if one.of is not None), strict=True):
+            asked += [(place, kind) for kind in _AGGREGATES[one.kind]]
+        groups = pa.table(columns, names=names).group_by(names[:2], use_threads=False).aggregate(asked)
+        keys = self._held(groups.column("1").to_pylist())
+        partitions = map(self._partition_of, keys) if self._partitions > 1 else [0] * len(keys)
+        places = pc.add(pc.multiply(groups.column("0"), self._partitions), pa.array(partitions, pa.int64()))
+        groups = groups.append_column("place", places).sort_by("place")
+        start = 0
+        for place in pc.value_counts(groups.column("place")).to_pylist():
+            part = groups.slice(start, place["counts"])
+            start += place["counts"]
+            cell, partition = divmod(place["values"], self._partitions)
+            found = windows.cell(windows.offset_ms + cell * lowered.step_ms).windows
+            slots = [Slot(end + lowered.window.waits_ms, first, end) for first, end in found]
+            counts = part.column("count_all").to_pylist()
+            held = part.column("1").to_pylist()
+            yield Fold(partition, Partials(slots, held, self._accumulators(part, counts), sum(counts)))
+
+    def _held(self, keys: list[Key]) -> list[Key]:
+        """Return keys that are held as themselves; others are unusual."""
+        held = self._keys.hold(keys)
+        if keys and self._keys.kind is None:
+            raise Unusual
+        return cast(list[Key], held)
+
+    def _accumulators(self, part: pa.Table, counts: list[int]) -> list[Any]:
+        place, found = 2, []
+        for one in self._lowered.measures:
+            if one.of is None:
+                found.append(counts)
+                continue
+            taken = [part.column(f"{place}_{kind}").to_pylist() for kind in _AGGREGATES[one.kind]]
+            found.append([*map(_STATES[one.kind], *taken)])
+            place += 1
+        return [*zip(*found, strict=True)] if self._lowered.window.aggregation.parts else found[0]
+
+    def _one_by_one(self, columns: list[Any]) -> tuple[list[Fold], Batch]:
+        """Fold rows that are late at a window, or at all of them: their times, stamps, keys, and what is measured."""
+        at, stamps, keys, *measured = columns
+        window, none = self._lowered.window, [None] * len(at)
+        groups = Groups(cast(WindowType, window.windows), window.allowed_lateness_ms, False, window.waits_ms)
+        values = [*zip(*(none if one is None else one for one in measured), strict=True)]
+        batch = Batch(values, keys=list(self._held(keys)), timestamps=at, stamps=stamps)
+        late = groups.gather(batch)
+        folds = []
+        for slots, group in groups.by_slots.items():
+            for partition, found in enumerate(spread(group, self._partition_of, self._partitions)):
+                accumulators = [self._state([*zip(*group[key], strict=True)], len(group[key])) for key in found]
+                number = sum(len(group[key]) for key in found)
+                folds.append(Fold(partition, Partials(list(slots), found, accumulators, number)))
+        return [fold for fold in folds if fold.partials.keys], batch.take(late)
+
+    def _state(self, measured: list[tuple[Any, ...]], number: int) -> Any:
+        states = []
+        for one, column in zip(self._lowered.measures, measured, strict=True):
+            numbers = [value for value in column if value is not None]
+            states.append(number if one.of is None else _PLAIN_STATES[one.kind](numbers))
+        return tuple(states) if self._lowered.window.aggregation.parts else states[0]
+
+
+_AGGREGATES = {"total": ["sum"], "mean": ["count", "sum"], "maximum": ["max"], "minimum": ["min"]}
+_STATES: dict[str, Callable[..., Any]] = {
+    "total": lambda whole: (whole or 0, *sums.NOTHING[1:]),
+    "mean": lambda number, whole: (number, whole or 0, *sums.NOTHING[1:]),
+    "maximum": lambda most: most,
+    "minimum": lambda least: least,
+}
+_PLAIN_STATES: dict[str, Callable[[list[int]], Any]] = {
+    "total": lambda numbers: sums.plus(sums.NOTHING, cast(list[float], numbers)),
+    "mean": lambda numbers: (len(numbers), *sums.plus(sums.NOTHING, cast(list[float], numbers))),
+    "maximum": lambda numbers: max(numbers, default=None),
+    "minimum": lambda numbers: min(numbers, default=None),
+}
+"""What our aggregations keep, of what Arrow says, and of numbers."""
+
+
+def column(term: Term, table: pa.RecordBatch) -> pa.Array:
+    """Return a term over all rows, none of which may be null."""
+    found = _evaluated(term, table)
+    if isinstance(found, pa.Scalar):
+        found = pa.array([found.as_py()] * len(table), TYPES[term.type])
+    if found.null_count:
+        raise Unusual
+    return found
+
+
+def _measured(term: Term, table: pa.RecordBatch) -> pa.Array:
+    """Return the numbers that are folded, whose sum no int64 is too small for."""
+    if not term.optional:
+        found = column(term, table)
+    else:
+        found = _evaluated(term, table)
+    least, most = (one.as_py() or 0 for one in pc.min_max(found).values())
+    if max(abs(least), abs(most)) * max(len(table), 1) > LARGEST:
+        raise Unusual
+    return found
+
+
+def _evaluated(term: Term, table: pa.RecordBatch) -> Any:
+    if term.op == "column":
+        return pc.cast(table.column(term.parts[0]), TYPES[term.type])
+    if term.op == "constant":
+        return pa.scalar(term.parts[0], TYPES[term.type])
+    parts = [_evaluated(part, table) if isinstance(part, Term) else part for part in term.parts]
+    match term.op:
+        case "and":
+            return _chained(parts, lambda first, rest: pc.if_else(first, rest, False))
+        case "or":
+            return _chained(parts, lambda first, rest: pc.if_else(first, True, rest))
+        case "not":
+            return pc.invert(*parts)
+        case "where_known":
+            return pc.if_else(pc.is_valid(parts[0]), parts[1], parts[2] if len(parts) > 2 else False)
+        case "modulo":
+            return _modulo(parts[0], parts[1])
+        case "floor":
+            return pc.divide(pc.subtract_checked(parts[0], _modulo(parts[0], parts[1])), parts[1])
+    checked = {**CHECKED, "negate": "negate_checked"} if term.type == "int" else {}
+    return getattr(pc, checked.get(term.op, term.op))(*parts)
+
+
+def _chained(parts: list[Any], join: Callable[[Any, Any], Any]) -> Any:
+    """Join from the last on, as Python looks at one only where those before did not decide."""
+    *before, found = parts
+    for part in reversed(before):
+        found = join(part, found)
+    return found
+
+
+def _modulo(dividend: Any, divisor: Any) -> Any:
+    """Return what is left as Python has it, of the sign of the divisor, which is positive."""
+    rest = pc.subtract(dividend, pc.multiply(pc.divide(dividend, divisor), divisor))
+    return pc.if_else(pc.less(rest, 0), pc.add(rest, divisor), rest)

@@ -1,0 +1,341 @@
+"""Terms over columns are what Python makes of the fields, and inputs that are folded as columns come to the same."""
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from unittest.mock import patch
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.columns import NotColumnar, columns_of, condition_of, term_of
+from planner.combining import combined
+from planner.lowering import lowered, reasons
+from runtime.received import values_of
+from runtime.spark.columnar import ColumnarFolding, Unusual, column
+from runtime.systems.parquet_columns import holds
+from samza_dsl import (
+    App,
+    Options,
+    SamzaError,
+    aggregate,
+    collect,
+    count,
+    daily,
+    hopping,
+    maximum,
+    mean,
+    minimum,
+    top_k,
+    total,
+    tumbling,
+)
+from tests.planner.test_inline import defined
+from tests.scale import scale
+from tests.simulation.crash import memory, run_once
+from tests.spark.combining import choices
+from tests.spark.shuffling import run_here
+
+SECONDS, COUNT = tumbling(seconds=1), count()
+pytestmark = pytest.mark.filterwarnings("ignore::SyntaxWarning")
+
+
+class Row(msgspec.Struct, frozen=True):
+    whole: int
+    maybe: int | None
+    real: float
+    text: str
+    word: str | None
+    flag: bool
+    named: int = msgspec.field(name="other")
+
+
+WHOLE = st.sampled_from([0, 1, -1, 7, -7, 10, 2**31, 2**53 + 1, 2**63 - 1, -(2**63)])
+REAL = st.sampled_from([0.0, -0.0, 0.5, -7.25, 1e300, 2.0**53, float("inf"), float("nan")])
+TEXT = st.sampled_from(["", "a", "b", "é", "\U0001f600", "￿", "a\0"])
+ROWS = st.builds(
+    Row,
+    whole=WHOLE,
+    maybe=st.none() | WHOLE,
+    real=REAL,
+    text=TEXT,
+    word=st.none() | TEXT,
+    flag=st.booleans(),
+    named=WHOLE,
+)
+SCHEMA = pa.schema(
+    [
+        ("whole", pa.int64()),
+        ("maybe", pa.int64()),
+        ("real", pa.float64()),
+        ("text", pa.string()),
+        ("word", pa.string()),
+        ("flag", pa.bool_()),
+        ("other", pa.int64()),
+    ]
+)
+FIELDS = ["r.whole", "r.maybe", "r.real", "r.text", "r.word", "r.flag", "r.named"]
+LITERALS = ["0", "1", "-3", "7", "9007199254740993", "9223372036854775807", "0.5", "1e400", "''", "'a'", "True", "None"]
+
+
+def grown(part):
+    """Make larger expressions of smaller ones."""
+    return st.one_of(
+        st.tuples(part, st.sampled_from(["+", "-", "*", "/", "//", "%", "**"]), part),
+        st.tuples(part, st.sampled_from(["==", "!=", "<", "<=", ">", ">=", "is", "is not", "in"]), part),
+        st.tuples(part, st.sampled_from(["<", "<="]), part, st.sampled_from(["<", "=="]), part),
+        st.tuples(part, st.sampled_from(["and", "or"]), part),
+        st.tuples(st.sampled_from(["not", "-"]), part),
+    ).map(lambda parts: f"({' '.join(parts)})")
+
+
+NUMBERS = st.recursive(
+    st.sampled_from(["r.whole", "r.named", "r.maybe", "7", "10", "-3"]),
+    lambda part: st.tuples(part, st.sampled_from(["+", "-", "*", "//", "%"]), part).map(
+        lambda parts: f"({' '.join(parts)})"
+    ),
+    max_leaves=4,
+)
+EXPRESSIONS = st.recursive(st.sampled_from([*FIELDS, *FIELDS, *LITERALS]), grown, max_leaves=6)
+
+
+def outcome(function, row):
+    try:
+        return function(row)
+    except Exception as error:
+        return type(error)
+
+
+def table_of(rows, schema=SCHEMA):
+    return pa.RecordBatch.from_pylist(
+        [{name: row[name] for name in schema.names} for row in map(msgspec.to_builtins, rows)], schema
+    )
+
+
+@given(EXPRESSIONS, st.lists(ROWS, min_size=1, max_size=5))
+@settings(max_examples=scale(500, 5_000, 200_000))
+def test_a_condition_over_columns_is_what_python_makes_of_it(source, rows):
+    function = defined(f"f = lambda r: {source}")
+    try:
+        term = condition_of(function, columns_of(Row))
+        found = column(term, table_of(rows)).to_pylist()
+    except (NotColumnar, Unusual, pa.ArrowException):
+        return
+    assert found == [outcome(lambda row: bool(function(row)), row) for row in rows]
+
+
+@given(NUMBERS, st.lists(ROWS, min_size=1, max_size=5))
+@settings(max_examples=scale(500, 5_000, 200_000))
+def test_a_value_over_columns_is_what_python_makes_of_it(source, rows):
+    function = defined(f"f = lambda r: {source}")
+    try:
+        found = column(term_of(function, columns_of(Row), ("int", "str")), table_of(rows)).to_pylist()
+    except (NotColumnar, Unusual, pa.ArrowException):
+        return
+    assert [(type(one), one) for one in found] == [(type(one), one) for one in (outcome(function, row) for row in rows)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["r.whole > 0", "r.maybe is not None and r.maybe >= 1", "r.word == 'a' or not r.text", "0 < r.real < 1", "r.flag"],
+)
+def test_what_people_write_is_said_of_columns(source):
+    rows = [Row(1, None, 0.5, "", "a", True, 3), Row(0, 2, 2.0, "b", None, False, 4)]
+    function = defined(f"f = lambda r: {source}")
+    found = column(condition_of(function, columns_of(Row)), table_of(rows)).to_pylist()
+    assert found == [bool(function(row)) for row in rows]
+
+
+KINDS = {"total": total, "mean": mean, "maximum": maximum, "minimum": minimum}
+FILES = {"number": pa.int64(), "at": pa.int64()}
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What lies in Parquet."""
+
+    key: str
+    at: int
+    number: int | None
+
+
+def columnar_app(one, aggregation):
+    """Say a drawn application over records whose columns are known."""
+    app = App("combining")
+    found = app.input("seen", value=Found, timestamp=lambda seen: seen.at, max_disorder_ms=one.disorder_ms)
+    if one.is_filtered:
+        found = found.filter(lambda seen: seen.number != 1, op_id="not-one")
+    keyed = found.partition_by(lambda seen: seen.key, partitions=one.tasks, op_id="by-key")
+    windows = hopping(milliseconds=30, every_ms=10) if one.windows == "hopping" else tumbling(milliseconds=25)
+    late = {"allowed_lateness_ms": one.lateness_ms, "emit": "final" if one.is_final else "all"}
+    panes = keyed.window(windows, aggregation, op_id="windows", **late)
+    panes.map(repr).send_to(app.output("panes", value=str))
+    return app
+
+
+def whole(number):
+    """Return an int that a column has room for, though not for many of them."""
+    return min(number, 2**62) if isinstance(number, int) else None
+
+
+def write(directory, parts, kinds=FILES):
+    for number, part in enumerate(parts):
+        columns = {
+            "key": pa.array([str(seen.key) for seen in part], pa.string()),
+            "at": pa.array([seen.at for seen in part], kinds["at"]),
+            "number": pa.array([whole(seen.number) for seen in part], kinds["number"]),
+        }
+        pq.write_table(pa.table(columns), directory / f"{number}.parquet", row_group_size=5)
+
+
+def measuring(one, kind):
+    """Say a drawn application with an aggregation of one kind, for which late values can be folded in parts."""
+    if kind != "count" and one.lateness_ms:
+        one = msgspec.structs.replace(one, is_final=True)
+    return columnar_app(one, count() if kind == "count" else KINDS[kind](lambda seen: seen.number))
+
+
+def numbers_of(run):
+    """Return what came to each operator, was late there, and left it."""
+    found = Counter()
+    for one in run.metrics().operators:
+        for name in ("received", "late", "emitted"):
+            found[one.operator, name] += getattr(one, name)
+    return found
+
+
+@given(choices(), st.sampled_from(["count", *KINDS]), st.integers(1, 4), st.integers(0, 999))
+@settings(max_examples=scale(100, 1_000, 30_000))
+def test_inputs_that_are_folded_as_columns_come_to_what_a_live_run_comes_to(one, kind, at_once, seed):
+    app, live, other = measuring(one, kind), memory(), memory()
+    app.options = Options(batch_records=at_once, max_uncommitted=seed % 7 + 1)
+    seen = []
+    with tempfile.TemporaryDirectory() as scratch:
+        write(Path(scratch), one.parts)
+        run = ColumnarFolding.run
+        with patch.object(ColumnarFolding, "run", lambda *given: seen.append(run(*given)) or seen[-1]):
+            units = run_here(app, other, {"seen": Path(scratch)}, seed)
+        expected = run_once(app, live, bind={"seen": Path(scratch)})
+    assert sorted(values_of(other, "panes", None)) == sorted(values_of(live, "panes", None))
+    assert numbers_of(units) == numbers_of(expected)
+    assert bool(seen) == any(one.parts)
+
+
+def app_with(
+    value=Found, filtered=None, mapped=None, key=lambda seen: seen.key, aggregation=COUNT, windows=SECONDS, **how
+):
+    app = App("columns")
+    found = app.input("seen", value=value, **{"timestamp": lambda seen: seen.at, **how})
+    found = found.filter(filtered, op_id="some") if filtered else found
+    found = found.map(mapped, op_id="mapped") if mapped else found
+    found.partition_by(key, op_id="by-key").window(windows, aggregation, op_id="windows").send_to(app.output("panes"))
+    return app
+
+
+def asked(seen):
+    print(seen)
+    return True
+
+
+class Tagged(msgspec.Struct, tag=True):
+    key: str
+    at: int
+
+
+class Nested(msgspec.Struct):
+    key: str
+    at: int
+    rest: list[int]
+
+
+@pytest.mark.parametrize(
+    ("app", "why"),
+    [
+        (app_with(filtered=asked), "asked is no expression of one record"),
+        (app_with(filtered=lambda seen: seen.key.startswith("a")), "is no expression of one record"),
+        (app_with(filtered=lambda seen: seen.at / 2 > 1), "Div of int and int"),
+        (app_with(mapped=lambda seen: seen), "mapped is no filter"),
+        (app_with(key=lambda seen: (seen.key, seen.at)), "is not known to be the same of columns"),
+        (app_with(aggregation=collect()), "by-key sends messages one by one"),
+        (app_with(aggregation=top_k(1, by=lambda seen: seen.at, then=repr)), "top 1 is none of count, total"),
+        (app_with(windows=daily("UTC")), "found by arithmetic"),
+        (app_with(value=dict), "no msgspec Struct"),
+        (app_with(value=Tagged), "Tagged is checked as a whole"),
+        (app_with(value=Nested), "Nested.rest is no plain int"),
+        (app_with(watermark=lambda seen: seen.at), "event time must come of timestamp="),
+    ],
+)
+def test_what_is_not_known_to_be_the_same_of_columns_is_read_record_by_record(app, why):
+    spec = app.graph().specs["seen"]
+    with pytest.raises(NotColumnar, match=why):
+        lowered(combined(app.graph()), "seen", spec.value.type)
+    told = dict(reasons(app.graph(), {"seen": spec.value.type}))
+    assert why in told["seen"]
+
+
+def test_what_is_native_is_told():
+    told = dict(reasons(app_with(filtered=lambda seen: seen.at > 3).graph(), {"seen": Found}))
+    assert told == {
+        "seen": "is native where it is bound to Parquet: read, filtered and folded as columns",
+        "by-key": "folds before the shuffle",
+    }
+
+
+ROWS_OF_FOUND = {"key": pa.array(["a", "b"]), "at": pa.array([1, 2]), "number": pa.array([1, None])}
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_sure"),
+    [
+        ({}, True),
+        ({"key": pa.array(["a", "b"]).dictionary_encode(), "at": pa.array([1, 2], pa.uint8())}, True),
+        ({"more": pa.array([1.5, None])}, True),
+        ({"at": pa.array([1, None])}, False),
+        ({"at": pa.array([1.0, 2.0])}, False),
+        ({"key": pa.array([b"a", b"b"])}, False),
+        ({"number": pa.array(["1", "2"])}, False),
+        ({"more": pa.array([[1], [2]])}, False),
+        ({"at": None}, False),
+    ],
+)
+def test_a_file_is_read_as_columns_where_each_row_is_sure_to_be_a_record(tmp_path, columns, is_sure):
+    found = {name: values for name, values in {**ROWS_OF_FOUND, **columns}.items() if values is not None}
+    pq.write_table(pa.table(found), tmp_path / "rows.parquet")
+    fields = lowered(combined(app_with().graph()), "seen", Found).columns
+    assert holds(tmp_path / "rows.parquet", fields) is is_sure
+
+
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [(Found("b", 2**62, 1), "timestamp"), (Found("b", 7, None), "windows.*\n*.*"), (Found("b", 8, 2**62), "")],
+)
+def test_a_batch_in_which_something_is_odd_is_read_row_by_row(tmp_path, odd, told):
+    parts = [[Found("a", 1, 1), Found("a", 2, 5)], [Found("c", 3, 2**62), odd]]
+    write(tmp_path, parts)
+    app = app_with(aggregation=total(lambda seen: seen.number + 1))
+    if told:
+        with pytest.raises(SamzaError, match=told):
+            run_here(app, memory(), {"seen": tmp_path})
+        return
+    other, live = memory(), memory()
+    run_here(app, other, {"seen": tmp_path})
+    run_once(app, live, bind={"seen": tmp_path})
+    assert sorted(values_of(other, "panes", None), key=repr) == sorted(values_of(live, "panes", None), key=repr)
+
+
+def test_plain_batches_are_all_folded_as_columns(tmp_path):
+    write(tmp_path, [[Found("a", at, at) for at in range(40)], [Found("b", at % 30, None) for at in range(40)]])
+    seen, run = [], ColumnarFolding.run
+    app = app_with(aggregation=aggregate(dict, n=count(), most=maximum(lambda seen: seen.number)))
+    with patch.object(ColumnarFolding, "run", lambda *given: seen.append(run(*given)) or seen[-1]):
+        other = memory()
+        run_here(app, other, {"seen": tmp_path})
+    assert seen and None not in seen
+    found = map(msgspec.json.decode, sorted(values_of(other, "panes", None)))
+    assert [(pane["key"], pane["value"]) for pane in found] == [
+        ("a", {"n": 40, "most": 39}),
+        ("b", {"n": 40, "most": None}),
+    ]
