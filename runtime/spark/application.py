@@ -13,7 +13,7 @@ from planner.graph import Graph
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
 from planner.plan import Options, StreamPlan
-from runtime.bindings import Bindings, config_of, is_another, outputs_of
+from runtime.bindings import Bindings, check_source, config_of, is_another, outputs_of
 from runtime.errors import SamzaError
 from runtime.functions import Around
 from runtime.history import History, Span, history_of
@@ -26,6 +26,7 @@ from runtime.spark.splits import Splits
 from runtime.spark.staging import Staged
 from runtime.systems.archive import ArchiveSource, is_archive
 from runtime.systems.base import Append, Commit, Environment, Offsets, Read, StreamConfig
+from runtime.systems.kafka_topic import topic_of
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
 
@@ -53,7 +54,10 @@ class Application:
         try:
             inputs = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
             is_counted = span is not None and bool(span.hands_over or span.until)
-            sources = {name: _source(what, is_counted) for name, what in bind.items() if name in inputs}
+            sources = {name: _source(name, what, is_counted) for name, what in bind.items() if name in inputs}
+            for name in sources:
+                if topic_of(bind[name]) is not None:
+                    check_source(graph, name, sources[name].partitions)
             written = {name: what for name, what in bind.items() if name not in inputs and not is_another(what)}
             self._sinks = {name: what for name, what in written.items() if not _is_path(what)}
             if lives_in_environment(graph, {**sources, **written}):
@@ -202,7 +206,11 @@ def _is_path(what: Any) -> bool:
     return isinstance(what, str | Path)
 
 
-def _source(what: Any, is_counted: bool) -> Any:
+def _source(stream: str, what: Any, is_counted: bool) -> Any:
+    if (topic := topic_of(what)) is not None:
+        from runtime.spark.topics import as_it_is
+
+        return as_it_is(stream, topic)
     if isinstance(what, list):
         return ListSource(what)
     if not _is_path(what):

@@ -21,6 +21,8 @@ from runtime.spark.rows import ORDER, SCHEMA, Shuffled, marked, runs_of
 from runtime.spark.session import Spark
 from runtime.spark.splits import Splits
 from runtime.spark.staging import Staged, attempted
+from runtime.spark.topics import TopicSplits
+from runtime.systems.kafka_topic import KafkaTopic
 from samza_dsl import App, PlanError, SamzaError
 
 stamps = st.lists(st.integers(0, 20), min_size=1, max_size=12)
@@ -141,6 +143,12 @@ def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):
     (tmp_path / "out.jsonl").write_text("0\n")
     with pytest.raises(SamzaError, match="has something in it already"):
         app.run(on=Spark(), bind={"numbers": tmp_path / "numbers.jsonl", "out": tmp_path / "out.jsonl"})
+
+
+def test_a_client_that_can_not_be_sent_to_workers_is_refused():
+    topic = KafkaTopic("kafka://localhost:9/numbers", options={"ssl_context": object()})
+    with pytest.raises(SamzaError, match="an ssl_context can't be sent to: say ssl_cafile"):
+        TopicSplits(topic, 1)
 
 
 @pytest.mark.parametrize("package", ["pyspark.sql", "pyarrow"])

@@ -1,0 +1,65 @@
+"""Topics of a real broker as inputs and outputs of runs on Spark itself, on two cores of this machine."""
+
+import random
+
+import msgspec
+import pytest
+
+from samza_dsl import App, Spark, count, dead_letter, tumbling
+from samza_dsl.testing import unordered
+from tests.kafka.topics import create, produce
+
+ENDS = 1_000_000
+"""A time behind all others, which closes what is open: a live run until now fires nothing at its end."""
+
+
+def watching(name):
+    """Count ticks by key and time, tell those that are late, and number those of each key."""
+    app = App(name)
+    how = {"value": list, "key": str, "timestamp": lambda tick: tick[0], "max_disorder_ms": 30}
+    ticks = app.input("ticks", on_error=dead_letter("letters"), **how)
+    panes = ticks.partition_by(lambda tick: tick[1], partitions=2).window(
+        tumbling(milliseconds=100), count(), late=dead_letter("late")
+    )
+    panes.map(lambda pane: [pane.key, pane.start, pane.value]).send_to(app.output("counts", value=list))
+    numbered = ticks.scan(lambda seen, tick: seen + 1, init=int, op_id="number")
+    numbered.send_to(app.output("numbers", value=int, key=str))
+    return app
+
+
+def ticks(broker, topic, rows=400, partitions=3):
+    """Write ticks in disorder, some of them late and some malformed, by their keys, and some that are rolled back."""
+    chance = random.Random(5)
+    create(broker, topic, partitions)
+    written = []
+    for row in range(rows):
+        key = chance.randrange(9)
+        at = max(row * 3 - chance.choice((0, 0, 0, 20, 300)), 0)
+        value = b"{" if row % 97 == 96 else msgspec.json.encode([at, f"k{key}"])
+        written.append((key % partitions, b"k%d" % key, value))
+    half = rows // 2
+    produce(broker, topic, *written[:half])
+    produce(broker, topic, (0, b"k0", b'[5, "rolled back"]'), transaction=f"{topic}-w", abort=True)
+    closing = [(number, b"end", msgspec.json.encode([ENDS, "end"])) for number in range(partitions)]
+    produce(broker, topic, *written[half:], *closing, transaction=f"{topic}-w")
+
+
+def told(run):
+    """Return what a run of `watching` has written, without what only the end fires."""
+    streams = ("counts", "letters", "late", "numbers")
+    found = unordered({stream: run.received(stream) for stream in streams})
+    return {**found, "counts": [pane for pane in found["counts"] if pane[0] != "end"]}
+
+
+@pytest.mark.timeout(300)
+def test_a_topic_comes_on_spark_to_what_it_comes_to_live(session, broker, topics, tmp_path):
+    ticks(broker, f"{topics}-ticks")
+    bind = {"ticks": f"kafka://{broker.bootstrap}/{topics}-ticks"}
+    live = watching(topics).run(tmp_path / "live", bind=bind, until_now=True)
+    spark = watching(topics).run(tmp_path / "spark", bind=bind, on=Spark(session))
+    assert told(live) == told(spark)
+    assert min(map(len, told(live).values())) > 3
+    again = {"bind": bind, "start": {"ticks": 30, "ticks:1": 50}, "until": {"ticks:2": 90}}
+    here = watching(topics).reprocess(tmp_path / "here", **again)
+    assert told(here) == told(watching(topics).reprocess(tmp_path / "there", **again, on=Spark(session)))
+    assert told(here) != told(live)
