@@ -17,16 +17,18 @@ from runtime.bindings import Bindings, check_source, config_of, is_another, outp
 from runtime.errors import SamzaError
 from runtime.functions import Around
 from runtime.history import History, Span, history_of
+from runtime.metrics import RunMetrics
 from runtime.received import values_of
 from runtime.run import open_environment
 from runtime.spark.handing_over import StagedHandover
 from runtime.spark.program import Job
 from runtime.spark.rows import Part, Report
 from runtime.spark.splits import Splits
+from runtime.spark.staged_topics import StagedTopics
 from runtime.spark.staging import Staged
 from runtime.systems.archive import ArchiveSource, is_archive
 from runtime.systems.base import Append, Commit, Environment, Offsets, Read, StreamConfig
-from runtime.systems.kafka_topic import topic_of
+from runtime.systems.kafka_topic import KafkaTopic, topic_of
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
 
@@ -50,6 +52,7 @@ class Application:
     ) -> None:
         self._graph, self._data, self._handover = graph, data, handover
         self._staged: dict[str, Staged] = {}
+        self._topics: StagedTopics | None = None
         self._environment: Environment = MemoryEnvironment()
         try:
             inputs = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
@@ -59,7 +62,8 @@ class Application:
                 if topic_of(bind[name]) is not None:
                     check_source(graph, name, sources[name].partitions)
             written = {name: what for name, what in bind.items() if name not in inputs and not is_another(what)}
-            self._sinks = {name: what for name, what in written.items() if not _is_path(what)}
+            topics = {name: topic for name, what in written.items() if (topic := topic_of(what)) is not None}
+            self._sinks = {name: what for name, what in written.items() if name not in topics and not _is_path(what)}
             if lives_in_environment(graph, {**sources, **written}):
                 self._environment = open_environment(data)
             bindings = Bindings(self._environment, graph, {**bind, **sources})
@@ -67,8 +71,13 @@ class Application:
             counts = bindings.partition_counts(graph)
             self.plan = make_plan(graph, options, counts, wrapped=bool(around))
             self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
+            self._stage_topics(topics, bindings)
+            if self.is_unpublished:
+                return
             self._check_outputs()
-            self._staged = {name: Staged(Path(what)) for name, what in written.items() if _is_path(what)}
+            self._staged = {
+                name: Staged(Path(what)) for name, what in written.items() if name not in topics and _is_path(what)
+            }
             self._generation = self._environment.own(graph.app)
             history = history_of(span, bindings, graph) if span is not None else None
             self.job = self._job(around, sources, bindings, history)
@@ -76,8 +85,18 @@ class Application:
             self.close()
             raise
 
-    def publish(self, parts: Iterable[Part], reports: Iterable[Report]) -> None:
-        """Make all results visible: each file at once, and what goes to the log in one commit."""
+    @property
+    def is_unpublished(self) -> bool:
+        """Whether an earlier run was through, and died while it published to topics: there is nothing else to do."""
+        return self._topics is not None and self._topics.unpublished is not None
+
+    def go_on(self) -> RunMetrics:
+        """Publish what an earlier run has left, and return what that came to."""
+        assert self._topics is not None
+        return self._topics.go_on()
+
+    def publish(self, parts: Iterable[Part], reports: Iterable[Report], metrics: RunMetrics) -> None:
+        """Make all results visible: each file at once, what goes to the log in one commit, and topics behind all."""
         files: dict[str, list[str]] = {}
         for report in reports:
             for stream, file in report.files.items():
@@ -85,9 +104,12 @@ class Application:
         if self._handover is not None:
             self._handover.complete(self._graph, self.plan, reports)
         declared = {output.stream: output.value for output in self._declared()}
-        appends = []
+        appends, letters = [], []
+        topics = self._topics.topics if self._topics is not None else {}
         for part in parts:
-            if part.stream in self._sinks:
+            if part.stream in topics:
+                letters.append(part)
+            elif part.stream in self._sinks:
                 self._give(part, declared[part.stream])
             else:
                 appends.append(Append(self._place_of(part.stream), part.partition, part.batch()))
@@ -96,17 +118,23 @@ class Application:
         for stream, staged in self._staged.items():
             staged.publish(files.get(stream, []))
         for name, config in self._outputs.items():
-            if name not in self._sinks and name not in self._staged:
+            if name not in {*self._sinks, *self._staged, *topics}:
                 self._environment.create_stream(self._place_of(name), config)
         if appends:
             self._environment.commit(Commit(self.plan.app, self._generation, appends, [], {}))
         if self._handover is not None:
             self._handover.publish()
+        if self._topics is not None:
+            self._topics.publish({name: files[name] for name in topics if name in files}, letters, metrics)
 
     def values_of(self, stream: str) -> list[Any]:
         """Return the values of an output, partition by partition; raises SamzaError for one that is bound to a file."""
         if stream in self._staged:
             raise SamzaError(f"received({stream!r}): the output is bound to {self._staged[stream].path}; read it there")
+        if self._topics is not None and stream in self._topics.topics:
+            raise SamzaError(
+                f"received({stream!r}): the output is {self._topics.topics[stream].address}; read it there"
+            )
         if isinstance(sink := self._sinks.get(stream), ListSink):
             return sink.values
         serde = next((output.value for output in self._declared() if output.stream == stream), None)
@@ -118,6 +146,8 @@ class Application:
         """Remove what attempts have left, and release the environment."""
         for staged in self._staged.values():
             staged.remove()
+        if self._topics is not None:
+            self._topics.close()
         if self._handover is not None:
             self._handover.remove()
         if isinstance(self._data, str | Path):
@@ -172,7 +202,7 @@ class Application:
             plan=self.plan,
             around=around,
             inputs=sources,
-            staging={name: staged.directory for name, staged in self._staged.items()},
+            staging=self._staging(),
             streams=streams,
             ends=ends,
             directory=Path(self._data).absolute() if isinstance(self._data, str | Path) else None,
@@ -180,6 +210,21 @@ class Application:
             history=history,
             state=self._handover.directory if self._handover is not None else None,
         )
+
+    def _stage_topics(self, topics: Mapping[str, KafkaTopic], bindings: Bindings) -> None:
+        """Have rows for topics wait until all is through; the topics are there by now."""
+        for name in topics:
+            self._outputs[name] = StreamConfig(partitions=bindings.sinks[name].partitions)
+            bindings.sinks[name].close()
+        if topics:
+            data = Path(self._data) if isinstance(self._data, str | Path) else None
+            self._topics = StagedTopics(data, self.plan.app, topics, self._outputs)
+
+    def _staging(self) -> dict[str, Path]:
+        found = {name: staged.directory for name, staged in self._staged.items()}
+        if self._topics is not None:
+            found |= {name: self._topics.staging(name) for name in self._topics.topics}
+        return found
 
     def _give(self, part: Part, declared: Serde) -> None:
         sink, batch = self._sinks[part.stream], part.batch()

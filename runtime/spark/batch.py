@@ -68,10 +68,15 @@ def run_batch(
 ) -> SparkRun:
     """Run an application on Spark over what its inputs hold now, to its end; raises what the live run would raise.
 
-    With a `span` it is run over that part of them, and what it came to there handed over.
+    With a `span` it is run over that part of them, and what it came to there handed over. Where an earlier run has died
+    while it published to topics, that is done, and nothing else.
     """
     application = Application(graph, options, around, data, bind or {}, span, handover)
     try:
+        if application.is_unpublished:
+            done = SparkRun(application, application.go_on())
+            application.close()
+            return done
         session = on.opened()
     except BaseException:
         application.close()
@@ -163,6 +168,6 @@ def told_by(table: pa.Table, program: Program) -> tuple[list[list[Part]], list[l
 
 
 def _published(application: Application, parts: list[Part], reports: list[Report], elapsed_ms: float) -> SparkRun:
-    application.publish(parts, reports)
     metrics = msgspec.structs.replace(combined([report.metrics for report in reports]), elapsed_ms=elapsed_ms)
+    application.publish(parts, reports, metrics)
     return SparkRun(application, metrics)

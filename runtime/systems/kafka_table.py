@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from runtime.systems.kafka_admin import kafka_errors_told
+from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
 WAIT_MS = 200
@@ -36,6 +38,16 @@ async def range_of(topic: KafkaTopic, partitions: int, isolation: str = "read_co
         places = [TopicPartition(topic.name, number) for number in range(partitions)]
         starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
     return Begun(*({place.partition: offset for place, offset in found.items()} for found in (starts, ends)))
+
+
+def ranges_now(topic: KafkaTopic, partitions: int) -> Begun:
+    """Return what is committed now, as `range_of` does, waiting for it; raises `EnvironmentFault`."""
+    thread = KafkaThread.acquire()
+    try:
+        with kafka_errors_told(topic, "looked at"):
+            return thread.call(range_of(topic, partitions))
+    finally:
+        thread.release()
 
 
 async def scan(topic: KafkaTopic, starts: Mapping[int, int], ends: Mapping[int, int]) -> AsyncIterator[Scanned]:

@@ -117,6 +117,15 @@ def topic_of(what: object) -> KafkaTopic | None:
     return replace(KafkaTopic(address), **said)
 
 
+def beside(topic: KafkaTopic, name: str) -> KafkaTopic:
+    """Return another topic of the same cluster.
+
+    >>> beside(KafkaTopic("kafka://broker:9092/flights"), "delays").address
+    'kafka://broker:9092/delays'
+    """
+    return replace(topic, address=f"{SCHEME}{topic.bootstrap}/{name}")
+
+
 def _moment(text: str) -> str | int:
     if text.isdecimal():
         return int(text)

@@ -1,13 +1,20 @@
 """Topics of a real broker as inputs and outputs of runs on Spark itself, on two cores of this machine."""
 
 import random
+import signal
+import subprocess
+import sys
+from collections import Counter
 
 import msgspec
 import pytest
 
-from samza_dsl import App, Spark, count, dead_letter, tumbling
+from operators.partition_by import murmur2
+from samza_dsl import App, SamzaError, Spark, count, dead_letter, tumbling
 from samza_dsl.testing import unordered
-from tests.kafka.topics import create, produce
+from tests.kafka.topics import consume, create, produce
+from tests.source import ROOT
+from tests.spark.publishing import counting
 
 ENDS = 1_000_000
 """A time behind all others, which closes what is open: a live run until now fires nothing at its end."""
@@ -63,3 +70,50 @@ def test_a_topic_comes_on_spark_to_what_it_comes_to_live(session, broker, topics
     here = watching(topics).reprocess(tmp_path / "here", **again)
     assert told(here) == told(watching(topics).reprocess(tmp_path / "there", **again, on=Spark(session)))
     assert told(here) != told(live)
+
+
+def published(broker, topic):
+    return sorted(
+        (number, record.key, tuple(msgspec.json.decode(record.value)), record.timestamp)
+        for number, records in consume(broker, topic).items()
+        for record in records
+    )
+
+
+def program(*arguments):
+    command = [sys.executable, ROOT / "tests" / "spark" / "publishing.py", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+
+
+@pytest.mark.timeout(400)
+def test_a_run_that_is_killed_while_it_publishes_goes_on_and_computes_nothing_again(session, broker, topics, tmp_path):
+    address = f"kafka://{broker.bootstrap}/{topics}"
+    create(broker, f"{topics}-ticks", 3)
+    chance = random.Random(3)
+    rows = [[f"k{chance.randrange(9)}", at * 5] for at in range(300)]
+    produce(broker, f"{topics}-ticks", *((row[1] % 3, row[0].encode(), msgspec.json.encode(row)) for row in rows))
+    killed = program(tmp_path, address, 2)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    produce(broker, f"{topics}-ticks", (0, b"k", b'["k", 1]'))  # which comes too late
+    other = {"ticks": f"{address}-ticks", "counts": f"{address}-counts"}
+    with pytest.raises(
+        SamzaError, match=r"was stopped while it published to kafka://.*: run it so once more, or remove"
+    ):
+        counting().run(tmp_path / "data", bind=other, on=Spark(session))
+    for most in (3, 2):
+        killed = program(tmp_path, address, most)
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    bind = {name: f"{address}-{name}" for name in ("ticks", "counts", "copies")}
+    done = counting().run(tmp_path / "data", bind=bind, on=Spark(session))
+    assert done.metrics().received("ticks") == 300
+    copies = published(broker, f"{topics}-copies")
+    assert sorted(list(value) for _, _, value, _ in copies) == sorted(rows)
+    assert all(
+        (number, key, at) == (murmur2(key) % 2, value[0].encode(), value[1]) for number, key, value, at in copies
+    )
+    counts = published(broker, f"{topics}-counts")
+    found = Counter((key, at // 100 * 100) for key, at in rows)
+    assert sorted(value for _, _, value, _ in counts) == sorted((*place, number) for place, number in found.items())
+    with pytest.raises(SamzaError, match=r"the topic kafka://.* holds records already"):
+        counting().run(tmp_path / "data", bind=bind, on=Spark(session))
+    assert [file.name for file in (tmp_path / "data" / "spark" / "counting").iterdir()] == ["lock"]
