@@ -386,7 +386,13 @@ class App(Tables, Reprocessing):
 
     @overload
     def run(
-        self, data: str | Path = DATA, *, bind: Mapping[str, Any] | None = None, until_now: bool = False, on: Spark
+        self,
+        data: str | Path = DATA,
+        *,
+        environment: Cluster = None,
+        bind: Mapping[str, Any] | None = None,
+        until_now: bool = False,
+        on: Spark,
     ) -> SparkRun: ...
 
     def run(
@@ -440,12 +446,13 @@ class App(Tables, Reprocessing):
             from runtime.spark.batch import run_batch
             from runtime.spark.streaming import run_stream
 
-            said = {"containers": containers, "watch": watch, "state": state, "environment": environment}
+            said: dict[str, Any] = {"containers": containers, "watch": watch, "state": state, "from_start": from_start}
+            said |= {"until_now": until_now} if on.checkpoint is None else {"environment": environment}
             check_for_spark(here(), on, **said)
             where = self.graph(), self.options, self.around, data
             if on.checkpoint is not None:
                 return run_stream(*where, on=on, bind=bind, until_now=until_now)
-            return run_batch(*where, on=on, bind=bind)
+            return run_batch(*where, on=on, bind=bind, environment=environment)
         if containers > 1:
             from samza_dsl.container import run_app
 

@@ -28,7 +28,7 @@ from runtime.spark.staged_topics import StagedTopics
 from runtime.spark.staging import Staged
 from runtime.systems.archive import ArchiveSource, is_archive
 from runtime.systems.base import Append, Commit, Environment, Offsets, Read, StreamConfig
-from runtime.systems.kafka_topic import KafkaTopic, topic_of
+from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic, topic_of
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
 
@@ -49,8 +49,9 @@ class Application:
         bind: Mapping[str, Any],
         span: Span | None = None,
         handover: StagedHandover | None = None,
+        cluster: KafkaCluster | None = None,
     ) -> None:
-        self._graph, self._data, self._handover = graph, data, handover
+        self._graph, self._data, self._handover, self._cluster = graph, data, handover, cluster
         self._staged: dict[str, Staged] = {}
         self._topics: StagedTopics | None = None
         self._environment: Environment = MemoryEnvironment()
@@ -65,20 +66,20 @@ class Application:
             topics = {name: topic for name, what in written.items() if (topic := topic_of(what)) is not None}
             self._sinks = {name: what for name, what in written.items() if name not in topics and not _is_path(what)}
             if lives_in_environment(graph, {**sources, **written}):
-                self._environment = open_environment(data)
+                self._environment = open_environment(data, cluster)
             bindings = Bindings(self._environment, graph, {**bind, **sources})
             self._place_of = bindings.place_of
             counts = bindings.partition_counts(graph)
             self.plan = make_plan(graph, options, counts, wrapped=bool(around))
             self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
-            self._stage_topics(topics, bindings)
+            self._stage_topics(topics, written, bindings)
             if self.is_unpublished:
                 return
             self._check_outputs()
             self._staged = {
                 name: Staged(Path(what)) for name, what in written.items() if name not in topics and _is_path(what)
             }
-            self._generation = self._environment.own(graph.app)
+            self._generation = self._environment.own(graph.app) if cluster is None else 0  # nothing is committed there
             history = history_of(span, bindings, graph) if span is not None else None
             self.job = self._job(around, sources, bindings, history)
         except BaseException:
@@ -131,7 +132,7 @@ class Application:
         """Return the values of an output, partition by partition; raises SamzaError for one that is bound to a file."""
         if stream in self._staged:
             raise SamzaError(f"received({stream!r}): the output is bound to {self._staged[stream].path}; read it there")
-        if self._topics is not None and stream in self._topics.topics:
+        if stream in self._bound_topics and self._topics is not None:
             raise SamzaError(
                 f"received({stream!r}): the output is {self._topics.topics[stream].address}; read it there"
             )
@@ -139,7 +140,8 @@ class Application:
             return sink.values
         serde = next((output.value for output in self._declared() if output.stream == stream), None)
         is_own = isinstance(self._data, str | Path) and not isinstance(self._environment, MemoryEnvironment)
-        with closing(open_environment(self._data)) if is_own else nullcontext(self._environment) as environment:
+        opened = closing(open_environment(self._data, self._cluster)) if is_own else nullcontext(self._environment)
+        with opened as environment:
             return values_of(environment, self._place_of(stream), serde)
 
     def close(self) -> None:
@@ -165,7 +167,8 @@ class Application:
         known = self._environment.streams()
         for stream, config in self._outputs.items():
             name = self._place_of(stream)
-            places = range(config.partitions) if name in known and stream not in self._sinks else ()
+            elsewhere = stream in self._sinks or (self._topics is not None and stream in self._topics.topics)
+            places = range(config.partitions) if name in known and not elsewhere else ()
             if any(self._environment.offsets(name, place).end for place in places):
                 raise SamzaError(
                     f"the stream {name!r} holds records already, and a run on Spark writes the whole of it: bind the "
@@ -206,24 +209,31 @@ class Application:
             streams=streams,
             ends=ends,
             directory=Path(self._data).absolute() if isinstance(self._data, str | Path) else None,
+            cluster=self._cluster,
             held={} if is_log else {place: tuple(held(self._environment, place, ends[place])) for place in ends},
             history=history,
             state=self._handover.directory if self._handover is not None else None,
         )
 
-    def _stage_topics(self, topics: Mapping[str, KafkaTopic], bindings: Bindings) -> None:
+    def _stage_topics(self, topics: Mapping[str, KafkaTopic], written: Mapping[str, Any], bindings: Bindings) -> None:
         """Have rows for topics wait until all is through; the topics are there by now."""
+        found, self._bound_topics = dict(topics), frozenset(topics)
         for name in topics:
             self._outputs[name] = StreamConfig(partitions=bindings.sinks[name].partitions)
             bindings.sinks[name].close()
-        if topics:
+        if self._cluster is not None:
+            for name in [name for name in self._outputs if name not in written]:
+                found[name] = self._cluster.topic(self._place_of(name))
+                self._outputs[name] = self._environment.create_stream(self._place_of(name), self._outputs[name])
+        if found:
             data = Path(self._data) if isinstance(self._data, str | Path) else None
-            self._topics = StagedTopics(data, self.plan.app, topics, self._outputs)
+            self._topics = StagedTopics(data, self.plan.app, found, self._outputs)
 
     def _staging(self) -> dict[str, Path]:
         found = {name: staged.directory for name, staged in self._staged.items()}
         if self._topics is not None:
-            found |= {name: self._topics.staging(name) for name in self._topics.topics}
+            declared = {output.stream for output in self._declared()}  # dead letters come by the driver
+            found |= {name: self._topics.staging(name) for name in self._topics.topics if name in declared}
         return found
 
     def _give(self, part: Part, declared: Serde) -> None:

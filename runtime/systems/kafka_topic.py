@@ -97,6 +97,15 @@ class KafkaCluster:
         return KafkaTopic(f"{self.address.rstrip('/')}/{name}", options=self.options)
 
 
+def cluster_of(said: str | KafkaCluster | None) -> KafkaCluster | None:
+    """Return the cluster that was said to be a run's environment, be it by its address; raises SamzaError.
+
+    >>> cluster_of("kafka://broker:9092")
+    KafkaCluster(address='kafka://broker:9092')
+    """
+    return KafkaCluster(said) if isinstance(said, str) else said
+
+
 def topic_of(what: object) -> KafkaTopic | None:
     """Return the topic that a stream is bound to, or None where that is something else; raises SamzaError.
 

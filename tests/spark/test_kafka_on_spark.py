@@ -5,14 +5,24 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from unittest.mock import patch
 
 import msgspec
 import pytest
 
 from operators.partition_by import murmur2
-from samza_dsl import App, SamzaError, Spark, count, dead_letter, tumbling
+from runtime.received import values_of
+from runtime.spark.application import Application
+from runtime.spark.batch import run_together
+from runtime.systems.kafka import KafkaEnvironment
+from samza_dsl import App, KafkaCluster, SamzaError, Spark, count, dead_letter, produce, tumbling
 from samza_dsl.testing import unordered
-from tests.kafka.topics import consume, create, produce
+from tests.conformance import pipelines
+from tests.conformance.pipelines import PIPELINES, app_of
+from tests.conformance.test_runners import counts, lived
+from tests.kafka import topics as kafka
+from tests.kafka.sharing import shared_broker
+from tests.kafka.topics import consume, create
 from tests.source import ROOT
 from tests.spark.publishing import counting
 
@@ -45,10 +55,10 @@ def ticks(broker, topic, rows=400, partitions=3):
         value = b"{" if row % 97 == 96 else msgspec.json.encode([at, f"k{key}"])
         written.append((key % partitions, b"k%d" % key, value))
     half = rows // 2
-    produce(broker, topic, *written[:half])
-    produce(broker, topic, (0, b"k0", b'[5, "rolled back"]'), transaction=f"{topic}-w", abort=True)
+    kafka.produce(broker, topic, *written[:half])
+    kafka.produce(broker, topic, (0, b"k0", b'[5, "rolled back"]'), transaction=f"{topic}-w", abort=True)
     closing = [(number, b"end", msgspec.json.encode([ENDS, "end"])) for number in range(partitions)]
-    produce(broker, topic, *written[half:], *closing, transaction=f"{topic}-w")
+    kafka.produce(broker, topic, *written[half:], *closing, transaction=f"{topic}-w")
 
 
 def told(run):
@@ -91,10 +101,10 @@ def test_a_run_that_is_killed_while_it_publishes_goes_on_and_computes_nothing_ag
     create(broker, f"{topics}-ticks", 3)
     chance = random.Random(3)
     rows = [[f"k{chance.randrange(9)}", at * 5] for at in range(300)]
-    produce(broker, f"{topics}-ticks", *((row[1] % 3, row[0].encode(), msgspec.json.encode(row)) for row in rows))
+    kafka.produce(broker, f"{topics}-ticks", *((row[1] % 3, row[0].encode(), msgspec.json.encode(row)) for row in rows))
     killed = program(tmp_path, address, 2)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    produce(broker, f"{topics}-ticks", (0, b"k", b'["k", 1]'))  # which comes too late
+    kafka.produce(broker, f"{topics}-ticks", (0, b"k", b'["k", 1]'))  # which comes too late
     other = {"ticks": f"{address}-ticks", "counts": f"{address}-counts"}
     with pytest.raises(
         SamzaError, match=r"was stopped while it published to kafka://.*: run it so once more, or remove"
@@ -117,3 +127,49 @@ def test_a_run_that_is_killed_while_it_publishes_goes_on_and_computes_nothing_ag
     with pytest.raises(SamzaError, match=r"the topic kafka://.* holds records already"):
         counting().run(tmp_path / "data", bind=bind, on=Spark(session))
     assert [file.name for file in (tmp_path / "data" / "spark" / "counting").iterdir()] == ["lock"]
+
+
+@pytest.mark.timeout(600)
+def test_every_operator_comes_over_a_cluster_to_what_the_live_run_comes_to(session, tmp_path):
+    with shared_broker(tmp_path / "kafka") as broker:
+        cluster = KafkaCluster(f"kafka://{broker.bootstrap}")
+        with patch.object(pipelines, "memory", lambda: KafkaEnvironment(cluster, tmp_path / "filled")):
+            environment = pipelines.filled()
+        applications, expected = [], {}
+        for name in PIPELINES:
+            app = app_of(name)
+            written = [stream.name for stream in app.plan(counts(environment)).results]
+            bind = {stream: f"stream:{app.name}-{stream}" for stream in written}
+            expected |= {bind[stream].removeprefix("stream:"): values for stream, values in lived(name).items()}
+            where = app.graph(), app.options, app.around, tmp_path / name, bind
+            applications.append(Application(*where, cluster=cluster))
+        run_together(session, applications, most_tasks=4)
+        found = {stream: values_of(environment, stream, None) for stream in expected}
+        assert unordered(found) == unordered(expected)
+        environment.close()
+
+
+@pytest.mark.timeout(300)
+def test_a_cluster_is_the_environment_of_a_bounded_run(session, broker, topics, tmp_path):
+    cluster = f"kafka://{broker.bootstrap}"
+
+    def copying():
+        app = App(f"{topics}-app")
+        words = app.input(f"{topics}-words", value=str, key=str).map(words_of, on_error=dead_letter(f"{topics}-bad"))
+        words.send_to(app.output(f"{topics}-copies", value=str, key=str, partitions=2))
+        return app
+
+    def words_of(word):
+        return word[0] + word
+
+    produce(f"{topics}-words", ["ahoy", "", "land"], value=str, key=str, environment=cluster)
+    run = copying().run(tmp_path / "data", environment=cluster, on=Spark(session))
+    assert sorted(run.received(f"{topics}-copies")) == ["aahoy", "lland"]
+    assert run.received(f"{topics}-bad") == [b""]
+    copying().run(tmp_path / "live", environment=cluster, until_now=True)
+    copies = [
+        (number, one.key, one.value) for number, found in consume(broker, f"{topics}-copies").items() for one in found
+    ]
+    assert len(copies) == 4 and len(set(copies)) == 2
+    with pytest.raises(SamzaError, match=r"the topic kafka://.*-(copies|bad) holds records already"):
+        copying().run(tmp_path / "data", environment=cluster, on=Spark(session))

@@ -134,6 +134,18 @@ def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):
         app.run(tmp_path, on=Spark(end=True))
     with pytest.raises(PlanError, match=r"Spark\(max_records=...\)=0 is not a whole number of at least 1"):
         app.run(tmp_path, on=Spark(checkpoint=tmp_path / "kept", max_records=0))
+    kept = Spark(checkpoint=tmp_path / "kept")
+    for spark, said, wrong in [
+        (Spark(), {"from_start": True}, r"from_start=True\): a bounded run .*: leave from_start= out"),
+        (kept, {"from_start": True}, r"from_start=True\): .* from another checkpoint it begins anew"),
+        (Spark(), {"until_now": True}, r"until_now=True\): .* it needs Spark\(checkpoint="),
+        (Spark(), {"watch": True}, r"watch=True\)"),
+        (kept, {"state": "keep"}, r"state='keep'\)"),
+        (kept, {"containers": True}, r"containers"),
+        (kept, {"environment": True}, r"environment=True\)"),
+    ]:
+        with pytest.raises(PlanError, match=wrong):
+            app.run(tmp_path, on=spark, **said)
     with pytest.raises(SamzaError, match="does not read Kafka yet"):
         app.run(tmp_path, on=Spark(checkpoint=tmp_path / "kept"), bind={"numbers": "kafka://localhost:9/n"})
     for spark in (Spark(), Spark(checkpoint=tmp_path / "kept")):
