@@ -39,7 +39,7 @@ if __name__ == "__main__":
     spark = Spark(
         master="local[2]",
         options={"spark.ui.enabled": "false"},
-        **({"checkpoint": Path(directory, "checkpoint"), "max_records": 150, "end": True} if "on" in how else {}),
+        **({"checkpoint": Path(directory, "checkpoint"), "max_records": 20, "end": True} if "on" in how else {}),
     )
     bind = {name: f"{address}-{name}" for name in ("ticks", "counts", "copies")}
     counting().run(Path(directory, "data"), on=spark, bind=bind)

@@ -15,7 +15,7 @@ from runtime.received import values_of
 from runtime.spark.application import Application
 from runtime.spark.batch import run_together
 from runtime.systems.kafka import KafkaEnvironment
-from samza_dsl import App, KafkaCluster, SamzaError, Spark, count, dead_letter, produce, tumbling
+from samza_dsl import App, KafkaCluster, SamzaError, Spark, dead_letter, produce
 from samza_dsl.testing import unordered
 from tests.conformance import pipelines
 from tests.conformance.pipelines import PIPELINES, app_of
@@ -25,47 +25,7 @@ from tests.kafka.sharing import shared_broker
 from tests.kafka.topics import consume, create
 from tests.source import ROOT
 from tests.spark.publishing import counting
-
-ENDS = 1_000_000
-"""A time behind all others, which closes what is open: a live run until now fires nothing at its end."""
-
-
-def watching(name):
-    """Count ticks by key and time, tell those that are late, and number those of each key."""
-    app = App(name)
-    how = {"value": list, "key": str, "timestamp": lambda tick: tick[0], "max_disorder_ms": 30}
-    ticks = app.input("ticks", on_error=dead_letter("letters"), **how)
-    panes = ticks.partition_by(lambda tick: tick[1], partitions=2).window(
-        tumbling(milliseconds=100), count(), late=dead_letter("late")
-    )
-    panes.map(lambda pane: [pane.key, pane.start, pane.value]).send_to(app.output("counts", value=list))
-    numbered = ticks.scan(lambda seen, tick: seen + 1, init=int, op_id="number")
-    numbered.send_to(app.output("numbers", value=int, key=str))
-    return app
-
-
-def ticks(broker, topic, rows=400, partitions=3):
-    """Write ticks in disorder, some of them late and some malformed, by their keys, and some that are rolled back."""
-    chance = random.Random(5)
-    create(broker, topic, partitions)
-    written = []
-    for row in range(rows):
-        key = chance.randrange(9)
-        at = max(row * 3 - chance.choice((0, 0, 0, 20, 300)), 0)
-        value = b"{" if row % 97 == 96 else msgspec.json.encode([at, f"k{key}"])
-        written.append((key % partitions, b"k%d" % key, value))
-    half = rows // 2
-    kafka.produce(broker, topic, *written[:half])
-    kafka.produce(broker, topic, (0, b"k0", b'[5, "rolled back"]'), transaction=f"{topic}-w", abort=True)
-    closing = [(number, b"end", msgspec.json.encode([ENDS, "end"])) for number in range(partitions)]
-    kafka.produce(broker, topic, *written[half:], *closing, transaction=f"{topic}-w")
-
-
-def told(run):
-    """Return what a run of `watching` has written, without what only the end fires."""
-    streams = ("counts", "letters", "late", "numbers")
-    found = unordered({stream: run.received(stream) for stream in streams})
-    return {**found, "counts": [pane for pane in found["counts"] if pane[0] != "end"]}
+from tests.spark.watching import ticks, told, watching
 
 
 @pytest.mark.timeout(300)
@@ -95,13 +55,41 @@ def program(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
 
 
-@pytest.mark.timeout(400)
-def test_a_run_that_is_killed_while_it_publishes_goes_on_and_computes_nothing_again(session, broker, topics, tmp_path):
-    address = f"kafka://{broker.bootstrap}/{topics}"
+def given(broker, topics):
+    """Write ticks, and return them."""
     create(broker, f"{topics}-ticks", 3)
     chance = random.Random(3)
     rows = [[f"k{chance.randrange(9)}", at * 5] for at in range(300)]
     kafka.produce(broker, f"{topics}-ticks", *((row[1] % 3, row[0].encode(), msgspec.json.encode(row)) for row in rows))
+    return rows
+
+
+def check(rows, broker, topics):
+    """See that each tick was copied once, to where its key belongs, and counted once."""
+    copies = published(broker, f"{topics}-copies")
+    assert sorted(list(value) for _, _, value, _ in copies) == sorted(rows)
+    assert all(
+        (number, key, at) == (murmur2(key) % 2, value[0].encode(), value[1]) for number, key, value, at in copies
+    )
+    found = Counter((key, at // 100 * 100) for key, at in rows)
+    counts = sorted(value for _, _, value, _ in published(broker, f"{topics}-counts"))
+    assert counts == sorted((*place, number) for place, number in found.items())
+
+
+@pytest.mark.timeout(400)
+def test_drivers_of_micro_batches_that_are_killed_lose_and_double_nothing(broker, topics, tmp_path):
+    address, rows = f"kafka://{broker.bootstrap}/{topics}", given(broker, topics)
+    for most in (2, 5):  # in the midst of a micro-batch
+        killed = program(tmp_path, address, most, "on")
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+    last = program(tmp_path, address, 0, "on")
+    assert last.returncode == 0, last.stderr
+    check(rows, broker, topics)
+
+
+@pytest.mark.timeout(400)
+def test_a_run_that_is_killed_while_it_publishes_goes_on_and_computes_nothing_again(session, broker, topics, tmp_path):
+    address, rows = f"kafka://{broker.bootstrap}/{topics}", given(broker, topics)
     killed = program(tmp_path, address, 2)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     kafka.produce(broker, f"{topics}-ticks", (0, b"k", b'["k", 1]'))  # which comes too late
@@ -116,14 +104,7 @@ def test_a_run_that_is_killed_while_it_publishes_goes_on_and_computes_nothing_ag
     bind = {name: f"{address}-{name}" for name in ("ticks", "counts", "copies")}
     done = counting().run(tmp_path / "data", bind=bind, on=Spark(session))
     assert done.metrics().received("ticks") == 300
-    copies = published(broker, f"{topics}-copies")
-    assert sorted(list(value) for _, _, value, _ in copies) == sorted(rows)
-    assert all(
-        (number, key, at) == (murmur2(key) % 2, value[0].encode(), value[1]) for number, key, value, at in copies
-    )
-    counts = published(broker, f"{topics}-counts")
-    found = Counter((key, at // 100 * 100) for key, at in rows)
-    assert sorted(value for _, _, value, _ in counts) == sorted((*place, number) for place, number in found.items())
+    check(rows, broker, topics)
     with pytest.raises(SamzaError, match=r"the topic kafka://.* holds records already"):
         counting().run(tmp_path / "data", bind=bind, on=Spark(session))
     assert [file.name for file in (tmp_path / "data" / "spark" / "counting").iterdir()] == ["lock"]

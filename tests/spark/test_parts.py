@@ -146,8 +146,6 @@ def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):
     ]:
         with pytest.raises(PlanError, match=wrong):
             app.run(tmp_path, on=spark, **said)
-    with pytest.raises(SamzaError, match="does not read Kafka yet"):
-        app.run(tmp_path, on=Spark(checkpoint=tmp_path / "kept"), bind={"numbers": "kafka://localhost:9/n"})
     for spark in (Spark(), Spark(checkpoint=tmp_path / "kept")):
         with pytest.raises(SamzaError, match="there is no stream 'numbers' to read"):
             app.run(tmp_path / "data", on=spark)
