@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
-
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from operators.base import Serde
-from runtime.clock import monotonic_ms
 from runtime.errors import SamzaError
 from runtime.spark.growing import UpTo
 from runtime.systems.base import Offsets, Read
-from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
-from runtime.systems.kafka_fetcher import QUIET_MS, KafkaFetcher, begins_at, check_unchanged, is_absent
-from runtime.systems.kafka_thread import KafkaThread
+from runtime.systems.kafka_fetcher import KafkaFetcher
+from runtime.systems.kafka_ranges import KafkaRanges
 from runtime.systems.kafka_topic import KafkaTopic
 
 
@@ -62,69 +57,15 @@ class TopicSplits:
         return self._opened
 
 
-class GrowingTopic:
-    """A topic as the driver sees it, which looks again and again at how far it is committed, in all partitions at once.
-
-    Raises `EnvironmentFault` where it can't be seen, and `Damaged` where it is not any more what is read.
-    """
+class GrowingTopic(KafkaRanges):
+    """A topic as an input without an end, as the driver sees it: workers read its `splits`."""
 
     name = "kafka"
 
     def __init__(self, topic: KafkaTopic) -> None:
-        self._topic = topic
-        self._consumer: Any = None
-        self._heard_ms = monotonic_ms()
-        self._thread: KafkaThread | None = KafkaThread.acquire()
-        try:
-            with kafka_errors_told(topic, "read"):
-                self._ranges = self._thread.call(self._open())
-        except BaseException:
-            self.close()
-            raise
-        self.partitions = len(self._ranges)
+        super().__init__(topic)
         self.splits = TopicSplits(topic, self.partitions)
         self.serde, self.read = self.splits.serde, self.splits.read
-
-    def offsets(self, partition: int) -> Offsets:
-        """Return the range that was readable at the last look; it begins where the topic's `start` says."""
-        return self._ranges[partition]
-
-    def look(self) -> None:
-        """See how far it is committed now."""
-        assert self._thread is not None
-        with kafka_errors_told(self._topic, "read"):
-            ranges = self._thread.call(self._look())
-            if ranges != self._ranges:
-                self._ranges, self._heard_ms = ranges, monotonic_ms()
-            elif monotonic_ms() - self._heard_ms > QUIET_MS:
-                self._thread.call(check_unchanged(self._topic, self.partitions))
-                self._heard_ms = monotonic_ms()
-
-    def close(self) -> None:
-        """Look no more; a second call does nothing."""
-        if self._thread is not None:
-            thread, self._thread = self._thread, None
-            try:
-                if self._consumer is not None:
-                    thread.call(self._consumer.stop())
-            finally:
-                thread.release()
-
-    async def _open(self) -> list[Offsets]:
-        topic = self._topic
-        partitions = await partitions_of(topic)
-        if partitions is None:
-            raise is_absent(topic)
-        self._consumer = AIOKafkaConsumer(**topic.client(), enable_auto_commit=False, isolation_level="read_committed")
-        await self._consumer.start()
-        self._places = [TopicPartition(topic.name, number) for number in range(partitions)]
-        self._starts = await begins_at(self._consumer, topic, self._places)
-        return await self._look()
-
-    async def _look(self) -> list[Offsets]:
-        firsts = await self._consumer.beginning_offsets(self._places)  # which retention moves on
-        ends = await self._consumer.end_offsets(self._places)
-        return [Offsets(max(self._starts[place], firsts[place]), ends[place], ended=False) for place in self._places]
 
 
 def as_it_is(stream: str, topic: KafkaTopic) -> UpTo:

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from runtime.errors import Damaged, EnvironmentFault
-from runtime.spark import topics as spark_topics
-from runtime.systems import kafka_published
+from runtime.systems import kafka_published, kafka_ranges
 from runtime.systems.kafka_published import KafkaPublisher
 from samza_dsl import SamzaError
 from tests.kafka.topics import consume, create, grow, produce
@@ -127,7 +126,7 @@ def test_what_a_topic_begins_with_is_said_once(broker, topics, tmp_path):
 
 
 def test_a_topic_that_is_no_more_what_is_read_stops_the_run(broker, topics, tmp_path, monkeypatch):
-    monkeypatch.setattr(spark_topics, "QUIET_MS", 0.0)
+    monkeypatch.setattr(kafka_ranges, "QUIET_MS", 0.0)
     bind = {name: f"kafka://{broker.bootstrap}/{topics}-{name}" for name in ("ticks", "counts", "copies")}
     with pytest.raises(EnvironmentFault, match="there is no topic"):
         opened(counting(), memory(), tmp_path / "checkpoint", bind)
