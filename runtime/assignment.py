@@ -76,5 +76,8 @@ class Membership(Protocol):
     def give_up(self, tasks: Collection[int]) -> None:
         """Let others take tasks, all of whose effects are committed."""
 
+    def check(self) -> None:
+        """Raise `Fenced` where another container has taken a task that this one has not given up."""
+
     def leave(self) -> None:
         """Be gone: others may take all that this container has; a second call does nothing."""

@@ -298,10 +298,14 @@ class Run:
             raise self._error
 
     def _fenced(self) -> Fenced | None:
-        """Return what is wrong where another run has taken over: what that one has consumed since is no damage."""
+        """Return what is wrong where others have taken over: what these have consumed since is no damage."""
         app, generation = self._loop.committer.app, self._loop.committer.generation
         try:
             current = self._environment.generation(app)
+            if current == generation and self._follower is not None:
+                self._follower.membership.check()
+        except Fenced as fenced:
+            return fenced
         except EnvironmentFault:
             return None
         return is_fenced(app, generation, current) if current != generation else None

@@ -53,7 +53,7 @@ class KafkaMembers:
         if model.run > self._run:
             raise is_fenced(self._app, self._run, model.run)
         if model.generation != self._looked_at:
-            self._check()
+            self.check()
             self._looked_at = model.generation
         return model.of(self.name)
 
@@ -97,8 +97,8 @@ class KafkaMembers:
             raise is_fenced(self._app, self._run, ledger.generation)
         return ledger
 
-    def _check(self) -> None:
-        """See whether others have taken what this container had, as where it was taken for dead."""
+    def check(self) -> None:
+        """Raise `Fenced` where another container has taken a task that this one had, as when it was taken for dead."""
         if self.taken:
             ledger = self._settled()
             for task, generation in self.taken.items():

@@ -30,8 +30,8 @@ class LogMembers(Members):
     """
 
     def __init__(self, log: LogEnvironment, app: str, run: int, name: str, tasks: int) -> None:
-        super().__init__(run, name, tasks)
-        self._log, self._app = log, app
+        super().__init__(app, run, name, tasks)
+        self._log = log
         self._folder = log.path / "containers" / app
         with system_errors_told(self._folder, "made"):
             self._descriptor: int | None = self._join()

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from runtime.assignment import JobModel, assign
+from runtime.systems.base import is_taken
 
 MODEL = "model"
 """Where the job model is among what is shared."""
@@ -35,10 +36,13 @@ class Members(ABC):
     A container has a name that no other one of its run ever had.
     """
 
-    def __init__(self, run: int, name: str, tasks: int) -> None:
+    def __init__(self, app: str, run: int, name: str, tasks: int) -> None:
         self.name = name
+        self._app = app
         self._run = run
         self._tasks = tasks
+        self._taken: dict[int, int] = {}
+        """The tasks that this container has, and their generations."""
 
     def mine(self) -> frozenset[int]:
         """Return the tasks that this container shall run now; asked several times a second."""
@@ -66,15 +70,24 @@ class Members(ABC):
                     continue
                 taken[task] = generation + 1
                 shared[_place(task)] = msgspec.msgpack.encode(Holding(self._run, self.name, generation + 1))
+        self._taken |= taken
         return taken
 
     def give_up(self, tasks: Collection[int]) -> None:
         """Let others take tasks, all of whose effects are committed."""
         with self._changing() as shared:
             for task in sorted(tasks):
+                self._taken.pop(task, None)
                 holding = holding_of(shared, task)
                 if holding.container == self.name:
                     shared[_place(task)] = msgspec.msgpack.encode(msgspec.structs.replace(holding, container=""))
+
+    def check(self) -> None:
+        """Raise `Fenced` where another container has taken a task that this one has not given up."""
+        with self._looking() as shared:
+            for task, generation in self._taken.items():
+                if (current := holding_of(shared, task).generation) != generation:
+                    raise is_taken(self._app, task, generation, current)
 
     @abstractmethod
     def leave(self) -> None:

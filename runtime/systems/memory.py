@@ -352,9 +352,9 @@ class _MemoryMembers(Members):
     """A container on an environment in memory, alive until it leaves."""
 
     def __init__(self, memory: MemoryEnvironment, app: str, run: int, name: str, tasks: int) -> None:
-        super().__init__(run, name, tasks)
+        super().__init__(app, run, name, tasks)
         self._lock = memory._lock
-        self._app, self._application = app, memory._applications[app]
+        self._application = memory._applications[app]
         self._application.containers.add((run, name))
 
     def leave(self) -> None:

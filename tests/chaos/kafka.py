@@ -21,9 +21,9 @@ from runtime.systems.base import Append, StreamConfig
 from runtime.systems.kafka import KafkaEnvironment
 from runtime.systems.kafka_group import SESSION_MS
 from runtime.systems.kafka_topic import KafkaCluster
-from tests.chaos.pipeline import PARTITIONS, WINDOW_MS
+from tests.chaos.pipeline import PARTITIONS, UNKNOWN, WINDOW_MS
 from tests.faults.processes import wait_until
-from tests.kafka.topics import consume
+from tests.kafka.topics import consume, group_offsets
 from tests.scale import positive
 from tests.source import ROOT
 
@@ -33,6 +33,12 @@ CALM_S = 3.0, 8.0
 PATIENCE_S = 120
 LAST = "last"
 """The word of the records that close the windows of all others."""
+BAD = 0.01
+"""The part of what is written that becomes a dead letter."""
+LARGEST_BYTES = 900_000
+"""A record of that size is still taken everywhere."""
+MOST_MIB = 400
+"""The most anonymous memory that a container may come to."""
 
 
 class Chaos:
@@ -43,6 +49,7 @@ class Chaos:
         self.broker = kafka_broker.start(folder / "broker")
         self.cluster = KafkaCluster(f"kafka://{self.broker.bootstrap}")
         self.struck: Counter[str] = Counter()
+        self.longest_s = self.most_mib = 0.0
         self.written = 0
         self._environment: KafkaEnvironment | None = None
         with closing(KafkaEnvironment(self.cluster, folder / "writer")) as environment:
@@ -72,10 +79,15 @@ class Chaos:
             )
             time.sleep(0.05)
 
-    def _record(self, word: str = "", ahead_ms: int = 0) -> bytes:
+    def _record(self, word: str = "", ahead_ms: int = 0, pad: str = "") -> bytes:
         self.written += 1
-        word = word or f"w{self.chance.randrange(WORDS)}"
-        return msgspec.json.encode({"word": word, "number": self.written, "at": int(time.time() * 1_000) + ahead_ms})
+        at_ms = int(time.time() * 1_000) + ahead_ms
+        named: str | None = word or f"w{self.chance.randrange(WORDS)}"
+        if not word and self.chance.random() < BAD:
+            named = self.chance.choice((UNKNOWN, None, "no record"))
+        if named == "no record":
+            return b"no record %d" % self.written
+        return msgspec.json.encode({"word": named, "number": self.written, "at": at_ms, "pad": pad})
 
     def _append(self, appends: list[Append]) -> None:
         """Write records; where nobody knows whether they were, others come in their place."""
@@ -120,6 +132,19 @@ class Chaos:
         kafka_broker.stop(self.folder / "broker")
         kafka_broker.start(self.folder / "broker")
 
+    def stop_broker(self) -> None:
+        """Have the broker answer nobody for a while, as one that collects garbage or waits for its disk."""
+        self.broker = kafka_broker.start(self.folder / "broker")
+        os.kill(self.broker.pid, signal.SIGSTOP)
+        time.sleep(self.chance.uniform(1, SESSION_MS / 1_000 + 2))
+        os.kill(self.broker.pid, signal.SIGCONT)
+
+    def write_large(self) -> None:
+        """Write records as large as topics take, and one that is larger, of which nothing may be there."""
+        for size in (LARGEST_BYTES, LARGEST_BYTES, 2 * LARGEST_BYTES):
+            record = self._record(f"w{self.chance.randrange(WORDS)}", pad="." * size)
+            self._append([Append(f"{APP}-records", self.chance.randrange(PARTITIONS), Batch([record]))])
+
     def kill_starter(self) -> None:
         """Kill who has started the containers, which then end by themselves, and start others."""
         self.starter.kill()
@@ -136,12 +161,27 @@ class Chaos:
                 raise AssertionError(f"the run ended by itself: {self.told()}")
             if not faults:
                 faults = [self.kill_container, self.kill_container, self.stop_container, self.kill_broker]
-                faults += [self.restart_broker, self.kill_starter]
+                faults += [self.restart_broker, self.stop_broker, self.kill_starter, self.write_large]
                 self.chance.shuffle(faults)
             fault = faults.pop()
             print(f"{time.strftime('%H:%M:%S')} {fault.__name__}", flush=True)
             fault()
             self.struck[fault.__name__.replace("_", " ")] += 1
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Wait until all that was written before is processed, so that every task has an owner; writing goes on."""
+        began = time.time()
+        wanted = {partition: self._end(partition) for partition in range(PARTITIONS)}
+        while True:
+            self.write(time.time() + 0.5)
+            self.most_mib = max([self.most_mib, *map(anonymous_mib, self.containers())])
+            assert self.most_mib < MOST_MIB, "memory is bounded"
+            done = group_offsets(self.broker, APP)
+            if all(done.get((f"{APP}-records", partition), 0) >= end for partition, end in wanted.items()):
+                break
+            assert time.time() - began < PATIENCE_S, f"a task has no owner: {done} of {wanted}; {self.told()}"
+        self.longest_s = max(self.longest_s, time.time() - began)
 
     def finish(self) -> None:
         """Stop the run as a user does, close all windows, and run on to the end of the input."""
@@ -159,8 +199,15 @@ class Chaos:
         assert self.starter.wait(PATIENCE_S) == 0, self.told()
 
     def _end(self, partition: int) -> int:
-        with closing(KafkaEnvironment(self.cluster, self.folder / "writer")) as environment:
-            return environment.offsets(f"{APP}-records", partition).end
+        """Return where a partition of the input ends; a broker that is not yet ready is waited for."""
+        until = time.time() + PATIENCE_S
+        while True:
+            try:
+                with closing(KafkaEnvironment(self.cluster, self.folder / "writer")) as environment:
+                    return environment.offsets(f"{APP}-records", partition).end
+            except EnvironmentFault:
+                if time.time() > until:
+                    raise
 
     def told(self) -> str:
         """Return the end of what the containers have printed."""
@@ -176,7 +223,8 @@ class Chaos:
 
 def check(chaos: Chaos) -> int:
     """Check that all that was written counts exactly once, and state is what changelogs say; return how much it was."""
-    records = [msgspec.json.decode(value) for value in values(chaos, "records")]
+    read = [value if value.startswith(b"no") else msgspec.json.decode(value) for value in values(chaos, "records")]
+    records = [record for record in read if type(record) is dict and record["word"] not in (None, UNKNOWN)]
     counts = [tuple(msgspec.json.decode(value)) for value in values(chaos, "counts")]
     words = Counter(record["word"] for record in records)
     told = Counter((word, total) for word, total, _ in counts)
@@ -185,6 +233,12 @@ def check(chaos: Chaos) -> int:
     windows = Counter((one["word"], one["at"] - one["at"] % WINDOW_MS) for one in records if one["word"] != LAST)
     panes = Counter(tuple(msgspec.json.decode(value)) for value in values(chaos, "panes"))
     assert panes == Counter((word, start, count) for (word, start), count in windows.items()), "each window once"
+    letters = Counter(
+        letter if letter.startswith(b"no") else msgspec.json.decode(letter)["number"]
+        for letter in values(chaos, "letters")
+    )
+    bad = Counter(one if type(one) is bytes else one["number"] for one in read if one not in records)
+    assert letters == bad, "each bad record is one dead letter"
     here, anew = state_of(chaos, "data"), state_of(chaos, "anew")
     assert here == anew, "state is what its changelogs say"
     return len(records)
@@ -193,7 +247,15 @@ def check(chaos: Chaos) -> int:
 def values(chaos: Chaos, stream: str) -> list[bytes]:
     """Return what is committed in a stream."""
     found = consume(chaos.broker, f"{APP}-{stream}")
-    return [record.value for partition in found.values() for record in partition if not record.headers]
+    return [record.value for partition in found.values() for record in partition]
+
+
+def anonymous_mib(process: int) -> float:
+    """Return how much memory a process has that is not mapped from files; 0 where it is gone."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        status = Path(f"/proc/{process}/status").read_text().splitlines()
+        return next((int(line.split()[1]) / 1024 for line in status if line.startswith("RssAnon")), 0.0)
+    return 0.0
 
 
 def state_of(chaos: Chaos, data: str) -> dict[tuple[str, int], dict[bytes, bytes]]:
@@ -210,7 +272,9 @@ def trial(folder: Path, minutes: float, seed: int) -> Chaos:
     try:
         chaos.run(minutes)
         chaos.finish()
-        print(f"seed {seed}: {check(chaos):,} records counted once, after {dict(chaos.struck)}", flush=True)
+        counted = f"{check(chaos):,} records counted once, after {dict(chaos.struck)}"
+        most = f"caught up within {chaos.longest_s:.0f} s, in at most {chaos.most_mib:.0f} MiB"
+        print(f"seed {seed}: {counted}; {most}", flush=True)
     finally:
         chaos.close()
     return chaos

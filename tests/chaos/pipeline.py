@@ -1,17 +1,20 @@
-"""The application of the chaos command: it looks words up, counts them by key, and counts them by key and window."""
+"""The application of the chaos command: words are looked up, counted by key and by window, or become dead letters."""
 
 import asyncio
 import os
 import random
 
-from samza_dsl import App, Json, Options, count, tumbling
+from samza_dsl import App, Json, Options, count, dead_letter, retry, tumbling
 
 NAME = os.environ.get("CHAOS_APP", "chaos")
 PARTITIONS, WINDOW_MS = 4, 1_000
+UNKNOWN = "unknown"
 
 
 async def looked_up(record: dict) -> list[dict]:
     await asyncio.sleep(random.random() / 200)
+    if record["word"] == UNKNOWN:
+        raise LookupError(record["number"])
     return [record]
 
 
@@ -23,12 +26,13 @@ def counted(record: dict, context) -> list[list]:
 def app_of(name: str) -> App:
     """Return the application, whose streams all begin with its name."""
     app = App(name, Options(commit_interval_ms=200, max_in_flight=50))
-    records = app.input(f"{name}-records", value=Json(dict), timestamp=lambda record: record["at"])
-    found = records.async_flat_map(looked_up, op_id="look-up")
-    words = found.partition_by(lambda record: record["word"], partitions=PARTITIONS, op_id="by-word")
-    counts = words.process(counted, op_id="count")
+    bad = dead_letter(f"{name}-letters")
+    records = app.input(f"{name}-records", value=Json(dict), timestamp=lambda record: record["at"], on_error=bad)
+    found = records.async_flat_map(looked_up, on_error=retry(1, backoff_ms=5, then=bad), op_id="look-up")
+    words = found.partition_by(lambda record: record["word"], partitions=PARTITIONS, value=Json(dict), op_id="by-word")
+    counts = words.process(counted, on_error=bad, op_id="count")
     counts.send_to(app.output(f"{name}-counts", value=Json(list), partitions=PARTITIONS))
-    panes = words.window(tumbling(milliseconds=WINDOW_MS), count(), op_id="by-window")
+    panes = words.window(tumbling(milliseconds=WINDOW_MS), count(), on_error=bad, op_id="by-window")
     panes.map(lambda pane: [pane.key, pane.start, pane.value]).send_to(
         app.output(f"{name}-panes", value=Json(list), partitions=PARTITIONS)
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+import runtime.containers
 from operators.base import Batch
 from runtime.errors import Owned
 from runtime.systems.base import Append, StreamConfig
@@ -170,6 +171,7 @@ def main() -> None:
     parser.add_argument("--job", type=Path, metavar="DATA", required=True)
     parser.add_argument("--containers", type=int, default=2)
     chosen = parser.parse_args()
+    runtime.containers.MOST_DEATHS = sys.maxsize  # how many die before they have committed is up to who kills them
     app.run(chosen.job, containers=chosen.containers)
 
 

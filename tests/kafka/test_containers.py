@@ -136,9 +136,12 @@ def test_who_was_taken_for_dead_cant_commit_and_takes_nothing_along(run):
     zombie.takes(*range(TASKS))
     zombie.commits(0, 1)
     zombie.goes_silent()
+    zombie.members.check()
     heir = run("heir")
     heir.takes(0)
     assert heir.has_read(0) == (1, b"1")
+    with pytest.raises(Fenced, match=r"Task 0 of application .* is at generation 2, and this container has it of 1"):
+        zombie.members.check()
     with pytest.raises(Fenced, match=r"Task 0 of application .* is at generation 2, and this container has it of 1"):
         zombie.commits(0, 2)
     heir.commits(0, 5)

@@ -12,6 +12,7 @@ from planner.errors import PlanError
 from planner.levers import Levers
 from runtime.clock import LoopClock
 from runtime.errors import Damaged, Fenced, SamzaError
+from runtime.opening import Share, open_application
 from runtime.run import Run
 from runtime.systems.base import Append, Commit, Environment, StreamConfig
 from runtime.systems.log import LogEnvironment, verify
@@ -174,5 +175,35 @@ def test_a_run_whose_successor_has_consumed_what_it_would_read_is_told_that_it_w
         environment.append([Append("numbers", 0, Batch([b"26"]))])
         with pytest.raises(Fenced, match="is at generation 2, and this run is of 1"):
             await driving
+
+    simulate(main)
+
+
+def test_a_container_whose_tasks_others_have_taken_is_told_so_whatever_these_have_consumed(environment):
+    numbers(environment, *range(25))
+    late, app = Late(environment), counting()
+    opened = open_application(environment, app.graph(), app.options, {}, wrapped=False)
+
+    def run_on(environment, name):
+        share = Share(container=name, generation=opened.generation, counts=opened.counts)
+        return Run(app.graph(), app.options, app.around, environment, clock=LoopClock(), share=share)
+
+    async def main():
+        first, second = run_on(late, "first"), run_on(environment, "second")
+        driving = asyncio.create_task(first.drive())
+        while environment.offsets(BETWEEN, 0).end == 0:
+            await rest(1)
+        membership = first._follower.membership
+        membership.leave()
+        membership.mine = lambda: frozenset({0, 1})  # it does not know that it was taken for dead
+        going_on = asyncio.create_task(second.drive())
+        while environment.offsets(BETWEEN, 0).start == 0:
+            await rest(1)
+        late.open = True
+        environment.append([Append("numbers", 0, Batch([b"26"]))])
+        with pytest.raises(Fenced, match=r"Task \d of application 'counting' is at generation 2, and this container"):
+            await driving
+        second.stop()
+        await going_on
 
     simulate(main)
