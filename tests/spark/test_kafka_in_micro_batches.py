@@ -1,15 +1,20 @@
 """Topics of a real broker as inputs and outputs of micro-batches, which are run in this process."""
 
+import pickle
 import random
-from contextlib import suppress
+from contextlib import closing, suppress
 from unittest.mock import patch
 
 import msgspec
 import pytest
 
 from runtime.errors import Damaged, EnvironmentFault
+from runtime.spark.topics import as_it_is
 from runtime.systems import kafka_published, kafka_ranges
+from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_published import KafkaPublisher
+from runtime.systems.kafka_thread import KafkaThread
+from runtime.systems.kafka_topic import topic_of
 from samza_dsl import SamzaError
 from tests.kafka.topics import consume, create, grow, produce
 from tests.simulation.crash import memory
@@ -29,6 +34,33 @@ def test_a_topic_that_is_cut_into_micro_batches_comes_to_what_it_comes_to_live(b
         environment = memory()
         assert stream_here(lambda: watching(topics), environment, tmp_path / str(seed), bind, seed, ends=True) > 3
         assert as_told(environment) == told(live)
+
+
+def test_what_is_in_an_open_transaction_is_left_out_of_a_bounded_input(broker, topics):
+    create(broker, f"{topics}-words", 2)
+    topic = topic_of(f"kafka://{broker.bootstrap}/{topics}-words")
+    produce(broker, topic.name, (0, b"k", b"kept"), (1, b"k", b"kept, too"), transaction=f"{topics}-done")
+    writer = KafkaPublisher(topic, StreamConfig(), topics)
+    thread = KafkaThread.acquire()
+    thread.call(writer._producer.begin_transaction())
+    thread.call(writer._producer.send_and_wait(topic.name, b"open", partition=0))
+    produce(broker, topic.name, (0, b"k", b"behind it"))
+    words = pickle.loads(pickle.dumps(as_it_is("words", topic)))
+    thread.call(writer._producer.commit_transaction())
+    produce(broker, topic.name, (1, b"k", b"later"))
+    thread.release()
+    writer.close()
+    with closing(words):
+        assert [values_in(words, partition) for partition in (0, 1)] == [[b"kept"], [b"kept, too"]]
+
+
+def values_in(source, partition):
+    offset, found = source.offsets(partition).start, []
+    while (read := source.read(partition, offset)) is not None:
+        found += read.batch.values
+        offset = read.next_offset
+    assert offset == source.offsets(partition).end and source.offsets(partition).ended
+    return found
 
 
 class DyingInTransactions:
