@@ -392,6 +392,8 @@ class App(Tables, Reprocessing):
         environment: Cluster = None,
         bind: Mapping[str, Any] | None = None,
         until_now: bool = False,
+        live: bool = False,
+        watch: Watch | None = None,
         on: Spark,
     ) -> SparkRun: ...
 
@@ -428,7 +430,8 @@ class App(Tables, Reprocessing):
 
         With `on=Spark()` it runs on Spark over what its inputs hold now, as all there will be, and writes the whole of
         its outputs when all of it is through: files and streams that must not hold anything yet. With
-        `on=Spark(checkpoint="directory")` it goes on and on there, in micro-batches, and is started again from there.
+        `on=Spark(checkpoint="directory")` it goes on and on there, in micro-batches, and is started again from there;
+        it is shown, or watched, as of the last one.
         """
         from runtime.run import run_blocking
 
@@ -446,12 +449,13 @@ class App(Tables, Reprocessing):
             from runtime.spark.batch import run_batch
             from runtime.spark.streaming import run_stream
 
-            said: dict[str, Any] = {"containers": containers, "watch": watch, "state": state, "from_start": from_start}
-            said |= {"until_now": until_now} if on.checkpoint is None else {"environment": environment}
+            said: dict[str, Any] = {"containers": containers, "state": state, "from_start": from_start}
+            goes_on = on.checkpoint is not None
+            said |= {"environment": environment} if goes_on else {"until_now": until_now, "watch": watch}
             check_for_spark(here(), on, **said)
             where = self.graph(), self.options, self.around, data
             if on.checkpoint is not None:
-                return run_stream(*where, on=on, bind=bind, until_now=until_now)
+                return run_stream(*where, on=on, bind=bind, until_now=until_now, watch=watch)
             return run_batch(*where, on=on, bind=bind, environment=environment)
         if containers > 1:
             from samza_dsl.container import run_app

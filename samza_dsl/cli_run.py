@@ -103,7 +103,10 @@ def run(
         cluster = KafkaCluster(environment, options) if environment is not None else None
         if on is not None:
             spark = Spark(master=master, checkpoint=checkpoint, end=end)
-            tell_sum(app.run(data, bind=bound, on=spark, until_now=until_now, environment=cluster))
+            goes_on = checkpoint is not None
+            done = app.run(data, bind=bound, on=spark, until_now=until_now, environment=cluster, live=goes_on)
+            if not goes_on:
+                tell_sum(done)
             return
         how: dict[str, Any] = {"bind": bound, "from_start": from_start, "until_now": until_now, "state": state}
         app.run(data, live=True, containers=containers, environment=cluster, **how)

@@ -143,6 +143,12 @@ class Streamed:
         )
         self._publish()
 
+    def left_by(self, batch: MicroBatch) -> dict[Place, int]:
+        """Return how many records of each partition lie behind a micro-batch; of files, whose length is bytes, none."""
+        countable = (place for place in batch.ends if place[0] not in self._inputs.growing)
+        offered = self._inputs.all()
+        return {place: offered[place].end - batch.ends[place].end for place in countable}
+
     def values_of(self, stream: str) -> list[Any]:
         """Return the values of an output that lives in the environment, or in a list; raises SamzaError for a path."""
         from runtime.received import values_of
