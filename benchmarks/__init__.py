@@ -7,7 +7,11 @@ from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
 from benchmarks.interval_join import IntervalJoin
 from benchmarks.keyed_count import KeyedCount
+from benchmarks.members_per_country import MembersPerCountry
 from benchmarks.on_spark import KeyedOnSpark, NativeOnSpark, StatelessOnSpark
+from benchmarks.on_spark_calls import CallsOnSpark
+from benchmarks.on_spark_join import JoinOnSpark
+from benchmarks.on_spark_streaming import KeyedStream, StatelessStream
 from benchmarks.read_write import ReadWrite4, ReadWrite5, ReadWrite6
 from benchmarks.running_count import DurableCount, RunningCount
 from benchmarks.slow_service import SlowService
@@ -37,6 +41,11 @@ KINDS: tuple[type[Workload], ...] = (
     StatelessOnSpark,
     KeyedOnSpark,
     NativeOnSpark,
+    JoinOnSpark,
+    CallsOnSpark,
+    StatelessStream,
+    KeyedStream,
+    MembersPerCountry,
 )
 
 WORKLOADS: dict[str, type[Workload]] = {kind.description.name: kind for kind in KINDS}

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from benchmarks import QUICK_WITHOUT, WORKLOADS, page
+from benchmarks import QUICK_WITHOUT, WORKLOADS, page, shapes
 from benchmarks.figures import AnyFigure, Curve, Measurement, PeerFigure, load, merged, save, stamped
 from benchmarks.measure import SIDES
 from benchmarks.peers import PEERS
@@ -111,7 +111,7 @@ def _arguments() -> argparse.Namespace:
     if min(*said.commit_every, *(1 if given is None else given for given in (said.scale, said.pairs))) <= 0:
         parser.error("--pairs, --scale and --commit-every are positive")
     if said.only is None:
-        said.only = [name for name in known if not (said.quick and name in QUICK_WITHOUT)]
+        said.only = [name for name in known if not (said.quick and name in QUICK_WITHOUT | shapes.QUICK_WITHOUT)]
     if said.quick:
         said.pairs = 1
     return said

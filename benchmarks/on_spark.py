@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -70,14 +71,22 @@ class OnSpark(Workload):
 
     def prepare(self, messages: int) -> None:
         self.files = self.scratch / "in"
-        self.files.mkdir()
-        for number in range(FILES):
-            with (self.files / f"{number}.jsonl").open("wb") as file:
-                made = ticks(messages // FILES, number)
-                while chunk := list(islice(made, CHUNK)):
-                    file.write(encode.encode_lines(chunk))
+        self.make(messages)
         options = {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
         self.spark = Spark(Spark(master="local[2]", options=options).opened())
+
+    def make(self, messages: int) -> None:
+        """Make the input."""
+        self.write(self.files, lambda number: ticks(messages // FILES, number))
+
+    def write(self, directory: Path, made: Callable[[int], Iterator[Any]]) -> None:
+        """Write files of what is made for each."""
+        directory.mkdir()
+        for number in range(FILES):
+            with (directory / f"{number}.jsonl").open("wb") as file:
+                rows = made(number)
+                while chunk := list(islice(rows, CHUNK)):
+                    file.write(encode.encode_lines(chunk))
 
     def ready(self) -> None:
         self.written = self.scratch / "out.jsonl"

@@ -64,7 +64,7 @@ class Bindings:
                 if name in read:
                     self.sources[name] = _source(name, what)
                     if isinstance(self.sources[name], LiveSource):
-                        _check_source(graph, name, self.sources[name].partitions)
+                        check_source(graph, name, self.sources[name].partitions)
                 elif name in written:
                     self._bind_output(written[name], what)
                 elif name in letters and is_another(what):
@@ -279,7 +279,8 @@ def _check_partitions(where: Spec | Site, said: int | None, stream: str, count: 
         raise refuse(where, wrong, f"partitions={count}, or leave it out; or use another stream")
 
 
-def _check_source(graph: Graph, stream: str, partitions: int) -> None:
+def check_source(graph: Graph, stream: str, partitions: int) -> None:
+    """Raise PlanError where an input was said to have another number of partitions than what it is bound to."""
     for spec in graph.specs.values():
         if isinstance(spec, Input) and spec.stream == stream and not spec.is_pattern:
             _check_partitions(spec, spec.partitions, stream, partitions)

@@ -35,7 +35,7 @@ from runtime.received import values_of
 from runtime.rewind import check_rewind
 from runtime.serdes import Tagged
 from runtime.systems.base import Append, Environment, LiveEnvironment, is_fenced
-from runtime.systems.kafka_topic import KafkaCluster
+from runtime.systems.kafka_topic import KafkaCluster, cluster_of
 from runtime.workers import Workers
 
 if TYPE_CHECKING:
@@ -392,10 +392,11 @@ def open_environment(
     """
     if not isinstance(data, str | Path):
         return data
-    if cluster is not None:
+    found = cluster_of(cluster)
+    if found is not None:
         from runtime.systems.kafka import KafkaEnvironment
 
-        return KafkaEnvironment(KafkaCluster(cluster) if isinstance(cluster, str) else cluster, data, host_id)
+        return KafkaEnvironment(found, data, host_id)
     from runtime.systems.log import LogEnvironment
 
     return LogEnvironment(data)

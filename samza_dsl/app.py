@@ -391,7 +391,15 @@ class App(Tables, Reprocessing):
 
     @overload
     def run(
-        self, data: str | Path = DATA, *, bind: Mapping[str, Any] | None = None, until_now: bool = False, on: Spark
+        self,
+        data: str | Path = DATA,
+        *,
+        environment: Cluster = None,
+        bind: Mapping[str, Any] | None = None,
+        until_now: bool = False,
+        live: bool = False,
+        watch: Watch | None = None,
+        on: Spark,
     ) -> SparkRun: ...
 
     def run(
@@ -432,7 +440,8 @@ class App(Tables, Reprocessing):
 
         With `on=Spark()` it runs on Spark over what its inputs hold now, as all there will be, and writes the whole of
         its outputs when all of it is through: files and streams that must not hold anything yet. With
-        `on=Spark(checkpoint="directory")` it goes on and on there, in micro-batches, and is started again from there.
+        `on=Spark(checkpoint="directory")` it goes on and on there, in micro-batches, and is started again from there;
+        it is shown, or watched, as of the last one.
         """
         from runtime.run import run_blocking
 
@@ -450,12 +459,15 @@ class App(Tables, Reprocessing):
             from runtime.spark.batch import run_batch
             from runtime.spark.streaming import run_stream
 
-            said = {"containers": containers, "watch": watch, "state": state, "environment": environment}
+            said: dict[str, Any] = {"containers": containers, "state": state, "from_start": from_start}
+            said |= {"host_id": host_id, "placement": placement}
+            goes_on = on.checkpoint is not None
+            said |= {"environment": environment} if goes_on else {"until_now": until_now, "watch": watch}
             check_for_spark(here(), on, **said)
             where = self.graph(), self.options, self.around, data
             if on.checkpoint is not None:
-                return run_stream(*where, on=on, bind=bind, until_now=until_now)
-            return run_batch(*where, on=on, bind=bind)
+                return run_stream(*where, on=on, bind=bind, until_now=until_now, watch=watch)
+            return run_batch(*where, on=on, bind=bind, environment=environment)
         how |= {"watch": watch, "environment": environment, "host_id": host_id}
         if containers > 1:
             from samza_dsl.container import run_app

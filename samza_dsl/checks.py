@@ -266,10 +266,27 @@ def check_for_spark(site: Site, on: Spark, **said: Any) -> None:
         wrong = f"Spark({about[0]}={getattr(on, about[0])!r}) is about a run that goes on and on, and this one does not"
         raise refuse(site, wrong, f'checkpoint="directory" beside it, or leave {about[0]}= out')
     for name, value in said.items():
-        if value not in (None, 1):
-            raise refuse(
-                site,
-                f"app.run(on=Spark(...), {name}={value!r}): Spark shares tasks by itself, and a run on "
-                "it begins with the inputs' start",
-                f"leave {name}= out",
-            )
+        unsaid, why = NOT_ON_SPARK[name]
+        if (type(value), value) != (type(unsaid), unsaid):
+            raise refuse(site, f"app.run(on=Spark(...), {name}={value!r}): {why}", f"leave {name}= out")
+
+
+NOT_ON_SPARK: dict[str, tuple[object, str]] = {
+    "containers": (1, "Spark shares tasks by itself"),
+    "watch": (None, "a bounded run tells what it came to at its end, and nothing before; live= says the same"),
+    "state": (None, "a run goes on with the state of its checkpoint, and begins without any where it has none"),
+    "from_start": (
+        False,
+        "a bounded run reads its inputs from their start anyway, and one with a checkpoint goes on from there; from "
+        "another checkpoint it begins anew",
+    ),
+    "until_now": (
+        False,
+        "a bounded run ends with what is there now, and everything fires; to leave open what is open it needs "
+        'Spark(checkpoint="directory")',
+    ),
+    "host_id": (None, "Spark shares tasks by itself"),
+    "placement": ("sticky", "Spark shares tasks by itself"),
+    "environment": (None, "a run with a checkpoint reads and writes the topics that streams are bound to"),
+}
+"""What is said of a live run and has no meaning on Spark: what it is when nothing is said, and why."""

@@ -99,21 +99,23 @@ def run(
     with told(whole=traceback):
         if state is not None and not from_start:
             raise Mistake("--state says what becomes of the state in a rewind: add --from-start, or leave it out")
-        if on is not None and (
-            from_start or (until_now and not checkpoint) or containers > 1 or environment is not None
-        ):
+        if on is not None and (from_start or (until_now and not checkpoint) or containers > 1):
             raise Mistake(
                 "--on spark reads what the inputs hold from their start, and shares tasks by itself: leave "
-                "--from-start, --until-now, --containers and --environment out; with --checkpoint it may be --until-now"
+                "--from-start, --until-now and --containers out; with --checkpoint it may be --until-now"
             )
         _check_about_spark(on, master, checkpoint, end)
         options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, writes_directories=checkpoint is not None)
+        cluster = KafkaCluster(environment, options) if environment is not None else None
         if on is not None:
-            run_on_spark(app, data, bound, Spark(master=master, checkpoint=checkpoint, end=end), until_now)
+            spark = Spark(master=master, checkpoint=checkpoint, end=end)
+            goes_on = checkpoint is not None
+            done = app.run(data, bind=bound, on=spark, until_now=until_now, environment=cluster, live=goes_on)
+            if not goes_on:
+                tell_sum(done)
             return
         how: dict[str, Any] = {"bind": bound, "from_start": from_start, "until_now": until_now, "state": state}
-        cluster = KafkaCluster(environment, options) if environment is not None else None
         if host_id is not None and cluster is None:
             raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
         if placement != "sticky" and containers == 1:
@@ -128,11 +130,6 @@ def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | No
         raise Mistake(f"--{said[0]} is about Spark: add --on spark, or leave it out")
     if end and checkpoint is None:
         raise Mistake("--end is about a run that goes on: add --checkpoint DIR; without one, inputs end anyway")
-
-
-def run_on_spark(app: App, data: Path, bound: dict[str, Any], spark: Spark, until_now: bool = False) -> None:
-    """Run on Spark, and tell what came of it on a line."""
-    tell_sum(app.run(data, bind=bound, on=spark, until_now=until_now))
 
 
 def tell_sum(done: Watched | SparkRun) -> None:

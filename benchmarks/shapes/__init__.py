@@ -8,6 +8,7 @@ from benchmarks.shapes.latency import Latency
 from benchmarks.shapes.levers import LeftOut
 from benchmarks.shapes.local_join import LocalJoin
 from benchmarks.shapes.long_chain import LongChain
+from benchmarks.shapes.micro_batch import MicroBatchFloor
 from benchmarks.shapes.partitions import ManyPartitions, ManyStreams
 from benchmarks.shapes.shape import Shape
 from benchmarks.shapes.sliding_sum import SlidingSum
@@ -33,7 +34,11 @@ KINDS: tuple[type[Shape], ...] = (
     Disorder,
     IntervalState,
     TemporalState,
+    MicroBatchFloor,
 )
 
 SHAPES: dict[str, type[Shape]] = {kind.description.name: kind for kind in KINDS}
 """All shapes by the name that the tables give them."""
+
+QUICK_WITHOUT = frozenset(name for name, kind in SHAPES.items() if kind.description.on_spark)
+"""What a quick run leaves out, as it takes long to begin."""

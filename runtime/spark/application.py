@@ -17,19 +17,22 @@ from planner.lowering import Lowered, lowered
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
 from planner.plan import Options, StreamPlan
-from runtime.bindings import Bindings, config_of, is_another, outputs_of
+from runtime.bindings import Bindings, check_source, config_of, is_another, outputs_of
 from runtime.errors import SamzaError
 from runtime.functions import Around
 from runtime.history import History, Span, history_of
+from runtime.metrics import RunMetrics
 from runtime.received import values_of
 from runtime.run import open_environment
 from runtime.spark.handing_over import StagedHandover
 from runtime.spark.program import Job
 from runtime.spark.rows import Part, Report
 from runtime.spark.splits import Splits
+from runtime.spark.staged_topics import StagedTopics
 from runtime.spark.staging import Staged
 from runtime.systems.archive import ArchiveSource, is_archive
 from runtime.systems.base import Append, Commit, Environment, Offsets, Read, StreamConfig
+from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic, topic_of
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
 from runtime.systems.rows import type_of_rows
@@ -51,36 +54,57 @@ class Application:
         bind: Mapping[str, Any],
         span: Span | None = None,
         handover: StagedHandover | None = None,
+        cluster: KafkaCluster | None = None,
     ) -> None:
         graph = graph if around else combined(graph)
-        self._graph, self._data, self._handover = graph, data, handover
+        self._graph, self._data, self._handover, self._cluster = graph, data, handover, cluster
         self._staged: dict[str, Staged] = {}
+        self._topics: StagedTopics | None = None
         self._environment: Environment = MemoryEnvironment()
         try:
             inputs = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
             is_counted = span is not None and bool(span.hands_over or span.until)
-            sources = {name: _source(what, is_counted) for name, what in bind.items() if name in inputs}
+            sources = {name: _source(name, what, is_counted) for name, what in bind.items() if name in inputs}
+            for name in sources:
+                if topic_of(bind[name]) is not None:
+                    check_source(graph, name, sources[name].partitions)
             written = {name: what for name, what in bind.items() if name not in inputs and not is_another(what)}
-            self._sinks = {name: what for name, what in written.items() if not _is_path(what)}
+            topics = {name: topic for name, what in written.items() if (topic := topic_of(what)) is not None}
+            self._sinks = {name: what for name, what in written.items() if name not in topics and not _is_path(what)}
             if lives_in_environment(graph, {**sources, **written}):
-                self._environment = open_environment(data)
+                self._environment = open_environment(data, cluster)
             lowered = lowered_inputs(graph, sources)
             bindings = Bindings(self._environment, graph, {**bind, **sources})
             self._place_of = bindings.place_of
             counts = bindings.partition_counts(graph)
             self.plan = make_plan(graph, options, counts, wrapped=bool(around))
             self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
+            self._stage_topics(topics, written, bindings)
+            if self.is_unpublished:
+                return
             self._check_outputs()
-            self._staged = {name: Staged(Path(what)) for name, what in written.items() if _is_path(what)}
-            self._generation = self._environment.own(graph.app)
+            self._staged = {
+                name: Staged(Path(what)) for name, what in written.items() if name not in topics and _is_path(what)
+            }
+            self._generation = self._environment.own(graph.app) if cluster is None else 0  # nothing is committed there
             history = history_of(span, bindings, graph) if span is not None else None
             self.job = replace(self._job(around, sources, bindings, history), lowered=lowered)
         except BaseException:
             self.close()
             raise
 
-    def publish(self, parts: Iterable[Part], reports: Iterable[Report]) -> None:
-        """Make all results visible: each file at once, and what goes to the log in one commit."""
+    @property
+    def is_unpublished(self) -> bool:
+        """Whether an earlier run was through, and died while it published to topics: there is nothing else to do."""
+        return self._topics is not None and self._topics.unpublished is not None
+
+    def go_on(self) -> RunMetrics:
+        """Publish what an earlier run has left, and return what that came to."""
+        assert self._topics is not None
+        return self._topics.go_on()
+
+    def publish(self, parts: Iterable[Part], reports: Iterable[Report], metrics: RunMetrics) -> None:
+        """Make all results visible: each file at once, what goes to the log in one commit, and topics behind all."""
         files: dict[str, list[str]] = {}
         for report in reports:
             for stream, file in report.files.items():
@@ -88,9 +112,12 @@ class Application:
         if self._handover is not None:
             self._handover.complete(self._graph, self.plan, reports)
         declared = {output.stream: output.value for output in self._declared()}
-        appends = []
+        appends, letters = [], []
+        topics = self._topics.topics if self._topics is not None else {}
         for part in parts:
-            if part.stream in self._sinks:
+            if part.stream in topics:
+                letters.append(part)
+            elif part.stream in self._sinks:
                 self._give(part, declared[part.stream])
             else:
                 appends.append(Append(self._place_of(part.stream), part.partition, part.batch()))
@@ -99,28 +126,37 @@ class Application:
         for stream, staged in self._staged.items():
             staged.publish(files.get(stream, []))
         for name, config in self._outputs.items():
-            if name not in self._sinks and name not in self._staged:
+            if name not in {*self._sinks, *self._staged, *topics}:
                 self._environment.create_stream(self._place_of(name), config)
         if appends:
             self._environment.commit(Commit(self.plan.app, self._generation, appends, [], {}))
         if self._handover is not None:
             self._handover.publish()
+        if self._topics is not None:
+            self._topics.publish({name: files[name] for name in topics if name in files}, letters, metrics)
 
     def values_of(self, stream: str) -> list[Any]:
         """Return the values of an output, partition by partition; raises SamzaError for one that is bound to a file."""
         if stream in self._staged:
             raise SamzaError(f"received({stream!r}): the output is bound to {self._staged[stream].path}; read it there")
+        if stream in self._bound_topics and self._topics is not None:
+            raise SamzaError(
+                f"received({stream!r}): the output is {self._topics.topics[stream].address}; read it there"
+            )
         if isinstance(sink := self._sinks.get(stream), ListSink):
             return sink.values
         serde = next((output.value for output in self._declared() if output.stream == stream), None)
         is_own = isinstance(self._data, str | Path) and not isinstance(self._environment, MemoryEnvironment)
-        with closing(open_environment(self._data)) if is_own else nullcontext(self._environment) as environment:
+        opened = closing(open_environment(self._data, self._cluster)) if is_own else nullcontext(self._environment)
+        with opened as environment:
             return values_of(environment, self._place_of(stream), serde)
 
     def close(self) -> None:
         """Remove what attempts have left, and release the environment."""
         for staged in self._staged.values():
             staged.remove()
+        if self._topics is not None:
+            self._topics.close()
         if self._handover is not None:
             self._handover.remove()
         if isinstance(self._data, str | Path):
@@ -138,7 +174,8 @@ class Application:
         known = self._environment.streams()
         for stream, config in self._outputs.items():
             name = self._place_of(stream)
-            places = range(config.partitions) if name in known and stream not in self._sinks else ()
+            elsewhere = stream in self._sinks or (self._topics is not None and stream in self._topics.topics)
+            places = range(config.partitions) if name in known and not elsewhere else ()
             if any(self._environment.offsets(name, place).end for place in places):
                 raise SamzaError(
                     f"the stream {name!r} holds records already, and a run on Spark writes the whole of it: bind the "
@@ -175,14 +212,36 @@ class Application:
             plan=self.plan,
             around=around,
             inputs=sources,
-            staging={name: staged.directory for name, staged in self._staged.items()},
+            staging=self._staging(),
             streams=streams,
             ends=ends,
             directory=Path(self._data).absolute() if isinstance(self._data, str | Path) else None,
+            cluster=self._cluster,
             held={} if is_log else {place: tuple(held(self._environment, place, ends[place])) for place in ends},
             history=history,
             state=self._handover.directory if self._handover is not None else None,
         )
+
+    def _stage_topics(self, topics: Mapping[str, KafkaTopic], written: Mapping[str, Any], bindings: Bindings) -> None:
+        """Have rows for topics wait until all is through; the topics are there by now."""
+        found, self._bound_topics = dict(topics), frozenset(topics)
+        for name in topics:
+            self._outputs[name] = StreamConfig(partitions=bindings.sinks[name].partitions)
+            bindings.sinks[name].close()
+        if self._cluster is not None:
+            for name in [name for name in self._outputs if name not in written]:
+                found[name] = self._cluster.topic(self._place_of(name))
+                self._outputs[name] = self._environment.create_stream(self._place_of(name), self._outputs[name])
+        if found:
+            data = Path(self._data) if isinstance(self._data, str | Path) else None
+            self._topics = StagedTopics(data, self.plan.app, found, self._outputs)
+
+    def _staging(self) -> dict[str, Path]:
+        found = {name: staged.directory for name, staged in self._staged.items()}
+        if self._topics is not None:
+            declared = {output.stream for output in self._declared()}  # dead letters come by the driver
+            found |= {name: self._topics.staging(name) for name in self._topics.topics if name in declared}
+        return found
 
     def _give(self, part: Part, declared: Serde) -> None:
         sink, batch = self._sinks[part.stream], part.batch()
@@ -221,7 +280,11 @@ def _is_path(what: Any) -> bool:
     return isinstance(what, str | Path)
 
 
-def _source(what: Any, is_counted: bool) -> Any:
+def _source(stream: str, what: Any, is_counted: bool) -> Any:
+    if (topic := topic_of(what)) is not None:
+        from runtime.spark.topics import as_it_is
+
+        return as_it_is(stream, topic)
     if isinstance(what, list):
         return ListSource(what)
     if not _is_path(what):

@@ -16,6 +16,7 @@ from runtime.errors import SamzaError
 from runtime.functions import Around
 from runtime.history import Span
 from runtime.metrics import RunMetrics
+from runtime.run import Cluster
 from runtime.spark.application import Application
 from runtime.spark.carried import told
 from runtime.spark.handing_over import StagedHandover
@@ -25,6 +26,7 @@ from runtime.spark.session import Spark
 from runtime.spark.ship import dumps
 from runtime.spark.worker import run_alone, run_level
 from runtime.systems.base import Environment
+from runtime.systems.kafka_topic import cluster_of
 from runtime.talk import combined
 
 if TYPE_CHECKING:
@@ -65,13 +67,19 @@ def run_batch(
     bind: Mapping[str, Any] | None = None,
     span: Span | None = None,
     handover: StagedHandover | None = None,
+    environment: Cluster = None,
 ) -> SparkRun:
     """Run an application on Spark over what its inputs hold now, to its end; raises what the live run would raise.
 
-    With a `span` it is run over that part of them, and what it came to there handed over.
+    With a `span` it is run over that part of them, and what it came to there handed over. Where an earlier run has died
+    while it published to topics, that is done, and nothing else.
     """
-    application = Application(graph, options, around, data, bind or {}, span, handover)
+    application = Application(graph, options, around, data, bind or {}, span, handover, cluster_of(environment))
     try:
+        if application.is_unpublished:
+            done = SparkRun(application, application.go_on())
+            application.close()
+            return done
         session = on.opened()
     except BaseException:
         application.close()
@@ -172,6 +180,6 @@ def told_by(table: pa.Table, program: Program) -> tuple[list[list[Part]], list[l
 
 
 def _published(application: Application, parts: list[Part], reports: list[Report], elapsed_ms: float) -> SparkRun:
-    application.publish(parts, reports)
     metrics = msgspec.structs.replace(combined([report.metrics for report in reports]), elapsed_ms=elapsed_ms)
+    application.publish(parts, reports, metrics)
     return SparkRun(application, metrics)

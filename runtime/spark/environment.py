@@ -16,6 +16,7 @@ from operators.base import MAX_TIMESTAMP, Batch
 from runtime.checkpoint import Position
 from runtime.control import ProducerWatermarks
 from runtime.handover import StateFile, write_state
+from runtime.spark.growing import below
 from runtime.spark.micro_batch import Told
 from runtime.spark.program import Program
 from runtime.spark.rows import (
@@ -34,6 +35,7 @@ from runtime.systems.base import Append, Commit, Control, Offsets, Read, StateRe
 from runtime.systems.memory import MemoryEnvironment
 
 if TYPE_CHECKING:
+    from runtime.spark.topics import TopicSplits
     from runtime.systems.log import LogEnvironment
 
 MERGED = "0"
@@ -130,6 +132,7 @@ class TaskEnvironment(MemoryEnvironment):
         self._arrivals = self._arriving(runs, {job.places[stream]: stream for stream in job.reads[unit.stage]})
         self._between = {job.places[stream]: stream for stream in job.places}
         self._log: LogEnvironment | None = None
+        self._topics: dict[str, TopicSplits] = {}
         self._state: LogEnvironment | None = None
         self._scratch: Path | None = None
         self._on_commit = on_commit
@@ -161,6 +164,8 @@ class TaskEnvironment(MemoryEnvironment):
         end = self.offsets(stream, partition).end
         if offset >= end:
             return None
+        if self._job.cluster is not None:
+            return below(end, self._topic(stream).read(partition, offset, min(max_records, end - offset)))
         if self._job.directory is None:
             return self._job.held_read(stream, partition, offset)
         if self._log is None:
@@ -237,11 +242,22 @@ class TaskEnvironment(MemoryEnvironment):
 
     def close(self) -> None:
         """Release everything, and remove the state."""
+        for topic in self._topics.values():
+            topic.close()
         for log in (self._log, self._state):
             if log is not None:
                 log.close()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _topic(self, stream: str) -> TopicSplits:
+        """Return a stream of the cluster that is the environment, as it is fetched here."""
+        if stream not in self._topics:
+            from runtime.spark.topics import TopicSplits
+
+            assert self._job.cluster is not None
+            self._topics[stream] = TopicSplits(self._job.cluster.topic(stream), self._job.streams[stream].partitions)
+        return self._topics[stream]
 
     def _hand_on(self, append: Append, rows: Shuffled) -> None:
         stream, partition, batch, control = append

@@ -138,11 +138,15 @@ class UpTo:
         end = self.offsets(partition).end
         if offset >= end:
             return None
-        found = self._source.read(partition, offset, min(max_records, end - offset))
-        if found is None or found.next_offset <= end:
-            return found
-        rows = found.batch.slice(0, sum(place < end for place in found.batch.offsets or ()))
-        return Read(rows, None, end, found.stream_id)
+        return below(end, self._source.read(partition, offset, min(max_records, end - offset)))
+
+
+def below(end: int, found: Read | None) -> Read | None:
+    """Return what of a read lies before an offset."""
+    if found is None or found.next_offset <= end:
+        return found
+    rows = found.batch.slice(0, sum(place < end for place in found.batch.offsets or ()))
+    return Read(rows, None, end, found.stream_id)
 
 
 def _whole_bytes(path: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from operators.io import Input, Table
 from runtime.bindings import Bindings
@@ -15,7 +15,11 @@ from runtime.spark.micro_batch import Place, Quiet
 from runtime.spark.splits import Splits
 from runtime.systems.base import Offsets, Source
 from runtime.systems.files import KIND_OF_SUFFIX, open_source, paths_of
+from runtime.systems.kafka_topic import topic_of
 from runtime.systems.lists import ListSource
+
+if TYPE_CHECKING:
+    from runtime.spark.topics import GrowingTopic
 
 MOST_BYTES = 64 << 20
 """How much of one file a micro-batch reads at most."""
@@ -36,9 +40,16 @@ class Offered:
     ) -> None:
         self._reads, self._clock, self._most_records = reads, clock, most_records
         self._paths = {
-            spec.stream: Path(what) for spec in reads if isinstance(what := bind.get(spec.stream), str | Path)
+            spec.stream: Path(what)
+            for spec in reads
+            if isinstance(what := bind.get(spec.stream), str | Path) and topic_of(what) is None
         }
-        self.sources = {spec.stream: self._source(spec, bind, pieces) for spec in reads if spec.stream in bind}
+        self._topics: dict[str, GrowingTopic] = {}
+        try:
+            self.sources = {spec.stream: self._source(spec, bind, pieces) for spec in reads if spec.stream in bind}
+        except BaseException:
+            self.close()
+            raise
         self._bindings: Bindings | None = None
         self._tables: dict[Place, int] = {}
         self._targets: dict[Place, int] | None = None
@@ -84,7 +95,8 @@ class Offered:
                 end = min(end, max(self._targets.get(place, 0), start))
             if waits and place not in self._tables:
                 end = start
-            ends[place] = Offsets(found.start, end, found.ended and end == found.end)
+            begin = found.start if place in self._tables else start  # broadcast tables are read anew
+            ends[place] = Offsets(begin, end, found.ended and end == found.end)
         self._note(ends)
         return ends
 
@@ -120,6 +132,11 @@ class Offered:
             place: Quiet(self._looked_at - self._changed_at[place][0], self._looked_at - looked_at) for place in ends
         }
 
+    def close(self) -> None:
+        """Look no more."""
+        for topic in self._topics.values():
+            topic.close()
+
     def _note(self, ends: Mapping[Place, Offsets]) -> None:
         """Note which partitions something has come of."""
         elapsed_ms = self._clock.elapsed_ms()
@@ -129,7 +146,9 @@ class Offered:
                 self._changed_at[place] = elapsed_ms, now
 
     def look(self) -> None:
-        """Look for files that have come."""
+        """Look for what has come to topics, and for files that have come."""
+        for topic in self._topics.values():
+            topic.look()
         for name, source in self.growing.items():
             self.sources[name] = source.look(self._paths[name])
 
@@ -150,11 +169,17 @@ class Offered:
             for name, path in self._paths.items()
             if not isinstance(self.sources[name], GrowingLines)
         }
-        return {**self.sources, **whole}
+        splits = {name: topic.splits for name, topic in self._topics.items()}
+        return {**self.sources, **whole, **splits}
 
     def _source(self, spec: Input, bind: Mapping[str, Any], pieces: Pieces) -> Source:
         """Return an input that is bound: files of JSON lines grow, others are what they are."""
         what = bind[spec.stream]
+        if (topic := topic_of(what)) is not None:
+            from runtime.spark.topics import GrowingTopic
+
+            self._topics[spec.stream] = GrowingTopic(topic)
+            return self._topics[spec.stream]
         if spec.stream not in self._paths:
             return ListSource(what) if isinstance(what, list) else what
         path = self._paths[spec.stream]

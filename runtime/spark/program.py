@@ -21,6 +21,7 @@ from runtime.serdes import Unread
 from runtime.spark.growing import UpTo
 from runtime.spark.micro_batch import MicroBatch
 from runtime.systems.base import Offsets, Read, StreamConfig
+from runtime.systems.kafka_topic import KafkaCluster
 
 
 class Unit(NamedTuple):
@@ -35,7 +36,8 @@ class Unit(NamedTuple):
 class Job:
     """One application: its plan and functions, where its inputs lie and end, and where its outputs are to go.
 
-    `held` has what is read of streams that live in the driver's memory; `directory` is the embedded log.
+    `held` has what is read of streams that live in the driver's memory; `directory` is the embedded log, where no
+    `cluster` of Kafka is the environment.
     """
 
     graph: Graph
@@ -47,6 +49,7 @@ class Job:
     streams: Mapping[str, StreamConfig]
     ends: Mapping[tuple[str, int], Offsets]
     directory: Path | None = None
+    cluster: KafkaCluster | None = None
     held: Mapping[tuple[str, int], tuple[Read, ...]] = field(default_factory=dict)
     history: History | None = None
     state: Path | None = None

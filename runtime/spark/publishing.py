@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import msgspec
@@ -17,7 +17,7 @@ from runtime.errors import Damaged, SamzaError
 from runtime.spark.frames import FrameFile, frames
 from runtime.spark.rows import Part
 from runtime.spark.staging import gathered, joined
-from runtime.systems.base import Append, Commit, Environment, PartitionedSink, Sink, system_errors_told
+from runtime.systems.base import Append, Commit, Environment, PartitionedSink, Sink, StreamConfig, system_errors_told
 from runtime.systems.files import KIND_OF_SUFFIX, open_sink
 from runtime.systems.record_files import sync_directory
 
@@ -30,6 +30,8 @@ class PartDirectory:
 
     Raises SamzaError where its suffix tells no kind of file, and where it is to begin and has something in it.
     """
+
+    config = StreamConfig()
 
     def __init__(self, path: Path, begins: bool) -> None:
         self.path = path.absolute()
@@ -80,21 +82,40 @@ class PartDirectory:
         remove_others(self.staging, kept)
 
 
+class OfParts(Protocol):
+    """An output to which each micro-batch adds a part, of files that attempts have left in its `staging`."""
+
+    config: StreamConfig
+
+    @property
+    def staging(self) -> Path:
+        """Where attempts write to."""
+
+    def begin(self) -> object:
+        """Make that place."""
+
+    def publish(self, batch: int, files: Sequence[str]) -> None:
+        """Make what these files hold visible, once however often it is called."""
+
+    def sweep(self, kept: Iterable[str]) -> None:
+        """Remove what attempts wrote that nobody will publish."""
+
+
 class Publisher:
-    """Publishes what manifests name: parts of directories, rows of streams in one commit, and those of bound sinks."""
+    """Publishes what manifests name: parts of outputs, rows of streams in one commit, and those of bound sinks."""
 
     def __init__(
         self,
         environment: Environment,
         app: str,
         name: str,
-        directories: Mapping[str, PartDirectory],
+        parts: Mapping[str, OfParts],
         sinks: Mapping[str, tuple[Sink, Serde]],
     ) -> None:
         self.positions: dict[str, int] = {}
         """Where each sink is behind what was published."""
         self._environment, self._app, self._name = environment, app, f"spark={name}"
-        self._directories, self._sinks = directories, sinks
+        self._parts, self._sinks = parts, sinks
         self._generation = environment.generation(app)
 
     @property
@@ -107,7 +128,7 @@ class Publisher:
     ) -> None:
         """Make a micro-batch visible, be it for the first time or again; `positions` are where it begins in sinks."""
         for stream, found in files.items():
-            self._directories[stream].publish(batch, found)
+            self._parts[stream].publish(batch, found)
         parts = [*map(_decode, frames(rows))] if rows is not None else []
         for stream, (sink, declared) in self._sinks.items():
             self._give(sink, declared, positions.get(stream, 0), [part for part in parts if part.stream == stream])

@@ -18,6 +18,7 @@ from runtime.run import open_environment
 from runtime.spark.batch import SparkRun, run_batch
 from runtime.spark.handing_over import StagedHandover
 from runtime.spark.session import Spark
+from runtime.spark.staged_topics import place_of, unpublished_in
 from runtime.systems.base import Environment
 
 
@@ -37,12 +38,13 @@ def recompute_on_spark(
     """Run over history to its end, or until it is handed over: all of it is visible then, or nothing."""
     own = beside(graph, name)
     mergings = merges.of(graph, own.app)
-    if mergings:
+    goes_on = isinstance(data, str | Path) and unpublished_in(place_of(Path(data), own.app)) is not None
+    if mergings and not goes_on:
         with _opened(data) as environment:
             for merging in mergings:  # what another run has left before all of it was merged
                 environment.delete_stream(merging.recomputed)
                 environment.reset(merging.app)
-    staged = staged_handover(graph, handover)
+    staged = staged_handover(graph, handover) if not goes_on else None  # it is there since before the topics
     span = replace(span, hands_over=staged is not None)
     bind = {**(bind or {}), **merges.bind(own.app)}
     done = run_batch(own, options, around, data, on=on, bind=bind, span=span, handover=staged)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,12 +29,14 @@ from runtime.spark.manifest import Manifest
 from runtime.spark.micro_batch import MicroBatch, Place, files_of
 from runtime.spark.offered import Offered
 from runtime.spark.program import Job
-from runtime.spark.publishing import PartDirectory, Publisher, is_something, remove_others, write_rows
+from runtime.spark.publishing import OfParts, PartDirectory, Publisher, is_something, remove_others, write_rows
 from runtime.spark.rows import Part, Report
+from runtime.spark.topic_rows import SUFFIX as ROWS
 from runtime.systems.base import Commit, Environment, Offsets, StateWrites, StreamConfig
 from runtime.systems.kafka_topic import topic_of
 from runtime.systems.log_locks import lock
 from runtime.systems.memory import MemoryEnvironment
+from runtime.systems.record_files import sync_directory
 
 
 class Streamed:
@@ -64,25 +66,30 @@ class Streamed:
         self._lock: int | None = None
         self._environment: Environment = MemoryEnvironment()
         self._bindings: Bindings | None = None
+        self._opened = ExitStack()
+        self._outputs: dict[str, OfParts] = {}
         try:
             self._take(graph.app)
             self.manifest = self._begun(graph.app)
             reads = [spec for spec in graph.specs.values() if isinstance(spec, Input)]
             self._check_bound(reads, bind)
             self._inputs = Offered(reads, bind, self.manifest.pieces, clock, most_records)
+            self._opened.callback(self._inputs.close)
             self._sources = self._inputs.sources
             written = {name: what for name, what in bind.items() if name not in self._sources}
+            self._topics = {name: topic for name, what in written.items() if (topic := topic_of(what)) is not None}
             self._paths = {name: Path(what) for name, what in written.items() if _is_path(what)}
             sinks = {name: what for name, what in written.items() if name not in self._paths}
             if lives_in_environment(graph, bind):
                 self._environment = open_environment(data)
             self._environment.own(graph.app)
             self._bindings = Bindings(self._environment, graph, {**self._sources, **sinks})
+            configs = {name: self._made(name) for name in self._topics}
             counts = self._bindings.partition_counts(graph)
             self.plan = make_plan(graph, options, counts, wrapped=bool(around))
             self._check_plan()
             self._inputs.begin(self._bindings, until_now)
-            self._publisher = self._publishing()
+            self._publisher = self._publishing(configs)
             self.job = self._job(around)
             self._publish()
         except BaseException:
@@ -120,6 +127,8 @@ class Streamed:
             for stream, file in report.files.items():
                 if is_something(Path(file)):
                     files.setdefault(stream, []).append(Path(file).name)
+        for stream in files:
+            sync_directory(self._outputs[stream].staging)
         name = f"{batch.number:09}.{uuid4().hex}"
         (self._directory / "rows").mkdir(exist_ok=True)
         has_rows = write_rows(parts, self._directory / "rows" / name)
@@ -134,6 +143,12 @@ class Streamed:
         )
         self._publish()
 
+    def left_by(self, batch: MicroBatch) -> dict[Place, int]:
+        """Return how many records of each partition lie behind a micro-batch; of files, whose length is bytes, none."""
+        countable = (place for place in batch.ends if place[0] not in self._inputs.growing)
+        offered = self._inputs.all()
+        return {place: offered[place].end - batch.ends[place].end for place in countable}
+
     def values_of(self, stream: str) -> list[Any]:
         """Return the values of an output that lives in the environment, or in a list; raises SamzaError for a path."""
         from runtime.received import values_of
@@ -144,12 +159,15 @@ class Streamed:
         if stream in self._bindings.sinks:
             return self._bindings.values_of(stream)
         serde = next((one.value for one in self._declared() if one.stream == stream), None)
+        if stream in self._topics:
+            raise SamzaError(f"received({stream!r}): the output is {self._topics[stream].address}; read it there")
         is_own = isinstance(self._data, str | Path) and not isinstance(self._environment, MemoryEnvironment)
         with closing(open_environment(self._data)) if is_own else nullcontext(self._environment) as environment:
             return values_of(environment, stream, serde)
 
     def close(self) -> None:
         """Release everything; what is committed stays."""
+        self._opened.close()
         if self._bindings is not None:
             self._bindings.close()
         if isinstance(self._data, str | Path):
@@ -160,15 +178,10 @@ class Streamed:
 
     def _check_bound(self, reads: Iterable[Input], bind: Mapping[str, Any]) -> None:
         read, written = {spec.stream for spec in reads}, {output.stream for output in self._declared()}
-        for name, what in bind.items():
+        for name in bind:
             if name not in read | written:
                 known = ", ".join(sorted(read | written))
                 raise SamzaError(f"bind has {name!r}, which the app neither reads nor writes; it has {known}")
-            if name in read and topic_of(what) is not None:
-                raise SamzaError(
-                    f"{name!r} is bound to {what}: a run on Spark that goes on does not read Kafka yet. Run the app "
-                    "live, or bring the topic into the embedded log with an app of its own"
-                )
 
     def _take(self, app: str) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -200,15 +213,28 @@ class Streamed:
         check_state(kept, self.plan, self._graph)
         self._change(stages=stages, meanings=meanings_of(self.plan, self._graph), pieces=self._inputs.pieces)
 
-    def _publishing(self) -> Publisher:
+    def _made(self, output: str) -> StreamConfig:
+        """Return what the topic of an output is made with, which is there by now."""
+        assert self._bindings is not None
+        with closing(self._bindings.sinks.pop(output)) as sink:
+            return StreamConfig(partitions=sink.partitions)
+
+    def _publishing(self, topics: Mapping[str, StreamConfig]) -> Publisher:
         assert self._bindings is not None
         declared = {output.stream: output.value for output in self._declared()}
         begins = self.manifest.batch == 0
-        self._outputs = {name: PartDirectory(path, begins) for name, path in self._paths.items()}
+        self._outputs |= {name: PartDirectory(path, begins) for name, path in self._paths.items()}
+        for name, config in topics.items():
+            from runtime.spark.part_topic import PartTopic
+
+            place = self._directory / "topics" / f"{name}{ROWS}"
+            topic = PartTopic(self._topics[name], config, place, f"{self.plan.app}.{self.manifest.id}.{name}")
+            self._opened.callback(topic.close)
+            self._outputs[name] = topic
         sinks = {name: (sink, declared[name]) for name, sink in self._bindings.sinks.items()}
         publisher = Publisher(self._environment, self.plan.app, self.manifest.id, self._outputs, sinks)
         for stream in self.plan.results:
-            if stream.name not in {*self._paths, *sinks}:
+            if stream.name not in {*self._outputs, *sinks}:
                 self._begin_output(stream, publisher)
         for output in self._outputs.values():
             output.begin()
@@ -263,8 +289,8 @@ class Streamed:
             if one.role == "intermediate":
                 streams[one.name] = StreamConfig(partitions=one.partitions or 1, intermediate=True)
         assert self._bindings is not None
-        for name in self._outputs:
-            streams.setdefault(name, StreamConfig())
+        for name, output in self._outputs.items():
+            streams[name] = output.config
         for name, sink in self._bindings.sinks.items():
             streams[name] = StreamConfig(partitions=sink.partitions)
         return streams

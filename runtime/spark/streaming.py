@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,12 @@ import msgspec
 from planner.graph import Graph
 from planner.plan import Options
 from runtime.clock import SystemClock
+from runtime.driving import Watch
 from runtime.errors import SamzaError
 from runtime.functions import Around
-from runtime.metrics import OperatorMetrics, RunMetrics
+from runtime.metrics import InputMetrics, OperatorMetrics, RunMetrics
 from runtime.spark.batch import SparkRun, run_job, told_by
-from runtime.spark.micro_batch import MicroBatch
+from runtime.spark.micro_batch import MicroBatch, Place
 from runtime.spark.program import Program
 from runtime.spark.rows import Report
 from runtime.spark.session import Spark
@@ -35,8 +37,6 @@ LOOK_MS = 50.0
 """How often a run that has nothing to do looks whether something has come."""
 SUMMED = ("received", "emitted", "skipped", "dead_lettered", "retried", "late")
 
-OnBatch = Callable[[MicroBatch, float], None]
-
 
 def run_stream(
     graph: Graph,
@@ -47,10 +47,12 @@ def run_stream(
     on: Spark,
     bind: Mapping[str, Any] | None = None,
     until_now: bool = False,
+    watch: Watch | None = None,
 ) -> SparkRun:
     """Run an application on Spark from its checkpoint on, until its inputs end or SIGINT or SIGTERM comes.
 
-    With `until_now` it ends when what is there now is processed. Raises what the live run would raise.
+    With `until_now` it ends when what is there now is processed. `watch(run)` is awaited beside it, on a thread of its
+    own. Raises what the live run would raise.
     """
     assert on.checkpoint is not None
     clock = SystemClock()
@@ -68,31 +70,57 @@ def run_stream(
     )
     try:
         stream = Stream(on.opened(), streamed)
-        with _signals_heard(stream.stop):
+        with _watched(stream, watch), _signals_heard(stream.stop):
             stream.run(until_now, on.interval_ms)
     finally:
         streamed.close()
-    return SparkRun(streamed, stream.metrics)
+    return SparkRun(streamed, stream.metrics())
 
 
 class Stream:
-    """Micro-batches of one application, one after the other, in a session."""
+    """Micro-batches of one application, one after the other, in a session; others may look at it meanwhile."""
+
+    failed = False
 
     def __init__(self, session: SparkSession, streamed: Streamed) -> None:
-        self.metrics = RunMetrics()
+        self.plan = streamed.plan
+        self._metrics = RunMetrics()
         self._session, self._streamed = session.newSession(), streamed
         self._session.conf.set("spark.sql.adaptive.enabled", "false")  # it plans anew behind every shuffle
         self._clock = SystemClock()
+        self._began_ms, self._committed_ms = self._clock.elapsed_ms(), 0.0
         self._stopping = threading.Event()
         self._program = Program((streamed.job,))
         self._data = dumps(self._program)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._stopping.is_set()
 
     def stop(self) -> None:
         """Have it end behind the micro-batch at hand."""
         self._stopping.set()
 
+    def metrics(self, stores: bool = True) -> RunMetrics:
+        """Return the numbers as of the last commit, with how long it has been running, and since then; no stores."""
+        now_ms, found = self._clock.elapsed_ms(), self._metrics
+        since_ms = now_ms - self._committed_ms if found.commits else None
+        return msgspec.structs.replace(found, elapsed_ms=now_ms - self._began_ms, since_commit_ms=since_ms)
+
+    async def drive(self) -> None:
+        """Run until the inputs end, or a stop is asked for."""
+        self.run(until_now=False, interval_ms=0)
+
     def run(self, until_now: bool, interval_ms: float) -> None:
         """Run to the end."""
+        try:
+            self._run(until_now, interval_ms)
+        except BaseException:
+            self.failed = True
+            raise
+
+    def _run(self, until_now: bool, interval_ms: float) -> None:
         while not (self._stopping.is_set() or self._streamed.is_over):
             began = self._clock.elapsed_ms()
             batch = self._streamed.next()
@@ -105,7 +133,6 @@ class Stream:
 
     def run_one(self, batch: MicroBatch) -> None:
         """Run a micro-batch, and let it count."""
-        started = self._clock.elapsed_ms()
         program = self._program.at([batch])
         self._session.sparkContext.setJobDescription(f"{self._streamed.plan.app}: micro-batch {batch.number}")
         try:
@@ -114,20 +141,25 @@ class Stream:
             self._session.sparkContext.setJobDescription(None)  # type: ignore[arg-type]
         parts, reports = told_by(rows, program)
         self._streamed.commit(batch, parts[0], reports[0], program.units)
-        self.metrics = _added(self.metrics, reports[0], self._clock.elapsed_ms() - started)
+        self._metrics = _added(self._metrics, reports[0], self._streamed.left_by(batch))
+        self._committed_ms = self._clock.elapsed_ms()
 
 
-def _added(before: RunMetrics, reports: Iterable[Report], elapsed_ms: float) -> RunMetrics:
-    """Return the metrics of a run with those of one more micro-batch."""
+def _added(before: RunMetrics, reports: Iterable[Report], left: Mapping[Place, int]) -> RunMetrics:
+    """Return the metrics of a run with those of one more micro-batch, which has `left` so much of its inputs."""
     now = combined([report.metrics for report in reports])
     known = {(one.operator, one.task): one for one in before.operators}
     operators = tuple(_summed(known.pop((one.operator, one.task), None), one) for one in now.operators)
     return msgspec.structs.replace(
         now,
         operators=(*known.values(), *operators),
+        inputs=tuple(_with_lag(one, left.get((one.stream, one.partition), 0)) for one in now.inputs),
         commits=before.commits + 1,
-        elapsed_ms=before.elapsed_ms + elapsed_ms,
     )
+
+
+def _with_lag(one: InputMetrics, left: int) -> InputMetrics:
+    return msgspec.structs.replace(one, end=one.end + left, lag=one.lag + left)
 
 
 def _summed(before: OperatorMetrics | None, now: OperatorMetrics) -> OperatorMetrics:
@@ -138,6 +170,27 @@ def _summed(before: OperatorMetrics | None, now: OperatorMetrics) -> OperatorMet
     }
     added = {name: getattr(before, name) + getattr(now, name) for name in SUMMED}
     return msgspec.structs.replace(now, counters=counters, **added)
+
+
+@contextmanager
+def _watched(stream: Stream, watch: Watch | None) -> Iterator[None]:
+    """Have a run watched during a block, from another thread, as Spark keeps this one."""
+    if watch is None:
+        yield
+        return
+    with closing(asyncio.new_event_loop()) as loop:
+        watching = loop.create_task(_beside(watch, stream))
+        thread = threading.Thread(target=loop.run_until_complete, args=(asyncio.wait([watching]),), name="watching")
+        thread.start()
+        try:
+            yield
+        finally:
+            loop.call_soon_threadsafe(watching.cancel)
+            thread.join()
+
+
+async def _beside(watch: Watch, stream: Stream) -> None:
+    await watch(stream)
 
 
 @contextmanager

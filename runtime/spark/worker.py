@@ -39,6 +39,8 @@ from runtime.spark.program import Job, Program, Unit
 from runtime.spark.rows import Report, Run, beginnings, runs_of, to_bytes
 from runtime.spark.ship import loads
 from runtime.spark.staging import attempted
+from runtime.spark.topic_rows import SUFFIX as ROWS
+from runtime.spark.topic_rows import RowsFile
 from runtime.workers import Workers
 
 T = TypeVar("T")
@@ -188,7 +190,11 @@ class UnitRun:
             for stream, directory in job.staging.items()
             if set(job.plan.stream(stream).written_by) & set(stage.operators)
         }
-        self._bindings = Bindings(environment, self._graph, {**job.sources, **self._files})
+        written = {
+            stream: RowsFile(path, job.streams[stream].partitions) if path.suffix == ROWS else path
+            for stream, path in self._files.items()
+        }
+        self._bindings = Bindings(environment, self._graph, {**job.sources, **written})
         self._environment, self._job, self._unit = environment, job, unit
         ends = follow(job.history, self._bindings) if job.history is not None else {}
         columnar = _columnar(job, stage)

@@ -187,9 +187,7 @@ class KafkaFetcher:
         topic = self._topic
         partitions = await partitions_of(topic)
         if partitions is None:
-            raise EnvironmentFault(
-                f"there is no topic {topic.name!r} at {topic.bootstrap}: create it, or look at how its name is written"
-            )
+            raise is_absent(topic)
         self._consumer = AIOKafkaConsumer(
             **topic.client(),
             enable_auto_commit=False,
@@ -199,12 +197,8 @@ class KafkaFetcher:
         )
         await self._consumer.start()
         places = [TopicPartition(topic.name, number) for number in range(partitions)]
-        starts, ends = await self._consumer.beginning_offsets(places), await self._consumer.end_offsets(places)
-        if topic.start == "latest":
-            starts = ends
-        elif isinstance(topic.start, int):
-            at = await self._consumer.offsets_for_times(dict.fromkeys(places, topic.start))
-            starts = {place: ends[place] if found is None else found.offset for place, found in at.items()}
+        starts = await begins_at(self._consumer, topic, places)
+        ends = await self._consumer.end_offsets(places)
         self._pumping = asyncio.create_task(self._pump())
         return partitions, [Offsets(starts[place], ends[place], ended=False) for place in places]
 
@@ -294,7 +288,8 @@ class KafkaFetcher:
             self._tell()
         is_quiet = monotonic_ms() - self._heard_ms > QUIET_MS
         if monotonic_ms() - self._checked_ms > (QUIET_MS if is_quiet else CHECK_MS):
-            await self._check()
+            with suppress(KafkaError, OSError, TimeoutError):  # who doesn't answer is waited for
+                await check_unchanged(self._topic, self.partitions)
             self._checked_ms = monotonic_ms()
 
     async def _something_of(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Sequence[Any]]:
@@ -308,19 +303,6 @@ class KafkaFetcher:
         finally:
             getting.cancel()  # while it waits it has taken nothing yet
             looking.cancel()
-
-    async def _check(self) -> None:
-        """See whether a topic is still what is read; who doesn't answer is waited for."""
-        name, where = self._topic.name, self._topic.bootstrap
-        with suppress(KafkaError, OSError, TimeoutError):
-            found = await partitions_of(self._topic)
-            if found is None:
-                raise Damaged(
-                    f"The topic {name!r} at {where} is gone, and this run reads it: bring it back, or make it anew and "
-                    "let the application begin anew (samza-dsl reset)."
-                )
-            if found != self.partitions:
-                raise has_grown(f"The topic {name!r} at {where}", found, self.partitions)
 
     def _assign(self, known: dict[int, _Fetched]) -> None:
         """Fetch each partition from where it is to be fetched next."""
@@ -362,3 +344,34 @@ class KafkaSource(KafkaFetcher):
     def serde(self, declared: Serde) -> Serde:
         """Return the declared serde: what the records of a topic are is between those who write and read it."""
         return declared
+
+
+def is_absent(topic: KafkaTopic) -> EnvironmentFault:
+    """What is wrong when a topic that is read was never made."""
+    return EnvironmentFault(
+        f"there is no topic {topic.name!r} at {topic.bootstrap}: create it, or look at how its name is written"
+    )
+
+
+async def check_unchanged(topic: KafkaTopic, partitions: int) -> None:
+    """Raise `Damaged` where a topic is not any more what is read."""
+    name, where = topic.name, topic.bootstrap
+    found = await partitions_of(topic)
+    if found is None:
+        raise Damaged(
+            f"The topic {name!r} at {where} is gone, and this run reads it: bring it back, or make it anew and let the "
+            "application begin anew (samza-dsl reset)."
+        )
+    if found != partitions:
+        raise has_grown(f"The topic {name!r} at {where}", found, partitions)
+
+
+async def begins_at(consumer: Any, topic: KafkaTopic, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the offsets at which a topic's `start` says that reading begins."""
+    ends = await consumer.end_offsets(places)
+    if topic.start == "latest":
+        return dict(ends)
+    if topic.start == "earliest":
+        return dict(await consumer.beginning_offsets(places))
+    at = await consumer.offsets_for_times(dict.fromkeys(places, topic.start))
+    return {place: ends[place] if found is None else found.offset for place, found in at.items()}

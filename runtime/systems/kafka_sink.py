@@ -33,12 +33,7 @@ class KafkaSink:
 
     def __init__(self, topic: KafkaTopic, config: StreamConfig) -> None:
         self._topic = topic
-        self._compression = topic.compression or _COMPRESSIONS[config.compression]
-        if self._compression not in (None, "gzip") and find_spec("cramjam") is None:
-            raise SamzaError(
-                f"{topic.address} is to be written with {self._compression}, which needs cramjam: pip install cramjam; "
-                'or say compression="gzip" where the topic is bound'
-            )
+        self._compression = compression_of(topic, config)
         self._pending: dict[int, Batch] = {}
         self._producer: Any = None
         self._thread: KafkaThread | None = KafkaThread.acquire()
@@ -97,6 +92,17 @@ class KafkaSink:
         )
         await self._producer.start()
         return found
+
+
+def compression_of(topic: KafkaTopic, config: StreamConfig) -> str | None:
+    """Return what a topic is written with, in Kafka's words; raises SamzaError where that is not installed."""
+    found = topic.compression or _COMPRESSIONS[config.compression]
+    if found not in (None, "gzip") and find_spec("cramjam") is None:
+        raise SamzaError(
+            f"{topic.address} is to be written with {found}, which needs cramjam: pip install cramjam; or say "
+            'compression="gzip" where the topic is bound'
+        )
+    return found
 
 
 async def send_all(producer: Any, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:

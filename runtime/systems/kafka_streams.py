@@ -32,6 +32,7 @@ from runtime.systems.kafka_admin import (
     kafka_errors_told,
 )
 from runtime.systems.kafka_fetcher import KafkaFetcher
+from runtime.systems.kafka_published import PUBLISHED
 from runtime.systems.kafka_records import as_records
 from runtime.systems.kafka_sink import BATCH_BYTES, send_all
 from runtime.systems.kafka_table import KafkaTable, range_of, ranges_of
@@ -229,7 +230,8 @@ class KafkaStreams:
 
     async def _look(self) -> tuple[dict[str, int], dict[str, _Known]]:
         described = await (await self._administrator()).describe_topics()
-        counts = {one["topic"]: len(one["partitions"]) for one in described if not one["is_internal"]}
+        ours = [one for one in described if not one["is_internal"] and one["topic"] != PUBLISHED]
+        counts = {one["topic"]: len(one["partitions"]) for one in ours}
         if counts.pop(REGISTRY, None) is None:
             await create_topic(self.topic(REGISTRY), 1, configs_of(_TABLE))
             return counts, {}

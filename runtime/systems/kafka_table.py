@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from runtime.systems.kafka_admin import kafka_errors_told
+from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
 WAIT_MS = 200
@@ -52,6 +54,16 @@ async def ranges_of(
         begun[topic].starts[number] = starts[TopicPartition(topic, number)]
         begun[topic].ends[number] = ends[TopicPartition(topic, number)]
     return begun
+
+
+def ranges_now(topic: KafkaTopic, partitions: int) -> Begun:
+    """Return what is committed now, as `range_of` does, waiting for it; raises `EnvironmentFault`."""
+    thread = KafkaThread.acquire()
+    try:
+        with kafka_errors_told(topic, "looked at"):
+            return thread.call(range_of(topic, partitions))
+    finally:
+        thread.release()
 
 
 async def scan(topic: KafkaTopic, starts: Mapping[int, int], ends: Mapping[int, int]) -> AsyncIterator[Scanned]:

@@ -97,6 +97,15 @@ class KafkaCluster:
         return KafkaTopic(f"{self.address.rstrip('/')}/{name}", options=self.options)
 
 
+def cluster_of(said: str | KafkaCluster | None) -> KafkaCluster | None:
+    """Return the cluster that was said to be a run's environment, be it by its address; raises SamzaError.
+
+    >>> cluster_of("kafka://broker:9092")
+    KafkaCluster(address='kafka://broker:9092')
+    """
+    return KafkaCluster(said) if isinstance(said, str) else said
+
+
 def topic_of(what: object) -> KafkaTopic | None:
     """Return the topic that a stream is bound to, or None where that is something else; raises SamzaError.
 
@@ -115,6 +124,15 @@ def topic_of(what: object) -> KafkaTopic | None:
     if "start" in said:
         said["start"] = _moment(said["start"])
     return replace(KafkaTopic(address), **said)
+
+
+def beside(topic: KafkaTopic, name: str) -> KafkaTopic:
+    """Return another topic of the same cluster.
+
+    >>> beside(KafkaTopic("kafka://broker:9092/flights"), "delays").address
+    'kafka://broker:9092/delays'
+    """
+    return replace(topic, address=f"{SCHEME}{topic.bootstrap}/{name}")
 
 
 def _moment(text: str) -> str | int:

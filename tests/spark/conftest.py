@@ -6,7 +6,8 @@ from samza_dsl import Spark
 from tests.scale import SCALE
 
 NEED_SPARK = [
-    f"test_{name}.py" for name in ("on_spark", "laws_on_spark", "cluster", "reprocess_on_spark", "streaming_on_spark")
+    f"test_{name}.py"
+    for name in ("on_spark", "laws_on_spark", "cluster", "reprocess_on_spark", "streaming_on_spark", "kafka_on_spark")
 ]
 collect_ignore = NEED_SPARK if SCALE == "quick" else []
 

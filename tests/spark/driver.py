@@ -10,9 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from runtime.spark import offered
 from samza_dsl import App, Spark, count, tumbling
 
-place, what, master = sys.argv[1:] if __name__ == "__main__" else (".", "nothing", "")
+place, what, master, *how = sys.argv[1:] if __name__ == "__main__" else (".", "nothing", "")
 shared = Path(place)
 
 
@@ -23,13 +24,13 @@ class Tick(msgspec.Struct):
 
 def befallen(tick: Tick) -> Tick:
     """Meet what is to happen, at the first attempt."""
-    if tick.at == 5_000 and what != "nothing":
+    if tick.at == 5_000 and "nothing" not in what:
         try:
             (shared / "befallen").touch(exist_ok=False)
         except FileExistsError:
             (shared / "again").touch()
             return tick
-        if what == "executor":
+        if "executor" in what:
             os.kill(int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
         threading.Event().wait(20)
     return tick
@@ -45,11 +46,17 @@ if __name__ == "__main__":
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
-        "spark.speculation": str(what == "slow").lower(),
+        "spark.speculation": str("slow" in what).lower(),
         "spark.speculation.interval": "500ms",
         "spark.speculation.quantile": "0.3",
         "spark.speculation.minTaskRuntime": "1s",
     }
-    app.run(
-        on=Spark(master=master, options=options), bind={"ticks": shared / "in", "counts": shared / what / "out.jsonl"}
+    goes_on = {}
+    if "on" in how:
+        offered.MOST_BYTES = 20_000
+        goes_on = {"checkpoint": shared / what / "checkpoint", "end": True}
+    run = app.run(
+        on=Spark(master=master, options=options, **goes_on),
+        bind={"ticks": shared / "in", "counts": shared / what / "out.jsonl"},
     )
+    print(run.metrics().commits)

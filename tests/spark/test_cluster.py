@@ -1,5 +1,6 @@
 """Runs on a cluster whose workers share nothing with the driver but the data, and what befalls them."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -32,20 +33,44 @@ def master(shared, tmp_path_factory):
         yield address
 
 
+def run(shared, master, what, tmp_path, *how):
+    """Run the program, and return how many micro-batches it took; see that it was tried again where it was to be."""
+    program = shutil.copy(Path(__file__).with_name("driver.py"), tmp_path / "program.py")
+    (shared / what).mkdir()
+    done = subprocess.run([sys.executable, program, shared, what, master, *how], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (shared / "befallen").exists() is ("nothing" not in what)
+    assert (shared / "again").exists() is ("nothing" not in what), "it was tried again"
+    for flag in ("befallen", "again"):
+        (shared / flag).unlink(missing_ok=True)
+    return int(done.stdout)
+
+
+def check(lines):
+    """See that each tick was counted once."""
+    times = [(f"k{row % 7}", row * 4 - number) for number in range(4) for row in range(ROWS)]
+    found = [msgspec.json.decode(line) for line in lines]
+    assert {(key, start): number for key, start, number in found} == Counter(
+        (key, at // 1_000 * 1_000) for key, at in times
+    )
+    assert len(found) == len({(key, start) for key, start, _ in found})
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("what", ["nothing", "executor", "slow"])
 def test_counts_are_right_whatever_befalls_the_workers(shared, master, what, tmp_path):
-    program = shutil.copy(Path(__file__).with_name("driver.py"), tmp_path / "program.py")
-    (shared / what).mkdir()
-    done = subprocess.run([sys.executable, program, shared, what, master], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    times = [(f"k{row % 7}", max(row * 4 - number, -number)) for number in range(4) for row in range(ROWS)]
-    expected = Counter((key, at // 1_000 * 1_000) for key, at in times)
-    found = [msgspec.json.decode(line) for line in (shared / what / "out.jsonl").read_bytes().splitlines()]
-    assert {(key, start): number for key, start, number in found} == expected
-    assert len(found) == len(expected)
-    assert (shared / "befallen").exists() is (what != "nothing")
-    assert (shared / "again").exists() is (what != "nothing"), "it was tried again"
+    run(shared, master, what, tmp_path)
+    check((shared / what / "out.jsonl").read_bytes().splitlines())
     assert [path.name for path in (shared / what).iterdir()] == ["out.jsonl"], "nothing of an attempt is left"
-    for flag in ("befallen", "again"):
-        (shared / flag).unlink(missing_ok=True)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("what", ["executor", "slow"])
+def test_micro_batches_count_once_whatever_befalls_the_workers(shared, master, what, tmp_path):
+    place = shared / f"on-{what}"
+    assert run(shared, master, place.name, tmp_path, "on") > 3
+    parts = sorted((place / "out.jsonl").glob("part-*"))
+    check(line for part in parts for line in part.read_bytes().splitlines())
+    kept = json.loads((place / "checkpoint" / "manifest.json").read_bytes())
+    files = {name for unit in kept["units"].values() for name, _ in unit["files"]}
+    assert {file.name for file in (place / "checkpoint" / "state").iterdir()} == files, "nothing of an attempt is left"

@@ -21,6 +21,8 @@ from runtime.spark.rows import ORDER, SCHEMA, Shuffled, marked, runs_of
 from runtime.spark.session import Spark
 from runtime.spark.splits import Splits
 from runtime.spark.staging import Staged, attempted
+from runtime.spark.topics import TopicSplits
+from runtime.systems.kafka_topic import KafkaTopic
 from samza_dsl import App, PlanError, SamzaError
 
 stamps = st.lists(st.integers(0, 20), min_size=1, max_size=12)
@@ -132,8 +134,18 @@ def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):
         app.run(tmp_path, on=Spark(end=True))
     with pytest.raises(PlanError, match=r"Spark\(max_records=...\)=0 is not a whole number of at least 1"):
         app.run(tmp_path, on=Spark(checkpoint=tmp_path / "kept", max_records=0))
-    with pytest.raises(SamzaError, match="does not read Kafka yet"):
-        app.run(tmp_path, on=Spark(checkpoint=tmp_path / "kept"), bind={"numbers": "kafka://localhost:9/n"})
+    kept = Spark(checkpoint=tmp_path / "kept")
+    for spark, said, wrong in [
+        (Spark(), {"from_start": True}, r"from_start=True\): a bounded run .*: leave from_start= out"),
+        (kept, {"from_start": True}, r"from_start=True\): .* from another checkpoint it begins anew"),
+        (Spark(), {"until_now": True}, r"until_now=True\): .* it needs Spark\(checkpoint="),
+        (Spark(), {"watch": True}, r"watch=True\)"),
+        (kept, {"state": "keep"}, r"state='keep'\)"),
+        (kept, {"containers": True}, r"containers"),
+        (kept, {"environment": True}, r"environment=True\)"),
+    ]:
+        with pytest.raises(PlanError, match=wrong):
+            app.run(tmp_path, on=spark, **said)
     for spark in (Spark(), Spark(checkpoint=tmp_path / "kept")):
         with pytest.raises(SamzaError, match="there is no stream 'numbers' to read"):
             app.run(tmp_path / "data", on=spark)
@@ -141,6 +153,12 @@ def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):
     (tmp_path / "out.jsonl").write_text("0\n")
     with pytest.raises(SamzaError, match="has something in it already"):
         app.run(on=Spark(), bind={"numbers": tmp_path / "numbers.jsonl", "out": tmp_path / "out.jsonl"})
+
+
+def test_a_client_that_can_not_be_sent_to_workers_is_refused():
+    topic = KafkaTopic("kafka://localhost:9/numbers", options={"ssl_context": object()})
+    with pytest.raises(SamzaError, match="an ssl_context can't be sent to: say ssl_cafile"):
+        TopicSplits(topic, 1)
 
 
 @pytest.mark.parametrize("package", ["pyspark.sql", "pyarrow"])

@@ -1,9 +1,11 @@
 """Micro-batches on Spark itself, on two cores of this machine: many applications in one job, and drivers that die."""
 
+import asyncio
 import json
 import os
 import pickle
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -101,6 +103,31 @@ def test_a_run_goes_on_from_its_checkpoint_until_its_inputs_end(session, tmp_pat
     assert counting().run(data, on=Spark(**spark)).metrics().commits == 0
 
 
+def test_a_run_is_watched_as_of_its_last_micro_batch(session, tmp_path):
+    data, seen, ended = tmp_path / "data", [], []
+    produce("ticks", [["a", at] for at in range(5)], value=list, data=data)
+
+    async def watch(run):
+        try:
+            while True:
+                found = run.metrics()
+                seen.append(
+                    (
+                        found.commits,
+                        found.received("ticks"),
+                        sum(one.lag for one in found.inputs if one.stream == "ticks"),
+                    )
+                )
+                await asyncio.sleep(0)
+        finally:
+            ended.append((run.failed, run.stopping, run.metrics().received("ticks")))
+
+    spark = Spark(session, checkpoint=tmp_path / "checkpoint", max_records=2)
+    counting().run(data, on=spark, until_now=True, watch=watch)
+    assert {(1, 2, 3), (2, 4, 1)} < set(seen) <= {(0, 0, 0), (1, 2, 3), (2, 4, 1), (3, 5, 0)}
+    assert ended == [(False, False, 5)]
+
+
 def test_an_error_in_a_worker_commits_nothing(session, tmp_path):
     data, spark = tmp_path / "data", Spark(session, checkpoint=tmp_path / "checkpoint", end=True)
     produce("numbers", [1, 0], value=int, data=data)
@@ -187,5 +214,9 @@ def test_a_run_that_is_asked_to_stop_ends_behind_its_micro_batch(tmp_path):
     wait_for_commit(run, tmp_path, 1)
     os.kill(run.pid, signal.SIGTERM)
     out, said = run.communicate()
-    assert (run.returncode, "done" in out) == (0, True), said
+    assert run.returncode == 0, said
+    begun, *lines, ended = out.splitlines()
+    assert begun == "going-on: running, 2 stages, 7 operators"
+    assert re.match(r"going-on: stopped in .*: 500 read \(.*/s\), \d+ written, \d+ commit", ended), ended
+    assert all(re.match(r"going-on: .*: \d+ read .* \d+ written, lag \d+, 0 in flight", line) for line in lines)
     assert written(tmp_path) == expected(ticks()[:400])

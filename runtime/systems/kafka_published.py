@@ -1,0 +1,159 @@
+"""Rows on their way to a topic in transactions, each of which notes in the cluster how far they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
+
+from operators.base import Batch
+from runtime.clock import sleep_ms
+from runtime.errors import EnvironmentFault, Fenced
+from runtime.systems.base import StreamConfig
+from runtime.systems.kafka_admin import LOOK_MS, configs_of, create_topic, kafka_errors_told, partitions_of
+from runtime.systems.kafka_records import as_records
+from runtime.systems.kafka_sink import BATCH_BYTES, compression_of, send_all
+from runtime.systems.kafka_table import KafkaTable
+from runtime.systems.kafka_thread import KafkaThread
+from runtime.systems.kafka_topic import KafkaTopic, beside
+
+PUBLISHED = "samza-dsl-published"
+"""The topic of a cluster that says how far each name has come."""
+ROWS, ROWS_BYTES = 50_000, 32 << 20
+"""What a transaction takes: so many rows, or as many as have so many bytes."""
+TRANSACTION_S = 55.0
+"""How long one may take: Kafka itself rolls it back after 60 s."""
+
+
+class Reached(NamedTuple):
+    """How far a name has come: its last part, and how many rows of that are committed."""
+
+    part: int = 0
+    rows: int = 0
+
+
+class KafkaPublisher:
+    """Writes parts, numbered from 1 on, to a topic: each row of each once, however often it is tried under its name.
+
+    Who begins another one of that name has this one refused. Raises `EnvironmentFault`, after which it is of no use;
+    and `Fenced`.
+    """
+
+    def __init__(self, topic: KafkaTopic, config: StreamConfig, name: str) -> None:
+        self._topic, self._name, self._config = topic, name, config
+        self._ledger = beside(topic, PUBLISHED)
+        self._producer: Any = None
+        self._thread: KafkaThread | None = KafkaThread.acquire()
+        try:
+            with kafka_errors_told(topic, "written"):
+                self.reached = self._thread.call(self._begin())
+        except BaseException:
+            self.close()
+            raise
+
+    def publish(self, part: int, rows: Iterable[tuple[int, Batch]]) -> None:
+        """Write what is not yet committed of a part, given its rows by partition, the same ones in the same order."""
+        assert self._thread is not None
+        if part < self.reached.part:
+            return
+        done = self.reached.rows if part == self.reached.part else 0
+        for taken, pending in _cut(rows, done):
+            try:
+                with kafka_errors_told(self._topic, "written"):
+                    self._thread.call(self._transact(pending, Reached(part, taken)))
+            except EnvironmentFault as error:
+                if isinstance(error.__cause__, ProducerFenced | InvalidProducerEpoch):
+                    raise Fenced(
+                        f"Another run publishes {self._name!r} to {self._topic.address}: this one has ended, and that "
+                        "one goes on."
+                    ) from error
+                raise
+
+    def forget(self) -> None:
+        """Have it no longer noted how far the name has come: nobody will go on."""
+        assert self._thread is not None
+        with kafka_errors_told(self._topic, "written"):
+            self._thread.call(self._transact({}, None))
+
+    def close(self) -> None:
+        """Let go of the client; a second call does nothing."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            try:
+                if self._producer is not None:
+                    with suppress(Exception):
+                        thread.call(asyncio.wait_for(self._producer.stop(), TRANSACTION_S))
+            finally:
+                thread.release()
+
+    async def _begin(self) -> Reached:
+        for topic, config in ((self._topic, self._config), (self._ledger, StreamConfig(compacted=True))):
+            if await partitions_of(topic) is None:
+                await create_topic(topic, config.partitions, configs_of(config))
+        self._producer = AIOKafkaProducer(
+            **self._topic.client(),
+            transactional_id=f"samza-dsl-{self._name}",
+            compression_type=compression_of(self._topic, self._config),
+            max_batch_size=BATCH_BYTES,
+        )
+        await self._producer.start()  # what an earlier one of the name has begun is committed or rolled back by now
+        return await self._look()
+
+    async def _look(self) -> Reached:
+        """Return what is committed; behind transactions of others that are open nothing can be read, and they end."""
+        table = KafkaTable(self._ledger)
+        try:
+            await table.now()
+            end = await table.end_of_all()
+            while await table.position() < end:
+                await sleep_ms(LOOK_MS)
+                await table.now()
+            said = (await table.now()).get(self._name.encode())
+        finally:
+            await table.stop()
+        return Reached() if said is None else msgspec.msgpack.decode(said, type=Reached)
+
+    async def _transact(self, pending: dict[int, Batch], reached: Reached | None) -> None:
+        said = None if reached is None else msgspec.msgpack.encode(reached)
+        records = {
+            (self._topic.name, number): as_records(batch, None, between=False) for number, batch in pending.items()
+        }
+        records[self._ledger.name, 0] = Batch([said], [self._name.encode()])
+        async with asyncio.timeout(TRANSACTION_S):
+            await self._producer.begin_transaction()
+            await send_all(self._producer, records)
+            await self._producer.commit_transaction()
+        self.reached = reached or Reached()
+
+
+def _cut(rows: Iterable[tuple[int, Batch]], done: int) -> Iterator[tuple[int, dict[int, Batch]]]:
+    """Yield what each transaction takes, by partition, with the number of rows up to its end; not the first `done`.
+
+    >>> [*_cut([(0, Batch([b"a", b"b"])), (1, Batch([b"c"]))], 1)]
+    [(3, {0: Batch([b'b']), 1: Batch([b'c'])})]
+    """
+    pending: dict[int, Batch] = {}
+    taken = count = size_bytes = 0
+    for partition, batch in rows:
+        start = min(max(done - taken, 0), len(batch))
+        taken += start
+        while start < len(batch):
+            stop = start
+            while stop < len(batch) and count < ROWS and size_bytes < ROWS_BYTES:
+                size_bytes += len(batch.values[stop] or b"")
+                stop, count = stop + 1, count + 1
+            if partition in pending:
+                pending[partition].extend(batch.slice(start, stop))
+            else:
+                pending[partition] = batch.slice(start, stop)
+            taken, start = taken + stop - start, stop
+            if count >= ROWS or size_bytes >= ROWS_BYTES:
+                yield taken, pending
+                pending, count, size_bytes = {}, 0, 0
+    if pending:
+        yield taken, pending

@@ -1,0 +1,78 @@
+"""How far a Kafka topic is committed, looked at again and again by who has others read it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from runtime.clock import monotonic_ms
+from runtime.systems.base import Offsets
+from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
+from runtime.systems.kafka_fetcher import QUIET_MS, begins_at, check_unchanged, is_absent
+from runtime.systems.kafka_thread import KafkaThread
+from runtime.systems.kafka_topic import KafkaTopic
+
+
+class KafkaRanges:
+    """What is committed in a topic, in all partitions at once; nothing of it is read.
+
+    Raises `EnvironmentFault` where it can't be seen, and `Damaged` where it is not any more what is read.
+    """
+
+    def __init__(self, topic: KafkaTopic) -> None:
+        self._topic = topic
+        self._consumer: Any = None
+        self._heard_ms = monotonic_ms()
+        self._thread: KafkaThread | None = KafkaThread.acquire()
+        try:
+            with kafka_errors_told(topic, "read"):
+                self._ranges = self._thread.call(self._open())
+        except BaseException:
+            self.close()
+            raise
+        self.partitions = len(self._ranges)
+
+    def offsets(self, partition: int) -> Offsets:
+        """Return the range that was readable at the last look; it begins where the topic's `start` says."""
+        return self._ranges[partition]
+
+    def look(self) -> None:
+        """See how far it is committed now."""
+        assert self._thread is not None
+        with kafka_errors_told(self._topic, "read"):
+            ranges = self._thread.call(self._look())
+            if ranges != self._ranges:
+                self._ranges, self._heard_ms = ranges, monotonic_ms()
+            elif monotonic_ms() - self._heard_ms > QUIET_MS:
+                with suppress(KafkaError, OSError, TimeoutError):  # who doesn't answer is waited for
+                    self._thread.call(check_unchanged(self._topic, self.partitions))
+                self._heard_ms = monotonic_ms()
+
+    def close(self) -> None:
+        """Look no more; a second call does nothing."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            try:
+                if self._consumer is not None:
+                    thread.call(self._consumer.stop())
+            finally:
+                thread.release()
+
+    async def _open(self) -> list[Offsets]:
+        topic = self._topic
+        partitions = await partitions_of(topic)
+        if partitions is None:
+            raise is_absent(topic)
+        self._consumer = AIOKafkaConsumer(**topic.client(), enable_auto_commit=False, isolation_level="read_committed")
+        await self._consumer.start()
+        self._places = [TopicPartition(topic.name, number) for number in range(partitions)]
+        self._starts = await begins_at(self._consumer, topic, self._places)
+        return await self._look()
+
+    async def _look(self) -> list[Offsets]:
+        firsts = await self._consumer.beginning_offsets(self._places)  # which retention moves on
+        ends = await self._consumer.end_offsets(self._places)
+        return [Offsets(max(self._starts[place], firsts[place]), ends[place], ended=False) for place in self._places]

@@ -1,0 +1,172 @@
+"""Topics of a real broker as inputs and outputs of micro-batches, which are run in this process."""
+
+import pickle
+import random
+from contextlib import closing, suppress
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+from runtime.errors import Damaged, EnvironmentFault
+from runtime.spark.topics import as_it_is
+from runtime.systems import kafka_published, kafka_ranges
+from runtime.systems.base import StreamConfig
+from runtime.systems.kafka_published import KafkaPublisher
+from runtime.systems.kafka_thread import KafkaThread
+from runtime.systems.kafka_topic import topic_of
+from samza_dsl import SamzaError
+from tests.kafka.topics import consume, create, grow, produce
+from tests.simulation.crash import memory
+from tests.spark.publishing import counting
+from tests.spark.streaming import one_batch, opened, stream_here
+from tests.spark.test_streaming import STEPS, Died, dying
+from tests.spark.watching import as_told, ticks, told, watching
+
+pytestmark = pytest.mark.ci
+
+
+def test_a_topic_that_is_cut_into_micro_batches_comes_to_what_it_comes_to_live(broker, topics, tmp_path):
+    ticks(broker, f"{topics}-ticks")
+    bind = {"ticks": f"kafka://{broker.bootstrap}/{topics}-ticks"}
+    live = watching(topics).run(tmp_path / "live", bind=bind, until_now=True)
+    for seed in range(3):
+        environment = memory()
+        assert stream_here(lambda: watching(topics), environment, tmp_path / str(seed), bind, seed, ends=True) > 3
+        assert as_told(environment) == told(live)
+
+
+def test_what_is_in_an_open_transaction_is_left_out_of_a_bounded_input(broker, topics):
+    create(broker, f"{topics}-words", 2)
+    topic = topic_of(f"kafka://{broker.bootstrap}/{topics}-words")
+    produce(broker, topic.name, (0, b"k", b"kept"), (1, b"k", b"kept, too"), transaction=f"{topics}-done")
+    writer = KafkaPublisher(topic, StreamConfig(), topics)
+    thread = KafkaThread.acquire()
+    thread.call(writer._producer.begin_transaction())
+    thread.call(writer._producer.send_and_wait(topic.name, b"open", partition=0))
+    produce(broker, topic.name, (0, b"k", b"behind it"))
+    words = pickle.loads(pickle.dumps(as_it_is("words", topic)))
+    thread.call(writer._producer.commit_transaction())
+    produce(broker, topic.name, (1, b"k", b"later"))
+    thread.release()
+    writer.close()
+    with closing(words):
+        assert [values_in(words, partition) for partition in (0, 1)] == [[b"kept"], [b"kept, too"]]
+
+
+def values_in(source, partition):
+    offset, found = source.offsets(partition).start, []
+    while (read := source.read(partition, offset)) is not None:
+        found += read.batch.values
+        offset = read.next_offset
+    assert offset == source.offsets(partition).end and source.offsets(partition).ended
+    return found
+
+
+class DyingInTransactions:
+    """Has a driver die before or behind the so-manyth transaction."""
+
+    def __init__(self, is_before, number):
+        self.came, self.is_before, self.number = 0, is_before, number
+
+    def patched(self, real=KafkaPublisher._transact):
+        async def transact(publisher, pending, reached):
+            self.came += 1
+            if self.came == self.number and self.is_before:
+                raise Died
+            await real(publisher, pending, reached)
+            if self.came == self.number:
+                raise Died
+
+        return patch.object(KafkaPublisher, "_transact", transact)
+
+
+def run_to_the_end(running):
+    while not running.is_over:
+        if (batch := running.next()) is not None:
+            one_batch(running, batch)
+
+
+DEATHS = [
+    *(
+        dying(where, step, is_before, number)
+        for where, step in STEPS
+        for is_before in (True, False)
+        for number in (1, 3)
+    ),
+    *(DyingInTransactions(is_before, number).patched() for is_before in (True, False) for number in (1, 2, 5, 8)),
+]
+
+
+def test_topics_are_written_once_whatever_dies(broker, topics, tmp_path, monkeypatch):
+    monkeypatch.setattr(kafka_published, "ROWS", 15)
+    chance, environment = random.Random(4), memory()
+    bind = {name: f"kafka://{broker.bootstrap}/{topics}-{name}" for name in ("ticks", "counts", "copies")}
+    create(broker, f"{topics}-ticks", 2)
+    rows = [[f"k{chance.randrange(5)}", at * 5] for at in range(400)]
+    rows_left = list(rows)
+    chance.shuffle(DEATHS)
+    for number, dies in enumerate(DEATHS):
+        come, rows_left = (rows_left[:12], rows_left[12:]) if number + 1 < len(DEATHS) else (rows_left, [])
+        produce(broker, f"{topics}-ticks", *((row[1] % 2, row[0].encode(), msgspec.json.encode(row)) for row in come))
+        running = opened(counting(), environment, tmp_path / "checkpoint", bind, most_records=20)
+        try:
+            with suppress(Died), dies:
+                while (batch := running.next()) is not None:
+                    one_batch(running, batch)
+        finally:
+            running.close()
+    running = opened(counting(), environment, tmp_path / "checkpoint", bind, most_records=20, ends=True)
+    run_to_the_end(running)
+    running.close()
+    found = [
+        tuple(msgspec.json.decode(one.value)) for part in consume(broker, f"{topics}-copies").values() for one in part
+    ]
+    assert sorted(found) == sorted(map(tuple, rows))
+    panes = [
+        tuple(msgspec.json.decode(one.value)) for part in consume(broker, f"{topics}-counts").values() for one in part
+    ]
+    expected = {(key, at // 100 * 100): 0 for key, at in rows}
+    for key, at in rows:
+        expected[key, at // 100 * 100] += 1
+    assert sorted(panes) == sorted((*place, number) for place, number in expected.items())
+
+
+def test_what_a_topic_begins_with_is_said_once(broker, topics, tmp_path):
+    bind = {"ticks": f"kafka://{broker.bootstrap}/{topics}-ticks?start=latest"}
+    bind |= {name: tmp_path / f"{name}.jsonl" for name in ("counts", "copies")}
+    create(broker, f"{topics}-ticks", 2)
+    produce(broker, f"{topics}-ticks", (0, b"k", b'["k", 1]'))
+    environment = memory()
+
+    def ran():
+        running = opened(counting(), environment, tmp_path / "checkpoint", bind)
+        try:
+            if (batch := running.next()) is not None:
+                one_batch(running, batch)
+            produce(broker, f"{topics}-ticks", (1, b"k", b'["k", 2]'))
+            if (batch := running.next()) is not None:
+                one_batch(running, batch)
+        finally:
+            running.close()
+
+    ran()
+    produce(broker, f"{topics}-ticks", (0, b"k", b'["k", 3]'))  # where nothing was read before
+    ran()
+    files = sorted((tmp_path / "copies.jsonl").glob("part-*"))
+    assert sorted(file.read_text().strip() for file in files) == ['["k",2]', '["k",2]', '["k",3]']
+
+
+def test_a_topic_that_is_no_more_what_is_read_stops_the_run(broker, topics, tmp_path, monkeypatch):
+    monkeypatch.setattr(kafka_ranges, "QUIET_MS", 0.0)
+    bind = {name: f"kafka://{broker.bootstrap}/{topics}-{name}" for name in ("ticks", "counts", "copies")}
+    with pytest.raises(EnvironmentFault, match="there is no topic"):
+        opened(counting(), memory(), tmp_path / "checkpoint", bind)
+    create(broker, f"{topics}-ticks", 1)
+    running = opened(counting(), memory(), tmp_path / "checkpoint", bind)
+    with pytest.raises(SamzaError, match=r"received\('counts'\): the output is kafka://"):
+        running.values_of("counts")
+    grow(broker, f"{topics}-ticks", 2)
+    with pytest.raises(Damaged, match="has 2 partitions now, and had 1"):
+        run_to_the_end(running)
+    running.close()
