@@ -245,9 +245,9 @@ class KafkaStreams:
             configs["cleanup.policy"] = "compact,delete" if own else "delete"  # so that records can be removed
             configs["max.message.bytes"] = str(LARGEST_BYTES)
             configs["delete.retention.ms"] = str(DELETIONS_MS)
-        made = await create_topic(self.topic(name), config.partitions, configs)
-        known = _Known(secrets.randbits(62) + 1, msgspec.structs.replace(config, partitions=made), own)
-        await self._register(name, msgspec.msgpack.encode(known))
+        # Said first: a topic of which nobody has said what it is would be no stream between stages, and never become one.
+        await self._register(name, msgspec.msgpack.encode(_Known(secrets.randbits(62) + 1, config, own)))
+        await create_topic(self.topic(name), config.partitions, configs)
 
     async def _delete(self, name: str) -> None:
         client = await self._administrator()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.errors import EnvironmentFault, Fenced, SamzaError
+from runtime.systems.base import StreamConfig
 from samza_dsl.testing.environment import Crash
 from tests.building import build
 from tests.kafka import test_conformance as real
@@ -46,6 +47,27 @@ def environment(tmp_path):
     with simulated(Cluster()):
         environment = opened(tmp_path)
         yield environment
+        environment.close()
+
+
+@pytest.mark.parametrize("what", TROUBLES)
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_stream_that_was_made_by_half_is_made_whole(at, what, tmp_path):
+    cluster, config = Cluster(), StreamConfig(partitions=2, intermediate=True)
+    with simulated(cluster):
+        opened(tmp_path / "first").close()
+        cluster.changes, cluster.troubles = 0, [Trouble(at, what)]
+        environment = opened(tmp_path / "here")
+        try:
+            environment.create_stream("between", config)
+        except (Died, EnvironmentFault):
+            die(cluster, environment)
+        else:
+            environment.close()
+        cluster.troubles = []
+        environment = opened(tmp_path / "there")
+        assert environment.create_stream("between", config) == config
+        assert environment.streams()["between"] == config
         environment.close()
 
 
@@ -85,13 +107,11 @@ def lived(world, cluster, directory, crash, seed):
     try:
         environment = opened(directory)
         run_once(build(world.pipeline, world.options, world.seed, on_sink=see), Watched(environment, crash), seed)
-    except (Crash, Died):
+    except (Crash, Died, SamzaError) as error:
+        is_alive = isinstance(error, SamzaError) and PROCESS.get() not in cluster.dead  # who dies may hear of it first
         if environment is not None:
-            die(cluster, environment)
-        return False
-    except SamzaError:
-        if environment is not None:
-            environment.close()
+            _ = environment.close() if is_alive else die(cluster, environment)
+        cluster.dead.discard(PROCESS.get())
         return False
     environment.close()
     return True
