@@ -4,12 +4,13 @@ import os
 import secrets
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from tests.kafka.sharing import shared_broker
 from tests.scale import SCALE, scale
 
 settings.register_profile(SCALE, max_examples=scale(25, 200, 2_000), deadline=None, print_blob=True)
+settings.register_profile("unshrunk", settings.get_profile(SCALE), phases=(Phase.explicit, Phase.generate))
 settings.load_profile(SCALE)
 
 

@@ -57,7 +57,8 @@ def _simulated(root: Path, how: Simulated) -> Finding:
 
 def _tested(root: Path, bug: Bug) -> Finding:
     assert not isinstance(bug.caught_by, Simulated)
-    process = _run(root, ["pytest", "-q", "-x", "--hypothesis-seed=0", "-p", "no:cacheprovider", bug.caught_by.tests])
+    how = ["-q", "-x", "--hypothesis-seed=0", "--hypothesis-profile=unshrunk", "-p", "no:cacheprovider"]
+    process = _run(root, ["pytest", *how, bug.caught_by.tests])
     assert process.returncode in (0, 1), f"the tests did not come to their end:\n{process.stdout}{process.stderr}"
     failed = re.search(r"^FAILED \S+::(\S+)", process.stdout, re.MULTILINE)
     return Finding(process.returncode == 1, failed[1] if failed else bug.caught_by.tests, "one run")

@@ -47,6 +47,8 @@ class Changed(Exception):
     """The source is not what a bug was made for: make it anew."""
 
 
+ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_a_run_comes_to_what_its_records_say_whatever_brokers_do")
+AMONG_ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_so_do_containers_that_come_and_die_and_fall_silent")
 BUGS = (
     Bug(
         "commit the highest completed",
@@ -301,5 +303,33 @@ BUGS = (
         "                if key in self._due:\n                    self._fire_before(key, stamp, out)\n",
         "",
         Tested("tests/runtime/test_state_in_time.py"),
+    ),
+    Bug(
+        "say on Kafka what is done before the transaction that does it",
+        "runtime/systems/kafka.py",
+        "            pending[ledger_of(commit.app), 0] = said\n        try:\n",
+        "            self._streams.write(ledger_of(commit.app), said)\n        try:\n",
+        ON_KAFKA,
+    ),
+    Bug(
+        "replay a changelog from one record too late",
+        "runtime/systems/kafka_changelog.py",
+        "record.offset >= begun[task]",
+        "record.offset > begun[task]",
+        ON_KAFKA,
+    ),
+    Bug(
+        "read on Kafka what was rolled back",
+        "runtime/systems/kafka_fetcher.py",
+        'isolation_level="read_committed",\n            fetch_max',
+        'isolation_level="read_uncommitted",\n            fetch_max',
+        ON_KAFKA,
+    ),
+    Bug(
+        "a container of an application on Kafka takes tasks, and lets who had them go on",
+        "runtime/systems/kafka_ledger.py",
+        "    producer: Any = await streams.producer(writer)\n    await producer.stop()",
+        "    return",
+        AMONG_ON_KAFKA,
     ),
 )

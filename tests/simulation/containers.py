@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from runtime.clock import LoopClock
 from runtime.errors import SamzaError
@@ -24,27 +25,78 @@ ROUND_MS = 20
 
 @dataclass(frozen=True)
 class Event:
-    """What happens after a while: a container comes, which may be one that dies; or one of them ends, well or not."""
+    """What happens after a while: a container comes, which may be one that dies; or one of them ends, well or not.
+
+    One that falls silent goes on, and others take it for dead where they go by what they hear of it.
+    """
 
     after_ms: int
-    what: Literal["comes", "is cancelled", "stops"]
+    what: Literal["comes", "is cancelled", "stops", "falls silent"]
     crash: CrashPoint | None = None
     number: int = 0
+
+
+class Places(Protocol):
+    """Where containers run: each in a context and with an environment of its own, or all with one."""
+
+    def context(self, name: str) -> Context:
+        """Return what a container is to run in."""
+
+    def open(self, name: str) -> Environment:
+        """Open the environment of a container."""
+
+    def gone(self, name: str, well: bool) -> None:
+        """Hear that a container has ended."""
+
+    def silence(self, name: str) -> None:
+        """Have others take a container for dead."""
+
+    def survives(self, error: BaseException) -> bool:
+        """Whether another container comes in the place of one that this has ended."""
+
+
+class Together:
+    """All in one environment."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+
+    def context(self, name: str) -> Context:
+        return copy_context()
+
+    def open(self, name: str) -> Environment:
+        return self._environment
+
+    def gone(self, name: str, well: bool) -> None:
+        """Do nothing."""
+
+    def silence(self, name: str) -> None:
+        """Do nothing: it can be seen who lives."""
+
+    def survives(self, error: BaseException) -> bool:
+        return isinstance(error, Crash)
 
 
 class Cluster:
     """The containers of one run, and the process that has started them."""
 
     def __init__(
-        self, app: App, environment: Environment, on_commit: Callable[[Commit], None] | None, until_now: bool
+        self,
+        app: App,
+        environment: Environment,
+        on_commit: Callable[[Commit], None] | None,
+        until_now: bool,
+        places: Places | None = None,
     ) -> None:
         self.app, self.environment, self.on_commit = app, environment, on_commit
+        self.places = places or Together(environment)
         self.graph = app.graph()
         self.opened: Opened = open_application(environment, self.graph, app.options, {}, wrapped=bool(app.around))
         recover(environment, self.opened, self.graph)
         ends = ends_of(self.opened.bindings, self.graph) if until_now else {}
         self.ends = tuple((*place, end) for place, end in ends.items())
         self.alive: dict[str, tuple[Run, asyncio.Task[None]]] = {}
+        self.contexts: dict[str, Context] = {}
         self.came = self.died = 0
         self.ran: list[Run] = []
 
@@ -52,10 +104,23 @@ class Cluster:
         """Start a container."""
         name, self.came = f"{self.came}", self.came + 1
         share = Share(container=name, generation=self.opened.generation, counts=self.opened.counts, ends=self.ends)
-        environment = Watched(self.environment, crash, self.on_commit)
-        run = Run(self.graph, self.app.options, self.app.around, environment, clock=LoopClock(NOW_MS), share=share)
-        self.ran.append(run)
-        self.alive[name] = run, asyncio.create_task(run.drive())
+        context, how = self.places.context(name), {"clock": LoopClock(NOW_MS), "share": share}
+
+        def run() -> Run:
+            environment = Watched(self.places.open(name), crash, self.on_commit)
+            return Run(self.graph, self.app.options, self.app.around, environment, **how)
+
+        try:
+            running = context.run(run)
+        except BaseException as error:
+            context.run(self.places.gone, name, False)
+            if not self.places.survives(error):
+                raise
+            self.died += 1
+            return
+        self.ran.append(running)
+        self.alive[name] = running, asyncio.create_task(running.drive(), context=context)
+        self.contexts[name] = context
 
     def meet(self, event: Event) -> None:
         """Have an event happen."""
@@ -63,7 +128,9 @@ class Cluster:
             self.begin(event.crash)
         elif self.alive:
             run, driving = [*self.alive.values()][event.number % len(self.alive)]
-            if event.what == "stops":
+            if event.what == "falls silent":
+                self.places.silence([*self.alive][event.number % len(self.alive)])
+            elif event.what == "stops":
                 run.stop()
             else:
                 driving.cancel()
@@ -73,10 +140,13 @@ class Cluster:
         for name, (run, driving) in [*self.alive.items()]:
             if driving.done():
                 del self.alive[name]
-                run.release()  # which one that was cancelled before it began has not done
+                context = self.contexts.pop(name)
                 error = None if driving.cancelled() else driving.exception()
+                if error is None:
+                    context.run(run.release)  # which one that was cancelled before it began has not done
                 self.died += driving.cancelled() or error is not None
-                if error is not None and not isinstance(error, Crash):
+                context.run(self.places.gone, name, error is None)
+                if error is not None and not self.places.survives(error):
                     raise error
         if not self.alive:
             self.begin()
@@ -88,8 +158,17 @@ class Cluster:
             if run.finished:
                 with suppress(SamzaError):
                     await run.settled()
-            reports[name] = Report(round=0, finished=run.finished, tasks=tuple(run.tasks), commits=run.commits)
+            finished = run.finished and await self._is_caught_up(name, run)
+            reports[name] = Report(round=0, finished=finished, tasks=tuple(run.tasks), commits=run.commits)
         return reports.keys() == self.alive.keys() and rounds.over(reports)
+
+    async def _is_caught_up(self, name: str, run: Run) -> bool:
+        try:
+            return await asyncio.create_task(run.is_caught_up(), context=self.contexts[name])
+        except BaseException as error:
+            if not self.places.survives(error):
+                raise
+        return False  # it ends, and says so itself
 
     async def play(self, number: int, events: Sequence[Event]) -> None:
         """Run to the end."""
@@ -119,11 +198,13 @@ def run_among(
     seed: int | None = None,
     on_commit: Callable[[Commit], None] | None = None,
     until_now: bool = False,
+    places: Places | None = None,
+    at_turn: Callable[[int], None] | None = None,
 ) -> Cluster:
     """Run an application to its end in so many containers and what events bring, in virtual time."""
 
     async def main() -> Cluster:
-        cluster = Cluster(app, environment, on_commit, until_now)
+        cluster = Cluster(app, environment, on_commit, until_now, places)
         try:
             await cluster.play(number, events)
             return cluster
@@ -134,4 +215,4 @@ def run_among(
             if left:
                 await asyncio.wait(left)
 
-    return simulate(main, seed)
+    return simulate(main, seed, at_turn)

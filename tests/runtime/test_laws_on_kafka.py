@@ -1,0 +1,183 @@
+"""On a simulated Kafka, whatever is lost or dies: what runs come to is what their records say, each once."""
+
+import asyncio
+import random
+import tempfile
+from contextvars import copy_context
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.errors import EnvironmentFault, Fenced, SamzaError
+from samza_dsl.testing.environment import Crash
+from tests.building import build
+from tests.kafka import test_conformance as real
+from tests.runtime.test_laws import crash_points, worlds
+from tests.scale import scale
+from tests.simulation.check import Outcome
+from tests.simulation.containers import Event, run_among
+from tests.simulation.crash import Watched, fill, run_once
+from tests.simulation.kafka import die, opened, simulated
+from tests.simulation.kafka_brokers import PROCESS, TROUBLES, Cluster, Died, Trouble
+from tests.strategies import APP, stored, tables
+
+globals().update({name: getattr(real.suite, name) for name in real.SUITE})
+clock = real.clock
+
+HOSTS = "here", "there"
+troubles = st.lists(st.builds(Trouble, st.integers(1, 120), st.sampled_from(TROUBLES)), max_size=4)
+
+
+happenings = st.lists(
+    st.builds(
+        Event,
+        st.integers(0, 600),
+        st.sampled_from(("is cancelled", "stops", "falls silent", "comes")),
+        number=st.integers(0, 3),
+    ),
+    max_size=4,
+)
+
+
+@pytest.fixture
+def environment(tmp_path):
+    with simulated(Cluster()):
+        environment = opened(tmp_path)
+        yield environment
+        environment.close()
+
+
+def run_on_kafka(world, folder, troubles, crashes):
+    """Run a world's application until it is through, on either of two machines; return how often it has ended badly."""
+    chance, cluster = random.Random(world.seed), Cluster(world.seed)
+    with simulated(cluster):
+        filled(world, folder)
+        cluster.changes, cluster.troubles = 0, list(troubles)
+        for attempt, crash in enumerate([*crashes, *[None] * (len(troubles) + 1)]):
+            if lived(world, cluster, folder / chance.choice(HOSTS), crash, world.seed + attempt):
+                break
+        else:
+            raise AssertionError("it does not come to its end")
+        cluster.troubles = []
+        check(world, folder / "anew")
+        return attempt
+
+
+def filled(world, folder):
+    """Write the records of a world."""
+    environment = opened(folder / "filling")
+    for stream, parts in world.pipeline.split(world.parts).items():
+        fill(environment, stream, stored(parts))
+    for stream, rows in tables(world.pipeline).items():
+        fill(environment, stream, rows)
+    environment.close()
+
+
+def lived(world, cluster, directory, crash, seed):
+    """Whether a process has run an application to its end."""
+
+    def see(place, event):
+        world.outcome.sunk[place, event] += 1
+
+    environment = None
+    try:
+        environment = opened(directory)
+        run_once(build(world.pipeline, world.options, world.seed, on_sink=see), Watched(environment, crash), seed)
+    except (Crash, Died):
+        if environment is not None:
+            die(cluster, environment)
+        return False
+    except SamzaError:
+        if environment is not None:
+            environment.close()
+        return False
+    environment.close()
+    return True
+
+
+def check(world, directory):
+    """Check results, and that state comes to the same from its changelogs alone."""
+    environment = opened(directory)
+    environment.own(APP)
+    outcome = Outcome(world.pipeline, world.parts, environment, sunk=world.outcome.sunk)
+    expected = outcome.check_results()
+    assert outcome.counts() == expected.counts
+    assert outcome.sunk >= expected.sunk
+    assert [store for store, _ in environment.state_stats(APP) if store.startswith("window")] == []
+    environment.close()
+
+
+@given(worlds(), troubles, st.lists(crash_points, max_size=2))
+@settings(max_examples=scale(15, 150, 20_000))
+def test_a_run_comes_to_what_its_records_say_whatever_brokers_do(world, troubles, crashes):
+    with tempfile.TemporaryDirectory() as folder:
+        run_on_kafka(world, Path(folder), troubles, crashes)
+
+
+class Hosts:
+    """Where containers run on Kafka: each has a directory to itself, which may be that of one before it."""
+
+    def __init__(self, cluster, folder, seed, troubles):
+        self.cluster, self.folder, self.chance = cluster, folder, random.Random(seed)
+        self.environments, self.directories, self.troubles = {}, {}, troubles
+
+    def context(self, name):
+        if self.troubles:  # from the first container on
+            self.cluster.changes, self.cluster.troubles, self.troubles = 0, list(self.troubles), ()
+        context = copy_context()
+        context.run(PROCESS.set, name)
+        return context
+
+    def open(self, name):
+        free = sorted({f"{number}" for number in range(3)} - {*self.directories.values()})
+        self.directories[name] = self.chance.choice(free) if free else f"of {name}"
+        self.environments[name] = environment = opened(self.folder / self.directories[name])
+        return environment
+
+    def gone(self, name, well):
+        environment = self.environments.pop(name, None)
+        if environment is not None:
+            if well:
+                environment.close()
+            else:
+                die(self.cluster, environment)
+        self.directories.pop(name, None)
+
+    def silence(self, name):
+        self.cluster.silence(name)
+
+    def survives(self, error):
+        return isinstance(error, (Crash, Died, Fenced)) or type(error) is EnvironmentFault
+
+
+def run_among_on_kafka(world, folder, troubles, number, happenings):
+    """Run a world's application in containers that come, die, fall silent and go."""
+    cluster = Cluster(world.seed)
+    with simulated(cluster) as thread:
+        filled(world, folder)
+        starter = opened(folder / "starter")
+        begun_s = cluster.loop.time()
+
+        def at_turn(turn):
+            thread.catch_up(begun_s + asyncio.get_running_loop().time())
+
+        def see(place, event):
+            world.outcome.sunk[place, event] += 1
+
+        app = build(world.pipeline, world.options, world.seed, on_sink=see)
+        hosts = Hosts(cluster, folder, world.seed, troubles)
+        run_among(app, starter, number, happenings, world.seed, places=hosts, at_turn=at_turn)
+        for name in [*hosts.environments]:
+            hosts.gone(name, True)
+        starter.close()
+        cluster.troubles = []
+        check(world, folder / "anew")
+
+
+@given(worlds(), troubles, st.integers(1, 3), happenings)
+@settings(max_examples=scale(10, 100, 20_000))
+def test_so_do_containers_that_come_and_die_and_fall_silent(world, troubles, number, happenings):
+    with tempfile.TemporaryDirectory() as folder:
+        run_among_on_kafka(world, Path(folder), troubles, number, happenings)

@@ -1,0 +1,58 @@
+"""A Kafka cluster in this process, on virtual time, in the place of a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from runtime.systems import kafka, kafka_admin, kafka_fetcher, kafka_group, kafka_runs, kafka_sink, kafka_streams
+from runtime.systems import kafka_table as kafka_tables
+from runtime.systems.kafka import KafkaEnvironment
+from runtime.systems.kafka_topic import KafkaCluster
+from tests.simulation.kafka_brokers import PROCESS, Cluster, Thread
+from tests.simulation.kafka_clients import Admin, Consumer, Producer
+
+
+@contextmanager
+def simulated(cluster: Cluster) -> Iterator[Thread]:
+    """Have all that is done with Kafka during a block be done with a simulated cluster."""
+    thread = Thread(cluster)
+    replaced = {
+        "AIOKafkaConsumer": lambda **how: Consumer(cluster, **how),
+        "AIOKafkaProducer": lambda **how: Producer(cluster, **how),
+        "AIOKafkaAdminClient": lambda **how: Admin(cluster, **how),
+        "KafkaThread": thread,
+        "monotonic_ms": lambda: cluster.loop.time() * 1_000,
+        "threading": SimpleNamespace(Condition=thread.condition),
+    }
+    modules = kafka_fetcher, kafka_tables, kafka_streams, kafka_sink, kafka_admin, kafka_runs, kafka_group
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(kafka, "KafkaThread", thread))
+        for module in modules:
+            for name, instead in replaced.items():
+                if hasattr(module, name):
+                    stack.enter_context(patch.object(module, name, instead))
+        stack.callback(cluster.loop.close)
+        yield thread
+
+
+def opened(directory: Path) -> KafkaEnvironment:
+    """Return the environment of a process, whose state is in a directory."""
+    return KafkaEnvironment(KafkaCluster("kafka://simulated:9092"), directory)
+
+
+def die(cluster: Cluster, environment: KafkaEnvironment) -> None:
+    """Have a process be gone that has an environment: what it has begun on the brokers stays as it is."""
+    for fetcher in environment._streams._fetchers.values():
+        if fetcher._pumping is not None:
+            fetcher._pumping.cancel()
+            fetcher._thread = None
+    environment._streams._fetchers.clear()
+    environment._owners.clear()
+    environment._streams._thread = SimpleNamespace(call=lambda work: work.close())
+    environment.close()
+    cluster.dying()
+    cluster.dead.discard(PROCESS.get())

@@ -1,0 +1,282 @@
+"""What clients of a simulated Kafka cluster do, as far as aiokafka's are asked for it here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from aiokafka import TopicPartition
+from aiokafka.errors import (
+    OffsetOutOfRangeError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+
+from tests.simulation.kafka_brokers import BATCH_BYTES, EARLIEST, PROCESS, Cluster, Partition, Record, Topic, rebalance
+
+
+class Batch:
+    """Rows that are sent together."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.rows: list[Any] = []
+        self._room = most_bytes
+
+    def append(self, *, key: bytes | None, value: bytes | None, timestamp: int | None, headers: Any) -> object | None:
+        size = len(key or b"") + len(value or b"")
+        if self.rows and size > self._room:
+            return None
+        self._room -= size
+        self.rows.append((key, value, timestamp, headers))
+        return self
+
+    def record_count(self) -> int:
+        return len(self.rows)
+
+
+class Producer:
+    """What aiokafka's producer does, as far as it is asked here."""
+
+    def __init__(
+        self, cluster: Cluster, *, transactional_id: str | None = None, max_batch_size: int = BATCH_BYTES, **how: Any
+    ) -> None:
+        self._cluster, self._id, self._most_bytes = cluster, transactional_id, max_batch_size
+        self._writer = 0
+        self.client = SimpleNamespace(add_topic=self._add_topic)
+
+    async def start(self) -> None:
+        self._writer = await self._cluster.heard(lambda: self._cluster.begin(self._id), changes=True)
+
+    async def stop(self) -> None:
+        """Send nothing more; a transaction that is open stays so."""
+
+    def create_batch(self) -> Batch:
+        return Batch(self._most_bytes)
+
+    async def send_batch(self, batch: Batch, topic: str, *, partition: int) -> asyncio.Future[Any]:
+        async def send() -> Any:
+            where = self._id, self._writer, (topic, partition), batch.rows
+            offset = await self._cluster.heard(lambda: self._cluster.write(*where), changes=True)
+            return SimpleNamespace(offset=offset)
+
+        return await self._in_order((topic, partition), send)
+
+    async def begin_transaction(self) -> None:
+        """Do nothing: it begins with what is written in it."""
+
+    async def commit_transaction(self) -> None:
+        await self._end(committed=True)
+
+    async def abort_transaction(self) -> None:
+        await self._end(committed=False)
+
+    @asynccontextmanager
+    async def transaction(self) -> Any:
+        await self.begin_transaction()
+        try:
+            yield
+        except Exception:
+            await self.abort_transaction()
+            raise
+        await self.commit_transaction()
+
+    async def send_offsets_to_transaction(self, offsets: dict[TopicPartition, Any], group: str) -> None:
+        def write() -> None:
+            self._cluster.check(self._id, self._writer)
+            self._cluster.offsets[group].update(offsets)
+
+        await self._cluster.heard(write, changes=True)
+
+    async def _add_topic(self, topic: str) -> None:
+        """Know a topic."""
+
+    async def _end(self, committed: bool) -> None:
+        def end() -> None:
+            self._cluster.check(self._id, self._writer)
+            self._cluster.end(self._writer, committed)
+
+        await self._cluster.heard(end, changes=True)
+
+    async def _in_order(self, place: tuple[str, int], send: Callable[[], Awaitable[Any]]) -> asyncio.Future[Any]:
+        """Send what is for a partition behind what was sent to it before."""
+        before: dict[tuple[str, int], asyncio.Future[Any]] = self.__dict__.setdefault("_sending", {})
+        former = before.get(place)
+
+        async def after() -> Any:
+            if former is not None:
+                await asyncio.wait([former])
+            return await send()
+
+        before[place] = found = asyncio.ensure_future(after())
+        return found
+
+
+class Consumer:
+    """What aiokafka's consumer does, as far as it is asked here."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        isolation_level: str = "read_uncommitted",
+        auto_offset_reset: str = "latest",
+        group_id: str | None = None,
+        partition_assignment_strategy: Sequence[Any] = (),
+        **how: Any,
+    ) -> None:
+        self._cluster, self._reset, self._group = cluster, auto_offset_reset, group_id
+        self._committed = isolation_level == "read_committed"
+        self.assignor = next(iter(partition_assignment_strategy), None)
+        self.topics: Sequence[str] = ()
+        self._has_left = False
+        self._positions: dict[TopicPartition, int | None] = {}
+        self._paused: set[TopicPartition] = set()
+        self._stable: dict[TopicPartition, int] = {}
+
+    async def start(self) -> None:
+        await self._cluster.heard()
+        if self._group is not None:
+            self.join(PROCESS.get())
+
+    def join(self, process: str) -> None:
+        """Be in the group, unless it was left."""
+        if not self._has_left and process not in self._cluster.dead:
+            members = self._cluster.groups[self._group or ""]
+            members[process] = self
+            rebalance(members)
+
+    async def stop(self) -> None:
+        self._has_left = True
+        members = self._cluster.groups.get(self._group or "", {})
+        for name in [name for name, member in members.items() if member is self]:
+            del members[name]
+            rebalance(members)
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        self.topics = topics
+
+    def assign(self, places: Sequence[TopicPartition]) -> None:
+        self._positions = dict.fromkeys(places)
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        self._positions[place] = offset
+
+    async def seek_to_beginning(self, *places: TopicPartition) -> None:
+        for place, start in (await self.beginning_offsets(places)).items():
+            self.seek(place, start)
+
+    def pause(self, *places: TopicPartition) -> None:
+        self._paused |= {*places}
+
+    def resume(self, *places: TopicPartition) -> None:
+        self._paused -= {*places}
+
+    async def position(self, place: TopicPartition) -> int:
+        found = self._positions[place]
+        if found is None:
+            assert self._reset == EARLIEST, "there is no position"
+            self._positions[place] = found = self._partition(place).start
+        return found
+
+    def last_stable_offset(self, place: TopicPartition) -> int | None:
+        return self._stable.get(place)
+
+    async def beginning_offsets(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._cluster.heard(lambda: {place: self._partition(place).start for place in places})
+
+    async def end_offsets(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._cluster.heard(lambda: {place: self._end(place) for place in places})
+
+    async def getmany(self, *places: TopicPartition, timeout_ms: int = 0) -> dict[TopicPartition, list[Record]]:
+        until_s = self._cluster.loop.time() + timeout_ms / 1_000
+        while True:
+            await self._cluster.heard()
+            asked = [place for place in places or self._positions if place not in self._paused]
+            before = [self._positions[place] for place in asked]
+            found = {place: rows for place in asked if (rows := await self._fetch(place))}
+            moved = before != [self._positions[place] for place in asked]
+            if found or moved or (left_s := until_s - self._cluster.loop.time()) <= 0:
+                return found
+            await self._cluster.news(left_s)
+
+    async def _fetch(self, place: TopicPartition) -> list[Record]:
+        partition, at = self._partition(place), await self.position(place)
+        if not partition.start <= at <= partition.end:
+            if self._reset != EARLIEST:
+                raise OffsetOutOfRangeError({place: at})
+            at = partition.start
+        end = min(self._end(place), at + self._cluster.chance.randint(1, 50))
+        stored = partition.log[at - partition.start : end - partition.start]
+        rolled_back = partition.aborted if self._committed else set()
+        self._positions[place] = max(at, end)
+        self._stable[place] = partition.stable
+        records = (one.record for one in stored)
+        return [record for record in records if record is not None and record.offset not in rolled_back]
+
+    def _partition(self, place: TopicPartition) -> Partition:
+        return self._cluster.partition(place.topic, place.partition)
+
+    def _end(self, place: TopicPartition) -> int:
+        partition = self._partition(place)
+        return partition.stable if self._committed else partition.end
+
+
+class Admin:
+    """What aiokafka's client for administration does, as far as it is asked here."""
+
+    def __init__(self, cluster: Cluster, **how: Any) -> None:
+        self._cluster = cluster
+
+    async def start(self) -> None:
+        await self._cluster.heard()
+
+    async def close(self) -> None:
+        """Ask nothing more."""
+
+    async def list_topics(self) -> list[str]:
+        return await self._cluster.heard(lambda: [*self._cluster.topics])
+
+    async def describe_topics(self, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        def describe(name: str) -> dict[str, Any]:
+            topic = self._cluster.topics.get(name)
+            code = UnknownTopicOrPartitionError.errno if topic is None else 0
+            partitions = [{"error_code": 0, "leader": 1} for _ in topic.partitions] if topic is not None else []
+            return {"topic": name, "error_code": code, "partitions": partitions, "is_internal": False}
+
+        return await self._cluster.heard(
+            lambda: [describe(name) for name in (self._cluster.topics if names is None else names)]
+        )
+
+    async def create_topics(self, topics: Sequence[Any]) -> Any:
+        def create(topic: Any) -> tuple[str, int, None]:
+            if topic.name in self._cluster.topics:
+                return topic.name, TopicAlreadyExistsError.errno, None
+            made = [Partition() for _ in range(topic.num_partitions)]
+            self._cluster.topics[topic.name] = Topic(made, topic.topic_configs)
+            return topic.name, 0, None
+
+        def work() -> Any:
+            return SimpleNamespace(topic_errors=[create(topic) for topic in topics])
+
+        return await self._cluster.heard(work, changes=True)
+
+    async def delete_topics(self, names: Sequence[str]) -> None:
+        await self._cluster.heard(lambda: [self._cluster.delete(name) for name in names], changes=True)
+
+    async def delete_records(self, records: dict[TopicPartition, Any]) -> None:
+        def work() -> None:
+            for place, told in records.items():
+                self._cluster.partition(place.topic, place.partition).purge(told.before_offset)
+
+        await self._cluster.heard(work, changes=True)
+
+    async def describe_consumer_groups(self, names: Sequence[str]) -> list[Any]:
+        def group(name: str) -> Any:
+            members = self._cluster.groups[name].items()
+            told = [(member, "", "", b"", one.told.encode()) for member, one in members if hasattr(one, "told")]
+            return 0, name, "Stable", "consumer", "samza-dsl", told
+
+        return await self._cluster.heard(lambda: [SimpleNamespace(groups=[group(name) for name in names])])
