@@ -161,6 +161,12 @@ class Consumer:
     def assign(self, places: Sequence[TopicPartition]) -> None:
         self._positions = dict.fromkeys(places)
 
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset(self._positions)
+
+    def unsubscribe(self) -> None:
+        self._positions.clear()
+
     def seek(self, place: TopicPartition, offset: int) -> None:
         self._positions[place] = offset
 
