@@ -160,6 +160,7 @@ class Consumer:
 
     def assign(self, places: Sequence[TopicPartition]) -> None:
         self._positions = dict.fromkeys(places)
+        self._paused.clear()
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._positions)
