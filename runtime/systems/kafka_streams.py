@@ -245,7 +245,7 @@ class KafkaStreams:
             configs["cleanup.policy"] = "compact,delete" if own else "delete"  # so that records can be removed
             configs["max.message.bytes"] = str(LARGEST_BYTES)
             configs["delete.retention.ms"] = str(DELETIONS_MS)
-        # Said first: a topic of which nobody has said what it is would be no stream between stages, and never become one.
+        # Said first: a topic of which nobody has said what it is would never become a stream between stages.
         await self._register(name, msgspec.msgpack.encode(_Known(secrets.randbits(62) + 1, config, own)))
         await create_topic(self.topic(name), config.partitions, configs)
 
