@@ -100,7 +100,7 @@ def _run(data: Path, seconds: float, blocking: bool, without: bool) -> Measured:
     app.input("numbers", value=int).sink(block if blocking else wait, max_in_flight=MOST_CALLS)
     app.run(data, watch=watch)
     with closing(LogEnvironment(data)) as log:
-        (checkpoint,) = log.checkpoints(app.name).values()
+        checkpoint = log.checkpoints(app.name)["0"]
     assert calls == checkpoint.positions[0].offset, f"{calls:,} calls, and {checkpoint.positions} are committed"
     return Measured(calls, growth_bytes, most_in_flight, most_at_once)
 
