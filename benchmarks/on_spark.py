@@ -189,7 +189,8 @@ class NativeOnSpark(KeyedOnSpark):
 
         super().prepare(messages)
         for file in [*self.files.iterdir()]:
-            table = pa.Table.from_pylist([msgspec.structs.asdict(tick) for tick in map(decode, file.open("rb"))])
+            ticks = map(decode, file.read_bytes().splitlines())
+            table = pa.Table.from_pylist([msgspec.structs.asdict(tick) for tick in ticks])
             parquet.write_table(table, file.with_suffix(".parquet"))
             file.unlink()
 

@@ -134,8 +134,9 @@ class KafkaPublisher:
 def _cut(rows: Iterable[tuple[int, Batch]], done: int) -> Iterator[tuple[int, dict[int, Batch]]]:
     """Yield what each transaction takes, by partition, with the number of rows up to its end; not the first `done`.
 
-    >>> [*_cut([(0, Batch([b"a", b"b"])), (1, Batch([b"c"]))], 1)]
-    [(3, {0: Batch([b'b']), 1: Batch([b'c'])})]
+    >>> ((taken, pending),) = _cut([(0, Batch([b"a", b"b"])), (1, Batch([b"c"]))], 1)
+    >>> taken, {partition: batch.values for partition, batch in pending.items()}
+    (3, {0: [b'b'], 1: [b'c']})
     """
     pending: dict[int, Batch] = {}
     taken = count = size_bytes = 0

@@ -58,7 +58,7 @@ def test_without_a_rate_nothing_is_waited_for():
 
 def test_a_run_that_waits_for_its_rate_does_not_commit_for_it():
     _, commits = took(passing(commit_interval_ms=5_000), 10_000, 1_000)
-    assert commits <= 3
+    assert commits <= 4  # the first says what the application is run with
 
 
 def test_stages_behind_the_first_are_not_held_back():
