@@ -465,7 +465,7 @@ class App(Tables, Reprocessing):
             said |= {"environment": environment} if goes_on else {"until_now": until_now, "watch": watch}
             check_for_spark(here(), on, **said)
             where = self.graph(), self.options, self.around, data
-            if on.checkpoint is not None:
+            if goes_on:
                 return run_stream(*where, on=on, bind=bind, until_now=until_now, watch=watch)
             return run_batch(*where, on=on, bind=bind, environment=environment)
         how |= {"watch": watch, "environment": environment, "host_id": host_id}

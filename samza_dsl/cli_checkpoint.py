@@ -107,10 +107,7 @@ def reset(
     Its next run reads all inputs from their start. What it has written to its outputs stays there.
     """
     with told(), opened(data, environment, kafka_options) as place:
-        app, plan = named(target, place)
-        check_not_shared(place, known(place, app))
-        if not yes and not typer.confirm(f"Drop all positions and state of {app!r} in {place}?"):
-            raise Mistake("nothing was changed")
+        app, plan = agreed(target, place, "Drop all positions and state of", yes)
         place.own(app)
         dropped = begin_anew(place, app, plan)
         say(f"{app} begins anew" + (f"; dropped {', '.join(sorted(dropped))}" if dropped else ""))
@@ -123,6 +120,18 @@ def named(target: str, environment: Environment) -> tuple[str, Plan | None]:
     with told(loading=True):
         plan = plan_of(load_app(target), environment)
     return plan.app, plan
+
+
+def agreed(target: str, environment: Environment, question: str, yes: bool) -> tuple[str, Plan | None]:
+    """Return what `named` does of an application that nobody shares, once it was asked whether that shall be done.
+
+    Raises `Mistake` where the answer is no.
+    """
+    app, plan = named(target, environment)
+    check_not_shared(environment, known(environment, app))
+    if not yes and not typer.confirm(f"{question} {app!r} in {environment}?"):
+        raise Mistake("nothing was changed")
+    return app, plan
 
 
 def known(environment: Environment, app: str) -> str:

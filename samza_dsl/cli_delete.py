@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from runtime.deletion import check_not_shared, collect, deleted
+from runtime.deletion import collect, deleted
 from runtime.deletion import delete as mark_deleted
-from samza_dsl.cli_checkpoint import AppArgument, known, named
+from samza_dsl.cli_checkpoint import AppArgument, agreed
 from samza_dsl.cli_data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
-from samza_dsl.cli_errors import Mistake, told
+from samza_dsl.cli_errors import told
 from samza_dsl.cli_output import say
 
 
@@ -26,10 +26,7 @@ def delete(
     Until then it may be run again, and goes on where it was. Its inputs and outputs stay in any case.
     """
     with told(), opened(data, environment, kafka_options) as place:
-        app, _ = named(target, place)
-        check_not_shared(place, known(place, app))
-        if not yes and not typer.confirm(f"Delete the application {app!r} in {place}?"):
-            raise Mistake("nothing was changed")
+        app, _ = agreed(target, place, "Delete the application", yes)
         mark_deleted(place, app)
         say(f"{app} is deleted: samza-dsl gc removes its positions and state")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import socket
@@ -16,7 +15,7 @@ import msgspec
 from runtime.clock import SystemClock
 from runtime.errors import SamzaError
 from runtime.systems.kafka_jars import LIGHT, copy_formatted, jars, java_command
-from runtime.systems.log_locks import lock, locked
+from runtime.systems.log_locks import is_locked, lock, locked
 
 HOST = "127.0.0.1"
 START_MS = 60_000.0
@@ -70,7 +69,7 @@ def running(directory: Path) -> Broker | None:
         said = msgspec.json.decode((directory / "broker.json").read_bytes(), type=Broker)
     except (OSError, msgspec.DecodeError):
         return None
-    return said if _is_locked(directory / "lock") else None
+    return said if is_locked(directory / "lock") else None
 
 
 def start(directory: Path, port: int | None = None, heap_mb: int = 512) -> Broker:
@@ -123,16 +122,6 @@ def stop(directory: Path, kill: bool = False) -> Broker | None:
             os.kill(found.pid, signal.SIGKILL)
         clock.pause_ms(LOOK_MS)
     return found
-
-
-def _is_locked(path: Path) -> bool:
-    """Whether somebody holds a lock; others who ask at the same time are not in the way."""
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def _launch(command: list[str], directory: Path) -> subprocess.Popen[bytes]:

@@ -61,18 +61,25 @@ def owner_lock(directory: Path, app: str) -> int:
 def owner_of(directory: Path, app: str) -> int | None:
     """Return the process that runs an application in a directory; None where none does."""
     path = directory / "owners" / f"{app}.lock"
+    if not is_locked(path):
+        return None
+    said = path.read_text().strip()
+    return int(said) if said.isdigit() else None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process has the lock of a file; whoever looks shares it for a moment, and is in nobody's way."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return None
+        return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
     except BlockingIOError:
-        said = os.pread(descriptor, _BLOCK_BYTES, 0).strip()
-        return int(said) if said.isdigit() else None
+        return True
     finally:
         os.close(descriptor)
-    return None
 
 
 def allocate(path: Path, least_bytes: int) -> None:

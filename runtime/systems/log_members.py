@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.assignment import Placement, sticky
 from runtime.systems.base import is_fenced, system_errors_told
-from runtime.systems.log_locks import lock
+from runtime.systems.log_locks import is_locked, lock
 from runtime.systems.log_records import fetch, sealed
 from runtime.systems.log_state import keys_from
 from runtime.systems.members import Members, Shared
@@ -51,7 +50,7 @@ class LogMembers(Members):
         """Lock a file before others can see it, and remove those of the dead."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for file in self._folder.iterdir():
-            if not file.name.endswith(_JOINING) and not _is_locked(file):
+            if not file.name.endswith(_JOINING) and not is_locked(file):
                 file.unlink(missing_ok=True)
         unseen = self._file(self.name).with_suffix(_JOINING)
         descriptor = lock(unseen, wait=True)
@@ -67,7 +66,7 @@ class LogMembers(Members):
         return alive_in(self._folder, self._run, self.name)
 
     def _is_alive(self, container: str) -> bool:
-        return container == self.name or _is_locked(self._file(container))
+        return container == self.name or is_locked(self._file(container))
 
     @contextmanager
     def _looking(self) -> Iterator[Shared]:
@@ -91,7 +90,7 @@ def alive_in(folder: Path, run: int, besides: str = "") -> tuple[str, ...]:
             sorted(
                 file.stem.removeprefix(prefix)
                 for file in folder.glob(f"{prefix}*.lock")
-                if file.stem == f"{prefix}{besides}" or _is_locked(file)
+                if file.stem == f"{prefix}{besides}" or is_locked(file)
             )
         )
 
@@ -123,18 +122,3 @@ class Agreed(MutableMapping[str, bytes]):
 
     def __len__(self) -> int:
         return len(keys_from(self._transaction, self._table, self._prefix))
-
-
-def _is_locked(file: Path) -> bool:
-    """Whether a process has the lock; whoever looks shares it for a moment, and is not taken for one that has it."""
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)

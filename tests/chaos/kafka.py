@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.memory import anonymous_mib
 from operators.base import Batch
 from runtime.errors import EnvironmentFault
 from runtime.systems import kafka_broker
@@ -175,7 +176,7 @@ class Chaos:
         wanted = {partition: self._end(partition) for partition in range(PARTITIONS)}
         while True:
             self.write(time.time() + 0.5)
-            self.most_mib = max([self.most_mib, *map(anonymous_mib, self.containers())])
+            self.most_mib = max([self.most_mib, *(anonymous_mib(one) or 0 for one in self.containers())])
             assert self.most_mib < MOST_MIB, "memory is bounded"
             done = group_offsets(self.broker, APP)
             if all(done.get((f"{APP}-records", partition), 0) >= end for partition, end in wanted.items()):
@@ -248,14 +249,6 @@ def values(chaos: Chaos, stream: str) -> list[bytes]:
     """Return what is committed in a stream."""
     found = consume(chaos.broker, f"{APP}-{stream}")
     return [record.value for partition in found.values() for record in partition]
-
-
-def anonymous_mib(process: int) -> float:
-    """Return how much memory a process has that is not mapped from files; 0 where it is gone."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        status = Path(f"/proc/{process}/status").read_text().splitlines()
-        return next((int(line.split()[1]) / 1024 for line in status if line.startswith("RssAnon")), 0.0)
-    return 0.0
 
 
 def state_of(chaos: Chaos, data: str) -> dict[tuple[str, int], dict[bytes, bytes]]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from benchmarks.memory import anonymous_mib
 from samza_dsl import App, Spark
 from tests.scale import positive
 
@@ -61,7 +62,7 @@ def watched():
 
     def watch() -> None:
         while not ended.wait(0.2):
-            most[0] = max([most[0], *map(anonymous_mib, workers())])
+            most[0] = max([most[0], *(anonymous_mib(one) or 0 for one in workers())])
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -72,22 +73,14 @@ def watched():
         thread.join()
 
 
-def workers() -> list[Path]:
+def workers() -> list[str]:
     """Return the processes that are Spark's workers in Python."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if b"pyspark.daemon" in (process / "cmdline").read_bytes():
-                found.append(process)
+                found.append(process.name)
     return found
-
-
-def anonymous_mib(process: Path) -> float:
-    """Return how much memory a process has that is not mapped from files; 0 where it is gone."""
-    with suppress(OSError):
-        lines = (process / "status").read_text().splitlines()
-        return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon")), 0.0)
-    return 0.0
 
 
 def trial(folder: Path, gib: float) -> str:
