@@ -22,7 +22,7 @@ from tests.strategies import AGGREGATIONS, FORMS, LAST, TRIGGERS, WINDOWS
 from tests.strategies import KINDS as OPERATORS
 
 SEEDS = {
-    "crashes": scale(100, 10_000, 1_000_000),
+    "crashes": scale(100, 3_000, 1_000_000),
     "cancellations": scale(40, 1_000, 100_000),
     "clock": scale(40, 200, 20_000),
     "small": scale(60, 1_000, 100_000),
