@@ -62,9 +62,7 @@ def filled_topic(of: str, partitions: Sequence[Sequence[Record]]) -> str:
     }
 
     async def fill() -> None:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=bootstrap(), enable_idempotence=True, max_batch_size=BATCH_BYTES
-        )
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap(), enable_idempotence=True, max_batch_size=BATCH_BYTES)
         await producer.start()
         try:
             await send_all(producer, batches)

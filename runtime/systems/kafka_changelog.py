@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,7 +23,7 @@ POSITIONS = "changelogs"
 TOO_OLD_MS = DELETIONS_MS - 86_400_000
 """How old the state here may be to go on from: beyond it, deletions that it has not seen may be gone."""
 _NOTED = "noted_ms"
-ROWS = 50_000
+ROWS = 200_000
 """How many records are written here in one go."""
 _TASK = struct.Struct(">I")
 
@@ -133,9 +134,18 @@ def _positions(
     return None if any(store not in stores for store in here) else found
 
 
+def _entries(records: Sequence[Any], task: int, begun: int) -> list[tuple[bytes, bytes | None]]:
+    """Return what the records of a changelog have of a task from an offset on."""
+    mine, size = _TASK.pack(task), _TASK.size
+    return [
+        (key[size:], record.value)
+        for record in records
+        if (key := record.key).startswith(mine) and record.offset >= begun
+    ]
+
+
 def _replay(streams: KafkaStreams, store: str, changelog: Changelog, held: Begun, tasks: Sequence[TaskState]) -> int:
     """Write into the state of tasks what one changelog has beyond it."""
-    by_number = {one.task: one for one in tasks}
     begun = {one.task: one.positions[changelog.place(store, one.partition)] for one in tasks}
     starts: dict[int, int] = {}
     for one in tasks:
@@ -144,20 +154,19 @@ def _replay(streams: KafkaStreams, store: str, changelog: Changelog, held: Begun
     records = 0
 
     def write() -> None:
-        for task, items in newest.items():
-            by_number[task].write([StateWrites(store, task, sorted(items.items()))])
+        for one in tasks:
+            if one.task in newest:
+                one.write([StateWrites(store, one.task, sorted(newest[one.task].items()))])
         newest.clear()
 
     async def replay() -> None:
         nonlocal records
         async for scanned in scan(topic, starts, {number: held.ends[number] for number in starts}):
-            for record in scanned.records:
-                task = _TASK.unpack_from(record.key)[0]
-                if task in by_number and record.offset >= begun[task]:
-                    newest.setdefault(task, {})[record.key[_TASK.size :]] = record.value
-                    records += 1
             for one in tasks:
                 if one.partition == scanned.partition:
+                    found = _entries(scanned.records, one.task, begun[one.task])
+                    newest.setdefault(one.task, {}).update(found)
+                    records += len(found)
                     place = changelog.place(store, one.partition)
                     one.positions[place] = max(one.positions[place], scanned.position)
             if sum(map(len, newest.values())) >= ROWS:

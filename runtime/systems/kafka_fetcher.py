@@ -18,6 +18,7 @@ from runtime.clock import monotonic_ms, sleep_ms
 from runtime.errors import Damaged, EnvironmentFault, SamzaError
 from runtime.systems.base import Offsets, Read, ends, has_grown, is_gone
 from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
+from runtime.systems.kafka_batches import by_batches, records_of
 from runtime.systems.kafka_records import as_reads
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
@@ -196,6 +197,7 @@ class KafkaFetcher:
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )
         await self._consumer.start()
+        by_batches(self._consumer)
         places = [TopicPartition(topic.name, number) for number in range(partitions)]
         starts = await begins_at(self._consumer, topic, places)
         ends = await self._consumer.end_offsets(places)
@@ -315,7 +317,7 @@ class KafkaFetcher:
         """Keep what was fetched, unless it was asked for another offset meanwhile."""
         if position == fetched.fetched:
             return
-        reads = as_reads(records, position, self._stream_id)
+        reads = as_reads(records_of(records), position, self._stream_id)
         with self._lock:
             if self._fetched.get(number) is not fetched:
                 return

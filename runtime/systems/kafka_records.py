@@ -41,6 +41,8 @@ def as_records(batch: Batch, control: Control | None, between: bool) -> Batch:
 
 def as_reads(records: Sequence[Any], position: int, stream_id: int) -> list[Read]:
     """Return records as rows, each read with what was said after it; the last leads on to `position`."""
+    if not any([record.headers for record in records]):
+        return [Read(_rows(records), None, position, stream_id)]
     reads: list[Read] = []
     rows: list[Any] = []
     for record in records:
@@ -65,16 +67,18 @@ def _with(name: str, headers: Mapping[str, bytes] | None, number: int | None) ->
 
 
 def _rows(records: Sequence[Any]) -> Batch:
-    offsets: Sequence[int] = [record.offset for record in records]
-    if offsets and offsets[-1] - offsets[0] + 1 == len(offsets):
-        offsets = range(offsets[0], offsets[-1] + 1)
+    offsets: Sequence[int]
+    if records and records[-1].offset - records[0].offset + 1 == len(records):
+        offsets = range(records[0].offset, records[-1].offset + 1)
+    else:
+        offsets = [record.offset for record in records]
     batch = Batch(
         [record.value for record in records],
         keys=[record.key for record in records],
         timestamps=[record.timestamp for record in records],
         offsets=offsets,
     )
-    if any(record.headers for record in records):
+    if any([record.headers for record in records]):
         headers = [dict(record.headers) for record in records]
         for name, column in ((STAMP, "stamps"), (SIGN, "signs")):
             if any(name in one for one in headers):
@@ -85,6 +89,6 @@ def _rows(records: Sequence[Any]) -> Batch:
                 batch.timestamps[row] = _NUMBER.unpack(one.pop(TIME))[0]
         if any(headers):
             batch.headers = [one or None for one in headers]
-    if batch.keys is not None and not any(key is not None for key in batch.keys):
+    if batch.keys is not None and batch.keys.count(None) == len(batch.keys):
         batch.keys = None
     return batch

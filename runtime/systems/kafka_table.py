@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from runtime.systems.kafka_admin import kafka_errors_told
+from runtime.systems.kafka_batches import by_batches, records_of
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
@@ -72,6 +73,7 @@ async def scan(topic: KafkaTopic, starts: Mapping[int, int], ends: Mapping[int, 
     if not behind:
         return
     async with _consuming(topic) as consumer:
+        by_batches(consumer)
         consumer.assign([TopicPartition(topic.name, number) for number in behind])
         for number in behind:
             consumer.seek(TopicPartition(topic.name, number), starts[number])
@@ -81,7 +83,7 @@ async def scan(topic: KafkaTopic, starts: Mapping[int, int], ends: Mapping[int, 
                 place = TopicPartition(topic.name, number)
                 position = await consumer.position(place)
                 if place in found:
-                    yield Scanned(number, found[place], position)
+                    yield Scanned(number, records_of(found[place]), position)
                 if position >= behind[number]:
                     del behind[number]
 
