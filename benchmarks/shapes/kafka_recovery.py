@@ -1,4 +1,4 @@
-"""R1 and R2: how long it takes until state is there again, from a changelog on a real Kafka broker and from the disk."""
+"""R1 and R2: how long it takes until state is there again, from a changelog on a real broker and from the disk."""
 
 from __future__ import annotations
 

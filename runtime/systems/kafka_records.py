@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from runtime.systems.base import Control, Read
 CONTROL, STAMP, SIGN, TIME = "samza-control", "samza-stamp", "samza-sign", "samza-time"
 """The headers of what a producer says, of what rows between stages carry, and of times that Kafka has none for."""
 _NUMBER = struct.Struct(">q")
+_headers = attrgetter("headers")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Control).decode
 
@@ -41,7 +43,7 @@ def as_records(batch: Batch, control: Control | None, between: bool) -> Batch:
 
 def as_reads(records: Sequence[Any], position: int, stream_id: int) -> list[Read]:
     """Return records as rows, each read with what was said after it; the last leads on to `position`."""
-    if not any([record.headers for record in records]):
+    if not any(map(_headers, records)):
         return [Read(_rows(records), None, position, stream_id)]
     reads: list[Read] = []
     rows: list[Any] = []
@@ -78,7 +80,7 @@ def _rows(records: Sequence[Any]) -> Batch:
         timestamps=[record.timestamp for record in records],
         offsets=offsets,
     )
-    if any([record.headers for record in records]):
+    if any(map(_headers, records)):
         headers = [dict(record.headers) for record in records]
         for name, column in ((STAMP, "stamps"), (SIGN, "signs")):
             if any(name in one for one in headers):
