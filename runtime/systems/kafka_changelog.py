@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -23,8 +24,8 @@ POSITIONS = "changelogs"
 TOO_OLD_MS = DELETIONS_MS - 86_400_000
 """How old the state here may be to go on from: beyond it, deletions that it has not seen may be gone."""
 _NOTED = "noted_ms"
-ROWS = 200_000
-"""How many records are written here in one go."""
+ROWS, ROWS_BYTES = 200_000, 1 << 26
+"""How many records, and how large values together, are held until they are written here in one go."""
 _TASK = struct.Struct(">I")
 
 
@@ -151,25 +152,28 @@ def _replay(streams: KafkaStreams, store: str, changelog: Changelog, held: Begun
     for one in tasks:
         starts[one.partition] = min(begun[one.task], starts.get(one.partition, begun[one.task]))
     newest: dict[int, dict[bytes, bytes | None]] = {}
-    records = 0
+    records = held_bytes = 0
 
     def write() -> None:
+        nonlocal held_bytes
         for one in tasks:
             if one.task in newest:
-                one.write([StateWrites(store, one.task, sorted(newest[one.task].items()))])
+                one.write([StateWrites(store, one.task, sorted(newest[one.task].items(), key=itemgetter(0)))])
         newest.clear()
+        held_bytes = 0
 
     async def replay() -> None:
-        nonlocal records
+        nonlocal records, held_bytes
         async for scanned in scan(topic, starts, {number: held.ends[number] for number in starts}):
             for one in tasks:
                 if one.partition == scanned.partition:
                     found = _entries(scanned.records, one.task, begun[one.task])
                     newest.setdefault(one.task, {}).update(found)
                     records += len(found)
+                    held_bytes += sum(len(value) for _, value in found if value)
                     place = changelog.place(store, one.partition)
                     one.positions[place] = max(one.positions[place], scanned.position)
-            if sum(map(len, newest.values())) >= ROWS:
+            if sum(map(len, newest.values())) >= ROWS or held_bytes >= ROWS_BYTES:
                 write()
 
     if tasks:

@@ -314,8 +314,8 @@ BUGS = (
     Bug(
         "replay a changelog from one record too late",
         "runtime/systems/kafka_changelog.py",
-        "record.offset >= begun[task]",
-        "record.offset > begun[task]",
+        "and record.offset >= begun\n",
+        "and record.offset > begun\n",
         ON_KAFKA,
     ),
     Bug(
