@@ -1,22 +1,27 @@
-"""Record batches of Kafka as aiokafka's C code has decoded them, in place of an object of Python for each record."""
+"""Record batches of Kafka as columns, from what aiokafka's C code decodes, without an object of Python per record."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import chain
+from operator import attrgetter
 from typing import Any
 
+from operators.base import Batch
+from runtime.garbage import collector_resting
 
-class Rows(list[Any]):
-    """The records of one batch, which aiokafka takes for one record with the offset of the last."""
+_headers = attrgetter("headers")
 
-    @property
-    def offset(self) -> int:
-        """The offset of the last one."""
-        offset: int = self[-1].offset
-        return offset
+
+class Rows:
+    """The records of one batch as columns, which aiokafka takes for one record with the offset of the last."""
+
+    __slots__ = ("columns", "offset")
+
+    def __init__(self, columns: Batch) -> None:
+        self.columns = columns
+        self.offset = columns.offsets[-1] if columns.offsets else -1
 
 
 class _Batches:
@@ -42,9 +47,10 @@ class _Whole:
         return getattr(self._batch, name)
 
     def __iter__(self) -> Iterator[Rows]:
-        rows = Rows(self._batch)
-        if rows:  # else compaction has left none
-            yield rows
+        with collector_resting():
+            columns = _columns([*self._batch])
+        if columns.values:  # else compaction has left none
+            yield Rows(columns)
 
 
 class _Fetched(OrderedDict[Any, Any]):
@@ -59,23 +65,43 @@ class _Fetched(OrderedDict[Any, Any]):
 
 
 def by_batches(consumer: Any) -> None:
-    """Have a consumer, which has begun and reads nothing yet, give batches; `records_of` has what is in them.
+    """Have a consumer, which has begun and reads nothing yet, give batches; `rows_of` has what is in them.
 
-    That is ten times cheaper than its own way. Another client that has no such inside gives records as it does.
+    Another client, which has no such inside, gives records as it does.
     """
     fetcher = getattr(consumer, "_fetcher", None)
     if fetcher is not None and hasattr(fetcher, "_records"):
         fetcher._records = _Fetched()
 
 
-def records_of(found: Sequence[Any]) -> Sequence[Any]:
-    """Return the records of what a consumer gave, in order."""
-    if len(found) == 1 and type(found[0]) is Rows:
-        return found[0]
-    return list(chain.from_iterable(found)) if found and type(found[0]) is Rows else found
+def rows_of(found: Sequence[Any]) -> Batch:
+    """Return what a consumer gave of a partition, batches or records, as columns: keys always, headers if any."""
+    if not found or type(found[0]) is not Rows:
+        return _columns(found)
+    if len(found) == 1:
+        first: Batch = found[0].columns
+        return first
+    return Batch.gather((one.columns, 0, len(one.columns)) for one in found)
+
+
+def _columns(records: Sequence[Any]) -> Batch:
+    offsets: Sequence[int] = range(records[0].offset, records[-1].offset + 1) if records else []
+    if len(offsets) != len(records):
+        offsets = [record.offset for record in records]
+    return Batch(
+        [record.value for record in records],
+        keys=[record.key for record in records],
+        timestamps=[record.timestamp for record in records],
+        offsets=offsets,
+        headers=[dict(record.headers) or None for record in records] if any(map(_headers, records)) else None,
+    )
 
 
 def _not_before(fetched: Any, place: Any, rows: Rows) -> Rows:
     """Return of the batch that was fetched what lies at or behind the position, which may be in its midst."""
-    first = fetched.next_fetch_offset
-    return rows if rows[0].offset >= first else Rows(one for one in rows if one.offset >= first)
+    columns, first = rows.columns, fetched.next_fetch_offset
+    assert columns.offsets is not None
+    if columns.offsets[0] >= first:
+        return rows
+    before = sum(offset < first for offset in columns.offsets)
+    return Rows(columns.slice(before, len(columns)))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
 
 import msgspec
 
 from operators.base import Batch
 from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
+from runtime.garbage import collector_resting
 from runtime.systems.base import Commit, StateWrites, StreamConfig
 from runtime.systems.kafka_streams import DELETIONS_MS, KafkaStreams
 from runtime.systems.kafka_table import Begun, range_of, scan
@@ -135,14 +136,13 @@ def _positions(
     return None if any(store not in stores for store in here) else found
 
 
-def _entries(records: Sequence[Any], task: int, begun: int) -> list[tuple[bytes, bytes | None]]:
-    """Return what the records of a changelog have of a task from an offset on."""
-    mine, size = _TASK.pack(task), _TASK.size
-    return [
-        (key[size:], record.value)
-        for record in records
-        if (key := record.key).startswith(mine) and record.offset >= begun
-    ]
+def _entries(rows: Batch, task: int, begun: int) -> Batch:
+    """Return what the records of a changelog have of a task from an offset on, under the keys of its entries."""
+    keys, mine = rows.keys or [], _TASK.pack(task)
+    first = bisect_left(rows.offsets or (), begun)
+    places = [row for row in range(first, len(keys)) if keys[row].startswith(mine)]
+    found = rows.take(places) if len(places) < len(keys) else rows
+    return Batch(found.values, [key[_TASK.size :] for key in found.keys or ()])
 
 
 def _replay(streams: KafkaStreams, store: str, changelog: Changelog, held: Begun, tasks: Sequence[TaskState]) -> int:
@@ -156,9 +156,10 @@ def _replay(streams: KafkaStreams, store: str, changelog: Changelog, held: Begun
 
     def write() -> None:
         nonlocal held_bytes
-        for one in tasks:
-            if one.task in newest:
-                one.write([StateWrites(store, one.task, sorted(newest[one.task].items(), key=itemgetter(0)))])
+        with collector_resting():
+            for one in tasks:
+                if one.task in newest:
+                    one.write([StateWrites(store, one.task, sorted(newest[one.task].items(), key=itemgetter(0)))])
         newest.clear()
         held_bytes = 0
 
@@ -167,10 +168,10 @@ def _replay(streams: KafkaStreams, store: str, changelog: Changelog, held: Begun
         async for scanned in scan(topic, starts, {number: held.ends[number] for number in starts}):
             for one in tasks:
                 if one.partition == scanned.partition:
-                    found = _entries(scanned.records, one.task, begun[one.task])
-                    newest.setdefault(one.task, {}).update(found)
+                    found = _entries(scanned.rows, one.task, begun[one.task])
+                    newest.setdefault(one.task, {}).update(zip(found.keys or (), found.values, strict=True))
                     records += len(found)
-                    held_bytes += sum(len(value) for _, value in found if value)
+                    held_bytes += sum(map(len, filter(None, found.values)))
                     place = changelog.place(store, one.partition)
                     one.positions[place] = max(one.positions[place], scanned.position)
             if sum(map(len, newest.values())) >= ROWS or held_bytes >= ROWS_BYTES:

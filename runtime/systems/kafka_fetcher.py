@@ -18,7 +18,7 @@ from runtime.clock import monotonic_ms, sleep_ms
 from runtime.errors import Damaged, EnvironmentFault, SamzaError
 from runtime.systems.base import Offsets, Read, ends, has_grown, is_gone
 from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
-from runtime.systems.kafka_batches import by_batches, records_of
+from runtime.systems.kafka_batches import by_batches, rows_of
 from runtime.systems.kafka_records import as_reads
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
@@ -223,7 +223,7 @@ class KafkaFetcher:
             control = None
             while await consumer.position(place) < end:
                 for records in (await consumer.getmany(timeout_ms=WAIT_MS)).values():
-                    control = as_reads(records, end, 0)[-1].control
+                    control = as_reads(rows_of(records), end, 0)[-1].control
             return ends(control)
         finally:
             await consumer.stop()
@@ -317,7 +317,7 @@ class KafkaFetcher:
         """Keep what was fetched, unless it was asked for another offset meanwhile."""
         if position == fetched.fetched:
             return
-        reads = as_reads(records_of(records), position, self._stream_id)
+        reads = as_reads(rows_of(records), position, self._stream_id)
         with self._lock:
             if self._fetched.get(number) is not fetched:
                 return

@@ -314,8 +314,8 @@ BUGS = (
     Bug(
         "replay a changelog from one record too late",
         "runtime/systems/kafka_changelog.py",
-        "and record.offset >= begun\n",
-        "and record.offset > begun\n",
+        "(rows.offsets or (), begun)",
+        "(rows.offsets or (), begun + 1)",
         ON_KAFKA,
     ),
     Bug(

@@ -12,7 +12,7 @@ from aiokafka.record.util import calc_crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.systems.kafka_batches import Rows, _Fetched, by_batches, records_of
+from runtime.systems.kafka_batches import Rows, _Fetched, by_batches, rows_of
 from tests.kafka.topics import create, produce
 
 PLACE = TopicPartition("t", 0)
@@ -57,8 +57,14 @@ def fetched(data, aborted, start):
     return PartitionRecords(PLACE, MemoryRecords(data), aborted, start, None, None, True, READ_COMMITTED)
 
 
-def told(record):
-    return record.offset, record.timestamp, record.key, record.value, list(record.headers)
+def told(records):
+    """Return what one-by-one records hold, row by row."""
+    return [(one.offset, one.timestamp, one.key, one.value, dict(one.headers)) for one in records]
+
+
+def told_of(rows):
+    headers = [said or {} for said in rows.headers or [None] * len(rows)]
+    return list(zip(rows.offsets, rows.timestamps, rows.keys, rows.values, headers, strict=True))
 
 
 @given(
@@ -74,7 +80,7 @@ def test_a_batch_holds_what_is_given_record_by_record(found, aborted, data):
     start = data.draw(st.integers(0, end))
     one_by_one, whole = fetched(kept, [*aborted], start), fetched(kept, [*aborted], start)
     _Fetched()[PLACE] = SimpleNamespace(_partition_records=whole)
-    assert [told(one) for one in records_of(list(whole))] == [told(one) for one in one_by_one]
+    assert told_of(rows_of(list(whole))) == told(one_by_one)
     assert whole.next_fetch_offset == one_by_one.next_fetch_offset
 
 
@@ -94,10 +100,11 @@ def test_a_consumer_gives_batches_from_the_midst_of_one_on(broker, topics):
         while await consumer.position(place) < 13:
             for given_now in (await consumer.getmany(timeout_ms=100)).values():
                 assert {type(one) for one in given_now} == {Rows}
-                found += records_of(given_now)
+                found += told_of(rows_of(given_now))
         await consumer.stop()
         return found
 
-    assert [(one.offset, one.key, one.value) for one in asyncio.run(read())] == [
+    found = asyncio.run(read())
+    assert [(offset, key, value) for offset, _, key, value, _ in found] == [
         (number, b"k", b"%d" % number) for number in range(4, 10)
     ]
