@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 from collections.abc import Sequence
 from functools import cache
 from itertools import count
@@ -22,6 +23,8 @@ from runtime.systems.kafka_topic import KafkaTopic
 PARTITIONS = 4
 
 _numbers = count()
+
+logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells each try, of which a new broker needs a few
 
 Record = tuple[bytes | None, bytes | None]
 """A key and a value."""

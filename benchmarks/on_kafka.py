@@ -45,8 +45,8 @@ class OnKafka(Workload):
     description = Description(
         name="B12",
         title="Kafka → B1 chain → Kafka, JSON, at least once, over getmany and the batch API of aiokafka",
-        messages=500_000,
-        quick_scale=0.004,
+        messages=2_000_000,
+        quick_scale=0.001,
         bar=1.2,
         pairs=5,
     )
@@ -82,8 +82,8 @@ class ExactlyOnceOnKafka(OnKafka):
     description = Description(
         name="B12x",
         title="Kafka → B1 chain → Kafka, exactly once over at least once, commits once a second",
-        messages=500_000,
-        quick_scale=0.004,
+        messages=2_000_000,
+        quick_scale=0.001,
         bar=1.2,
         pairs=5,
     )

@@ -74,6 +74,16 @@ def by_batches(consumer: Any) -> None:
         fetcher._records = _Fetched()
 
 
+def hold_back(consumer: Any, wait_ms: int) -> None:
+    """Have brokers hold back for so long the answer that there is nothing new, and with it whatever else is asked.
+
+    It is for the next fetches. Another client does as it was told when it began.
+    """
+    fetcher = getattr(consumer, "_fetcher", None)
+    if fetcher is not None and hasattr(fetcher, "_fetch_max_wait_ms"):
+        fetcher._fetch_max_wait_ms = wait_ms
+
+
 def rows_of(found: Sequence[Any]) -> Batch:
     """Return what a consumer gave of a partition, batches or records, as columns: keys always, headers if any."""
     if not found or type(found[0]) is not Rows:

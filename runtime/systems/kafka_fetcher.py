@@ -18,7 +18,7 @@ from runtime.clock import monotonic_ms, sleep_ms
 from runtime.errors import Damaged, EnvironmentFault, SamzaError
 from runtime.systems.base import Offsets, Read, ends, has_grown, is_gone
 from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
-from runtime.systems.kafka_batches import by_batches, rows_of
+from runtime.systems.kafka_batches import by_batches, hold_back, rows_of
 from runtime.systems.kafka_records import as_reads
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
@@ -296,7 +296,9 @@ class KafkaFetcher:
 
     async def _something_of(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Sequence[Any]]:
         """Wait for records, and no longer when other partitions have come to be asked for or have room again."""
-        wait_ms = WAIT_MS if monotonic_ms() - self._heard_ms < BUSY_MS else IDLE_WAIT_MS
+        is_busy = monotonic_ms() - self._heard_ms < BUSY_MS
+        wait_ms = WAIT_MS if is_busy else IDLE_WAIT_MS
+        hold_back(self._consumer, WAIT_MS if is_busy else FETCH_WAIT_MS)
         getting = asyncio.ensure_future(self._consumer.getmany(*places, timeout_ms=wait_ms))
         looking = asyncio.ensure_future(self._room.wait())
         try:
