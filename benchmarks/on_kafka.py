@@ -49,6 +49,7 @@ class OnKafka(Workload):
         quick_scale=0.001,
         bar=1.2,
         pairs=5,
+        on_kafka=True,
     )
 
     def prepare(self, messages: int) -> None:
@@ -86,6 +87,7 @@ class ExactlyOnceOnKafka(OnKafka):
         quick_scale=0.001,
         bar=1.2,
         pairs=5,
+        on_kafka=True,
     )
 
     def baseline(self) -> str:

@@ -113,6 +113,7 @@ def _described(digits: int) -> Description:
         quick_scale=0.004,
         bar=1.2,
         pairs=5,
+        on_kafka=True,
     )
 
 

@@ -12,7 +12,7 @@ from aiokafka.record.util import calc_crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.systems.kafka_batches import Rows, _Fetched, by_batches, rows_of
+from runtime.systems.kafka_batches import Rows, _Fetched, by_batches, hold_back, rows_of
 from tests.kafka.topics import create, produce
 
 PLACE = TopicPartition("t", 0)
@@ -93,6 +93,8 @@ def test_a_consumer_gives_batches_from_the_midst_of_one_on(broker, topics):
         consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, isolation_level="read_committed")
         await consumer.start()
         by_batches(consumer)
+        hold_back(consumer, 7)
+        assert consumer._fetcher._fetch_max_wait_ms == 7
         place = TopicPartition(topics, 0)
         consumer.assign([place])
         consumer.seek(place, 4)
