@@ -8,11 +8,13 @@ from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
 from benchmarks.interval_join import IntervalJoin
 from benchmarks.keyed_count import KeyedCount
 from benchmarks.members_per_country import MembersPerCountry
+from benchmarks.on_kafka import ExactlyOnceOnKafka, OnKafka
 from benchmarks.on_spark import KeyedOnSpark, NativeOnSpark, StatelessOnSpark
 from benchmarks.on_spark_calls import CallsOnSpark
 from benchmarks.on_spark_join import JoinOnSpark
 from benchmarks.on_spark_streaming import KeyedStream, StatelessStream
 from benchmarks.read_write import ReadWrite4, ReadWrite5, ReadWrite6
+from benchmarks.read_write_on_kafka import ReadWriteOnKafka5, ReadWriteOnKafka6
 from benchmarks.running_count import DurableCount, RunningCount
 from benchmarks.slow_service import SlowService
 from benchmarks.stateless_chain import InlinedChain, StatelessChain
@@ -38,6 +40,10 @@ KINDS: tuple[type[Workload], ...] = (
     SessionCount,
     TopTen,
     IntervalJoin,
+    OnKafka,
+    ExactlyOnceOnKafka,
+    ReadWriteOnKafka5,
+    ReadWriteOnKafka6,
     StatelessOnSpark,
     KeyedOnSpark,
     NativeOnSpark,

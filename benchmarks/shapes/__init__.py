@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.shapes.flat_memory import FlatMemory
 from benchmarks.shapes.join_state import IntervalState, TemporalState
+from benchmarks.shapes.kafka_recovery import ColdRestore, WarmRestart
 from benchmarks.shapes.latency import Latency
 from benchmarks.shapes.levers import LeftOut
 from benchmarks.shapes.local_join import LocalJoin
@@ -35,6 +36,8 @@ KINDS: tuple[type[Shape], ...] = (
     IntervalState,
     TemporalState,
     MicroBatchFloor,
+    ColdRestore,
+    WarmRestart,
 )
 
 SHAPES: dict[str, type[Shape]] = {kind.description.name: kind for kind in KINDS}

@@ -125,9 +125,11 @@ class KafkaEnvironment:
             topic = self._streams.topic(stream)
             rows = size_bytes = 0
             async for scanned in scan(topic, *await range_of(topic, partitions)):
-                kept = [one for one in scanned.records if not is_said(one)]
+                found = scanned.rows
+                said = [row for row, headers in enumerate(found.headers or ()) if is_said(headers)]
+                kept = found.without(said)
                 rows += len(kept)
-                size_bytes += sum(len(one.key or b"") + len(one.value or b"") for one in kept)
+                size_bytes += sum(len(data) for column in (kept.keys or (), kept.values) for data in column if data)
             return rows, size_bytes
 
         found: tuple[int, int] = self._streams.call(stream, count())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
 
 import msgspec
 
 from operators.base import Batch
 from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
+from runtime.garbage import collector_resting
 from runtime.systems.base import Commit, StateWrites, StreamConfig
 from runtime.systems.kafka_streams import DELETIONS_MS, KafkaStreams
 from runtime.systems.kafka_table import Begun, range_of, scan
@@ -22,8 +25,8 @@ POSITIONS = "changelogs"
 TOO_OLD_MS = DELETIONS_MS - 86_400_000
 """How old the state here may be to go on from: beyond it, deletions that it has not seen may be gone."""
 _NOTED = "noted_ms"
-ROWS = 50_000
-"""How many records are written here in one go."""
+ROWS, ROWS_BYTES = 200_000, 1 << 26
+"""How many records, and how large values together, are held until they are written here in one go."""
 _TASK = struct.Struct(">I")
 
 
@@ -133,34 +136,45 @@ def _positions(
     return None if any(store not in stores for store in here) else found
 
 
+def _entries(rows: Batch, task: int, begun: int) -> Batch:
+    """Return what the records of a changelog have of a task from an offset on, under the keys of its entries."""
+    keys, mine = rows.keys or [], _TASK.pack(task)
+    first = bisect_left(rows.offsets or (), begun)
+    places = [row for row in range(first, len(keys)) if keys[row].startswith(mine)]
+    found = rows.take(places) if len(places) < len(keys) else rows
+    return Batch(found.values, [key[_TASK.size :] for key in found.keys or ()])
+
+
 def _replay(streams: KafkaStreams, store: str, changelog: Changelog, held: Begun, tasks: Sequence[TaskState]) -> int:
     """Write into the state of tasks what one changelog has beyond it."""
-    by_number = {one.task: one for one in tasks}
     begun = {one.task: one.positions[changelog.place(store, one.partition)] for one in tasks}
     starts: dict[int, int] = {}
     for one in tasks:
         starts[one.partition] = min(begun[one.task], starts.get(one.partition, begun[one.task]))
     newest: dict[int, dict[bytes, bytes | None]] = {}
-    records = 0
+    records = held_bytes = 0
 
     def write() -> None:
-        for task, items in newest.items():
-            by_number[task].write([StateWrites(store, task, sorted(items.items()))])
+        nonlocal held_bytes
+        with collector_resting():
+            for one in tasks:
+                if one.task in newest:
+                    one.write([StateWrites(store, one.task, sorted(newest[one.task].items(), key=itemgetter(0)))])
         newest.clear()
+        held_bytes = 0
 
     async def replay() -> None:
-        nonlocal records
+        nonlocal records, held_bytes
         async for scanned in scan(topic, starts, {number: held.ends[number] for number in starts}):
-            for record in scanned.records:
-                task = _TASK.unpack_from(record.key)[0]
-                if task in by_number and record.offset >= begun[task]:
-                    newest.setdefault(task, {})[record.key[_TASK.size :]] = record.value
-                    records += 1
             for one in tasks:
                 if one.partition == scanned.partition:
+                    found = _entries(scanned.rows, one.task, begun[one.task])
+                    newest.setdefault(one.task, {}).update(zip(found.keys or (), found.values, strict=True))
+                    records += len(found)
+                    held_bytes += sum(map(len, filter(None, found.values)))
                     place = changelog.place(store, one.partition)
                     one.positions[place] = max(one.positions[place], scanned.position)
-            if sum(map(len, newest.values())) >= ROWS:
+            if sum(map(len, newest.values())) >= ROWS or held_bytes >= ROWS_BYTES:
                 write()
 
     if tasks:

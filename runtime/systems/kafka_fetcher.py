@@ -18,6 +18,7 @@ from runtime.clock import monotonic_ms, sleep_ms
 from runtime.errors import Damaged, EnvironmentFault, SamzaError
 from runtime.systems.base import Offsets, Read, ends, has_grown, is_gone
 from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
+from runtime.systems.kafka_batches import by_batches, hold_back, rows_of
 from runtime.systems.kafka_records import as_reads
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
@@ -196,6 +197,7 @@ class KafkaFetcher:
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )
         await self._consumer.start()
+        by_batches(self._consumer)
         places = [TopicPartition(topic.name, number) for number in range(partitions)]
         starts = await begins_at(self._consumer, topic, places)
         ends = await self._consumer.end_offsets(places)
@@ -221,7 +223,7 @@ class KafkaFetcher:
             control = None
             while await consumer.position(place) < end:
                 for records in (await consumer.getmany(timeout_ms=WAIT_MS)).values():
-                    control = as_reads(records, end, 0)[-1].control
+                    control = as_reads(rows_of(records), end, 0)[-1].control
             return ends(control)
         finally:
             await consumer.stop()
@@ -294,7 +296,9 @@ class KafkaFetcher:
 
     async def _something_of(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Sequence[Any]]:
         """Wait for records, and no longer when other partitions have come to be asked for or have room again."""
-        wait_ms = WAIT_MS if monotonic_ms() - self._heard_ms < BUSY_MS else IDLE_WAIT_MS
+        is_busy = monotonic_ms() - self._heard_ms < BUSY_MS
+        wait_ms = WAIT_MS if is_busy else IDLE_WAIT_MS
+        hold_back(self._consumer, WAIT_MS if is_busy else FETCH_WAIT_MS)
         getting = asyncio.ensure_future(self._consumer.getmany(*places, timeout_ms=wait_ms))
         looking = asyncio.ensure_future(self._room.wait())
         try:
@@ -315,7 +319,7 @@ class KafkaFetcher:
         """Keep what was fetched, unless it was asked for another offset meanwhile."""
         if position == fetched.fetched:
             return
-        reads = as_reads(records, position, self._stream_id)
+        reads = as_reads(rows_of(records), position, self._stream_id)
         with self._lock:
             if self._fetched.get(number) is not fetched:
                 return

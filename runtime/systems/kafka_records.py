@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -39,52 +39,46 @@ def as_records(batch: Batch, control: Control | None, between: bool) -> Batch:
     return records
 
 
-def as_reads(records: Sequence[Any], position: int, stream_id: int) -> list[Read]:
+def as_reads(rows: Batch, position: int, stream_id: int) -> list[Read]:
     """Return records as rows, each read with what was said after it; the last leads on to `position`."""
     reads: list[Read] = []
-    rows: list[Any] = []
-    for record in records:
-        if record.headers and is_said(record):
-            reads.append(Read(_rows(rows), _decode(record.value), record.offset + 1, stream_id))
-            rows = []
-        else:
-            rows.append(record)
-    if rows or not reads:
-        reads.append(Read(_rows(rows), None, position, stream_id))
+    first = 0
+    for row, headers in enumerate(rows.headers or ()):
+        if is_said(headers):
+            assert rows.offsets is not None
+            said = _decode(rows.values[row])
+            reads.append(Read(_plain(rows.slice(first, row)), said, rows.offsets[row] + 1, stream_id))
+            first = row + 1
+    if first < len(rows) or not reads:
+        reads.append(Read(_plain(rows.slice(first, len(rows)) if first else rows), None, position, stream_id))
     reads[-1] = reads[-1]._replace(next_offset=position)
     return reads
 
 
-def is_said(record: Any) -> bool:
-    """Whether a record is no row, but what a producer has said."""
-    return any(name == CONTROL for name, _ in record.headers)
+def is_said(headers: Mapping[str, bytes] | None) -> bool:
+    """Whether a record of such headers is no row, but what a producer has said."""
+    return headers is not None and CONTROL in headers
 
 
 def _with(name: str, headers: Mapping[str, bytes] | None, number: int | None) -> Mapping[str, bytes] | None:
     return headers if number is None else {**(headers or {}), name: _NUMBER.pack(number)}
 
 
-def _rows(records: Sequence[Any]) -> Batch:
-    offsets: Sequence[int] = [record.offset for record in records]
+def _plain(rows: Batch) -> Batch:
+    """Return records as rows: what headers say of them in columns, and no column that says nothing."""
+    offsets, keys, timestamps = rows.offsets or [], rows.keys or [], list(rows.timestamps or ())
     if offsets and offsets[-1] - offsets[0] + 1 == len(offsets):
         offsets = range(offsets[0], offsets[-1] + 1)
-    batch = Batch(
-        [record.value for record in records],
-        keys=[record.key for record in records],
-        timestamps=[record.timestamp for record in records],
-        offsets=offsets,
-    )
-    if any(record.headers for record in records):
-        headers = [dict(record.headers) for record in records]
+    batch = Batch(rows.values, None if keys.count(None) == len(keys) else keys, timestamps, offsets=offsets)
+    if rows.headers is not None and any(rows.headers):
+        headers = [dict(one or {}) for one in rows.headers]
         for name, column in ((STAMP, "stamps"), (SIGN, "signs")):
             if any(name in one for one in headers):
                 said = [one.pop(name, None) for one in headers]
                 setattr(batch, column, [None if one is None else _NUMBER.unpack(one)[0] for one in said])
         for row, one in enumerate(headers):
-            if TIME in one and batch.timestamps is not None:
-                batch.timestamps[row] = _NUMBER.unpack(one.pop(TIME))[0]
+            if TIME in one:
+                timestamps[row] = _NUMBER.unpack(one.pop(TIME))[0]
         if any(headers):
             batch.headers = [one or None for one in headers]
-    if batch.keys is not None and not any(key is not None for key in batch.keys):
-        batch.keys = None
     return batch

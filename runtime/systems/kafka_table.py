@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from operators.base import Batch
 from runtime.systems.kafka_admin import kafka_errors_told
+from runtime.systems.kafka_batches import by_batches, rows_of
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
@@ -24,7 +26,7 @@ class Scanned(NamedTuple):
     """Records of one partition, and the offset behind them."""
 
     partition: int
-    records: Sequence[Any]
+    rows: Batch
     position: int
 
 
@@ -72,6 +74,7 @@ async def scan(topic: KafkaTopic, starts: Mapping[int, int], ends: Mapping[int, 
     if not behind:
         return
     async with _consuming(topic) as consumer:
+        by_batches(consumer)
         consumer.assign([TopicPartition(topic.name, number) for number in behind])
         for number in behind:
             consumer.seek(TopicPartition(topic.name, number), starts[number])
@@ -81,7 +84,7 @@ async def scan(topic: KafkaTopic, starts: Mapping[int, int], ends: Mapping[int, 
                 place = TopicPartition(topic.name, number)
                 position = await consumer.position(place)
                 if place in found:
-                    yield Scanned(number, found[place], position)
+                    yield Scanned(number, rows_of(found[place]), position)
                 if position >= behind[number]:
                     del behind[number]
 

@@ -314,8 +314,8 @@ BUGS = (
     Bug(
         "replay a changelog from one record too late",
         "runtime/systems/kafka_changelog.py",
-        "record.offset >= begun[task]",
-        "record.offset > begun[task]",
+        "(rows.offsets or (), begun)",
+        "(rows.offsets or (), begun + 1)",
         ON_KAFKA,
     ),
     Bug(

@@ -9,6 +9,7 @@ import pytest
 
 HERE = Path(__file__).parent
 QUICK = (
+    "test_a_batch_holds_what_is_given_record_by_record",
     "test_a_broker_runs_in_a_directory_once",
     "test_a_commit_shows_everything_together",
     "test_a_pipeline_reads_a_topic_and_writes_another",
