@@ -24,12 +24,13 @@ class StageOfJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskOfJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A task: what it reads, as (stream, partition), and who runs it now, if anybody does."""
+    """A task: what it reads, as (stream, partition), who runs it now, if anybody does, and who copies its state."""
 
     task: int
     reads: tuple[tuple[str, int], ...]
     container: str | None = None
     host: str | None = None
+    standby: tuple[str, ...] = ()
 
 
 class ContainerOfJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +105,7 @@ def job_of(environment: Environment, app: str) -> Job:
                 reads=tuple((name, task) for stage in stages for name, read in stage.reads.items() if task < read),
                 container=runs.get(task),
                 host=hosts.get(runs.get(task, "")),
+                standby=model.standbys[task] if task < len(model.standbys) else (),
             )
             for task in range(count)
         ),

@@ -339,7 +339,7 @@ class Run:
         self._bindings.listen(self._loop.wake)
         if share is not None:
             seat = self.plan.app, share.generation, share.container, self.plan.tasks
-            membership = self._environment.join(*seat, self._placement)
+            membership = self._environment.join(*seat, self._placement, share.standby)
             if self.keeps_state:
                 self._beside = ThreadPoolExecutor(1, "samza-dsl-member")  # to bring state back takes a while
             how = (self._beside, self._functions, HEARING_MS) if self.keeps_state else (self._writer, self._functions)

@@ -50,6 +50,7 @@ from runtime.systems.kafka_owner import Owner, begin, stop, stores_of, transact
 from runtime.systems.kafka_records import is_said
 from runtime.systems.kafka_runs import KafkaRuns
 from runtime.systems.kafka_sink import send_all
+from runtime.systems.kafka_standby import Standby
 from runtime.systems.kafka_state import KafkaState
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.kafka_table import KafkaTable, range_of, scan
@@ -241,8 +242,19 @@ class KafkaEnvironment:
         own = [name for name in self._streams.all(own=True) if self._streams.is_own(name)]
         return sorted(app for name in own if ledger_of(app := name.removesuffix(ledger_of(""))) == name)
 
-    def join(self, app: str, generation: int, container: str, tasks: int, placement: Placement = sticky) -> Membership:
-        """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
+    def join(
+        self,
+        app: str,
+        generation: int,
+        container: str,
+        tasks: int,
+        placement: Placement = sticky,
+        standby: int = 0,
+    ) -> Membership:
+        """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own.
+
+        So many other hosts keep a copy of each task's state.
+        """
         check_name("application", app)
         writer = writer_of(app, generation, container)
         producer = self._call(app, self._streams.producer(writer))
@@ -257,8 +269,9 @@ class KafkaEnvironment:
             self._state.drop(app, given)
             self._streams.drop(given)
 
-        said = Joining(container, generation, tasks, JobModel(), host=self._host)
-        owner.members = KafkaMembers(self._streams, app, said, placement, took, gave)
+        said = Joining(container, generation, tasks, JobModel(), host=self._host, standby=standby)
+        copies = Standby(self._streams, self._state, app) if standby else None
+        owner.members = KafkaMembers(self._streams, app, said, placement, took, gave, copies)
         return owner.members
 
     def job_model(self, app: str) -> JobModel:

@@ -53,6 +53,11 @@ def entries_of(app: str, writes: StateWrites) -> dict[tuple[str, int], Batch]:
     return {place: Batch([value for _, value in writes.items], [task + key for key, _ in writes.items])}
 
 
+def task_of(key: bytes) -> tuple[int, bytes]:
+    """Return the task, and the key there, that a changelog record is of."""
+    return _TASK.unpack_from(key)[0], key[_TASK.size :]
+
+
 class TaskState:
     """The state of one task here, and how far each changelog is in it."""
 
@@ -91,6 +96,22 @@ def restore(
     Where it is of others, or too old, it is made anew. Nobody else may still write what is read; who is in the midst of
     other tasks' transactions is waited for.
     """
+    held = begin_at(streams, changelogs, kept, tasks)
+    return sum(
+        _replay(
+            streams, store, changelogs[store], held[store], [one for one in tasks if store in kept.get(one.task, ())]
+        )
+        for store in changelogs
+    )
+
+
+def begin_at(
+    streams: KafkaStreams,
+    changelogs: Mapping[str, Changelog],
+    kept: Mapping[int, Collection[str]],
+    tasks: Sequence[TaskState],
+) -> dict[str, Begun]:
+    """Know of state from where on its changelogs are beyond it, and return what these hold; some is made anew."""
     topics = {store: streams.topic(changelogs[store].topic(one.app, store)) for one in tasks for store in changelogs}
     held = {
         store: streams.call(topic.name, range_of(topic, PARTITIONS, "read_uncommitted"))
@@ -105,12 +126,7 @@ def restore(
                 changelogs[store].place(store, one.partition): held[store].starts[one.partition] for store in stores
             }
         one.positions = positions
-    return sum(
-        _replay(
-            streams, store, changelogs[store], held[store], [one for one in tasks if store in kept.get(one.task, ())]
-        )
-        for store in changelogs
-    )
+    return held
 
 
 def _positions(
@@ -152,9 +168,9 @@ def _replay(streams: KafkaStreams, store: str, changelog: Changelog, held: Begun
         nonlocal records
         async for scanned in scan(topic, starts, {number: held.ends[number] for number in starts}):
             for record in scanned.records:
-                task = _TASK.unpack_from(record.key)[0]
+                task, key = task_of(record.key)
                 if task in by_number and record.offset >= begun[task]:
-                    newest.setdefault(task, {})[record.key[_TASK.size :]] = record.value
+                    newest.setdefault(task, {})[key] = record.value
                     records += 1
             for one in tasks:
                 if one.partition == scanned.partition:
