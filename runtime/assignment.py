@@ -161,7 +161,7 @@ def standbys(placing: Placing, tasks: Sequence[str], count: int) -> tuple[tuple[
         for task in range(len(tasks)):
             if len(found[task]) <= turn:
                 choose(task, names)
-    return tuple(map(tuple, found))
+    return tuple(tuple(sorted(copies)) for copies in found)
 
 
 def _homes(placing: Placing, task: int) -> Sequence[str]:

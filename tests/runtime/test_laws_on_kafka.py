@@ -124,7 +124,8 @@ def check(world, directory):
     """Check results, and that state comes to the same from its changelogs alone."""
     environment = opened(directory)
     environment.own(APP)
-    outcome = Outcome(world.pipeline, world.parts, environment, sunk=world.outcome.sunk)
+    seen = {"sunk": world.outcome.sunk, "partition_of": world.outcome.partition_of}
+    outcome = Outcome(world.pipeline, world.parts, environment, **seen)
     expected = outcome.check_results()
     assert outcome.counts() == expected.counts
     assert outcome.sunk >= expected.sunk
