@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
+    KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 from runtime.clock import sleep_ms
 from runtime.errors import EnvironmentFault
 from runtime.systems.base import StreamConfig
+from runtime.systems.kafka_log import reason_of
 from runtime.systems.kafka_topic import KafkaTopic
 
 LOOK_MS = 50.0
@@ -40,6 +42,8 @@ def kafka_errors_told(topic: KafkaTopic, what: str) -> Iterator[None]:
         yield
     except (KafkaError, TimeoutError, OSError, CancelledError) as error:  # cancelled by aiokafka, at a lost connection
         told = str(error) or type(error).__name__
+        if type(error) is KafkaConnectionError:
+            told = reason_of(topic.bootstrap) or told
         instead = ADVICE.get(type(error), "Look whether its brokers run, and let this client in.")
         raise EnvironmentFault(f"{topic.address} can't be {what}: {told}. {instead}") from error
 
