@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -32,7 +32,7 @@ def group_tasks(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan
         _check_may_be_apart(graph, stage)
         found[stage.id] = tuple(
             sorted(
-                (partition * len(streams) + streams.index(name), name, partition)
+                (task_of(streams, name, partition), name, partition)
                 for name in stage.inputs
                 for partition in range(sizes[name])
             )
@@ -48,6 +48,15 @@ def layout(plan: Plan) -> tuple[str, ...]:
     """
     streams = [*dict.fromkeys(name for stage in plan.stages if stage.apart for name in stage.inputs)]
     return tuple(streams) if len(streams) > 1 else ()
+
+
+def task_of(streams: Sequence[str], stream: str, partition: int) -> int:
+    """Return the task that reads a partition, where these `streams` have tasks of their own, if any.
+
+    >>> task_of(("a", "b"), "b", 2), task_of((), "b", 2)
+    (5, 2)
+    """
+    return partition * len(streams) + streams.index(stream) if stream in streams else partition
 
 
 def _specs(graph: Graph, stage: StagePlan) -> list[Spec]:

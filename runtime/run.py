@@ -337,6 +337,8 @@ class Run:
             per_second=history.per_second if history is not None else None,
         )
         self._bindings.listen(self._loop.wake)
+        if share is None and isinstance(self._environment, LiveEnvironment):
+            self._environment.announce(self.plan.app, opened.generation)
         if share is not None:
             seat = self.plan.app, share.generation, share.container, self.plan.tasks
             membership = self._environment.join(*seat, self._placement, share.standby)

@@ -366,6 +366,9 @@ class LiveEnvironment(Environment, Protocol):
     def awaits(self, stream: str, partition: int, offset: int) -> bool:
         """Whether something at or beyond `offset` that this process has committed can't be read here yet."""
 
+    def announce(self, app: str, generation: int) -> None:
+        """Let others see, until this is closed, that this process has the application to itself."""
+
     def is_caught_up(self) -> bool:
         """Whether all that lay between stages when it was asked was read here; asking may take a while."""
 

@@ -30,6 +30,7 @@ from runtime.systems.base import (
     is_fenced,
     is_taken,
 )
+from runtime.systems.kafka_announced import Announced
 from runtime.systems.kafka_changelog import PARTITIONS, Changelog, entries_of
 from runtime.systems.kafka_group import Joining
 from runtime.systems.kafka_ledger import (
@@ -82,6 +83,7 @@ class KafkaEnvironment:
         self._directory = Path(directory)
         self._locks: dict[str, int] = {}
         self._is_shared = False
+        self._announced: list[Announced] = []
         self._thread: KafkaThread | None = KafkaThread.acquire()
         self._streams = KafkaStreams(cluster, self._thread, self._changed)
         self._state = KafkaState(self._streams, self._directory)
@@ -233,6 +235,11 @@ class KafkaEnvironment:
         self._changed()
         return owner.generation
 
+    def announce(self, app: str, generation: int) -> None:
+        """Let others see, until this is closed, that this process has the application to itself."""
+        assert self._thread is not None
+        self._announced.append(Announced(self._streams, self._thread, app, generation, self._host))
+
     def generation(self, app: str) -> int:
         """Return the application's generation: 0 before anyone owned it."""
         return self._ledger(app).generation
@@ -357,6 +364,8 @@ class KafkaEnvironment:
         """Release everything; a second call does nothing."""
         if self._thread is None:
             return
+        for announced in self._announced:
+            announced.leave()
         thread, self._thread = self._thread, None
         try:
             producers = [self._outside, *(owner.producer for owner in self._owners.values())]

@@ -28,6 +28,8 @@ NEVER_MS = 2**31 - 1
 class Joining(msgspec.Struct, frozen=True, array_like=True):
     """What a member says of itself: the run of `tasks` tasks that it is in, and which of these it has or is taking.
 
+    Who has an application to itself shares no tasks.
+
     `homes` has for each task the hosts that have its state, as they were known at an offset of the ledger. So many
     `standby` copies shall there be of each task's state, and this member has the `copies` of some.
     """
@@ -50,7 +52,7 @@ class KafkaGroup:
     name = "samza-dsl"
     """How the protocol calls this way to assign."""
 
-    def __init__(self, app: str, topic: KafkaTopic, said: Joining, placement: Placement) -> None:
+    def __init__(self, app: str, topic: KafkaTopic, said: Joining, placement: Placement = sticky) -> None:
         self._group = group_of(app)
         self._topic = topic
         self._said = said
@@ -85,8 +87,9 @@ class KafkaGroup:
 
     async def leave(self) -> None:
         """Be a member no more."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._consumer.stop(), STOP_S)
+        if self._consumer is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._consumer.stop(), STOP_S)
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return what is said when joining."""

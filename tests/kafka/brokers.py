@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
@@ -9,6 +10,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from aiokafka.admin import AIOKafkaAdminClient
 
 from runtime.systems.kafka_broker import _PROPERTIES, HOST, Broker, _await, _ports
 from runtime.systems.kafka_jars import LIGHT, copy_formatted, jars, java_command
@@ -48,7 +51,7 @@ class Brokers:
             directory.mkdir(parents=True)
             port, controller_port = _ports(directory, None)
             self.nodes.append(Node(number, directory, port, controller_port, {}))
-        copies = str(min(self.count, 3))
+        copies, in_sync = str(min(self.count, 3)), str(2 if self.count > 2 else 1)
         for node in self.nodes:
             voters = ",".join(f"{one.number}@{HOST}:{one.controller_port}" for one in self.nodes)
             node.said = {"node.id": str(node.number), "controller.quorum.voters": voters}
@@ -58,6 +61,7 @@ class Brokers:
                 "default.replication.factor": copies,
                 "share.coordinator.state.topic.replication.factor": copies,
             }
+            node.said |= {"min.insync.replicas": in_sync, "transaction.state.log.min.isr": in_sync}
             node.said |= self.said
 
     @property
@@ -82,6 +86,20 @@ class Brokers:
                     os.kill(node.process.pid, signal.SIGKILL if kill else signal.SIGTERM)
                 node.process.wait()
                 node.process = None
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the number of the broker that leads a partition, as one that lives says; 0 where none does."""
+
+        async def work() -> int:
+            admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+            await admin.start()
+            try:
+                (found,) = await admin.describe_topics([topic])
+            finally:
+                await admin.close()
+            return max(next(one["leader"] for one in found["partitions"] if one["partition"] == partition), 0)
+
+        return asyncio.run(work())
 
     def tell(self, *words: str) -> None:
         """Change what the cluster is configured with, as `kafka-configs` does."""

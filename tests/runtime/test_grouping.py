@@ -204,6 +204,15 @@ def test_more_partitions_are_taken_up():
     assert [value for rows in rows_of(grown, "a-out") for _, value, _ in rows] == [b"8"], "the first was read already"
 
 
+def test_history_begins_where_it_was_said_of_each_stream(tmp_path):
+    for stream in "ab":
+        produce(stream, [1, 2, 3, 4], data=tmp_path, partitions=2)
+    places = dict.fromkeys(("a:0", "a:1", "b:0"), 0) | {"b:1": 1}
+    run = said().reprocess(tmp_path, bind={"a-out": "stream:a-anew", "b-out": "stream:b-anew"}, start=places)
+    found = [len(run.received(f"{stream}-out")) for stream in "ab"]
+    assert found == [4, 3]
+
+
 def test_on_spark_it_is_refused(tmp_path):
     with pytest.raises(PlanError, match=r'group_by=.stream_partition.*write instead: group_by="partition"'):
         said().run(tmp_path, on=Spark())

@@ -64,6 +64,7 @@ def die(cluster: Cluster, environment: KafkaEnvironment) -> None:
             fetcher._pumping.cancel()
             fetcher._thread = None
     environment._streams._fetchers.clear()
+    environment._announced.clear()
     environment._owners.clear()
     environment._streams._thread = SimpleNamespace(call=lambda work: work.close())
     environment.close()
