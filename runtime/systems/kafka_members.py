@@ -32,7 +32,7 @@ Took = Callable[[Ledger, Collection[int]], None]
 """Is told what was committed of tasks that are now this container's, before they are run."""
 Gave = Callable[[Collection[int]], None]
 """Is told which tasks are this container's no more, before others can take them."""
-SOON_MS, SELDOM_MS = 200.0, 5_000.0
+SOON_MS, SELDOM_MS = 200.0, 15_000.0
 """When it is looked again which stores there are of whose state this container has copies; twice as late each time."""
 
 

@@ -17,6 +17,8 @@ from runtime.systems.kafka_streams import KafkaStreams
 
 FOLLOW_MS = 200.0
 """How long what was committed is taken in at a time, while there is more of it."""
+SOON_MS, IDLE_MS = 200.0, 2_000.0
+"""When it is looked for more after something came, and at last when nothing does; twice as late each time."""
 WAIT_MS = 20
 """How long more of it is waited for."""
 FETCH_WAIT_MS = 1_000
@@ -50,6 +52,7 @@ class Standby:
         self._copied: frozenset[int] = frozenset()
         self._consumer: Any = None
         self._assigned: dict[TopicPartition, int] = {}
+        self._look_at_ms, self._look_in_ms = 0.0, SOON_MS
 
     @property
     def tasks(self) -> Collection[int]:
@@ -88,7 +91,10 @@ class Standby:
 
     def follow(self) -> None:
         """Take in what was committed since the last time, for a short while; brokers that don't answer are left be."""
+        if monotonic_ms() < self._look_at_ms:
+            return
         until_ms = monotonic_ms() + FOLLOW_MS
+        self._look_in_ms = min(2 * self._look_in_ms, IDLE_MS)
         while self._followed and monotonic_ms() < until_ms:
             try:
                 found = self._streams.call(ledger_of(self._app), self._fetch())
@@ -97,6 +103,8 @@ class Standby:
             self._take_in(found)
             if not any(records for records, _ in found.values()):
                 break
+            self._look_in_ms = SOON_MS
+        self._look_at_ms = monotonic_ms() + self._look_in_ms
 
     def stop(self) -> None:
         """Keep nothing any more; what lies on the disk stays."""

@@ -65,6 +65,7 @@ class Container:
         self.members._look_at_ms = 0.0
         for _ in range(40):  # what is at hand comes by and by
             self.does(self.members.mine)
+            self.members._standby._look_at_ms = 0.0
 
     def state(self) -> dict[tuple[int, str], dict[bytes, bytes]]:
         found = {
