@@ -57,8 +57,12 @@ class Chaos:
         self.longest_s = self.most_mib = 0.0
         self.written = 0
         self._environment: KafkaEnvironment | None = None
-        with closing(KafkaEnvironment(self.cluster, folder / "writer")) as environment:
-            environment.create_stream(f"{APP}-records", StreamConfig(partitions=PARTITIONS))
+        try:
+            with closing(KafkaEnvironment(self.cluster, folder / "writer")) as environment:
+                environment.create_stream(f"{APP}-records", StreamConfig(partitions=PARTITIONS))
+        except BaseException:
+            self.brokers.stop()
+            raise
         self.starter = self.start()
         wait_until(self.containers)
 
