@@ -112,6 +112,7 @@ def traits(stage: StagePlan) -> list[str]:
         "in partition order": stage.ordered,
         "in key order": stage.by_key,
         f"drains within {stage.drain_ms:,} ms": stage.drain_ms,
+        "a task per stream and partition": stage.apart,
     }
     return [counted(stage.partitions, "partition"), *(words for words, holds in special.items() if holds)]
 

@@ -24,6 +24,7 @@ from planner.errors import refuse
 from planner.folding import fold
 from planner.fuse import LONGEST_RUN, fuse, word
 from planner.graph import NAME, Graph, intermediate
+from planner.grouping import group_tasks
 from planner.levers import ALL, Levers
 from planner.names import label_of
 from planner.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePlan, StorePlan, StreamPlan
@@ -175,7 +176,7 @@ def check_waits(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan
 def bound_drains(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
     """Sum the worst cases of async calls along every path; a commit must not wait longer than `max_drain_ms`."""
     longest: dict[str, int] = {}
-    tasks = {id: stage.partitions for stage in plan.stages for id in stage.operators}
+    tasks = {id: len(stage.tasks) for stage in plan.stages for id in stage.operators}
     for id, spec in graph.specs.items():
         above = max(
             (longest[parent] for parent in graph.parents(id) if not graph.specs[parent].repartitions), default=0
@@ -219,6 +220,7 @@ PASSES: tuple[Pass, ...] = (
     split_into_stages,
     list_streams,
     size_streams,
+    group_tasks,
     assign_stores,
     check_waits,
     bound_drains,

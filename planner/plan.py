@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -20,7 +21,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     is forced, `max_partitions` the cap on intermediate streams, `cache_entries` the objects that each store keeps
     decoded, `threads` how many tasks with blocking functions run at once (0: on the loop);
     then a call that blocks longer than `blocking_timeout_ms` ends the run. With `inline` what a function returns is
-    written into the generated loop where that does the same as calling it.
+    written into the generated loop where that does the same as calling it. A task reads the partitions of its number of
+    all inputs, or one partition of one (`group_by`).
 
     >>> Options(commit_interval_ms=100).guarantee
     'exactly_once'
@@ -37,6 +39,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 0
     blocking_timeout_ms: int | None = None
     inline: bool = True
+    group_by: Literal["partition", "stream_partition"] = "partition"
 
 
 class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +94,10 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs between repartitionings: one chain per partition."""
+    """What runs between repartitionings: one chain per partition.
+
+    Where each partition of each stream has one of its own, `apart` has each task's number, stream and partition.
+    """
 
     id: str
     inputs: tuple[str, ...]
@@ -102,6 +108,22 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     ordered: bool = False
     by_key: bool = False
     drain_ms: int = 0
+    apart: tuple[tuple[int, str, int], ...] = ()
+
+    @property
+    def tasks(self) -> Sequence[int]:
+        """The numbers of the tasks that run it."""
+        return [task for task, _, _ in self.apart] if self.apart else range(self.partitions)
+
+    def partition_of(self, task: int, stream: str) -> int:
+        """Return the partition of a stream that a task reads, if there is one of that number; -1 where it reads none.
+
+        >>> StagePlan(id="s", inputs=("a", "b"), operators=(), apart=((0, "a", 0), (1, "b", 0))).partition_of(1, "a")
+        -1
+        """
+        if not self.apart:
+            return task
+        return next((partition for one, name, partition in self.apart if (one, name) == (task, stream)), -1)
 
 
 class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,8 +165,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tasks(self) -> int:
-        """How many tasks there are: as many as the widest stage has partitions."""
-        return max((stage.partitions for stage in self.stages), default=0)
+        """How many tasks there are: as many as the widest stage has partitions, or as their numbers go."""
+        return max((task + 1 for stage in self.stages for task in stage.tasks[-1:]), default=0)
 
     @property
     def results(self) -> list[StreamPlan]:

@@ -195,7 +195,7 @@ class _TaskBuilder:
         self.graph = assembly.graph
         self.number = number
         stages = assembly.plan.stages if assembly.only is None else (assembly.only,)
-        self.stages = [stage for stage in stages if number < stage.partitions]
+        self.stages = [stage for stage in stages if number in stage.tasks]
         self.checkpoint = assembly.checkpoints.get(str(number), Checkpoint(0))
         self.tables = dict(broadcast)
         specs = [self.graph.specs[id] for stage in self.stages for id in stage.operators]
@@ -204,6 +204,7 @@ class _TaskBuilder:
         self.outputs = Outputs(number)
         self.outputs.relays = assembly.relays
         self.stores: dict[str, Any] = {}
+        self.home: int | None = None
         self.alone: AbstractContextManager[object] = RLock() if assembly.plan.options.threads else nullcontext()
 
     def build(self) -> Task:
@@ -226,6 +227,7 @@ class _TaskBuilder:
             for id in ids
             if (spec := self.graph.specs[id]).stateful and not isinstance(spec, TaskSpec | AsyncFlatMap)
         }
+        self.home = next((partition for task, _, partition in stage.apart if task == self.number), None)
         exits = {exit_of(self.graph.specs[id]): self._exit(id, operators) for id in ids if self._takes(id)}
         functions = {
             **self.functions.by_operator,
@@ -283,10 +285,9 @@ class _TaskBuilder:
                         wrong = f"{partitions} partitions, and {stage.partitions} are read"
                         instead = f"partitions={partitions}, or start the app again"
                         raise refuse(spec, f"the new stream {stream!r} has {wrong}", instead)
-                    if self.number < partitions and stream not in known:
-                        where = spec, stream, self.number
-                        how = foldings.get(id), chain.segments[id]
-                        yield self.assembly.reader(*where, self.checkpoint, self.functions, *how)
+                    if 0 <= (number := stage.partition_of(self.number, stream)) < partitions and stream not in known:
+                        how = self.checkpoint, self.functions, foldings.get(id), chain.segments[id]
+                        yield self.assembly.reader(spec, stream, number, *how)
 
     def _readers(self, chain: Chain, foldings: Mapping[str, FoldingSegment]) -> Iterable[Reader]:
         bindings, stage = self.assembly.bindings, chain.stage
@@ -294,17 +295,17 @@ class _TaskBuilder:
         for id, spec in self.graph.specs.items():
             if spec.repartitions and set(self.graph.children(id)) & set(stage.operators):
                 stream = intermediate_of(self.graph, spec)
-                if self.number < bindings.partitions(stream):
-                    yield self._intermediate_reader(stage, id, spec, stream)
+                if 0 <= (number := stage.partition_of(self.number, stream)) < bindings.partitions(stream):
+                    yield self._intermediate_reader(stage, id, spec, stream, number)
 
-    def _intermediate_reader(self, stage: StagePlan, id: str, spec: Any, stream: str) -> Reader:
+    def _intermediate_reader(self, stage: StagePlan, id: str, spec: Any, stream: str, number: int) -> Reader:
         writing = next(stage for stage in self.assembly.plan.stages if id in stage.operators)
         relay = None
         if self.assembly.is_relayed(stage):
             keys, values = self.graph.key_serde(id) or Tagged(), spec.value or Tagged()
             relay = Relay(KeySerde(values), KeySerde(keys))
         return Reader(
-            self.assembly.bindings.origin(stream, self.number),
+            self.assembly.bindings.origin(stream, number),
             Decoding(
                 value=spec.value or Tagged(),
                 key=self.graph.key_serde(id) or Tagged(),
@@ -313,8 +314,8 @@ class _TaskBuilder:
                 located=self.assembly.locates(self.graph.below(id)),
             ),
             entry=id,
-            position=self.checkpoint.position_of(stream, self.number),
-            producers=[self.assembly.merged] if self.assembly.merged else map(str, range(writing.partitions)),
+            position=self.checkpoint.position_of(stream, number),
+            producers=[self.assembly.merged] if self.assembly.merged else map(str, writing.tasks),
             later=True,
             relay=relay,
         )
@@ -323,14 +324,14 @@ class _TaskBuilder:
         spec = self.graph.specs[id]
         named = self.functions.by_operator[id]
         if isinstance(spec, SendTo):
-            to = self.assembly.destination(spec.output)
+            to = replace(self.assembly.destination(spec.output), home=self.home)
             if to.key is None and self.graph.key_serde(self.graph.parents(id)[0]) is None:
                 to = replace(to, key=Natural())
             return SendToExit(self.outputs, to, self._keys(id))
         if isinstance(spec, Sink):
             return SinkExit(named["sink"]) if named else NowhereExit()
         if spec.repartitions:
-            to = self._intermediate(id, spec)
+            to = replace(self._intermediate(id, spec), home=self.home)
             if not isinstance(spec, PartitionBy):
                 return BroadcastExit(self.outputs, to, self._keys(id))
             if spec.combines is not None:
@@ -347,7 +348,7 @@ class _TaskBuilder:
     def _awaited(self, id: str, spec: AsyncFlatMap) -> Exit:
         named = self.functions.by_operator[id]
         if isinstance(spec, RemoteJoin):
-            tasks = next(stage.partitions for stage in self.stages if id in stage.operators)
+            tasks = next(len(stage.tasks) for stage in self.stages if id in stage.operators)
             return RemoteJoining(spec, named, tasks, self.functions.contexts[id].count)
         if spec.stateful:
             return StatefulCalls(named, self._store(id, spec), self._keys(id), Tagged())
@@ -367,7 +368,7 @@ class _TaskBuilder:
         return TaskExit(
             TaskOperator(store),
             self.outputs,
-            {output: self.assembly.destination(output) for output in spec.outputs},
+            {output: replace(self.assembly.destination(output), home=self.home) for output in spec.outputs},
             self.functions.by_operator[id],
             spec.form,
             lambda: TaskContext(self.number, store, Tagged()),

@@ -13,7 +13,8 @@ from runtime.errors import SamzaError
 class JobModel(msgspec.Struct, frozen=True, array_like=True):
     """Who runs what, in one run of an application: the containers that are alive, and by number each task's.
 
-    Each change of it has a `generation` of its own, larger than all before. `hosts` has the containers' hosts.
+    Each change of it has a `generation` of its own, larger than all before. `hosts` has the containers' hosts, and
+    `standbys` for each task the containers that keep a copy of its state.
     """
 
     run: int = 0
@@ -21,17 +22,23 @@ class JobModel(msgspec.Struct, frozen=True, array_like=True):
     containers: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    standbys: tuple[tuple[str, ...], ...] = ()
 
     def of(self, container: str) -> frozenset[int]:
         """Return the tasks of a container."""
         return frozenset(task for task, runs_it in enumerate(self.tasks) if runs_it == container)
 
+    def kept_by(self, container: str) -> frozenset[int]:
+        """Return the tasks of others of whose state a container keeps a copy."""
+        return frozenset(task for task, names in enumerate(self.standbys) if container in names)
+
 
 class Placing(NamedTuple):
     """What is known when tasks are shared out: how many there are, and the host of each container that is alive.
 
-    `before` has the containers that the tasks had, of which some may be gone, and `homes` for each task the hosts that
-    have its state, the newest first; both may be shorter than there are tasks.
+    `before` has the containers that the tasks had, of which some may be gone, `homes` for each task the hosts that have
+    its state, the newest first, and `standbys` the containers that have a copy of it; all may be shorter than there are
+    tasks.
 
     >>> Placing(2, {"a.0": "here", "b.0": "there"}, homes=[["there"], []]).hosts["b.0"]
     'there'
@@ -41,6 +48,7 @@ class Placing(NamedTuple):
     hosts: Mapping[str, str]
     before: Sequence[str] = ()
     homes: Sequence[Sequence[str]] = ()
+    standbys: Sequence[Sequence[str]] = ()
 
 
 Placement = Callable[[Placing], Sequence[str]]
@@ -66,7 +74,7 @@ def round_robin(placing: Placing) -> tuple[str, ...]:
     >>> round_robin(Placing(3, {"a": "here", "b": "there"}, homes=[["there"], ["there"], ["here"]]))
     ('a', 'a', 'b')
     """
-    return sticky(placing._replace(homes=()))
+    return sticky(placing._replace(homes=(), standbys=()))
 
 
 def sticky(placing: Placing) -> tuple[str, ...]:
@@ -75,7 +83,7 @@ def sticky(placing: Placing) -> tuple[str, ...]:
     >>> sticky(Placing(3, {"a": "here", "b": "there"}, homes=[["there"], ["there"], ["here"]]))
     ('b', 'b', 'a')
     """
-    tasks, hosts, before, _ = placing
+    tasks, hosts, before, *_ = placing
     names = sorted(hosts)
     if not names:
         return ()
@@ -123,8 +131,44 @@ def placed(placing: Placing, placement: Placement) -> tuple[str, ...]:
     return found
 
 
+def standbys(placing: Placing, tasks: Sequence[str], count: int) -> tuple[tuple[str, ...], ...]:
+    """Return, for each of the tasks that containers now have, those that shall keep a copy of its state.
+
+    They are at most so many, each on another host, since what has the task's own host has its state anyway. Who has a
+    copy keeps it, but that none has many more than others.
+
+    >>> standbys(Placing(2, {"a": "x", "b": "y", "c": "z"}, standbys=[["c"], []]), ["a", "b"], 1)
+    (('c',), ('a',))
+    """
+    hosts, names = placing.hosts, sorted(placing.hosts)
+    most = -(-len(tasks) * count // len(names)) if names else 0
+    had = [{*placing.standbys[task]} if task < len(placing.standbys) else set[str]() for task in range(len(tasks))]
+    kept = dict.fromkeys(names, 0)
+    found: list[list[str]] = [[] for _ in tasks]
+
+    def choose(task: int, among: Iterable[str]) -> None:
+        taken = {hosts[tasks[task]], *(hosts[name] for name in found[task])}
+        free = [name for name in among if hosts[name] not in taken]
+        if free:
+            homes = _homes(placing, task)
+            found[task].append(min(free, key=lambda name: (kept[name], hosts[name] not in homes, name)))
+            kept[found[task][-1]] += 1
+
+    for _ in range(count):
+        for task in range(len(tasks)):
+            choose(task, [name for name in names if name in had[task] and kept[name] < most])
+    for turn in range(count):
+        for task in range(len(tasks)):
+            if len(found[task]) <= turn:
+                choose(task, names)
+    return tuple(tuple(sorted(copies)) for copies in found)
+
+
 def _homes(placing: Placing, task: int) -> Sequence[str]:
-    return placing.homes[task] if task < len(placing.homes) else ()
+    """Return the hosts that have a task's state: who had it last, those of its copies, and who had it before."""
+    homes = placing.homes[task] if task < len(placing.homes) else ()
+    copies = placing.standbys[task] if task < len(placing.standbys) else ()
+    return [*homes[:1], *(placing.hosts[name] for name in copies if name in placing.hosts), *homes[1:]]
 
 
 def _rooms(placing: Placing, names: Sequence[str], found: Sequence[str]) -> dict[str, int]:
@@ -157,12 +201,13 @@ def _at_home(
 ) -> Iterable[tuple[int, str]]:
     """Yield tasks that a host with their state has room for, the newest state first, and take the room."""
     left = [*tasks]
-    for rank in range(max((len(homes) for homes in placing.homes), default=0)):
+    for rank in range(max((len(_homes(placing, task)) for task in tasks), default=0)):
         for task in [*left]:
             home = _homes(placing, task)[rank : rank + 1]
             there = [name for name in names if placing.hosts[name] in home and room[name] > 0]
             if there:
-                name = max(there, key=lambda name: room[name])
+                copies = placing.standbys[task] if task < len(placing.standbys) else ()
+                name = max(there, key=lambda name: (name in copies, room[name]))
                 room[name] -= 1
                 left.remove(task)
                 yield task, name

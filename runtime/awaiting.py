@@ -60,7 +60,7 @@ def _calls(
 ) -> Calls:
     spec, function = graph.specs[id], lane.chain.exits[id].call  # type: ignore[attr-defined]
     assert isinstance(spec, AsyncFlatMap | TaskSpec)
-    timeout_ms = timeout_of(spec, lane.chain.stage.partitions)
+    timeout_ms = timeout_of(spec, len(lane.chain.stage.tasks))
     return Calls(id, function, min(spec.max_in_flight, most), timeout_ms, spec.on_error, told, ended)
 
 

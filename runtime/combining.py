@@ -62,7 +62,7 @@ class CombiningExit:
             self._write(partition, partials, min(slot.due for slot in partials.slots) - 1)
         if len(late):
             assert late.stamps is not None
-            here = self._outputs.task % self._to.partitions
+            here = self._outputs.here(self._to)
             self._write(here, Partials([], [], [], 0, len(late)), min(late.stamps))
 
     def _folds_of(self, groups: Groups) -> Iterator[Fold]:

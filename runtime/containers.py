@@ -108,9 +108,10 @@ class Containers:
         environment: KafkaCluster | None = None,
         host_id: str | None = None,
         placement: str = "sticky",
+        standby: int = 0,
     ) -> None:
         check_rewind(from_start, state)
-        self._placement = placement
+        self._placement, self._standby = placement, standby
         self._graph = graph = beside(graph, name)
         self._clock: Clock = clock or SystemClock()
         self._started_ms = self._clock.elapsed_ms()
@@ -156,7 +157,8 @@ class Containers:
         """Take part in what others have begun; raises SamzaError where that is something else."""
         opened = join_application(self._environment, self._graph, options, bound, alive.share, wrapped=wrapped)
         self._bindings, self.plan = opened.bindings, opened.plan
-        check_same(alive, self._graph.app, digest_of(self.plan), until_now, from_start, self._placement)
+        how = from_start, self._placement, self._standby
+        check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
         return alive.share
 
     def _shared_run(self) -> SharedRun | None:
@@ -178,6 +180,7 @@ class Containers:
             ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
             history=self._shared_history(span, opened, self._number) if span is not None else None,
             placement=self._placement,
+            standby=self._standby,
         )
         if self._sharing is not None:
             self._sharing.begin(SharedRun(share, digest_of(opened.plan), until_now))

@@ -96,7 +96,7 @@ def write_manifest(
     names = {intermediate(graph.app, id): intermediate(app, id) for id in graph.specs}
     handover = Handover(
         app=app,
-        tasks={stage.id: stage.partitions for stage in plan.stages},
+        tasks={stage.id: len(stage.tasks) for stage in plan.stages},
         meanings=meanings_of(plan, graph),
         checkpoints={task: _between_anew(checkpoint, names) for task, checkpoint in checkpoints.items()},
         state=tuple(state),

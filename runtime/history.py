@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +14,7 @@ import msgspec
 from operators.base import MAX_TIMESTAMP
 from operators.io import Input, Table
 from planner.graph import Graph
+from planner.grouping import layout, task_of
 from planner.plan import Plan
 from runtime.bindings import Bindings
 from runtime.checkpoint import Checkpoint, Position
@@ -105,8 +106,9 @@ def open_history(
     ends_by_place = {f"{stream}:{partition}": end for stream, partition, end in history.ends}
     begun = {HISTORY: Checkpoint(generation, outputs=ends_by_place)}
     systems = {stream: bindings.origin(stream, partition).system for stream, partition, _ in history.starts}
-    for task in {partition for _, partition, _ in history.starts}:
-        begun |= begun_at(history, task, systems, generation)
+    streams = layout(plan)
+    for task in {task_of(streams, stream, partition) for stream, partition, _ in history.starts}:
+        begun |= begun_at(history, task, systems, generation, streams)
     environment.commit(Commit(plan.app, generation, [], [], begun))
     return history
 
@@ -128,11 +130,18 @@ def _check_empty(environment: Environment, stream: str) -> None:
 
 
 def begun_at(
-    history: History | None, task: int, systems: Mapping[str, str] = MappingProxyType({}), generation: int = 0
+    history: History | None,
+    task: int,
+    systems: Mapping[str, str] = MappingProxyType({}),
+    generation: int = 0,
+    streams: Sequence[str] = (),
 ) -> dict[str, Checkpoint]:
-    """Return the checkpoint with which a task begins: it reads the partition of its number."""
-    starts = [(stream, offset) for stream, partition, offset in history.starts if partition == task] if history else []
-    positions = [Position(systems.get(stream, "log"), stream, task, offset) for stream, offset in starts]
+    """Return the checkpoint with which a task begins: it reads partitions of its number, or one of one of `streams`."""
+    positions = [
+        Position(systems.get(stream, "log"), stream, partition, offset)
+        for stream, partition, offset in (history.starts if history else ())
+        if task_of(streams, stream, partition) == task
+    ]
     return {str(task): Checkpoint(generation, tuple(positions))} if positions else {}
 
 

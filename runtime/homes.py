@@ -39,6 +39,16 @@ class Homes(msgspec.Struct, frozen=True, array_like=True):
         first = known.pop(host, Home(host))
         return Homes((first, *known.values())[:MOST_HOMES], progress)
 
+    def copied(self, host: str) -> Homes:
+        """Return what holds when a host has a copy of the state, which may be followed by another one's.
+
+        >>> [home.host for home in Homes((Home("a"), Home("b"))).copied("c").hosts]
+        ['a', 'c', 'b']
+        """
+        known = {home.host: home for home in self.hosts}
+        others = [home for home in self.hosts[1:] if home.host != host]
+        return Homes((*self.hosts[:1], known.get(host, Home(host)), *others)[:MOST_HOMES], self.progress)
+
     def trusted(self) -> Sequence[str]:
         """Return the hosts that a task should go to, the best first.
 

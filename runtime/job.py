@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from planner.grouping import layout
 from planner.plan import Options, Plan
 from runtime.assignment import JobModel
 from runtime.checkpoint import Checkpoint
@@ -16,20 +17,31 @@ JOB = "job"
 
 
 class StageOfJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage, in so many tasks, and how many partitions each stream has that these read."""
+    """A stage, in so many tasks, and how many partitions each stream has that these read.
+
+    Where each reads one of one stream alone, `apart` has which.
+    """
 
     id: str
     tasks: int
     reads: dict[str, int]
+    apart: tuple[tuple[int, str, int], ...] = ()
+
+    def read_by(self, task: int) -> list[tuple[str, int]]:
+        """Return the streams and partitions that a task reads."""
+        if self.apart:
+            return [(stream, partition) for one, stream, partition in self.apart if one == task]
+        return [(name, task) for name, read in self.reads.items() if task < read]
 
 
 class TaskOfJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A task: what it reads, as (stream, partition), and who runs it now, if anybody does."""
+    """A task: what it reads, as (stream, partition), who runs it now, if anybody does, and who copies its state."""
 
     task: int
     reads: tuple[tuple[str, int], ...]
     container: str | None = None
     host: str | None = None
+    standby: tuple[str, ...] = ()
 
 
 class ContainerOfJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +77,8 @@ def configuration(plan: Plan, partitions: Mapping[str, int]) -> dict[str, str]:
     stages = [
         StageOfJob(
             id=stage.id,
-            tasks=stage.partitions,
+            tasks=len(stage.tasks),
+            apart=stage.apart,
             reads={
                 name: partitions.get(name) or planned.get(name) or stage.partitions
                 for name in (*stage.inputs, *stage.tables)
@@ -74,7 +87,8 @@ def configuration(plan: Plan, partitions: Mapping[str, int]) -> dict[str, str]:
         )
         for stage in plan.stages
     ]
-    return {name: msgspec.json.encode(said).decode() for name, said in (("options", plan.options), ("stages", stages))}
+    said = {"options": plan.options, "stages": stages, "layout": layout(plan)}
+    return {name: msgspec.json.encode(one).decode() for name, one in said.items()}
 
 
 def reads_of(checkpoints: Mapping[str, Checkpoint]) -> dict[str, dict[str, int]]:
@@ -83,13 +97,19 @@ def reads_of(checkpoints: Mapping[str, Checkpoint]) -> dict[str, dict[str, int]]
     return {one.id: one.reads for one in msgspec.json.decode(noted.get("stages", "[]"), type=list[StageOfJob])}
 
 
+def layout_of(checkpoints: Mapping[str, Checkpoint]) -> tuple[str, ...]:
+    """Return what the numbers of an application's tasks came from when it was last opened."""
+    return msgspec.json.decode(checkpoints.get(JOB, Checkpoint(0)).meanings.get("layout", "[]"), type=tuple[str, ...])
+
+
 def job_of(environment: Environment, app: str) -> Job:
     """Return how an application is run now."""
     noted = environment.checkpoints(app).get(JOB, Checkpoint(0)).meanings
     options = msgspec.json.decode(noted["options"], type=Options) if "options" in noted else None
     stages = msgspec.json.decode(noted.get("stages", "[]"), type=list[StageOfJob])
     model = environment.job_model(app)
-    count = max((stage.tasks for stage in stages), default=len(model.tasks))
+    numbers = [max(stage.tasks, *(task + 1 for task, _, _ in stage.apart)) for stage in stages if stage.apart]
+    count = max([*numbers, *(stage.tasks for stage in stages)], default=len(model.tasks))
     runs = _runs(model, count)
     hosts = dict(zip(model.containers, model.hosts, strict=False))
     return Job(
@@ -101,9 +121,10 @@ def job_of(environment: Environment, app: str) -> Job:
         tasks=tuple(
             TaskOfJob(
                 task=task,
-                reads=tuple((name, task) for stage in stages for name, read in stage.reads.items() if task < read),
+                reads=tuple(dict.fromkeys(read for stage in stages for read in stage.read_by(task))),
                 container=runs.get(task),
                 host=hosts.get(runs.get(task, "")),
+                standby=model.standbys[task] if task < len(model.standbys) else (),
             )
             for task in range(count)
         ),

@@ -27,8 +27,8 @@ Ends = Mapping[tuple[str, int], int]
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """What a container is told of the run that it has a share in; its name is no other one's in that run.
 
-    `counts` has the partitions of each stream as the whole run sees them, `ends` where it stops reading, and
-    `placement` says how tasks are shared out.
+    `counts` has the partitions of each stream as the whole run sees them, `ends` where it stops reading, `placement`
+    says how tasks are shared out, and `standby` on how many other hosts there is a copy of each one's state.
     """
 
     container: str
@@ -38,6 +38,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     levers: Levers = ALL
     history: History | None = None
     placement: str = "sticky"
+    standby: int = 0
 
 
 class Opened(NamedTuple):

@@ -24,6 +24,8 @@ class Destination:
     key: Serde | None = None
     by: Partitioner = hash_
     sink: Sink | None = None
+    home: int | None = None
+    """Which partition is read by who writes, where that is not the task's number."""
 
 
 class Outputs:
@@ -44,6 +46,10 @@ class Outputs:
     def count(self) -> int:
         """How many messages are pending."""
         return sum(map(len, [*self.pending.values()])) + self.combined  # a thread may be adding to it
+
+    def here(self, to: Destination) -> int:
+        """Return the partition for what has no key: that which it comes from."""
+        return (self.task if to.home is None else to.home) % to.partitions
 
     def write(self, to: Destination, batch: Batch) -> None:
         """Encode and route rows whose keys are those of the output."""
@@ -66,7 +72,7 @@ class Outputs:
 
         Those without a key stay in that of the task, where it is not the user who chooses.
         """
-        count, here = to.partitions, self.task % to.partitions
+        count, here = to.partitions, self.here(to)
         if rows.keys is None or (count == 1 and to.by is hash_):
             yield here, rows
             return

@@ -14,12 +14,13 @@ from operators.io import Table
 from operators.partition_by import hash_
 from planner.errors import refuse
 from planner.graph import Graph
+from planner.grouping import layout
 from planner.plan import Plan
 from runtime.bindings import Bindings
 from runtime.checkpoint import Checkpoint, Position
 from runtime.commit import SHARED, STATE
 from runtime.errors import SamzaError
-from runtime.job import reads_of
+from runtime.job import layout_of, reads_of
 from runtime.serdes import Tagged
 from runtime.systems.base import Commit, Environment
 
@@ -62,6 +63,19 @@ def check_state(
             )
 
     _check_partitions(reads_of(checkpoints), plan, graph, kept, partitions)
+    _check_layout(layout_of(checkpoints), plan, any(name.isdecimal() for name in checkpoints))
+
+
+def _check_layout(before: tuple[str, ...], plan: Plan, has_run: bool) -> None:
+    """Refuse tasks of other numbers than those by which positions and state are kept."""
+    now = layout(plan)
+    if has_run and now != before:
+        kinds = [f"a task for each partition of each of {', '.join(one)}" if one else "" for one in (before, now)]
+        had, has = (kind or "a task for each partition" for kind in kinds)
+        raise SamzaError(
+            f"the app {plan.app!r} has run with {had}, and would now have {has}: what it has read and keeps lies by "
+            f"its tasks. Leave group_by= and its inputs as they were, or begin anew: samza-dsl reset {plan.app}"
+        )
 
 
 def _check_partitions(

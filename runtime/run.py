@@ -337,9 +337,11 @@ class Run:
             per_second=history.per_second if history is not None else None,
         )
         self._bindings.listen(self._loop.wake)
+        if share is None and isinstance(self._environment, LiveEnvironment):
+            self._environment.announce(self.plan.app, opened.generation)
         if share is not None:
             seat = self.plan.app, share.generation, share.container, self.plan.tasks
-            membership = self._environment.join(*seat, self._placement)
+            membership = self._environment.join(*seat, self._placement, share.standby)
             if self.keeps_state:
                 self._beside = ThreadPoolExecutor(1, "samza-dsl-member")  # to bring state back takes a while
             how = (self._beside, self._functions, HEARING_MS) if self.keeps_state else (self._writer, self._functions)

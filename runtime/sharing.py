@@ -94,7 +94,9 @@ class Sharing:
         return all_quiet(self.quiet(), alive, tasks)
 
 
-def check_same(run: SharedRun, app: str, plan: str, until_now: bool, from_start: bool, placement: str) -> None:
+def check_same(
+    run: SharedRun, app: str, plan: str, until_now: bool, from_start: bool, placement: str, standby: int
+) -> None:
     """Refuse to share a run of another application than what is here; raises SamzaError."""
     if from_start:
         raise SamzaError(f"containers of the application {app!r} live: end them before it reads its inputs again")
@@ -105,6 +107,8 @@ def check_same(run: SharedRun, app: str, plan: str, until_now: bool, from_start:
         )
     if placement != run.share.placement:
         raise SamzaError(f"containers of {app!r} live, with placement {run.share.placement}: say so here, or end them")
+    if standby != run.share.standby:
+        raise SamzaError(f"containers of {app!r} live, with standby={run.share.standby}: say so here, or end them")
     if until_now != run.until_now:
         said = "with" if run.until_now else "without"
         raise SamzaError(f"containers of {app!r} live, and run {said} until_now: do so here, or end them")

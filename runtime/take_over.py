@@ -98,7 +98,7 @@ def _write(
 
 def _check_alike(handover: Handover, graph: Graph, plan: Plan, directory: Path) -> None:
     """Raise where state would be orphaned, or read as something else, or by other tasks."""
-    now, tasks = meanings_of(plan, graph), {stage.id: stage.partitions for stage in plan.stages}
+    now, tasks = meanings_of(plan, graph), {stage.id: len(stage.tasks) for stage in plan.stages}
     orphans = [store for store in handover.meanings if store not in now]
     if orphans:
         raise SamzaError(

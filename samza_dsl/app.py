@@ -26,6 +26,7 @@ from samza_dsl.checks import (
     check_not_loading,
     check_options,
     check_policy,
+    check_standby,
     check_store,
     check_type,
     check_whole,
@@ -387,6 +388,7 @@ class App(Tables, Reprocessing):
         containers: int,
         host_id: str | None = None,
         placement: Said = "sticky",
+        standby: int = 0,
     ) -> Run | Containers: ...
 
     @overload
@@ -416,6 +418,7 @@ class App(Tables, Reprocessing):
         containers: int = 1,
         host_id: str | None = None,
         placement: Said = "sticky",
+        standby: int = 0,
         on: Spark | None = None,
     ) -> Run | Containers | SparkRun:
         """Run on the embedded log in the directory `data` until the inputs end, or until SIGINT or SIGTERM.
@@ -436,7 +439,8 @@ class App(Tables, Reprocessing):
         with all containers of the application that run already, on whichever machine. Tasks then go to the machine that
         has their state where `placement` is "sticky", and are shared in turn with "round_robin"; or a function at the
         top level of a module says the container of each, given a `Placing`. `host_id` is the machine's name, if not its
-        own.
+        own. With `standby`, so many other machines keep a copy of each task's state, which follows its changelog: one
+        of them takes the task over where its machine is gone.
 
         With `on=Spark()` it runs on Spark over what its inputs hold now, as all there will be, and writes the whole of
         its outputs when all of it is through: files and streams that must not hold anything yet. With
@@ -460,7 +464,7 @@ class App(Tables, Reprocessing):
             from runtime.spark.streaming import run_stream
 
             said: dict[str, Any] = {"containers": containers, "state": state, "from_start": from_start}
-            said |= {"host_id": host_id, "placement": placement}
+            said |= {"host_id": host_id, "placement": placement, "standby": standby}
             goes_on = on.checkpoint is not None
             said |= {"environment": environment} if goes_on else {"until_now": until_now, "watch": watch}
             check_for_spark(here(), on, **said)
@@ -468,11 +472,12 @@ class App(Tables, Reprocessing):
             if goes_on:
                 return run_stream(*where, on=on, bind=bind, until_now=until_now, watch=watch)
             return run_batch(*where, on=on, bind=bind, environment=environment)
+        check_standby(here(), standby, containers, environment)
         how |= {"watch": watch, "environment": environment, "host_id": host_id}
         if containers > 1:
             from samza_dsl.container import run_app
 
-            return run_app(self, data, containers, placement=placement, **how)
+            return run_app(self, data, containers, placement=placement, standby=standby, **how)
         return run_blocking(self.graph(), self.options, self.around, data, **how)
 
     async def run_async(

@@ -97,7 +97,7 @@ def check_options(site: Site, options: Any) -> None:
         wrong = f"{name}={getattr(options, name)!r} in Options(...): {error}"
         raise refuse(site, wrong, f"{name}={getattr(Options(), name)!r}") from None
     for name, number in msgspec.structs.asdict(options).items():
-        if name not in ("guarantee", "inline"):
+        if name not in ("guarantee", "inline", "group_by"):
             least = 0 if name in ("threads", "cache_entries") else 1
             check_whole(site, name, number, least=least, optional=name == "blocking_timeout_ms")
     if options.blocking_timeout_ms is not None and not options.threads:
@@ -256,6 +256,19 @@ def check_late(site: Site, said: str, late: Any) -> None:
         check_letter(site, late)
 
 
+def check_standby(site: Site, standby: Any, containers: int, environment: object) -> None:
+    """Raise PlanError where copies of state were asked for, and no machines could have any."""
+    check_whole(site, "standby", standby, least=0)
+    if standby and (environment is None or containers == 1):
+        wrong = f"app.run(standby={standby}): " + (
+            "containers on the embedded log have all state on one machine"
+            if environment is None
+            else "one container has the application to itself, and nobody would take its tasks over"
+        )
+        instead = 'environment="kafka://host:9092" beside it' if environment is None else "containers=2 beside it"
+        raise refuse(site, wrong, f"{instead}, or leave standby= out")
+
+
 def check_for_spark(site: Site, on: Spark, **said: Any) -> None:
     """Raise PlanError where `app.run` was told what a run on Spark has no use for, or that run what it has not."""
     check_type(site, "app.run(on=...)", on, Spark, 'on=Spark(master="local[4]")')
@@ -287,6 +300,7 @@ NOT_ON_SPARK: dict[str, tuple[object, str]] = {
     ),
     "host_id": (None, "Spark shares tasks by itself"),
     "placement": ("sticky", "Spark shares tasks by itself"),
+    "standby": (0, "Spark keeps no state of tasks on hosts"),
     "environment": (None, "a run with a checkpoint reads and writes the topics that streams are bound to"),
 }
 """What is said of a live run and has no meaning on Spark: what it is when nothing is said, and why."""

@@ -53,10 +53,12 @@ def _print(found: Job) -> None:
     else:
         say("no container is known to live")
     say("")
+    has_standbys = any(one.standby for one in found.tasks)
     columns = [Column("task", right=True), Column("container"), Column("host"), Column("reads")]
-    print_rows(columns, map(_row, found.tasks))
+    columns += [Column("standby")] if has_standbys else []
+    print_rows(columns, (_row(one)[: len(columns)] for one in found.tasks))
 
 
 def _row(task: TaskOfJob) -> list[str]:
     reads = ", ".join(f"{stream}:{partition}" for stream, partition in task.reads)
-    return [str(task.task), task.container or "-", task.host or "-", reads]
+    return [str(task.task), task.container or "-", task.host or "-", reads, ", ".join(task.standby) or "-"]

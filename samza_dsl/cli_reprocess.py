@@ -13,11 +13,12 @@ from operators.io import Input
 from runtime.bindings import outputs_of
 from runtime.history import ALL, Point
 from runtime.spark.session import Spark
+from runtime.systems.kafka_topic import KafkaCluster
 from samza_dsl.app import App
-from samza_dsl.cli_data import DEFAULT, DataOption
+from samza_dsl.cli_data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.cli_output import say
-from samza_dsl.cli_run import AppArgument, TracebackOption, bindings_of, tell_sum
+from samza_dsl.cli_run import AppArgument, ContainersOption, MasterOption, TracebackOption, bindings_of, tell_sum
 from samza_dsl.load_app import load_app
 from samza_dsl.reprocessing import NAME
 
@@ -57,13 +58,11 @@ def reprocess(
         ),
     ] = None,
     name: Annotated[str, typer.Option(help="What it is called behind the application's name.")] = NAME,
-    containers: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
-    ] = 1,
+    containers: ContainersOption = 1,
     on: Annotated[Literal["spark"] | None, typer.Option(help="Run on Spark.")] = None,
-    master: Annotated[
-        str | None, typer.Option(metavar="URL", help="With --on spark: its cluster; else all cores of this machine.")
-    ] = None,
+    master: MasterOption = None,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
@@ -76,8 +75,10 @@ def reprocess(
     with told(whole=traceback):
         if master is not None and on is None:
             raise Mistake("--master is about Spark: add --on spark, or leave it out")
+        options = options_in(kafka_options)
         how: dict[str, Any] = {
-            **_streams_said(app, sources, outputs, merge_into),
+            "environment": KafkaCluster(environment, options) if environment is not None else None,
+            **_streams_said(app, sources, outputs, merge_into, options),
             "start": _points("--start", start),
             "until": _points("--until", until),
             "per_second": None if throttle is None else rate_of(throttle),
@@ -103,6 +104,8 @@ def take_over(
         list[str] | None, typer.Option(metavar="NAME=PATH", help="What the live run binds: files, or Kafka topics.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
@@ -116,7 +119,10 @@ def take_over(
         places = dict(_place(one) for one in at or [])
         if not yes and not typer.confirm(f"Put {handover} in the place of all positions and state of {app.name!r}?"):
             raise Mistake("nothing was changed")
-        app.take_over(handover, data, at=places, bind=bindings_of(app, bind or [], {}))
+        options = options_in(kafka_options)
+        cluster = KafkaCluster(environment, options) if environment is not None else None
+        bound = bindings_of(app, bind or [], options)
+        app.take_over(handover, data, environment=cluster, at=places, bind=bound)
         say(f"{app.name} goes on from {handover}")
 
 
@@ -137,7 +143,11 @@ def rate_of(said: str) -> float:
 
 
 def _streams_said(
-    app: App, sources: Iterable[str] | None, outputs: Iterable[str] | None, merge_into: Iterable[str] | None
+    app: App,
+    sources: Iterable[str] | None,
+    outputs: Iterable[str] | None,
+    merge_into: Iterable[str] | None,
+    options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return what is bound, and what is merged into which stream."""
     specs = app.graph().specs.values()
@@ -145,7 +155,7 @@ def _streams_said(
     written = {output.stream for spec in specs for output in outputs_of(spec)}
     said = [*_named("--from", sources, read), *_named("--to", outputs, written)]
     into = _named("--merge-into", merge_into, written)
-    return {"bind": bindings_of(app, said, {}), "merge_into": dict(one.split("=", 1) for one in into)}
+    return {"bind": bindings_of(app, said, options), "merge_into": dict(one.split("=", 1) for one in into)}
 
 
 def _named(option: str, said: Iterable[str] | None, streams: set[str]) -> list[str]:

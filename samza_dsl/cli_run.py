@@ -55,6 +55,12 @@ PlacementOption = Annotated[
         help="Give tasks to where their state is (sticky), to all in turn (round_robin), or by MODULE:FUNCTION.",
     ),
 ]
+StandbyOption = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="N", help="Keep a copy of each task's state on so many other machines.", show_default=True
+    ),
+]
 OnOption = Annotated[
     Literal["spark"] | None,
     typer.Option(help="Run on Spark over what the inputs hold now, and write the whole of the outputs."),
@@ -83,6 +89,7 @@ def run(
     containers: ContainersOption = 1,
     host_id: HostOption = None,
     placement: PlacementOption = "sticky",
+    standby: StandbyOption = 0,
     on: OnOption = None,
     master: MasterOption = None,
     checkpoint: CheckpointOption = None,
@@ -120,7 +127,11 @@ def run(
             raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
         if placement != "sticky" and containers == 1:
             raise Mistake("--placement is about tasks that containers share: add --containers, or leave it out")
-        where: dict[str, Any] = {"environment": cluster, "host_id": host_id, "placement": placement}
+        if standby and (cluster is None or containers == 1):
+            raise Mistake(
+                "--standby is about machines that share tasks: add --environment and --containers, or leave it out"
+            )
+        where: dict[str, Any] = {"environment": cluster, "host_id": host_id, "placement": placement, "standby": standby}
         app.run(data, live=True, containers=containers, **where, **how)
 
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from operators.base import MIN_TIMESTAMP
+from planner.grouping import task_of
 from planner.plan import Plan
 from runtime.checkpoint import Checkpoint, Position
 from runtime.commit import DELETED
+from runtime.job import layout_of
 from runtime.rewind import begin_anew, intermediate_streams
 from runtime.systems.base import Commit, Environment
 
@@ -63,7 +65,7 @@ def _task_of(checkpoints: Mapping[str, Checkpoint], stream: str, partition: int)
     for task, checkpoint in checkpoints.items():
         if any((one.stream, one.partition) == (stream, partition) for one in checkpoint.positions):
             return task
-    return str(partition)
+    return str(task_of(layout_of(checkpoints), stream, partition))
 
 
 def _with(positions: Iterable[Position], stream: str, partition: int, offset: int) -> Iterable[Position]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from planner.graph import Graph
     from runtime.containers import Containers
     from runtime.driving import Watch
-    from runtime.run import Run
+    from runtime.run import Cluster, Run
     from runtime.spark.batch import SparkRun
     from runtime.spark.session import Spark
     from samza_dsl.app import App
@@ -36,6 +36,7 @@ class Reprocessing:
         self,
         data: str | Path = DATA,
         *,
+        environment: Cluster = None,
         bind: Mapping[str, Any] | None = None,
         start: Points = None,
         until: Points = None,
@@ -54,6 +55,7 @@ class Reprocessing:
         self,
         data: str | Path = DATA,
         *,
+        environment: Cluster = None,
         bind: Mapping[str, Any] | None = None,
         start: Points = None,
         until: Points = None,
@@ -72,6 +74,7 @@ class Reprocessing:
         self,
         data: str | Path = DATA,
         *,
+        environment: Cluster = None,
         bind: Mapping[str, Any] | None = None,
         start: Points = None,
         until: Points = None,
@@ -87,6 +90,7 @@ class Reprocessing:
         self,
         data: str | Path = DATA,
         *,
+        environment: Cluster = None,
         bind: Mapping[str, Any] | None = None,
         start: Points = None,
         until: Points = None,
@@ -109,6 +113,8 @@ class Reprocessing:
         `per_second` records. State, positions and what lies between stages are of the application `name` behind its
         own; they are dropped at the end, and kept where the run is stopped or fails, so that it goes on when asked
         again.
+
+        With `environment`, a `KafkaCluster` or its address, all this is of the topics there, as in a run.
 
         At the end of history all that is open fires. With `handover`, a directory that is made, nothing does: state,
         watermarks and positions are written there, and `take_over` has the live application go on from them.
@@ -143,6 +149,9 @@ class Reprocessing:
         span = Span(start=_by_stream(start), until=_by_stream(until), per_second=per_second)
         if on is not None:
             check_for_spark(site, on, containers=containers, watch=watch)
+            if environment is not None:
+                wrong = "on Spark a reprocessing reads and writes the topics that streams are bound to"
+                raise refuse(site, wrong, 'bind={"flights": "kafka://host:9092/flights", ...}, without environment=')
             if on.checkpoint is not None:
                 wrong = "a reprocessing has an end, and Spark(checkpoint=...) is about a run that goes on and on"
                 raise refuse(site, wrong, "on=Spark()")
@@ -158,6 +167,7 @@ class Reprocessing:
 
         def run(graph: Graph, span: Span, merged: Mapping[str, str]) -> Run | Containers:
             how: dict[str, Any] = {"bind": {**(bind or {}), **merged}, "span": span, "watch": watch}
+            how["environment"] = environment
             if containers > 1:
                 from samza_dsl.container import run_app
 
@@ -166,13 +176,15 @@ class Reprocessing:
 
             return run_blocking(graph, app.options, app.around, data, **how)
 
-        return recompute(run, app.graph(), data, name=name, span=span, handover=handover, merges=merges)
+        how = {"name": name, "span": span, "handover": handover, "merges": merges, "cluster": environment}
+        return recompute(run, app.graph(), data, **how)  # type: ignore[arg-type]
 
     def take_over(
         self,
         handover: str | Path,
         data: str | Path = DATA,
         *,
+        environment: Cluster = None,
         bind: Mapping[str, Any] | None = None,
         at: Mapping[str, int | Literal["earliest", "latest"]] | None = None,
     ) -> None:
@@ -202,7 +214,8 @@ class Reprocessing:
         app = cast("App", self)
         if at is not None and not isinstance(at, Mapping):
             raise SamzaError(f'at={at!r} names no streams; write instead: at={{"flights": "earliest"}}')
-        take_over(app.graph(), app.options, data, handover, at=at, bind=bind, wrapped=bool(app.around))
+        where = app.graph(), app.options, data, handover
+        take_over(*where, at=at, bind=bind, wrapped=bool(app.around), cluster=environment)
 
 
 def _by_stream(points: Points) -> Mapping[str, Point]:

@@ -27,6 +27,7 @@ from runtime.run import open_environment
 from runtime.spark.handing_over import StagedHandover
 from runtime.spark.program import Job
 from runtime.spark.rows import Part, Report
+from runtime.spark.session import check_grouping
 from runtime.spark.splits import Splits
 from runtime.spark.staged_topics import StagedTopics
 from runtime.spark.staging import Staged
@@ -56,6 +57,7 @@ class Application:
         handover: StagedHandover | None = None,
         cluster: KafkaCluster | None = None,
     ) -> None:
+        check_grouping(options)
         graph = graph if around else combined(graph)
         self._graph, self._data, self._handover, self._cluster = graph, data, handover, cluster
         self._staged: dict[str, Staged] = {}

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planner.errors import refuse
+from planner.plan import Options
 from runtime.errors import SamzaError
 
 if TYPE_CHECKING:
@@ -75,6 +77,15 @@ class Spark:
             except Exception as error:
                 raise SamzaError(f"Spark did not start: {error}") from error
         return session
+
+
+def check_grouping(options: Options) -> None:
+    """Raise PlanError where tasks were to be made otherwise than Spark's units are."""
+    if options.group_by != "partition":
+        wrong = (
+            f"Options(group_by={options.group_by!r}): Spark makes a unit of each number of a partition, and moves them"
+        )
+        raise refuse(None, wrong, 'group_by="partition" for a run on Spark, whose results are the same')
 
 
 def check_installed() -> None:

@@ -31,6 +31,7 @@ from runtime.spark.offered import Offered
 from runtime.spark.program import Job
 from runtime.spark.publishing import OfParts, PartDirectory, Publisher, is_something, remove_others, write_rows
 from runtime.spark.rows import Part, Report
+from runtime.spark.session import check_grouping
 from runtime.spark.topic_rows import SUFFIX as ROWS
 from runtime.systems.base import Commit, Environment, Offsets, StateWrites, StreamConfig
 from runtime.systems.kafka_topic import topic_of
@@ -60,6 +61,7 @@ class Streamed:
         until_now: bool = False,
         ends: bool = False,
     ) -> None:
+        check_grouping(options)
         self._graph = graph = _durable(graph)
         self._data, self._clock, self._ends = data, clock, ends
         self._directory = checkpoint.absolute()

@@ -298,8 +298,19 @@ class Environment(Protocol):
     def applications(self) -> list[str]:
         """Return the names of all applications that were ever owned, in order."""
 
-    def join(self, app: str, generation: int, container: str, tasks: int, placement: Placement = sticky) -> Membership:
-        """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
+    def join(
+        self,
+        app: str,
+        generation: int,
+        container: str,
+        tasks: int,
+        placement: Placement = sticky,
+        standby: int = 0,
+    ) -> Membership:
+        """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own.
+
+        Where not all have the state of all tasks anyway, so many other hosts keep a copy of each task's (`standby`).
+        """
 
     def job_model(self, app: str) -> JobModel:
         """Return who runs what in the newest run, as far as containers that live are known."""
@@ -354,6 +365,9 @@ class LiveEnvironment(Environment, Protocol):
 
     def awaits(self, stream: str, partition: int, offset: int) -> bool:
         """Whether something at or beyond `offset` that this process has committed can't be read here yet."""
+
+    def announce(self, app: str, generation: int) -> None:
+        """Let others see, until this is closed, that this process has the application to itself."""
 
     def is_caught_up(self) -> bool:
         """Whether all that lay between stages when it was asked was read here; asking may take a while."""

@@ -30,6 +30,7 @@ from runtime.systems.base import (
     is_fenced,
     is_taken,
 )
+from runtime.systems.kafka_announced import Announced
 from runtime.systems.kafka_changelog import PARTITIONS, Changelog, entries_of
 from runtime.systems.kafka_group import Joining
 from runtime.systems.kafka_ledger import (
@@ -50,6 +51,7 @@ from runtime.systems.kafka_owner import Owner, begin, stop, stores_of, transact
 from runtime.systems.kafka_records import is_said
 from runtime.systems.kafka_runs import KafkaRuns
 from runtime.systems.kafka_sink import send_all
+from runtime.systems.kafka_standby import Standby
 from runtime.systems.kafka_state import KafkaState
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.kafka_table import KafkaTable, range_of, scan
@@ -81,6 +83,7 @@ class KafkaEnvironment:
         self._directory = Path(directory)
         self._locks: dict[str, int] = {}
         self._is_shared = False
+        self._announced: list[Announced] = []
         self._thread: KafkaThread | None = KafkaThread.acquire()
         self._streams = KafkaStreams(cluster, self._thread, self._changed)
         self._state = KafkaState(self._streams, self._directory)
@@ -234,6 +237,11 @@ class KafkaEnvironment:
         self._changed()
         return owner.generation
 
+    def announce(self, app: str, generation: int) -> None:
+        """Let others see, until this is closed, that this process has the application to itself."""
+        assert self._thread is not None
+        self._announced.append(Announced(self._streams, self._thread, app, generation, self._host))
+
     def generation(self, app: str) -> int:
         """Return the application's generation: 0 before anyone owned it."""
         return self._ledger(app).generation
@@ -243,8 +251,19 @@ class KafkaEnvironment:
         own = [name for name in self._streams.all(own=True) if self._streams.is_own(name)]
         return sorted(app for name in own if ledger_of(app := name.removesuffix(ledger_of(""))) == name)
 
-    def join(self, app: str, generation: int, container: str, tasks: int, placement: Placement = sticky) -> Membership:
-        """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
+    def join(
+        self,
+        app: str,
+        generation: int,
+        container: str,
+        tasks: int,
+        placement: Placement = sticky,
+        standby: int = 0,
+    ) -> Membership:
+        """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own.
+
+        So many other hosts keep a copy of each task's state.
+        """
         check_name("application", app)
         writer = writer_of(app, generation, container)
         producer = self._call(app, self._streams.producer(writer))
@@ -259,8 +278,9 @@ class KafkaEnvironment:
             self._state.drop(app, given)
             self._streams.drop(given)
 
-        said = Joining(container, generation, tasks, JobModel(), host=self._host)
-        owner.members = KafkaMembers(self._streams, app, said, placement, took, gave)
+        said = Joining(container, generation, tasks, JobModel(), host=self._host, standby=standby)
+        copies = Standby(self._streams, self._state, app) if standby else None
+        owner.members = KafkaMembers(self._streams, app, said, placement, took, gave, copies)
         return owner.members
 
     def job_model(self, app: str) -> JobModel:
@@ -346,6 +366,8 @@ class KafkaEnvironment:
         """Release everything; a second call does nothing."""
         if self._thread is None:
             return
+        for announced in self._announced:
+            announced.leave()
         thread, self._thread = self._thread, None
         try:
             producers = [self._outside, *(owner.producer for owner in self._owners.values())]

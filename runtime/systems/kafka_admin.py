@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
+    KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
+    NodeNotReadyError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
     for_code,
@@ -21,9 +24,13 @@ from msgspec.structs import replace
 from runtime.clock import sleep_ms
 from runtime.errors import EnvironmentFault
 from runtime.systems.base import StreamConfig
+from runtime.systems.kafka_log import reason_of
 from runtime.systems.kafka_topic import KafkaTopic
 
+R = TypeVar("R")
 LOOK_MS = 50.0
+MOST_ASKED = 10
+"""How often a broker is asked that may be gone, each time any of them."""
 LOOKS = 200
 """How often it is looked whether a new topic has its leaders, until that is given up."""
 
@@ -40,6 +47,8 @@ def kafka_errors_told(topic: KafkaTopic, what: str) -> Iterator[None]:
         yield
     except (KafkaError, TimeoutError, OSError, CancelledError) as error:  # cancelled by aiokafka, at a lost connection
         told = str(error) or type(error).__name__
+        if type(error) is KafkaConnectionError:
+            told = reason_of(topic.bootstrap) or told
         instead = ADVICE.get(type(error), "Look whether its brokers run, and let this client in.")
         raise EnvironmentFault(f"{topic.address} can't be {what}: {told}. {instead}") from error
 
@@ -53,6 +62,15 @@ async def administering(topic: KafkaTopic) -> AsyncIterator[AIOKafkaAdminClient]
         yield client
     finally:
         await client.close()
+
+
+async def answered(ask: Callable[[], Awaitable[R]]) -> R:
+    """Return what is asked of any broker, of another one where one is gone; raises KafkaError where none answers."""
+    for _ in range(MOST_ASKED):
+        with suppress(NodeNotReadyError, KafkaConnectionError):
+            return await ask()
+        await sleep_ms(LOOK_MS)
+    return await ask()
 
 
 async def partitions_of(topic: KafkaTopic) -> int | None:
@@ -117,7 +135,7 @@ async def create_topic(topic: KafkaTopic, partitions: int, configs: Mapping[str,
 
 async def _partitions(client: AIOKafkaAdminClient, topic: KafkaTopic) -> int | None:
     """Return how many partitions a topic has; raises LeaderNotAvailableError where some can't be read just now."""
-    found = (await client.describe_topics([topic.name]))[0]
+    (found,) = await answered(lambda: client.describe_topics([topic.name]))
     if for_code(found["error_code"]) is UnknownTopicOrPartitionError:
         return None
     if found["error_code"] or any(one["error_code"] or one["leader"] < 0 for one in found["partitions"]):

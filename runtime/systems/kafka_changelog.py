@@ -56,6 +56,11 @@ def entries_of(app: str, writes: StateWrites) -> dict[tuple[str, int], Batch]:
     return {place: Batch([value for _, value in writes.items], [task + key for key, _ in writes.items])}
 
 
+def task_of(key: bytes) -> tuple[int, bytes]:
+    """Return the task, and the key there, that a changelog record is of."""
+    return _TASK.unpack_from(key)[0], key[_TASK.size :]
+
+
 class TaskState:
     """The state of one task here, and how far each changelog is in it."""
 
@@ -94,6 +99,22 @@ def restore(
     Where it is of others, or too old, it is made anew. Nobody else may still write what is read; who is in the midst of
     other tasks' transactions is waited for.
     """
+    held = begin_at(streams, changelogs, kept, tasks)
+    return sum(
+        _replay(
+            streams, store, changelogs[store], held[store], [one for one in tasks if store in kept.get(one.task, ())]
+        )
+        for store in changelogs
+    )
+
+
+def begin_at(
+    streams: KafkaStreams,
+    changelogs: Mapping[str, Changelog],
+    kept: Mapping[int, Collection[str]],
+    tasks: Sequence[TaskState],
+) -> dict[str, Begun]:
+    """Know of state from where on its changelogs are beyond it, and return what these hold; some is made anew."""
     topics = {store: streams.topic(changelogs[store].topic(one.app, store)) for one in tasks for store in changelogs}
     held = {
         store: streams.call(topic.name, range_of(topic, PARTITIONS, "read_uncommitted"))
@@ -108,12 +129,7 @@ def restore(
                 changelogs[store].place(store, one.partition): held[store].starts[one.partition] for store in stores
             }
         one.positions = positions
-    return sum(
-        _replay(
-            streams, store, changelogs[store], held[store], [one for one in tasks if store in kept.get(one.task, ())]
-        )
-        for store in changelogs
-    )
+    return held
 
 
 def _positions(

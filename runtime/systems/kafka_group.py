@@ -12,7 +12,7 @@ import msgspec
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
-from runtime.assignment import JobModel, Placement, Placing, placed, sticky
+from runtime.assignment import JobModel, Placement, Placing, placed, standbys, sticky
 from runtime.clock import wall_clock_ms
 from runtime.errors import SamzaError
 from runtime.systems.kafka_topic import KafkaTopic
@@ -28,7 +28,10 @@ NEVER_MS = 2**31 - 1
 class Joining(msgspec.Struct, frozen=True, array_like=True):
     """What a member says of itself: the run of `tasks` tasks that it is in, and which of these it has or is taking.
 
-    `homes` has for each task the hosts that have its state, as they were known at an offset of the ledger.
+    Who has an application to itself shares no tasks.
+
+    `homes` has for each task the hosts that have its state, as they were known at an offset of the ledger. So many
+    `standby` copies shall there be of each task's state, and this member has the `copies` of some.
     """
 
     name: str
@@ -39,6 +42,8 @@ class Joining(msgspec.Struct, frozen=True, array_like=True):
     host: str = ""
     homes: Sequence[Sequence[str]] = ()
     known: int = 0
+    standby: int = 0
+    copies: Sequence[int] = ()
 
 
 class KafkaGroup:
@@ -47,7 +52,7 @@ class KafkaGroup:
     name = "samza-dsl"
     """How the protocol calls this way to assign."""
 
-    def __init__(self, app: str, topic: KafkaTopic, said: Joining, placement: Placement) -> None:
+    def __init__(self, app: str, topic: KafkaTopic, said: Joining, placement: Placement = sticky) -> None:
         self._group = group_of(app)
         self._topic = topic
         self._said = said
@@ -55,6 +60,8 @@ class KafkaGroup:
         self.model = said.model
         self.held: frozenset[int] = frozenset()
         """The tasks that this member has, or is taking."""
+        self.copies: Sequence[int] = ()
+        """The tasks of others of whose state this member has a copy."""
         self.failure: SamzaError | None = None
         """What was wrong with the placement, where this is who shares tasks out."""
         self._consumer: Any = None
@@ -80,12 +87,13 @@ class KafkaGroup:
 
     async def leave(self) -> None:
         """Be a member no more."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._consumer.stop(), STOP_S)
+        if self._consumer is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._consumer.stop(), STOP_S)
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return what is said when joining."""
-        said = msgspec.structs.replace(self._said, model=self.model, held=sorted(self.held))
+        said = msgspec.structs.replace(self._said, model=self.model, held=sorted(self.held), copies=self.copies)
         return ConsumerProtocolMemberMetadata(0, [*topics], msgspec.msgpack.encode(said))
 
     def assign(
@@ -118,7 +126,7 @@ def shared_out(members: Iterable[Joining], now_ms: int, placement: Placement = s
 
     >>> had = JobModel(1, 5, ("a",), ("a", "a"))
     >>> shared_out([Joining("a", 1, 2, had, held=[0, 1]), Joining("b", 1, 2, JobModel())], now_ms=0)
-    JobModel(run=1, generation=6, containers=('a', 'b'), tasks=('a', 'b'), hosts=('', ''))
+    JobModel(run=1, generation=6, containers=('a', 'b'), tasks=('a', 'b'), hosts=('', ''), standbys=((), ()))
     """
     known = [*members]
     run = max(member.run for member in known)
@@ -130,5 +138,8 @@ def shared_out(members: Iterable[Joining], now_ms: int, placement: Placement = s
             before[task] = member.name
     hosts = {member.name: member.host for member in sorted(those, key=lambda member: member.name)}
     homes = max(those, key=lambda member: member.known).homes
-    found = placed(Placing(tasks, hosts, before, homes), placement)
-    return JobModel(run, max(generation + 1, now_ms), tuple(hosts), found, tuple(hosts.values()))
+    copies = [[member.name for member in those if task in member.copies] for task in range(tasks)]
+    placing = Placing(tasks, hosts, before, homes, copies)
+    found = placed(placing, placement)
+    kept = standbys(placing, found, those[0].standby)
+    return JobModel(run, max(generation + 1, now_ms), tuple(hosts), found, tuple(hosts.values()), kept)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
-from runtime.assignment import Placement
+from runtime.assignment import JobModel, Placement
+from runtime.clock import monotonic_ms
+from runtime.errors import EnvironmentFault
 from runtime.homes import Homes
 from runtime.systems.base import is_fenced, is_taken
 from runtime.systems.kafka_group import Joining, KafkaGroup
@@ -20,6 +23,7 @@ from runtime.systems.kafka_ledger import (
     said_of_homes,
     settle,
 )
+from runtime.systems.kafka_standby import Standby
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.kafka_table import KafkaTable
 
@@ -28,6 +32,8 @@ Took = Callable[[Ledger, Collection[int]], None]
 """Is told what was committed of tasks that are now this container's, before they are run."""
 Gave = Callable[[Collection[int]], None]
 """Is told which tasks are this container's no more, before others can take them."""
+SOON_MS, SELDOM_MS = 200.0, 15_000.0
+"""When it is looked again which stores there are of whose state this container has copies; twice as late each time."""
 
 
 class KafkaMembers:
@@ -37,7 +43,14 @@ class KafkaMembers:
     """
 
     def __init__(
-        self, streams: KafkaStreams, app: str, said: Joining, placement: Placement, took: Took, gave: Gave
+        self,
+        streams: KafkaStreams,
+        app: str,
+        said: Joining,
+        placement: Placement,
+        took: Took,
+        gave: Gave,
+        standby: Standby | None = None,
     ) -> None:
         self.name = said.name
         self.taken: dict[int, int] = {}
@@ -46,6 +59,10 @@ class KafkaMembers:
         self._app, self._run = app, said.run
         self._host, self._tasks = said.host, said.tasks
         self._took, self._gave = took, gave
+        self._standby = standby
+        self._kept: frozenset[int] = frozenset()
+        """The tasks of whose state there shall be copies here, as of the last look."""
+        self._look_at_ms = self._look_in_ms = 0.0
         self._table = KafkaTable(streams.topic(ledger_of(app)))
         self._group: KafkaGroup | None = KafkaGroup(app, streams.topic(ledger_of(app)), said, placement)
         self._looked_at = 0
@@ -62,6 +79,7 @@ class KafkaMembers:
         if model.generation != self._looked_at:
             self.check()
             self._looked_at = model.generation
+        self._stand_by(model)
         return model.of(self.name)
 
     def take(self, tasks: Collection[int]) -> dict[int, int]:
@@ -100,8 +118,41 @@ class KafkaMembers:
         """Be gone: others may take all that this container has; a second call does nothing."""
         if self._group is not None:
             group, self._group = self._group, None
+            if self._standby is not None:
+                self._standby.stop()
             self._call(group.leave())
             self._call(self._table.stop())
+
+    def _stand_by(self, model: JobModel) -> None:
+        """Keep the copies that the model says, and those of tasks that this container is about to take."""
+        if self._standby is None:
+            return
+        assert self._group is not None
+        coming = model.of(self.name) & {*self._standby.tasks}
+        tasks = (model.kept_by(self.name) | coming) - self.taken.keys()
+        if tasks != self._kept:
+            self._kept, self._look_at_ms, self._look_in_ms = tasks, 0.0, SOON_MS
+        if monotonic_ms() >= self._look_at_ms:
+            self._look_at_ms = monotonic_ms() + self._look_in_ms
+            self._look_in_ms = min(2 * self._look_in_ms, SELDOM_MS)
+            with suppress(EnvironmentFault):  # brokers that don't answer are asked again
+                ledger = self._call(look(self._table))
+                self._standby.keep(tasks, ledger)
+                self._say_copied(ledger)
+        self._standby.follow()
+        self._group.copies = self._standby.warm
+
+    def _say_copied(self, ledger: Ledger) -> None:
+        """Say of what state there is a copy on this host."""
+        assert self._standby is not None
+        known = {task: ledger.homes[task] for task in self._standby.warm if task in ledger.homes}
+        homes = {
+            task: one.copied(self._host)
+            for task, one in known.items()
+            if one.hosts and self._host not in {home.host for home in one.hosts}
+        }
+        if homes:
+            self._streams.write(ledger_of(self._app), said_of_homes(homes))
 
     async def _join(self) -> None:
         assert self._group is not None

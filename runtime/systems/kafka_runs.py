@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from operators.base import Batch
 from runtime.assignment import JobModel
-from runtime.systems.kafka_group import group_of
+from runtime.systems.kafka_group import Joining, group_of
 from runtime.systems.kafka_ledger import RUN, SAID, Ledger, ledger_of, look
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.kafka_table import KafkaTable
@@ -31,8 +31,11 @@ class KafkaRuns:
         return found
 
     def is_alive(self) -> bool:
-        """Whether any container lives, or has died so recently that nobody knows."""
-        return bool(self._streams.call(ledger_of(self._app), self._members()))
+        """Whether any container lives that shares tasks, or has died so recently that nobody knows."""
+        members = self._streams.call(ledger_of(self._app), self._members())
+        said = [ConsumerProtocolMemberMetadata.decode(one[3]) for one in members if one[3]]
+        alone = [one for one in said if not msgspec.msgpack.decode(one.user_data, type=Joining).tasks]
+        return len(members) > len(alone)
 
     def generation(self) -> int:
         """Return the generation of the newest run; 0 where there was none."""

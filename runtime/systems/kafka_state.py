@@ -27,13 +27,18 @@ class KafkaState:
         self._streams = streams
         self._directory = directory
         self._tasks: dict[tuple[str, int], TaskState] = {}
+        self._copies: dict[tuple[str, int], TaskState] = {}
+        """The state of tasks that others have."""
         self.replayed: dict[str, int] = {}
         """By application, how many changelog records it took so far."""
 
     def bring(self, app: str, ledger: Ledger, tasks: Collection[int]) -> None:
         """Have the state of tasks here as it was committed; nobody may write to it meanwhile."""
         absent = [task for task in tasks if (app, task) not in self._tasks]
-        opened = [TaskState(self._open(app, task), app, task) for task in absent]
+        copies = self.copies(app)
+        opened = [copies.get(task) or TaskState(self._open(app, task), app, task) for task in absent]
+        for task in copies.keys() & absent:
+            del self._copies[app, task]
         try:
             self.replayed[app] = self.replayed.get(app, 0) + restore(
                 self._streams, ledger.changelogs, ledger.kept, opened
@@ -52,6 +57,22 @@ class KafkaState:
     def tasks(self, app: str) -> list[int]:
         """Return the tasks of an application whose state is here."""
         return sorted(task for name, task in self._tasks if name == app)
+
+    def copy(self, app: str, task: int) -> None:
+        """Have a copy of the state of a task that others have, unless somebody on this machine has what is here."""
+        if (app, task) not in self._copies and (app, task) not in self._tasks:
+            local = self._open_free(self._directory / "state" / app / f"{task}", app)
+            if local is not None:
+                self._copies[app, task] = TaskState(local, app, task)
+
+    def copies(self, app: str) -> dict[int, TaskState]:
+        """Return the copies that are here of what others have, by task."""
+        return {task: one for (name, task), one in self._copies.items() if name == app}
+
+    def drop_copies(self, app: str, tasks: Iterable[int]) -> None:
+        """Have copies of tasks here no more; what lies on the disk stays."""
+        for task in [*tasks]:
+            self._copies.pop((app, task)).local.close()
 
     def write(
         self, app: str, state: Iterable[StateWrites], positions: Mapping[tuple[str, int], Mapping[str, int]]
@@ -92,26 +113,33 @@ class KafkaState:
 
     def close(self) -> None:
         """Have nothing here any more."""
-        for app in {app for app, _ in self._tasks}:
+        for app in {app for app, _ in (*self._tasks, *self._copies)}:
             self.drop(app)
+            self.drop_copies(app, self.copies(app))
 
     def _open(self, app: str, task: int) -> LogEnvironment:
         """Open the first directory of a task that nobody has: one that was stopped may hold the lock of another."""
         for number in count():
             path = self._directory / "state" / app / (f"{task}.{number}" if number else f"{task}")
-            try:
-                local = LogEnvironment(path, sync=False)
-            except Damaged:
-                rmtree(path)
-                local = LogEnvironment(path, sync=False)
-            try:
-                local.own(app)
-            except Owned:
-                local.close()
-            else:
+            local = self._open_free(path, app)
+            if local is not None:
                 self._collect(app, task, number + 1)
                 return local
         raise AssertionError
+
+    def _open_free(self, path: Path, app: str) -> LogEnvironment | None:
+        """Open a directory, unless somebody has it."""
+        try:
+            local = LogEnvironment(path, sync=False)
+        except Damaged:
+            rmtree(path)
+            local = LogEnvironment(path, sync=False)
+        try:
+            local.own(app)
+        except Owned:
+            local.close()
+            return None
+        return local
 
     def _collect(self, app: str, task: int, first: int) -> None:
         """Remove the directories of a task that were made beside one that was held, as far as nobody has them now."""

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.errors import KafkaError
 
 from operators.base import Batch
 from runtime.clock import sleep_ms
@@ -25,6 +26,8 @@ from runtime.systems.base import (
 )
 from runtime.systems.kafka_admin import (
     LOOK_MS,
+    LOOKS,
+    answered,
     config_in,
     configs_of,
     create_topic,
@@ -46,6 +49,8 @@ LARGEST_BYTES = 1 << 24
 """How large a record of state, or between stages, may be; one of another stream as its topic says."""
 DELETIONS_MS = 7 * 86_400_000
 """How long a deletion is kept in what is compacted: who has not read it by then would keep what it deletes."""
+LOOKS_EACH = 3
+"""How often in a row, times the brokers, any of several has to know what has become of a topic."""
 _TABLE = StreamConfig(compacted=True)
 
 
@@ -87,6 +92,7 @@ class KafkaStreams:
         if name in found:
             return found[name]
         self.call(name, self._create(name, config, own))
+        self.call(name, self._until_known(name))
         return self.all(own=True)[name]
 
     def delete(self, name: str) -> None:
@@ -229,7 +235,7 @@ class KafkaStreams:
         self._thread.call(self._stop())
 
     async def _look(self) -> tuple[dict[str, int], dict[str, _Known]]:
-        described = await (await self._administrator()).describe_topics()
+        described = await answered((await self._administrator()).describe_topics)
         ours = [one for one in described if not one["is_internal"] and one["topic"] != PUBLISHED]
         counts = {one["topic"]: len(one["partitions"]) for one in ours}
         if counts.pop(REGISTRY, None) is None:
@@ -249,11 +255,22 @@ class KafkaStreams:
         await self._register(name, msgspec.msgpack.encode(_Known(secrets.randbits(62) + 1, config, own)))
         await create_topic(self.topic(name), config.partitions, configs)
 
-    async def _delete(self, name: str) -> None:
+    async def _until_known(self, name: str, known: bool = True) -> None:
+        """Wait until brokers know of a topic, or of its end: each hears of it by itself, and any may be asked."""
         client = await self._administrator()
-        await client.delete_topics([name])
-        while name in await client.list_topics():
-            await sleep_ms(LOOK_MS)
+        brokers = len((await answered(client.describe_cluster))["brokers"])
+        enough, agreed = LOOKS_EACH * brokers if brokers > 1 else 1, 0
+        for _ in range(LOOKS):
+            agreed = agreed + 1 if (name in await answered(client.list_topics)) == known else 0
+            if agreed == enough:
+                return
+            if not agreed:
+                await sleep_ms(LOOK_MS)
+        raise KafkaError(f"the brokers do not agree on whether there is a topic {name!r}")
+
+    async def _delete(self, name: str) -> None:
+        await (await self._administrator()).delete_topics([name])
+        await self._until_known(name, known=False)
         await self._register(name, None)
 
     async def _register(self, name: str, said: bytes | None) -> None:

@@ -15,6 +15,7 @@ SCHEME = "kafka://"
 COMPRESSIONS = ("gzip", "snappy", "lz4", "zstd")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TLS = {"ssl_cafile": "cafile", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile", "ssl_password": "password"}
+_SECRET = "ssl_password"
 _OPTION = re.compile(r"security_protocol|ssl_context|sasl_\w+|client_id|request_timeout_ms|metadata_max_age_ms")
 
 
@@ -66,13 +67,17 @@ class KafkaTopic:
         return urlsplit(self.address).path.removeprefix("/")
 
     def client(self) -> dict[str, Any]:
-        """Return the arguments of every client of this cluster."""
+        """Return the arguments of every client of this cluster; raises SamzaError for certificates that are none."""
         said = {name: value for name, value in self.options.items() if name not in _TLS}
         files = {_TLS[name]: value for name, value in self.options.items() if name in _TLS}
         if files or ("SSL" in str(said.get("security_protocol")) and "ssl_context" not in said):
             from aiokafka.helpers import create_ssl_context
 
-            said["ssl_context"] = create_ssl_context(**files)
+            try:
+                said["ssl_context"] = create_ssl_context(**files)
+            except OSError as error:
+                named = [f"{name}={self.options[name]}" for name in _TLS if name in self.options and name != _SECRET]
+                raise SamzaError(f"{', '.join(named)}: what is there can't be used for TLS: {error}") from error
         return {"bootstrap_servers": self.bootstrap, **said}
 
 

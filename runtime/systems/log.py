@@ -222,7 +222,15 @@ class LogEnvironment:
             keys = keys_from(transaction, self._database.meta, _generation_key(""))
         return [key.removeprefix(_generation_key("")).decode() for key in keys]
 
-    def join(self, app: str, generation: int, container: str, tasks: int, placement: Placement = sticky) -> Membership:
+    def join(
+        self,
+        app: str,
+        generation: int,
+        container: str,
+        tasks: int,
+        placement: Placement = sticky,
+        standby: int = 0,
+    ) -> Membership:
         """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
         check_name("application", app)
         return LogMembers(self, app, generation, container, tasks, placement)

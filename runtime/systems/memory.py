@@ -257,7 +257,15 @@ class MemoryEnvironment:
         with self._lock:
             return sorted(name for name, application in self._applications.items() if application.generation)
 
-    def join(self, app: str, generation: int, container: str, tasks: int, placement: Placement = sticky) -> Membership:
+    def join(
+        self,
+        app: str,
+        generation: int,
+        container: str,
+        tasks: int,
+        placement: Placement = sticky,
+        standby: int = 0,
+    ) -> Membership:
         """Be one of the containers that share so many tasks, in the run of `generation`, under a name of its own."""
         check_name("application", app)
         with self._lock:

@@ -13,17 +13,18 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import msgspec
+from aiokafka.errors import KafkaError
 
 from benchmarks.memory import anonymous_mib
 from operators.base import Batch
 from runtime.errors import EnvironmentFault
-from runtime.systems import kafka_broker
 from runtime.systems.base import Append, StreamConfig
 from runtime.systems.kafka import KafkaEnvironment
 from runtime.systems.kafka_group import SESSION_MS
 from runtime.systems.kafka_topic import KafkaCluster
 from tests.chaos.pipeline import PARTITIONS, UNKNOWN, WINDOW_MS
 from tests.faults.processes import wait_until
+from tests.kafka.brokers import Brokers
 from tests.kafka.topics import consume, group_offsets
 from tests.scale import positive
 from tests.source import ROOT
@@ -38,6 +39,8 @@ BAD = 0.01
 """The part of what is written that becomes a dead letter."""
 LARGEST_BYTES = 900_000
 """A record of that size is still taken everywhere."""
+THROTTLED_BYTES = 20_000
+"""How much a second brokers take from a writer that they throttle, from each of them."""
 MOST_MIB = 400
 """The most anonymous memory that a container may come to."""
 
@@ -45,16 +48,21 @@ MOST_MIB = 400
 class Chaos:
     """One application that runs in containers, its broker, and those who write its input."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, brokers: int = 1) -> None:
         self.folder, self.chance = folder, random.Random(seed)
-        self.broker = kafka_broker.start(folder / "broker")
-        self.cluster = KafkaCluster(f"kafka://{self.broker.bootstrap}")
+        self.brokers = Brokers(folder / "brokers", brokers)
+        self.brokers.start()
+        self.cluster = KafkaCluster(f"kafka://{self.brokers.bootstrap}")
         self.struck: Counter[str] = Counter()
         self.longest_s = self.most_mib = 0.0
         self.written = 0
         self._environment: KafkaEnvironment | None = None
-        with closing(KafkaEnvironment(self.cluster, folder / "writer")) as environment:
-            environment.create_stream(f"{APP}-records", StreamConfig(partitions=PARTITIONS))
+        try:
+            with closing(KafkaEnvironment(self.cluster, folder / "writer")) as environment:
+                environment.create_stream(f"{APP}-records", StreamConfig(partitions=PARTITIONS))
+        except BaseException:
+            self.brokers.stop()
+            raise
         self.starter = self.start()
         wait_until(self.containers)
 
@@ -123,22 +131,48 @@ class Chaos:
             os.kill(container, signal.SIGCONT)
 
     def kill_broker(self) -> None:
-        """Kill the broker with kill -9, and start it again."""
-        kafka_broker.stop(self.folder / "broker", kill=True)
-        time.sleep(self.chance.uniform(0, 2))
-        kafka_broker.start(self.folder / "broker")
+        """Kill a broker with kill -9, where there are several one that leads, and start it again."""
+        number = self._leader()
+        self.brokers.stop(number)
+        self.write(time.time() + self.chance.uniform(0, 2 if self.brokers.count == 1 else 6))
+        self.brokers.start(number)
 
     def restart_broker(self) -> None:
-        """Stop the broker cleanly, and start it again."""
-        kafka_broker.stop(self.folder / "broker")
-        kafka_broker.start(self.folder / "broker")
+        """Stop a broker cleanly, and start it again."""
+        number = self.chance.randint(1, self.brokers.count)
+        self.brokers.stop(number, kill=False)
+        self.brokers.start(number)
 
     def stop_broker(self) -> None:
-        """Have the broker answer nobody for a while, as one that collects garbage or waits for its disk."""
-        self.broker = kafka_broker.start(self.folder / "broker")
-        os.kill(self.broker.pid, signal.SIGSTOP)
+        """Have a broker answer nobody for a while, as one that collects garbage or waits for its disk."""
+        stopped = self.brokers.nodes[self._leader() - 1].process
+        assert stopped is not None
+        os.kill(stopped.pid, signal.SIGSTOP)
         time.sleep(self.chance.uniform(1, SESSION_MS / 1_000 + 2))
-        os.kill(self.broker.pid, signal.SIGCONT)
+        os.kill(stopped.pid, signal.SIGCONT)
+
+    def lose_in_sync(self) -> None:
+        """Kill two of three brokers, so that fewer replicas are left than have to be in sync, and start them again."""
+        numbers = self.chance.sample(range(1, self.brokers.count + 1), 2)
+        self.brokers.stop(*numbers)
+        time.sleep(self.chance.uniform(1, 6))
+        self.brokers.start(*numbers)
+
+    def throttle(self) -> None:
+        """Have the brokers take little from whoever writes, for a while."""
+        everybody = "--entity-type", "clients", "--entity-default"
+        self.brokers.tell("--add-config", f"producer_byte_rate={THROTTLED_BYTES}", *everybody)
+        try:
+            self.write(time.time() + self.chance.uniform(3, 8))
+        finally:
+            self.brokers.tell("--delete-config", "producer_byte_rate", *everybody)
+
+    def _leader(self) -> int:
+        """Return the broker that leads a partition of the input, or any."""
+        try:
+            return self.brokers.leader(f"{APP}-records", self.chance.randrange(PARTITIONS)) or 1
+        except KafkaError:
+            return self.chance.randint(1, self.brokers.count)
 
     def write_large(self) -> None:
         """Write records as large as topics take, and one that is larger, of which nothing may be there."""
@@ -162,7 +196,9 @@ class Chaos:
                 raise AssertionError(f"the run ended by itself: {self.told()}")
             if not faults:
                 faults = [self.kill_container, self.kill_container, self.stop_container, self.kill_broker]
-                faults += [self.restart_broker, self.stop_broker, self.kill_starter, self.write_large]
+                faults += [self.restart_broker, self.stop_broker, self.kill_starter, self.write_large, self.throttle]
+                if self.brokers.count > 2:
+                    faults += [self.kill_broker, self.lose_in_sync]
                 self.chance.shuffle(faults)
             fault = faults.pop()
             print(f"{time.strftime('%H:%M:%S')} {fault.__name__}", flush=True)
@@ -178,7 +214,7 @@ class Chaos:
             self.write(time.time() + 0.5)
             self.most_mib = max([self.most_mib, *(anonymous_mib(one) or 0 for one in self.containers())])
             assert self.most_mib < MOST_MIB, "memory is bounded"
-            done = group_offsets(self.broker, APP)
+            done = group_offsets(self.brokers, APP)
             if all(done.get((f"{APP}-records", partition), 0) >= end for partition, end in wanted.items()):
                 break
             assert time.time() - began < PATIENCE_S, f"a task has no owner: {done} of {wanted}; {self.told()}"
@@ -219,7 +255,7 @@ class Chaos:
         if self.starter.poll() is None:
             self.starter.kill()
             self.starter.wait()
-        kafka_broker.stop(self.folder / "broker", kill=True)
+        self.brokers.stop()
 
 
 def check(chaos: Chaos) -> int:
@@ -247,7 +283,7 @@ def check(chaos: Chaos) -> int:
 
 def values(chaos: Chaos, stream: str) -> list[bytes]:
     """Return what is committed in a stream."""
-    found = consume(chaos.broker, f"{APP}-{stream}")
+    found = consume(chaos.brokers, f"{APP}-{stream}")
     return [record.value for partition in found.values() for record in partition]
 
 
@@ -259,9 +295,9 @@ def state_of(chaos: Chaos, data: str) -> dict[tuple[str, int], dict[bytes, bytes
         return {(store, task): dict(environment.state_range(APP, store, task)) for store, task in places}
 
 
-def trial(folder: Path, minutes: float, seed: int) -> Chaos:
+def trial(folder: Path, minutes: float, seed: int, brokers: int = 1) -> Chaos:
     """Make one trial; raises AssertionError where anything is not as it should be."""
-    chaos = Chaos(folder, seed)
+    chaos = Chaos(folder, seed, brokers)
     try:
         chaos.run(minutes)
         chaos.finish()
@@ -278,9 +314,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Try containers on Kafka against what can happen.")
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--seed", type=positive, default=1)
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     told = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        trial(Path(folder), told.minutes, told.seed)
+        trial(Path(folder), told.minutes, told.seed, told.brokers)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,26 @@ def test_an_application_that_has_never_run_is_unknown(call, orders):
 
 
 @pytest.mark.ci
+def test_a_process_that_has_all_tasks_of_a_cluster_is_shown_while_it_lives(call, spending, program, broker, topics):
+    where = ["--environment", f"kafka://{broker.bootstrap}"]
+    text = spending.read_text().replace('"orders"', f'"{topics}-orders"').replace('"spent"', f'"{topics}-spent"')
+    spending.write_text(text.replace('App("spending")', f'App("{topics}")'))
+    call("streams", "produce", f"{topics}-orders", "--partitions", "3", *where, stdin=ORDER)
+    process = program("run", "spending.py", *where, "--host-id", "east")
+    wait_until(lambda: call("job", "show", topics, *where).exit_code == 0)
+    wait_until(lambda: shown(call, topics, *where).containers)
+    (container,) = shown(call, topics, *where).containers
+    assert (container.name, container.host, container.tasks) == (f"process {process.pid}", "east", (0, 1, 2))
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+    assert shown(call, topics, *where).containers == ()
+    killed = program("run", "spending.py", *where)
+    wait_until(lambda: [one.name for one in shown(call, topics, *where).containers] == [f"process {killed.pid}"])
+    killed.kill()
+    wait_until(lambda: not shown(call, topics, *where).containers)
+
+
+@pytest.mark.ci
 def test_containers_on_two_hosts_that_share_a_cluster_are_shown(call, spending, program, broker, topics):
     where = ["--environment", f"kafka://{broker.bootstrap}"]
     text = spending.read_text().replace('"orders"', f'"{topics}-orders"').replace('"spent"', f'"{topics}-spent"')

@@ -23,10 +23,12 @@ ENTRIES = 50
 class Container:
     """A container without a loop on a host, whose state is in a directory of the host's name."""
 
-    def __init__(self, broker, folder, app: str, run: int, host: str, name: str, placement: Placement) -> None:
+    def __init__(
+        self, broker, folder, app: str, run: int, host: str, name: str, placement: Placement = sticky, standby: int = 0
+    ) -> None:
         self.app, self.run, self.host = app, run, host
         self.environment = KafkaEnvironment(KafkaCluster(f"kafka://{broker.bootstrap}"), folder / host, host)
-        self.members = self.environment.join(app, run, name, TASKS, placement)
+        self.members = self.environment.join(app, run, name, TASKS, placement, standby)
 
     def settles(self) -> set[int]:
         """Give up what is another one's, take what is this one's, and return all that it has then."""

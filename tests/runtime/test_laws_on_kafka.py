@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from runtime.errors import EnvironmentFault, Fenced, SamzaError
 from runtime.systems.base import StreamConfig
+from runtime.systems.kafka_changelog import task_of
 from samza_dsl.testing.environment import Crash
 from tests.building import build
 from tests.kafka import test_conformance as real
@@ -28,6 +29,8 @@ globals().update({name: getattr(real.suite, name) for name in real.SUITE})
 clock = real.clock
 
 HOSTS = "here", "there"
+LOOK_EVERY = 50
+"""After how many turns of the loop copies are looked at."""
 troubles = st.lists(st.builds(Trouble, st.integers(1, 120), st.sampled_from(TROUBLES)), max_size=4)
 
 
@@ -121,7 +124,8 @@ def check(world, directory):
     """Check results, and that state comes to the same from its changelogs alone."""
     environment = opened(directory)
     environment.own(APP)
-    outcome = Outcome(world.pipeline, world.parts, environment, sunk=world.outcome.sunk)
+    seen = {"sunk": world.outcome.sunk, "partition_of": world.outcome.partition_of}
+    outcome = Outcome(world.pipeline, world.parts, environment, **seen)
     expected = outcome.check_results()
     assert outcome.counts() == expected.counts
     assert outcome.sunk >= expected.sunk
@@ -153,7 +157,8 @@ class Hosts:
     def open(self, name):
         free = sorted({f"{number}" for number in range(3)} - {*self.directories.values()})
         self.directories[name] = self.chance.choice(free) if free else f"of {name}"
-        self.environments[name] = environment = opened(self.folder / self.directories[name])
+        host = self.directories[name]
+        self.environments[name] = environment = opened(self.folder / host, host)
         return environment
 
     def gone(self, name, well):
@@ -172,9 +177,32 @@ class Hosts:
         return isinstance(error, (Crash, Died, Fenced)) or type(error) is EnvironmentFault
 
 
-def run_among_on_kafka(world, folder, troubles, number, happenings):
-    """Run a world's application in containers that come, die, fall silent and go."""
-    cluster = Cluster(world.seed)
+def check_copies(cluster, environment):
+    """Check that copies are what was committed up to where they are; return how many entries they have."""
+    entries = 0
+    for task, copy in environment._state.copies(APP).items():
+        for name, topic in cluster.topics.items():
+            store = name.removeprefix(f"{APP}-").removesuffix("-changelog")
+            partition = topic.partitions[copy.partition % len(topic.partitions)]
+            place = next((place for place in copy.positions if place.startswith(f"{store}/")), None)
+            if not name.endswith("-changelog") or place is None:
+                continue
+            committed, at = {}, copy.positions[place]
+            assert at <= partition.stable, "a copy is ahead of what is committed"
+            for offset, one in enumerate(partition.log[: at - partition.start], partition.start):
+                if one.record is not None and offset not in partition.aborted:
+                    of, key = task_of(one.record.key)
+                    if of == task:
+                        committed[key] = one.record.value
+            held = dict(copy.local.state_range(APP, store, task))
+            assert held == {key: value for key, value in committed.items() if value is not None}
+            entries += len(held)
+    return entries
+
+
+def run_among_on_kafka(world, folder, troubles, number, happenings, standby=0):
+    """Run a world's application in containers that come, die and go; return how many entries of copies were seen."""
+    cluster, copied = Cluster(world.seed), []
     with simulated(cluster) as thread:
         filled(world, folder)
         starter = opened(folder / "starter")
@@ -182,18 +210,21 @@ def run_among_on_kafka(world, folder, troubles, number, happenings):
 
         def at_turn(turn):
             thread.catch_up(begun_s + asyncio.get_running_loop().time())
+            if standby and turn % LOOK_EVERY == 0:
+                copied.extend(check_copies(cluster, one) for one in hosts.environments.values())
 
         def see(place, event):
             world.outcome.sunk[place, event] += 1
 
         app = build(world.pipeline, world.options, world.seed, on_sink=see)
         hosts = Hosts(cluster, folder, world.seed, troubles)
-        run_among(app, starter, number, happenings, world.seed, places=hosts, at_turn=at_turn)
+        run_among(app, starter, number, happenings, world.seed, places=hosts, at_turn=at_turn, standby=standby)
         for name in [*hosts.environments]:
             hosts.gone(name, True)
         starter.close()
         cluster.troubles = []
         check(world, folder / "anew")
+    return sum(copied)
 
 
 @given(worlds(), troubles, st.integers(1, 3), happenings)
@@ -201,3 +232,10 @@ def run_among_on_kafka(world, folder, troubles, number, happenings):
 def test_so_do_containers_that_come_and_die_and_fall_silent(world, troubles, number, happenings):
     with tempfile.TemporaryDirectory() as folder:
         run_among_on_kafka(world, Path(folder), troubles, number, happenings)
+
+
+@given(worlds(), troubles, st.integers(2, 3), happenings, st.integers(1, 2))
+@settings(max_examples=scale(10, 100, 20_000))
+def test_so_do_containers_that_keep_copies_of_what_others_have(world, troubles, number, happenings, standby):
+    with tempfile.TemporaryDirectory() as folder:
+        run_among_on_kafka(world, Path(folder), troubles, number, happenings, standby)

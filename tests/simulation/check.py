@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
@@ -36,6 +36,8 @@ class Outcome:
     """What outputs are bound to."""
     sunk: Counter[tuple[int, Event]] = field(default_factory=Counter)
     """How often each sink, by its place, has seen an event."""
+    partition_of: Callable[[str, int], int] = lambda store, task: task
+    """Which partition has been read by the task that has a store."""
     _passed: defaultdict[tuple[str, int], list[tuple[int, Row]]] = field(
         init=False, default_factory=lambda: defaultdict(list)
     )
@@ -89,7 +91,9 @@ class Outcome:
         """Return how many messages of each key every operator that counts has seen, by (operator, task, key)."""
         return Counter(
             {
-                (int(store.partition("-")[2]), task, _key_of(store, key)): _number(tagged.decode(value))
+                (int(store.partition("-")[2]), self.partition_of(store, task), _key_of(store, key)): _number(
+                    tagged.decode(value)
+                )
                 for store, task in self.environment.state_stats(APP)
                 if store.startswith(("process-", "remember-", "scan-", "task-"))
                 for key, value in self.environment.state_range(APP, store, task)

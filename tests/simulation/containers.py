@@ -87,7 +87,9 @@ class Cluster:
         on_commit: Callable[[Commit], None] | None,
         until_now: bool,
         places: Places | None = None,
+        standby: int = 0,
     ) -> None:
+        self.standby = standby
         self.app, self.environment, self.on_commit = app, environment, on_commit
         self.places = places or Together(environment)
         self.graph = app.graph()
@@ -103,7 +105,8 @@ class Cluster:
     def begin(self, crash: CrashPoint | None = None) -> None:
         """Start a container."""
         name, self.came = f"{self.came}", self.came + 1
-        share = Share(container=name, generation=self.opened.generation, counts=self.opened.counts, ends=self.ends)
+        of_run = {"generation": self.opened.generation, "counts": self.opened.counts, "standby": self.standby}
+        share = Share(container=name, ends=self.ends, **of_run)
         context, how = self.places.context(name), {"clock": LoopClock(NOW_MS), "share": share}
 
         def run() -> Run:
@@ -200,11 +203,12 @@ def run_among(
     until_now: bool = False,
     places: Places | None = None,
     at_turn: Callable[[int], None] | None = None,
+    standby: int = 0,
 ) -> Cluster:
     """Run an application to its end in so many containers and what events bring, in virtual time."""
 
     async def main() -> Cluster:
-        cluster = Cluster(app, environment, on_commit, until_now, places)
+        cluster = Cluster(app, environment, on_commit, until_now, places, standby)
         try:
             await cluster.play(number, events)
             return cluster

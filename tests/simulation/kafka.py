@@ -8,7 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from runtime.systems import kafka, kafka_admin, kafka_fetcher, kafka_group, kafka_runs, kafka_sink, kafka_streams
+from runtime.systems import (
+    kafka,
+    kafka_admin,
+    kafka_fetcher,
+    kafka_group,
+    kafka_members,
+    kafka_runs,
+    kafka_sink,
+    kafka_standby,
+    kafka_streams,
+)
 from runtime.systems import kafka_table as kafka_tables
 from runtime.systems.kafka import KafkaEnvironment
 from runtime.systems.kafka_topic import KafkaCluster
@@ -28,7 +38,10 @@ def simulated(cluster: Cluster) -> Iterator[Thread]:
         "monotonic_ms": lambda: cluster.loop.time() * 1_000,
         "threading": SimpleNamespace(Condition=thread.condition),
     }
-    modules = kafka_fetcher, kafka_tables, kafka_streams, kafka_sink, kafka_admin, kafka_runs, kafka_group
+    modules = (
+        *(kafka_fetcher, kafka_tables, kafka_streams, kafka_sink, kafka_admin),
+        *(kafka_runs, kafka_group, kafka_members, kafka_standby),
+    )
     with ExitStack() as stack:
         stack.enter_context(patch.object(kafka, "KafkaThread", thread))
         for module in modules:
@@ -39,9 +52,9 @@ def simulated(cluster: Cluster) -> Iterator[Thread]:
         yield thread
 
 
-def opened(directory: Path) -> KafkaEnvironment:
-    """Return the environment of a process, whose state is in a directory."""
-    return KafkaEnvironment(KafkaCluster("kafka://simulated:9092"), directory)
+def opened(directory: Path, host: str | None = None) -> KafkaEnvironment:
+    """Return the environment of a process on a host, whose state is in a directory."""
+    return KafkaEnvironment(KafkaCluster("kafka://simulated:9092"), directory, host)
 
 
 def die(cluster: Cluster, environment: KafkaEnvironment) -> None:
@@ -51,6 +64,7 @@ def die(cluster: Cluster, environment: KafkaEnvironment) -> None:
             fetcher._pumping.cancel()
             fetcher._thread = None
     environment._streams._fetchers.clear()
+    environment._announced.clear()
     environment._owners.clear()
     environment._streams._thread = SimpleNamespace(call=lambda work: work.close())
     environment.close()

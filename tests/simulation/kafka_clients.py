@@ -246,6 +246,9 @@ class Admin:
     async def list_topics(self) -> list[str]:
         return await self._cluster.heard(lambda: [*self._cluster.topics])
 
+    async def describe_cluster(self) -> dict[str, Any]:
+        return await self._cluster.heard(lambda: {"brokers": [{"node_id": 1}]})
+
     async def describe_topics(self, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
         def describe(name: str) -> dict[str, Any]:
             topic = self._cluster.topics.get(name)

@@ -1,0 +1,125 @@
+"""Brokers that a test has for itself: several that are one cluster, or one that is told more than others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiokafka.admin import AIOKafkaAdminClient
+
+from runtime.systems.kafka_broker import _PROPERTIES, HOST, Broker, _await, _ports
+from runtime.systems.kafka_jars import LIGHT, copy_formatted, jars, java_command
+
+HEAP = "-Xmx256m"
+LOGS = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"
+
+
+@dataclass
+class Node:
+    """One broker, which is a controller as well."""
+
+    number: int
+    directory: Path
+    port: int
+    controller_port: int
+    said: dict[str, str]
+    process: subprocess.Popen[bytes] | None = None
+
+
+@dataclass
+class Brokers:
+    """A cluster in a directory: what is `said` to each broker comes after what all brokers of ours are told.
+
+    `wrapped` is a command that each is started by, as one that gives it a file system of its own.
+    """
+
+    directory: Path
+    count: int = 1
+    said: Mapping[str, str] = field(default_factory=dict)
+    wrapped: Sequence[str] = ()
+    nodes: list[Node] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for number in range(1, self.count + 1):
+            directory = self.directory / str(number)
+            directory.mkdir(parents=True)
+            port, controller_port = _ports(directory, None)
+            self.nodes.append(Node(number, directory, port, controller_port, {}))
+        copies, in_sync = str(min(self.count, 3)), str(2 if self.count > 2 else 1)
+        for node in self.nodes:
+            voters = ",".join(f"{one.number}@{HOST}:{one.controller_port}" for one in self.nodes)
+            node.said = {"node.id": str(node.number), "controller.quorum.voters": voters}
+            for topic in ("offsets.topic", "transaction.state.log"):
+                node.said[f"{topic}.replication.factor"] = copies
+            node.said |= {
+                "default.replication.factor": copies,
+                "share.coordinator.state.topic.replication.factor": copies,
+            }
+            node.said |= {"min.insync.replicas": in_sync, "transaction.state.log.min.isr": in_sync}
+            node.said |= self.said
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients are given as `bootstrap_servers`."""
+        return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
+
+    def start(self, *numbers: int) -> None:
+        """Start brokers, or all, and wait until these answer."""
+        nodes = [node for node in self.nodes if node.number in (numbers or range(self.count + 1))]
+        for node in nodes:
+            self._launch(node)
+        for node in nodes:
+            assert node.process is not None
+            _await(node.process, Broker(node.port, node.controller_port, node.process.pid), node.directory)
+
+    def stop(self, *numbers: int, kill: bool = True) -> None:
+        """Stop brokers, or all, at once or cleanly."""
+        for node in self.nodes:
+            if node.process is not None and node.number in (numbers or range(self.count + 1)):
+                if node.process.poll() is None:
+                    os.kill(node.process.pid, signal.SIGKILL if kill else signal.SIGTERM)
+                node.process.wait()
+                node.process = None
+
+    def leader(self, topic: str, partition: int) -> int:
+        """Return the number of the broker that leads a partition, as one that lives says; 0 where none does."""
+
+        async def work() -> int:
+            admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+            await admin.start()
+            try:
+                (found,) = await admin.describe_topics([topic])
+            finally:
+                await admin.close()
+            return max(next(one["leader"] for one in found["partitions"] if one["partition"] == partition), 0)
+
+        return asyncio.run(work())
+
+    def tell(self, *words: str) -> None:
+        """Change what the cluster is configured with, as `kafka-configs` does."""
+        command = [java_command(), *LIGHT, *LOGS, "-cp", f"{jars()}/*", "kafka.admin.ConfigCommand"]
+        where = ["--bootstrap-server", self.bootstrap, "--alter"]
+        done = subprocess.run([*command, *where, *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _launch(self, node: Node) -> None:
+        library, java = jars(), java_command()
+        logs = node.directory / "logs"
+        if not (logs / "meta.properties").exists():
+            copy_formatted(library, logs)
+            identity = f"version=1\ncluster.id=samza-dsl-single-node1\nnode.id={node.number}\n"
+            (logs / "meta.properties").write_text(f"{identity}directory.id={secrets.token_urlsafe(16)}\n")
+        properties = _PROPERTIES.format(host=HOST, port=node.port, controller_port=node.controller_port)
+        more = "\n".join(f"{name}={value}" for name, value in node.said.items())
+        (node.directory / "server.properties").write_text(f"{properties}{more}\n")
+        command = [*self.wrapped, java, *LIGHT, HEAP, *LOGS, "-cp", f"{library}/*", "kafka.Kafka", "server.properties"]
+        with (node.directory / "kafka.log").open("ab") as log:
+            node.process = subprocess.Popen(
+                command, cwd=node.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )

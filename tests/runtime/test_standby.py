@@ -1,0 +1,167 @@
+"""Copies of state that others have, on a simulated Kafka: they are as of a commit, and who has one replays the rest."""
+
+import tempfile
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from planner.errors import PlanError
+from runtime.assignment import Placing, standbys, sticky
+from runtime.checkpoint import Checkpoint, Position
+from runtime.systems.base import Commit, StateWrites, StreamConfig
+from samza_dsl import App
+from tests.runtime.test_assignment import is_balanced, of_living, placings
+from tests.runtime.test_laws_on_kafka import check_copies
+from tests.scale import scale
+from tests.simulation.kafka import die, opened, simulated
+from tests.simulation.kafka_brokers import PROCESS, SESSION_S, Cluster
+from tests.strategies import APP
+
+TASKS = 4
+
+writes = st.tuples(st.integers(0, TASKS - 1), st.sampled_from(("st", "other")), st.integers(0, 5), st.booleans())
+steps = st.lists(st.one_of(st.lists(writes, min_size=1, max_size=6), st.none()), max_size=8)
+"""What is committed, as (task, store, key, whether it is there); None where copies follow."""
+
+
+class Container:
+    """A container without a loop, a process on a host of its own."""
+
+    def __init__(self, cluster: Cluster, folder: Path, name: str, run: int) -> None:
+        self.cluster, self.run = cluster, run
+        self.context: Context = copy_context()
+        self.context.run(PROCESS.set, name)
+        self.environment = self.does(opened, folder / name, name)
+        self.members = self.does(self.environment.join, APP, run, name, TASKS, sticky, 1)
+        self.read: dict[int, int] = {}
+
+    def does(self, what: Callable[..., Any], *how: Any) -> Any:
+        return self.context.run(what, *how)
+
+    def settles(self) -> set[int]:
+        mine = self.does(self.members.mine)
+        self.does(self.members.give_up, self.members.taken.keys() - mine)
+        self.does(self.members.take, mine - self.members.taken.keys())
+        return {*self.members.taken}
+
+    def commits(self, changes: list[tuple[int, str, int, bool]]) -> None:
+        state: dict[tuple[str, int], dict[bytes, bytes | None]] = {}
+        for task, store, key, is_there in changes:
+            state.setdefault((store, task), {})[b"%d" % key] = b"1" if is_there else None
+            self.read[task] = self.read.get(task, 0) + 1
+        tasks = {task: self.members.taken[task] for task, *_ in changes}
+        said = {str(task): Checkpoint(self.run, (Position("log", "words", task, self.read[task]),)) for task in tasks}
+        written = [StateWrites(store, task, sorted(items.items())) for (store, task), items in state.items()]
+        self.does(self.environment.commit, Commit(APP, self.run, [], written, said, tasks=tasks))
+
+    def follows(self) -> None:
+        """Have all copies of what was committed."""
+        self.members._look_at_ms = 0.0
+        for _ in range(40):  # what is at hand comes by and by
+            self.does(self.members.mine)
+            self.members._standby._look_at_ms = 0.0
+
+    def state(self) -> dict[tuple[int, str], dict[bytes, bytes]]:
+        found = {
+            (task, store): dict(self.environment.state_range(APP, store, task))
+            for task in self.members.taken
+            for store in ("st", "other")
+        }
+        return {place: entries for place, entries in found.items() if entries}
+
+    def dies(self) -> None:
+        self.cluster.expire(self.context.run(PROCESS.get))
+        self.does(die, self.cluster, self.environment)
+
+
+@given(steps, st.integers(0, 1_000))
+@settings(max_examples=scale(15, 100, 5_000))
+@example([[(0, "st", 1, True), (1, "st", 1, True)], None, [(0, "st", 2, True)]], 0)
+def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed(steps, seed):
+    cluster = Cluster(seed)
+    with tempfile.TemporaryDirectory() as name, simulated(cluster) as thread:
+        folder = Path(name)
+        owner = opened(folder / "owner")
+        owner.create_stream("words", StreamConfig(partitions=TASKS))
+        run = owner.own(APP)
+        first = Container(cluster, folder, "first", run)
+        assert first.settles() == {*range(TASKS)}
+        second = Container(cluster, folder, "second", run)
+        theirs = first.settles()
+        assert theirs | second.settles() == {*range(TASKS)}
+        committed: dict[tuple[int, str], dict[bytes, bytes]] = {}
+        since = 0
+        for step in steps:
+            if step is None:
+                second.follows()
+                assert check_copies(cluster, second.environment) == sum(map(len, committed.values()))
+                since = 0
+            elif changes := [one for one in step if one[0] in theirs]:
+                first.commits(changes)
+                since += len({one[:3] for one in changes})
+                for task, store, key, is_there in changes:
+                    entries = committed.setdefault((task, store), {})
+                    _ = entries.update({b"%d" % key: b"1"}) if is_there else entries.pop(b"%d" % key, None)
+        copies = {*second.environment._state.copies(APP)}
+        first.dies()
+        thread.catch_up(cluster.loop.time() + SESSION_S)
+        assert second.settles() == {*range(TASKS)}
+        assert second.state() == {place: entries for place, entries in committed.items() if entries}
+        assert second.environment.restored(APP) <= since
+        assert copies == theirs or None not in steps
+        second.does(second.members.leave)
+        second.does(second.environment.close)
+        owner.close()
+
+
+@given(placings(), st.integers(0, 3), st.data())
+def test_copies_are_on_other_hosts_and_as_many_as_there_can_be(placing, count, data):
+    names = sorted(placing.hosts)
+    lists = st.lists(st.lists(st.sampled_from([*names, "gone"]), unique=True, max_size=2), max_size=placing.tasks)
+    placing = placing._replace(standbys=data.draw(lists))
+    tasks = sticky(placing)
+    found = standbys(placing, tasks, count)
+    others = len({*placing.hosts.values()}) - 1
+    for task, copies in enumerate(found):
+        hosts = [placing.hosts[name] for name in (tasks[task], *copies)]
+        assert len({*hosts}) == len(hosts) == 1 + min(count, others)
+    assert standbys(placing._replace(standbys=found), tasks, count) == found, "what is so stays so"
+
+
+@given(st.integers(0, 5), st.integers(2, 4), st.data())
+def test_no_balanced_assignment_gives_more_tasks_of_one_that_is_gone_to_who_has_a_copy(tasks, number, data):
+    hosts = {name: f"host of {name}" for name in "abcd"[:number]}
+    had = sticky(Placing(tasks, hosts))
+    gone = data.draw(st.sampled_from(sorted(hosts)))
+    placing = Placing(tasks, hosts, had)
+    copies = standbys(placing, had, 1)
+    left = placing._replace(hosts={name: host for name, host in hosts.items() if name != gone}, standbys=copies)
+    found = sticky(left)
+    names = sorted(left.hosts)
+    others = [other for other in product(names, repeat=tasks) if is_balanced(names, other)]
+    least = min(of_living(left, other) for other in others)
+    best = max(with_copy(left, other) for other in others if of_living(left, other) == least)
+    assert (of_living(left, found), with_copy(left, found)) == (least, best)
+
+
+def with_copy(placing, tasks):
+    return sum(name in placing.standbys[task] for task, name in enumerate(tasks) if placing.before[task] != name)
+
+
+@pytest.mark.parametrize(
+    ("how", "wrong"),
+    [
+        ({"standby": 1, "containers": 2}, "containers on the embedded log have all state on one machine"),
+        ({"standby": 1, "environment": "kafka://nowhere:1"}, "one container has the application to itself"),
+        ({"standby": -1, "containers": 2}, "standby"),
+    ],
+)
+def test_copies_that_nobody_could_have_are_refused(how, wrong, tmp_path):
+    with pytest.raises(PlanError, match=wrong):
+        App("a").run(tmp_path, **how)
