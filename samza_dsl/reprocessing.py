@@ -80,6 +80,8 @@ class Reprocessing:
         merge_into: Mapping[str, str] | None = None,
         merge: Merge = prefer_live,
         name: str = NAME,
+        live: bool = False,
+        watch: Watch | None = None,
         on: Spark,
     ) -> SparkRun: ...
 
@@ -142,7 +144,7 @@ class Reprocessing:
         merges = Merges({} if merge_into is None else merge_into, merge)
         span = Span(start=_by_stream(start), until=_by_stream(until), per_second=per_second)
         if on is not None:
-            check_for_spark(site, on, containers=containers, watch=watch)
+            check_for_spark(site, on, containers=containers)
             if on.checkpoint is not None:
                 wrong = "a reprocessing has an end, and Spark(checkpoint=...) is about a run that goes on and on"
                 raise refuse(site, wrong, "on=Spark()")
@@ -152,7 +154,7 @@ class Reprocessing:
             from runtime.spark.recompute import recompute_on_spark
 
             where = app.graph(), app.options, app.around, data
-            how = {"name": name, "span": span, "handover": handover, "merges": merges}
+            how = {"name": name, "span": span, "handover": handover, "merges": merges, "watch": watch}
             return recompute_on_spark(*where, on=on, bind=bind, **how)  # type: ignore[arg-type]
         from runtime.recompute import recompute
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from planner.graph import Graph
 from planner.plan import Options
+from runtime.driving import Watch
 from runtime.functions import Around
 from runtime.handover import check_can_be_handed_over
 from runtime.history import Span, beside
@@ -34,6 +35,7 @@ def recompute_on_spark(
     handover: str | Path | None,
     bind: Mapping[str, Any] | None,
     merges: Merges,
+    watch: Watch | None = None,
 ) -> SparkRun:
     """Run over history to its end, or until it is handed over: all of it is visible then, or nothing."""
     own = beside(graph, name)
@@ -47,7 +49,7 @@ def recompute_on_spark(
     staged = staged_handover(graph, handover) if not goes_on else None  # it is there since before the topics
     span = replace(span, hands_over=staged is not None)
     bind = {**(bind or {}), **merges.bind(own.app)}
-    done = run_batch(own, options, around, data, on=on, bind=bind, span=span, handover=staged)
+    done = run_batch(own, options, around, data, on=on, bind=bind, span=span, handover=staged, watch=watch)
     if mergings:
         with _opened(data) as environment:
             merge_all(environment, mergings)

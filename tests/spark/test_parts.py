@@ -139,7 +139,6 @@ def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):
         (Spark(), {"from_start": True}, r"from_start=True\): a bounded run .*: leave from_start= out"),
         (kept, {"from_start": True}, r"from_start=True\): .* from another checkpoint it begins anew"),
         (Spark(), {"until_now": True}, r"until_now=True\): .* it needs Spark\(checkpoint="),
-        (Spark(), {"watch": True}, r"watch=True\)"),
         (kept, {"state": "keep"}, r"state='keep'\)"),
         (kept, {"containers": True}, r"containers"),
         (kept, {"environment": True}, r"environment=True\)"),
