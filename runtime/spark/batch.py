@@ -14,7 +14,6 @@ from planner.graph import Graph
 from planner.plan import Options
 from runtime.clock import monotonic_ms
 from runtime.driving import Watch
-from runtime.errors import SamzaError
 from runtime.functions import Around
 from runtime.history import Span
 from runtime.metrics import RunMetrics
@@ -27,7 +26,8 @@ from runtime.spark.program import Program
 from runtime.spark.rows import ORDER, SCHEMA, SPARK_SCHEMA, Part, Report, decode_told, from_bytes
 from runtime.spark.running import Running, watched
 from runtime.spark.session import Spark
-from runtime.spark.ship import dumps
+from runtime.spark.ship import shipped
+from runtime.spark.spoken import as_said
 from runtime.spark.worker import run_alone, run_level
 from runtime.systems.base import Environment
 from runtime.systems.kafka_topic import cluster_of
@@ -110,7 +110,7 @@ def run_together(
     try:
         at_once = session.sparkContext.defaultParallelism
         program = Program(tuple(application.job for application in applications), at_once, heard_at)
-        rows = run_job(session, dumps(program), program, most_tasks)
+        rows = run_job(session, shipped(program), program, most_tasks)
     except BaseException:
         for application in applications:
             application.close()
@@ -146,8 +146,8 @@ def run_job(
     except Exception as error:
         same = told(error)
         if same is not None:
-            raise same from None
-        raise SamzaError(f"Spark could not run it: {error}") from error
+            raise same from same.__cause__
+        raise as_said(error) from None
 
 
 def _at_once(session: SparkSession, units: int, most_tasks: int | None, run: Callable[..., Any]) -> pa.Table:

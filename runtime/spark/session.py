@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.errors import SamzaError
+from runtime.spark.spoken import as_said
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEEDS = "running on Spark needs {what}, which is not installed: pip install 'samza-dsl[spark]'"
-OWN = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL"}
+OWN = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "FATAL",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+}
 """What a session of our own is made with: what fails is told by the run that fails, and nothing else draws."""
 
 
@@ -48,6 +54,8 @@ class Spark:
         """
         if self.session is not None:
             _check_unsaid(self, "a session was given")
+            if _is_stopped(self.session):
+                raise SamzaError("Spark(session): it was stopped; begin another one, or leave it to Spark()")
             return self.session
         check_installed()
         from pyspark.sql import SparkSession
@@ -73,8 +81,14 @@ class Spark:
             try:
                 session: SparkSession = builder.appName("samza-dsl").getOrCreate()
             except Exception as error:
-                raise SamzaError(f"Spark did not start: {error}") from error
+                raise as_said(error, "Spark did not start") from None
         return session
+
+
+def _is_stopped(session: Any) -> bool:
+    """Whether a session was stopped; of none in this process that is not known."""
+    context = getattr(session, "_sc", None)
+    return context is not None and context._jsc is None
 
 
 def check_installed() -> None:

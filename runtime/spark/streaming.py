@@ -25,7 +25,7 @@ from runtime.spark.program import Program
 from runtime.spark.rows import Report
 from runtime.spark.running import watched
 from runtime.spark.session import Spark
-from runtime.spark.ship import dumps
+from runtime.spark.ship import shipped
 from runtime.spark.streamed import Streamed
 from runtime.systems.base import Environment
 from runtime.talk import combined
@@ -91,7 +91,7 @@ class Stream:
         self._began_ms, self._committed_ms = self._clock.elapsed_ms(), 0.0
         self._stopping = threading.Event()
         self._program = Program((streamed.job,))
-        self._data = dumps(self._program)
+        self._data = shipped(self._program)
 
     @property
     def stopping(self) -> bool:

@@ -142,7 +142,11 @@ def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -
         closing(_environment(program, number, runs, loop.stop)) as environment,
     ):
         driving = loop.create_task(_driven(program, number, environment, clock))
-        driving.add_done_callback(lambda _: loop.stop())
+
+        def stop(_: object) -> None:
+            loop.stop()
+
+        driving.add_done_callback(stop)
         try:
             while not driving.done():
                 loop.run_forever()
@@ -153,6 +157,7 @@ def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -
             yield environment.tell(report)
         finally:
             if not driving.done():
+                driving.remove_done_callback(stop)
                 driving.cancel()
                 loop.run_until_complete(asyncio.wait([driving]))
 

@@ -1,10 +1,10 @@
 """A program whose only task fails in its first attempt, when half of what it writes is written."""
 
-import asyncio
 import json
 import sys
 from pathlib import Path
 
+from runtime.clock import sleep_ms
 from samza_dsl import App, Options, Spark
 
 directory = Path(*sys.argv[1:2])
@@ -33,7 +33,7 @@ if __name__ == "__main__":
         try:
             while True:
                 seen.append(run.metrics().received("map-numbers"))
-                await asyncio.sleep(0.01)
+                await sleep_ms(10)
         finally:
             seen.append(run.metrics().received("map-numbers"))
 

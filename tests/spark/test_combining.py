@@ -105,13 +105,13 @@ def test_functions_that_are_wrapped_are_called_where_they_belong():
 @pytest.mark.parametrize(
     ("seen", "app", "told"),
     [
-        (Seen(None, 0, 1), windowed(), "windows.*\n*.*a record has no key"),
+        (Seen(None, 0, 1), windowed(), "^window 'windows' at .*a record has no key"),
         (
             Seen("a", 0, None),
             windowed(aggregation=total(lambda seen: seen.number + 1)),
-            "windows.*\n*.*unsupported operand",
+            "^window 'windows' at .*unsupported operand",
         ),
-        (Seen("a", 0, None), windowed(key=lambda seen: object()), "by-key.*\n*.*object"),
+        (Seen("a", 0, None), windowed(key=lambda seen: object()), "^partition_by 'by-key' at .*object"),
     ],
 )
 def test_what_fails_is_told_of_its_operator(seen, app, told):

@@ -2,6 +2,7 @@
 
 import random
 import socket
+import threading
 import time
 import zlib
 
@@ -27,10 +28,14 @@ def counts(hearing):
     return [one.metrics.received("map") for one in hearing.furthest()]
 
 
-def heard(hearing, expected):
+def wait_while(condition):
     until = time.monotonic() + 10
-    while counts(hearing) != expected and time.monotonic() < until:
-        time.sleep(0.001)
+    while condition() and time.monotonic() < until:
+        threading.Event().wait(0.001)
+
+
+def heard(hearing, expected):
+    wait_while(lambda: counts(hearing) != expected)
     return counts(hearing)
 
 
@@ -81,9 +86,7 @@ def test_what_is_heard_of_all_units_is_what_the_run_comes_to(tmp_path):
     with virtual_time(0):
         rows = shuffled(program, random.Random(0), LoopClock(NOW_MS))
     run = finish([application], program, rows, 0.0)[0]
-    until = time.monotonic() + 10
-    while sum(one.done for one in seen.metrics().stages) < 5 and time.monotonic() < until:
-        time.sleep(0.001)
+    wait_while(lambda: sum(one.done for one in seen.metrics().stages) < 5)
     found = seen.metrics()
     assert found.operators == run.metrics().operators and found.received("filter-numbers") == 600
     assert [(one.tasks, one.running, one.done) for one in found.stages] == [(2, 0, 2), (3, 0, 3)]
@@ -104,9 +107,7 @@ def test_files_that_nobody_has_begun_are_taken_to_be_as_dense_as_others(tmp_path
     saying = Saying(hearing.address, lambda: said(0, 0))
     one = InputMetrics(stream="numbers", partition=0, task=0, offset=10, end=100, lag=90, watermark=0)
     saying.say(Said(0, RunMetrics(inputs=(one,)), {}))
-    until = time.monotonic() + 10
-    while not hearing.furthest() and time.monotonic() < until:
-        time.sleep(0.001)
+    wait_while(lambda: not hearing.furthest())
     assert [(one.partition, one.offset, one.end) for one in seen.metrics().inputs] == [(0, 10, 100), (1, 0, 50)]
     saying.close()
     hearing.close()

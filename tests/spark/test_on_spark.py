@@ -1,6 +1,5 @@
 """Whole runs on Spark itself, on two cores of this machine; one session for all, since it takes long to begin."""
 
-import asyncio
 import json
 import os
 import random
@@ -205,7 +204,7 @@ def test_a_bounded_run_is_seen_while_it_goes_on(session, tmp_path):
                 seen.append((run.metrics(), picture_of(progress, "running", (120, 100))))
                 if 0 < progress.read < 1_500 and progress.passed("waiting").received:
                     gate.touch()
-                await asyncio.sleep(0.01)
+                await sleep_ms(10)
         finally:
             seen.append((run.metrics(), picture_of(progress, finish(progress, run), (120, 100))))
 
