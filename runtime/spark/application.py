@@ -56,7 +56,7 @@ class Application:
         handover: StagedHandover | None = None,
         cluster: KafkaCluster | None = None,
     ) -> None:
-        graph = graph if around else combined(graph)
+        graph = combined(graph)
         self._graph, self._data, self._handover, self._cluster = graph, data, handover, cluster
         self._staged: dict[str, Staged] = {}
         self._topics: StagedTopics | None = None
@@ -73,7 +73,7 @@ class Application:
             self._sinks = {name: what for name, what in written.items() if name not in topics and not _is_path(what)}
             if lives_in_environment(graph, {**sources, **written}):
                 self._environment = open_environment(data, cluster)
-            lowered = lowered_inputs(graph, sources)
+            lowered = lowered_inputs(graph, sources) if not around else {}
             bindings = Bindings(self._environment, graph, {**bind, **sources})
             self._place_of = bindings.place_of
             counts = bindings.partition_counts(graph)

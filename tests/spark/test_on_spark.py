@@ -212,7 +212,8 @@ def test_a_bounded_run_is_seen_while_it_goes_on(session, tmp_path):
     between = next(one for one, _ in seen if 0 < one.received("waiting") < 1_500)
     assert [one.stage for one in between.stages] == [stage.id for stage in run.plan.stages]
     assert between.stages[0].running and not between.stages[1].running and between.received("told") == 0
-    assert sum(one.end for one in between.inputs) == 1_500 > sum(one.offset for one in between.inputs)
+    assert abs(sum(one.end for one in between.inputs) - 1_500) < 100, "what nobody has begun is estimated"
+    assert sum(one.offset for one in between.inputs) < 1_400
     last = seen[-1][0]
     assert [(one.tasks, one.done, one.running) for one in last.stages] == [(3, 3, 0), (2, 2, 0)]
     assert last.operators == run.metrics().operators and last.received("told") == 1_500

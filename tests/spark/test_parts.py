@@ -118,12 +118,12 @@ def test_other_errors_than_ours_say_where_they_were_raised():
             "stage 3.0 (TID 7) (192.0.2.2 executor driver): org.apache.spark.SparkException: Python worker exited "
             "unexpectedly (crashed):\n\tat org.apache.spark.api.python.Y(Z.scala:1136)\n",
             "a worker died, Python worker exited unexpectedly (crashed). The system may have ended it for want of "
-            "memory (spark.executor.memoryOverhead), or something that a function of yours calls has crashed; a run without "
-            "Spark shows where",
+            "memory (spark.executor.memoryOverhead), or something that a function of yours calls has crashed; a run "
+            "without Spark shows where",
         ),
         (
             "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File "
-            "\"worker.py\", line 4327, in invoke_udf\n    run()\nModuleNotFoundError: No module named 'runtime'\n\tat a",
+            "\"worker.py\", line 4327, in invoke_udf\n  run()\nModuleNotFoundError: No module named 'runtime'\n\tat a",
             "No module named 'runtime', in a worker: install there what your program imports",
         ),
         (
