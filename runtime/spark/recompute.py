@@ -16,8 +16,10 @@ from runtime.handover import check_can_be_handed_over
 from runtime.history import Span, beside
 from runtime.merging import Merges, merge_all
 from runtime.run import open_environment
+from runtime.spark.application import paths_written
 from runtime.spark.batch import SparkRun, run_batch
 from runtime.spark.handing_over import StagedHandover
+from runtime.spark.intent import noted, place_beside
 from runtime.spark.session import Spark
 from runtime.spark.staged_topics import place_of, unpublished_in
 from runtime.systems.base import Environment
@@ -41,12 +43,14 @@ def recompute_on_spark(
     own = beside(graph, name)
     mergings = merges.of(graph, own.app)
     goes_on = isinstance(data, str | Path) and unpublished_in(place_of(Path(data), own.app)) is not None
-    if mergings and not goes_on:
+    left = noted(place_beside(paths_written(graph, bind or {}).values()))
+    if mergings and not goes_on and left is None:
         with _opened(data) as environment:
             for merging in mergings:  # what another run has left before all of it was merged
                 environment.delete_stream(merging.recomputed)
                 environment.reset(merging.app)
-    staged = staged_handover(graph, handover) if not goes_on else None  # it is there since before the topics
+    is_there = goes_on or (left is not None and handover is not None and left.has_put(Path(handover)))
+    staged = staged_handover(graph, handover) if not is_there else None
     span = replace(span, hands_over=staged is not None)
     bind = {**(bind or {}), **merges.bind(own.app)}
     done = run_batch(own, options, around, data, on=on, bind=bind, span=span, handover=staged, watch=watch)

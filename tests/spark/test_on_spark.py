@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -230,6 +231,20 @@ def test_a_retried_task_doubles_nothing(tmp_path):
     assert lines(tmp_path / "out.jsonl") == Counter(str(n) for n in range(100))
     seen = json.loads(done.stdout)
     assert seen == sorted(seen) and seen[-1] == 100, "what the first attempt has read is not counted again"
+
+
+@pytest.mark.timeout(300)
+def test_a_driver_that_dies_between_two_outputs_is_gone_on_with(tmp_path):
+    (tmp_path / "numbers.jsonl").write_text("1\n2\n3\n")
+    program = [sys.executable, ROOT / "tests" / "spark" / "two_files.py", tmp_path]
+    assert subprocess.run([*program, "1"], capture_output=True).returncode == -signal.SIGKILL
+    assert (tmp_path / "first.jsonl").exists() and not (tmp_path / "second.jsonl").exists()
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["3", "1", "2", "3"]), done.stderr
+    assert lines(tmp_path / "first.jsonl") == lines(tmp_path / "second.jsonl") == Counter("123")
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
+    again = subprocess.run(program, capture_output=True, text=True)
+    assert "holds records already" in again.stderr
 
 
 def test_a_script_needs_no_java_and_takes_its_own_classes_along(tmp_path):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -67,7 +68,9 @@ def test_files_of_attempts_become_one_at_once(tmp_path):
     for path, text in zip(paths, ('"a\nb",c\n1,2\n', "", '"a\nb",c\n3,4\n'), strict=True):
         path.write_text(text)
     assert not (tmp_path / "out.csv").exists()
-    staged.publish(map(str, paths))
+    whole, place = staged.complete(map(str, paths))
+    assert not (tmp_path / "out.csv").exists()
+    Path(whole).replace(place)
     staged.remove()
     assert (tmp_path / "out.csv").read_text() == '"a\nb",c\n1,2\n3,4\n'
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
@@ -81,7 +84,7 @@ def test_rows_of_other_columns_are_no_csv_file(tmp_path):
     for path, text in zip(paths, ("a,b\n1,2\n", "b,a\n2,1\n"), strict=True):
         path.write_text(text)
     with pytest.raises(errors.SerdeError, match="different columns, a,b and b,a"):
-        staged.publish(map(str, paths))
+        staged.complete(map(str, paths))
     assert not (tmp_path / "out.csv").exists()
 
 
