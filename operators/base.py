@@ -347,6 +347,10 @@ class Spec:
         """The user's functions by the name under which `code` calls them."""
         return {}
 
+    def owner_of(self, name: str) -> str:
+        """The id of the operator that one of these functions is of."""
+        return self.op_id or ""
+
     def describe(self) -> str:
         """A few words for drawings, beyond the kind."""
         return ""

@@ -26,6 +26,18 @@ class Partials(msgspec.Struct, frozen=True):
     values: int
     late: int = 0
 
+    def raised(self, stamp: int, lateness_ms: int) -> Partials:
+        """Return what they are where none of their values has a stamp below this one: windows may have fired before.
+
+        >>> partials = Partials([Slot(10, 0, 10), Slot(15, 5, 15)], ["a"], [3], 3)
+        >>> partials.raised(12, 0).slots, partials.raised(15, 0).late, partials.raised(9, 0) == partials
+        ([Slot(due=15, start=5, end=15)], 3, True)
+        """
+        slots = [Slot(max(due, stamp + 1), start, end) for due, start, end in self.slots if stamp < end + lateness_ms]
+        if not slots:
+            return Partials([], [], [], 0, self.values + self.late)
+        return Partials(slots, self.keys, self.accumulators, self.values, self.late)
+
 
 class Fold(NamedTuple):
     """What some windows come to over a part of their values, at the keys of one partition behind a shuffle."""

@@ -138,6 +138,12 @@ class PartitionBy(Spec):
             named["aggregation"] = self.combines.aggregation
         return named
 
+    def owner_of(self, name: str) -> str:
+        """The operator that a function of it is of: that of the windows folds for these."""
+        if name == "aggregation" and self.combines is not None:
+            return self.combines.op_id or ""
+        return super().owner_of(name)
+
     @property
     def fold(self) -> str | None:  # type: ignore[override]
         """As the windows do for which it folds."""

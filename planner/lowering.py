@@ -74,13 +74,15 @@ def lowered(graph: Graph, entry: str, kind: Any) -> Lowered:
     )
 
 
-def reasons(graph: Graph, kinds: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def reasons(graph: Graph, kinds: Mapping[str, Any], wrapped: bool = False) -> Iterator[tuple[str, str]]:
     """Yield, by operator, how Spark has it: inputs of records of these kinds, and repartitionings."""
     folding = combined(graph)
     for id, spec in graph.specs.items():
         if isinstance(spec, PartitionBy):
             why = why_not_combined(graph, id)
             yield id, "folds before the shuffle" if why is None else f"sends messages one by one: {why}"
+        elif id in kinds and wrapped:
+            yield id, "is read record by record: app.wrap(...) is to see each call of a function"
         elif id in kinds:
             try:
                 lowered(folding, id, kinds[id])
@@ -92,9 +94,7 @@ def reasons(graph: Graph, kinds: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 def to_text(plan: Plan, graph: Graph, kinds: Mapping[str, Any], wrapped: bool = False) -> str:
     """Return what of each stage is native on Spark, and why the rest is not, as text."""
-    if wrapped:
-        return "on Spark nothing is native: app.wrap(...) is to see each call of a function"
-    told = dict(reasons(graph, kinds))
+    told = dict(reasons(graph, kinds, wrapped))
     width = max(map(len, told), default=0)
     lines = ["on Spark"]
     for stage in plan.stages:

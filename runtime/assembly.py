@@ -342,7 +342,7 @@ class _TaskBuilder:
         if isinstance(spec, AsyncFlatMap):
             return self._awaited(id, spec)
         if isinstance(spec, Window) and spec.takes_partials:
-            return CombinedExit(cast(WindowOperator, operators[id]), partial(self._count, id))
+            return CombinedExit(cast(WindowOperator, operators[id]), spec.allowed_lateness_ms, partial(self._count, id))
         return StatefulExit(operators[id], self._late(id, spec))
 
     def _awaited(self, id: str, spec: AsyncFlatMap) -> Exit:

@@ -225,7 +225,7 @@ class Chain:
             self.counts.leave(exit, len(groups) + len(late))
             try:
                 cast(Folding, self.exits[exit]).fold(groups, late)
-            except PlanError:
+            except (Failure, PlanError):
                 raise
             except Exception as error:
                 raise Failure(self.first_operator[exit], error) from error

@@ -84,13 +84,15 @@ class CombinedExit:
 
     columns = frozenset({"timestamps", "stamps"})
 
-    def __init__(self, operator: WindowOperator, count: Callable[[int, int], None]) -> None:
-        self._operator = operator
+    def __init__(self, operator: WindowOperator, lateness_ms: int, count: Callable[[int, int], None]) -> None:
+        self._operator, self._lateness_ms = operator, lateness_ms
         self._count = count
 
     def take(self, batch: Batch) -> None:
         """Merge, and tell how many values more than rows there were, and how many of these were late."""
         found: list[Partials] = batch.values
+        if batch.stamps is not None:  # event time may have gone on without who sends them
+            found = [row.raised(stamp, self._lateness_ms) for row, stamp in zip(found, batch.stamps, strict=True)]
         for partials in found:
             self._operator.merge(partials)
         late = sum(partials.late for partials in found)

@@ -29,9 +29,9 @@ class Functions:
         self._opened: list[Any] = []
         for spec in specs:
             assert spec.op_id is not None
-            context = self.contexts[spec.op_id] = Context(app, spec.op_id, task, data=data)
+            self.contexts[spec.op_id] = Context(app, spec.op_id, task, data=data)
             self.by_operator[spec.op_id] = {
-                name: self._ready(thing, spec, context, around) for name, thing in spec.functions().items()
+                name: self._ready(thing, spec, name, around) for name, thing in spec.functions().items()
             }
 
     async def open(self) -> None:
@@ -57,19 +57,20 @@ class Functions:
         if failures:
             raise failures[0]
 
-    def _ready(self, thing: Any, spec: Spec, context: Context, around: Iterable[Around]) -> Any:
+    def _ready(self, thing: Any, spec: Spec, name: str, around: Iterable[Around]) -> Any:
+        operator, context = spec.owner_of(name), self.contexts[spec.op_id or ""]
         if isinstance(thing, Aggregation):
-            return thing.made_of(lambda function: self._ready(function, spec, context, around))
+            return thing.made_of(lambda function: self._ready(function, spec, name, around))
         if not callable(thing):
             return thing
         if not isinstance(thing, type) and (hasattr(thing, "open") or hasattr(thing, "close")):
             thing = _copy(thing, context)
             self._made.append((thing, spec, context))
         for wrap in around:
-            wrapped = wrap(thing, context.operator)
+            wrapped = wrap(thing, operator)
             if not callable(wrapped):
                 raise SamzaError(
-                    f"app.wrap: {wrap!r} made {wrapped!r} of a function of {context.operator!r}; return a function"
+                    f"app.wrap: {wrap!r} made {wrapped!r} of a function of {operator!r}; return a function"
                 )
             thing = wrapped
         return thing

@@ -51,6 +51,15 @@ class InputMetrics(msgspec.Struct, frozen=True, kw_only=True):
     idle: bool = False
 
 
+class StageMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """How many tasks a stage has on Spark, which runs some at a time, how many of them run, and how many are done."""
+
+    stage: str
+    tasks: int
+    running: int = 0
+    done: int = 0
+
+
 class StoreMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """One operator's committed state in one task."""
 
@@ -67,6 +76,7 @@ class RunMetrics(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[TaskMetrics, ...] = ()
     inputs: tuple[InputMetrics, ...] = ()
     stores: tuple[StoreMetrics, ...] = ()
+    stages: tuple[StageMetrics, ...] = ()
     commits: int = 0
     commit_ms: float = 0.0
     since_commit_ms: float | None = None

@@ -430,7 +430,8 @@ class App(Tables, Reprocessing):
         the app has run before it goes on from there; with `from_start` it reads its inputs again, and `state` says what
         becomes of what it remembers, "reset" or "keep". With `until_now` it ends when it has read what is there now.
 
-        With `live` it shows how it goes: a picture that stays in place on a terminal, a line now and then elsewhere;
+        With `live` it shows how it goes: a picture that stays in place on a terminal or, of a run on Spark, in a
+        notebook, a line now and then elsewhere;
         `watch(run)` is awaited beside the run instead. Returns the finished run, for its metrics. Inside a running
         event loop use `await app.run_async()`.
 
@@ -466,12 +467,12 @@ class App(Tables, Reprocessing):
             said: dict[str, Any] = {"containers": containers, "state": state, "from_start": from_start}
             said |= {"host_id": host_id, "placement": placement, "standby": standby}
             goes_on = on.checkpoint is not None
-            said |= {"environment": environment} if goes_on else {"until_now": until_now, "watch": watch}
+            said |= {"environment": environment} if goes_on else {"until_now": until_now}
             check_for_spark(here(), on, **said)
             where = self.graph(), self.options, self.around, data
             if goes_on:
                 return run_stream(*where, on=on, bind=bind, until_now=until_now, watch=watch)
-            return run_batch(*where, on=on, bind=bind, environment=environment)
+            return run_batch(*where, on=on, bind=bind, environment=environment, watch=watch)
         check_standby(here(), standby, containers, environment)
         how |= {"watch": watch, "environment": environment, "host_id": host_id}
         if containers > 1:

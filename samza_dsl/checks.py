@@ -286,7 +286,6 @@ def check_for_spark(site: Site, on: Spark, **said: Any) -> None:
 
 NOT_ON_SPARK: dict[str, tuple[object, str]] = {
     "containers": (1, "Spark shares tasks by itself"),
-    "watch": (None, "a bounded run tells what it came to at its end, and nothing before; live= says the same"),
     "state": (None, "a run goes on with the state of its checkpoint, and begins without any where it has none"),
     "from_start": (
         False,

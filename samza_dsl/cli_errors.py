@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
-from operators.sites import OURS
 from planner.errors import PlanError
 from planner.flow import plain
 from runtime.errors import SamzaError
-from runtime.talk import Elsewhere
+from runtime.users_lines import deepest, user_lines
 from samza_dsl.load_app import CantLoad
 
 FAILED, MISTAKEN = 1, 2
-STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
 class Mistake(Exception):
@@ -36,7 +33,7 @@ def told(*, whole: bool = False, loading: bool = False) -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except Exception as error:
-        lines = user_lines(_deepest(error))
+        lines = user_lines(deepest(error))
         expected = isinstance(error, PlanError | CantLoad | Mistake | SamzaError)
         if whole or not (expected or lines or isinstance(error, SyntaxError)):
             raise
@@ -51,20 +48,6 @@ def say_error(text: str) -> None:
     typer.echo(f"{typer.style('error:', fg=colour, bold=bool(colour))} {text}", err=True)
 
 
-def user_lines(error: BaseException) -> list[str]:
-    """Return the lines of a traceback that are the user's program, and of what it called."""
-    if isinstance(error, Elsewhere):
-        return error.lines
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(OURS) and not frame.filename.startswith("<")
-    ]
-    while frames and _is_installed(frames[0].filename):
-        del frames[0]
-    return "".join(traceback.format_list(frames)).splitlines()
-
-
 def _say(error: Exception, lines: list[str], *, named: bool) -> None:
     told = traceback.format_exception_only(error) if named else str(error).splitlines() or [type(error).__name__]
     words = [line.rstrip("\n") for line in told]
@@ -75,14 +58,3 @@ def _say(error: Exception, lines: list[str], *, named: bool) -> None:
     say_error("\n".join(map(plain, words)))
     if lines:
         typer.echo("\n".join(["in your program:", *lines]), err=True)
-
-
-def _deepest(error: BaseException) -> BaseException:
-    """The exception that all began with."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
-def _is_installed(file: str) -> bool:
-    return file.startswith(STANDARD_LIBRARY) or "site-packages" in file

@@ -18,7 +18,7 @@ from samza_dsl.app import App
 from samza_dsl.cli_data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
 from samza_dsl.cli_errors import Mistake, told
 from samza_dsl.cli_output import say
-from samza_dsl.cli_run import AppArgument, ContainersOption, MasterOption, TracebackOption, bindings_of, tell_sum
+from samza_dsl.cli_run import AppArgument, ContainersOption, MasterOption, TracebackOption, bindings_of
 from samza_dsl.load_app import load_app
 from samza_dsl.reprocessing import NAME
 
@@ -86,7 +86,7 @@ def reprocess(
             "name": name,
         }
         if on is not None:
-            tell_sum(app.reprocess(data, on=Spark(master=master), **how))
+            app.reprocess(data, live=True, on=Spark(master=master), **how)
         else:
             app.reprocess(data, live=True, containers=containers, **how)
         if handover is not None:

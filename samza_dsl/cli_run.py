@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from operators.io import Input
 from runtime.bindings import ANOTHER, outputs_of
-from runtime.driving import Watched
 from runtime.errors import SamzaError
 from runtime.spark.session import Spark
 from runtime.systems.files import open_sink, open_source
@@ -19,12 +18,7 @@ from runtime.systems.kafka_topic import KafkaCluster, topic_of
 from samza_dsl.app import App
 from samza_dsl.cli_data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
 from samza_dsl.cli_errors import Mistake, told
-from samza_dsl.live import summary_of
 from samza_dsl.load_app import load_app
-from samza_dsl.progress import Progress
-
-if TYPE_CHECKING:
-    from runtime.spark.batch import SparkRun
 
 AppArgument = Annotated[
     str, typer.Argument(metavar="APP", help="The file of the application, as app.py or app.py:name; or its module.")
@@ -117,10 +111,7 @@ def run(
         cluster = KafkaCluster(environment, options) if environment is not None else None
         if on is not None:
             spark = Spark(master=master, checkpoint=checkpoint, end=end)
-            goes_on = checkpoint is not None
-            done = app.run(data, bind=bound, on=spark, until_now=until_now, environment=cluster, live=goes_on)
-            if not goes_on:
-                tell_sum(done)
+            app.run(data, bind=bound, on=spark, until_now=until_now, environment=cluster, live=True)
             return
         how: dict[str, Any] = {"bind": bound, "from_start": from_start, "until_now": until_now, "state": state}
         if host_id is not None and cluster is None:
@@ -141,13 +132,6 @@ def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | No
         raise Mistake(f"--{said[0]} is about Spark: add --on spark, or leave it out")
     if end and checkpoint is None:
         raise Mistake("--end is about a run that goes on: add --checkpoint DIR; without one, inputs end anyway")
-
-
-def tell_sum(done: Watched | SparkRun) -> None:
-    """Tell what came of a run that is over on a line."""
-    progress = Progress(done.plan)
-    progress.take(done.metrics(), ended=True)
-    typer.echo(summary_of(progress, "done"))
 
 
 def bindings_of(

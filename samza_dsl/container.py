@@ -19,9 +19,9 @@ from runtime.errors import SamzaError
 from runtime.run import run_containers
 from runtime.systems.kafka_topic import KafkaCluster
 from runtime.talk import Failed, Start
+from runtime.users_lines import deepest, user_lines
 from samza_dsl import checks
 from samza_dsl.app import App
-from samza_dsl.cli_errors import user_lines
 from samza_dsl.load_app import load_app, whereabouts
 from samza_dsl.placement import found, named
 
@@ -69,9 +69,6 @@ def _first_line(connection: socket.socket) -> bytes:
 
 
 def _failed(error: BaseException) -> Failed:
-    deepest = error
-    while deepest.__cause__ is not None:
-        deepest = deepest.__cause__
     expected = isinstance(error, SamzaError | PlanError)
     text = str(error) if expected or str(error) else repr(error)
-    return Failed(kind=type(error).__name__, text=text, lines=tuple(user_lines(deepest)))
+    return Failed(kind=type(error).__name__, text=text, lines=tuple(user_lines(deepest(error))))

@@ -154,7 +154,7 @@ def picture_of(progress: Progress, state: State, size: tuple[int, int]) -> Rende
     table = _grid(name_width, -NUMBER_WIDTH, -NUMBER_WIDTH, -RATE_WIDTH, 0)
     for stage, operators in stages.items():
         table.add_row()
-        title = Text.assemble((stage.id, "bold"), (f" · {counted(stage.partitions, 'partition')}", "dim"))
+        title = Text.assemble((stage.id, "bold"), (f" · {progress.tasks_of(stage)}", "dim"))
         table.add_row(title, *(Text(heading, "dim") for heading in ("in", "out", "per s")))
         for operator in operators:
             table.add_row(*_operator(operator, progress.passed(operator.id), name_width))
@@ -217,4 +217,8 @@ def _troubles(progress: Progress) -> Iterable[str]:
 def view() -> View:
     """Return the view that suits where the output goes."""
     console = Console(highlight=False)
+    if console.is_jupyter:
+        from samza_dsl.live_in_notebook import InNotebook
+
+        return InNotebook()
     return Picture(console) if console.is_terminal else Lines(console)

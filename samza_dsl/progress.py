@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from operators.base import MIN_TIMESTAMP
-from planner.plan import Plan
+from planner.flow import counted
+from planner.plan import Plan, StagePlan
 from runtime.metrics import InputMetrics, RunMetrics
 
 RATE_OVER_MS = 2_000.0
@@ -70,6 +71,14 @@ class Progress:
         for name in dict.fromkeys(one.stream for one in self.metrics.inputs):
             parts = [one for one in self.metrics.inputs if one.stream == name]
             yield _all_of(name, parts)
+
+    def tasks_of(self, stage: StagePlan) -> str:
+        """Return how many tasks a stage has, and how many of them are done where some run after others."""
+        known = {one.stage: one for one in self.metrics.stages}.get(stage.id)
+        if known is None:
+            return counted(stage.partitions, "partition")
+        running = f", {known.running} running" if known.running else ""
+        return f"{known.done} of {counted(known.tasks, 'task')} done{running}"
 
     @property
     def watermark(self) -> int:

@@ -83,6 +83,8 @@ class Reprocessing:
         merge_into: Mapping[str, str] | None = None,
         merge: Merge = prefer_live,
         name: str = NAME,
+        live: bool = False,
+        watch: Watch | None = None,
         on: Spark,
     ) -> SparkRun: ...
 
@@ -148,7 +150,7 @@ class Reprocessing:
         merges = Merges({} if merge_into is None else merge_into, merge)
         span = Span(start=_by_stream(start), until=_by_stream(until), per_second=per_second)
         if on is not None:
-            check_for_spark(site, on, containers=containers, watch=watch)
+            check_for_spark(site, on, containers=containers)
             if environment is not None:
                 wrong = "on Spark a reprocessing reads and writes the topics that streams are bound to"
                 raise refuse(site, wrong, 'bind={"flights": "kafka://host:9092/flights", ...}, without environment=')
@@ -161,7 +163,7 @@ class Reprocessing:
             from runtime.spark.recompute import recompute_on_spark
 
             where = app.graph(), app.options, app.around, data
-            how = {"name": name, "span": span, "handover": handover, "merges": merges}
+            how = {"name": name, "span": span, "handover": handover, "merges": merges, "watch": watch}
             return recompute_on_spark(*where, on=on, bind=bind, **how)  # type: ignore[arg-type]
         from runtime.recompute import recompute
 

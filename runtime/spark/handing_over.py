@@ -15,7 +15,6 @@ from runtime.checkpoint import Checkpoint, Position
 from runtime.handover import StateFile, write_manifest
 from runtime.spark.rows import Report
 from runtime.systems.base import system_errors_told
-from runtime.systems.record_files import sync_directory
 
 
 class StagedHandover:
@@ -47,13 +46,10 @@ class StagedHandover:
             moved = [self._moved(one) for one in state.values()]
             write_manifest(self._whole, graph, plan, self._app, checkpoints, moved, {})
 
-    def publish(self) -> None:
-        """Make it visible, once all else is."""
-        with system_errors_told(self.path, "written"):
-            if self.path.is_dir():
-                self.path.rmdir()
-            self._whole.replace(self.path)
-            sync_directory(self.path.parent)
+    @property
+    def rename(self) -> tuple[str, str]:
+        """Where it is when it is complete, and its place."""
+        return str(self._whole), str(self.path)
 
     def remove(self) -> None:
         """Remove what attempts have written."""

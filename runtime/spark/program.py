@@ -19,6 +19,7 @@ from runtime.functions import Around
 from runtime.history import History
 from runtime.serdes import Unread
 from runtime.spark.growing import UpTo
+from runtime.spark.hearing import Address
 from runtime.spark.micro_batch import MicroBatch
 from runtime.systems.base import Offsets, Read, StreamConfig
 from runtime.systems.kafka_topic import KafkaCluster
@@ -153,6 +154,8 @@ class Program:
     jobs: tuple[Job, ...]
     at_once: int = 1
     """How many units run at the same time, at most."""
+    heard_at: Address | None = None
+    """Where workers say how far they are, where somebody watches."""
 
     def at(self, batches: Sequence[MicroBatch]) -> Program:
         """Return it as one micro-batch of each job is run."""

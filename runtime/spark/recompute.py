@@ -10,13 +10,16 @@ from typing import Any
 
 from planner.graph import Graph
 from planner.plan import Options
+from runtime.driving import Watch
 from runtime.functions import Around
 from runtime.handover import check_can_be_handed_over
 from runtime.history import Span, beside
 from runtime.merging import Merges, merge_all
 from runtime.run import open_environment
+from runtime.spark.application import paths_written
 from runtime.spark.batch import SparkRun, run_batch
 from runtime.spark.handing_over import StagedHandover
+from runtime.spark.intent import noted, place_beside
 from runtime.spark.session import Spark
 from runtime.spark.staged_topics import place_of, unpublished_in
 from runtime.systems.base import Environment
@@ -34,20 +37,23 @@ def recompute_on_spark(
     handover: str | Path | None,
     bind: Mapping[str, Any] | None,
     merges: Merges,
+    watch: Watch | None = None,
 ) -> SparkRun:
     """Run over history to its end, or until it is handed over: all of it is visible then, or nothing."""
     own = beside(graph, name)
     mergings = merges.of(graph, own.app)
     goes_on = isinstance(data, str | Path) and unpublished_in(place_of(Path(data), own.app)) is not None
-    if mergings and not goes_on:
+    left = noted(place_beside(paths_written(graph, bind or {}).values()))
+    if mergings and not goes_on and left is None:
         with _opened(data) as environment:
             for merging in mergings:  # what another run has left before all of it was merged
                 environment.delete_stream(merging.recomputed)
                 environment.reset(merging.app)
-    staged = staged_handover(graph, handover) if not goes_on else None  # it is there since before the topics
+    is_there = goes_on or (left is not None and handover is not None and left.has_put(Path(handover)))
+    staged = staged_handover(graph, handover) if not is_there else None
     span = replace(span, hands_over=staged is not None)
     bind = {**(bind or {}), **merges.bind(own.app)}
-    done = run_batch(own, options, around, data, on=on, bind=bind, span=span, handover=staged)
+    done = run_batch(own, options, around, data, on=on, bind=bind, span=span, handover=staged, watch=watch)
     if mergings:
         with _opened(data) as environment:
             merge_all(environment, mergings)

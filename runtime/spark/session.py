@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 from planner.errors import refuse
 from planner.plan import Options
 from runtime.errors import SamzaError
+from runtime.spark.spoken import as_said
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEEDS = "running on Spark needs {what}, which is not installed: pip install 'samza-dsl[spark]'"
-OWN = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "FATAL"}
+OWN = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "FATAL",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+}
 """What a session of our own is made with: what fails is told by the run that fails, and nothing else draws."""
 
 
@@ -50,6 +56,8 @@ class Spark:
         """
         if self.session is not None:
             _check_unsaid(self, "a session was given")
+            if _is_stopped(self.session):
+                raise SamzaError("Spark(session): it was stopped; begin another one, or leave it to Spark()")
             return self.session
         check_installed()
         from pyspark.sql import SparkSession
@@ -75,7 +83,7 @@ class Spark:
             try:
                 session: SparkSession = builder.appName("samza-dsl").getOrCreate()
             except Exception as error:
-                raise SamzaError(f"Spark did not start: {error}") from error
+                raise as_said(error, "Spark did not start") from None
         return session
 
 
@@ -86,6 +94,12 @@ def check_grouping(options: Options) -> None:
             f"Options(group_by={options.group_by!r}): Spark makes a unit of each number of a partition, and moves them"
         )
         raise refuse(None, wrong, 'group_by="partition" for a run on Spark, whose results are the same')
+
+
+def _is_stopped(session: Any) -> bool:
+    """Whether a session was stopped; of none in this process that is not known."""
+    context = getattr(session, "_sc", None)
+    return context is not None and context._jsc is None
 
 
 def check_installed() -> None:

@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from runtime.errors import SamzaError
 from runtime.serdes import know, name_of_main
+
+if TYPE_CHECKING:
+    from runtime.spark.program import Job, Program
 
 OURS = frozenset({"samza_dsl", "planner", "operators", "runtime"})
 ELSEWHERE = ("site-packages", "dist-packages")
@@ -61,6 +65,34 @@ def dumps(thing: Any) -> bytes:
         pickler.dump(thing)
         pickler.dump((name_of_main(), list(kinds)))
     return file.getvalue()
+
+
+def shipped(program: Program) -> bytes:
+    """Return the bytes of a program; raises SamzaError, of the operator that has what can't be sent."""
+    try:
+        return dumps(program)
+    except Exception as error:
+        for job in program.jobs:
+            for where, thing in _things_of(job):
+                try:
+                    dumps(thing)
+                except Exception as same:
+                    raise SamzaError(
+                        f"{where} can't be sent to the workers of Spark: {same}. What can't be copied, as connections, "
+                        "locks and files, make in open(context) of an object, not before"
+                    ) from same
+        raise SamzaError(f"the application can't be sent to the workers of Spark: {error}") from error
+
+
+def _things_of(job: Job) -> Iterator[tuple[str, Any]]:
+    """Yield what the user has given an application, each with where it is, those first that others are made of."""
+    for id, spec in job.graph.specs.items():
+        for name, thing in spec.functions().items():
+            yield f"{spec.kind} {id!r} at {spec.site}: its {name}", thing
+        yield f"{spec.kind} {id!r} at {spec.site}: what it was made with", spec
+    yield "app.wrap: a function", job.around
+    for name, source in job.inputs.items():
+        yield f"bind: the source of {name!r}", source
 
 
 def loads(data: bytes) -> Any:

@@ -9,6 +9,7 @@ from operators.base import MAX_TIMESTAMP, Serde
 from planner.lowering import Lowered
 from runtime.systems.base import Offsets, Read, Source
 from runtime.systems.files import open_files, paths_of
+from runtime.systems.record_files import RecordSource
 
 
 class Splits:
@@ -64,6 +65,17 @@ class Splits:
         if found is None:
             self._ends[partition] = offset
         return found
+
+    def expected(self, partition: int) -> int:
+        """Return how many records there are about, as far as that is known without reading for it."""
+        if partition in self._ends:
+            return self._ends[partition]
+        source = self._source(partition)
+        return source.expected(0) if isinstance(source, RecordSource) else source.offsets(0).end
+
+    def size_bytes(self, partition: int) -> int:
+        """Return how long a file is."""
+        return self._paths[partition].stat().st_size
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""

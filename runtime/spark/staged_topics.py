@@ -73,8 +73,8 @@ class StagedTopics:
         """Return the directory that takes the files of all attempts for an output."""
         return self._directory / f"{stream}{SUFFIX}"
 
-    def publish(self, files: Mapping[str, Iterable[str]], parts: Iterable[Part], metrics: RunMetrics) -> None:
-        """Publish what these files and parts hold; from the first moment on whoever comes after a death goes on."""
+    def note(self, files: Mapping[str, Iterable[str]], parts: Iterable[Part], metrics: RunMetrics) -> None:
+        """Note that what these files and parts hold is to be published: whoever comes after a death goes on."""
         written = {stream: [Path(file).name for file in found] for stream, found in files.items()}
         told: dict[str, RowsFile] = {}
         for part in parts:
@@ -93,7 +93,6 @@ class StagedTopics:
             for stream in self.topics:
                 sync_directory(self.staging(stream))
             replace_durably(self._directory / UNPUBLISHED, msgspec.msgpack.encode(self.unpublished), f".{uuid4().hex}")
-        self.go_on()
 
     def go_on(self) -> RunMetrics:
         """Publish what is left, and return what that run came to."""
@@ -154,6 +153,11 @@ class StagedTopics:
 def place_of(data: Path, app: str) -> Path:
     """Return where an application's rows for topics wait."""
     return data / "spark" / app
+
+
+def drop_unpublished(directory: Path) -> None:
+    """Have nobody publish what is left of a run."""
+    (directory / UNPUBLISHED).unlink(missing_ok=True)
 
 
 def unpublished_in(directory: Path) -> Unpublished | None:

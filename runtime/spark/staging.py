@@ -33,8 +33,8 @@ class Staged:
         self.directory = self.path.parent / f".{self.path.stem}.{uuid4().hex}{self.path.suffix}"
         self.directory.mkdir()
 
-    def publish(self, files: Iterable[str]) -> None:
-        """Put what these files hold in its place, whole and durable, in their order."""
+    def complete(self, files: Iterable[str]) -> tuple[str, str]:
+        """Put what these files hold together, durable and in their order; return where that is, and its place."""
         whole = self.directory / f"whole{self.path.suffix}"
         written = [Path(file) for file in files if Path(file).exists()]
         with system_errors_told(self.path, "written"):
@@ -42,10 +42,8 @@ class Staged:
                 _gather(written, whole)
             else:
                 joined(written, whole, has_header=self.path.suffix.lower() == ".csv")
-            if self.path.is_dir():
-                self.path.rmdir()
-            whole.replace(self.path)
-            sync_directory(self.path.parent)
+            sync_directory(self.directory)
+        return str(whole), str(self.path)
 
     def remove(self) -> None:
         """Remove what attempts have written."""

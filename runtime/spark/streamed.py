@@ -13,6 +13,7 @@ from uuid import uuid4
 import msgspec
 
 from operators.io import Input
+from planner.combining import combined
 from planner.graph import Graph
 from planner.passes import plan as make_plan
 from planner.plan import Options, StreamPlan
@@ -62,7 +63,7 @@ class Streamed:
         ends: bool = False,
     ) -> None:
         check_grouping(options)
-        self._graph = graph = _durable(graph)
+        self._graph = graph = combined(_durable(graph))
         self._data, self._clock, self._ends = data, clock, ends
         self._directory = checkpoint.absolute()
         self._lock: int | None = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +23,9 @@ from runtime.spark.batch import SparkRun, run_job, told_by
 from runtime.spark.micro_batch import MicroBatch, Place
 from runtime.spark.program import Program
 from runtime.spark.rows import Report
+from runtime.spark.running import watched
 from runtime.spark.session import Spark
-from runtime.spark.ship import dumps
+from runtime.spark.ship import shipped
 from runtime.spark.streamed import Streamed
 from runtime.systems.base import Environment
 from runtime.talk import combined
@@ -70,7 +70,7 @@ def run_stream(
     )
     try:
         stream = Stream(on.opened(), streamed)
-        with _watched(stream, watch), _signals_heard(stream.stop):
+        with watched(stream, watch), _signals_heard(stream.stop):
             stream.run(until_now, on.interval_ms)
     finally:
         streamed.close()
@@ -91,7 +91,7 @@ class Stream:
         self._began_ms, self._committed_ms = self._clock.elapsed_ms(), 0.0
         self._stopping = threading.Event()
         self._program = Program((streamed.job,))
-        self._data = dumps(self._program)
+        self._data = shipped(self._program)
 
     @property
     def stopping(self) -> bool:
@@ -170,27 +170,6 @@ def _summed(before: OperatorMetrics | None, now: OperatorMetrics) -> OperatorMet
     }
     added = {name: getattr(before, name) + getattr(now, name) for name in SUMMED}
     return msgspec.structs.replace(now, counters=counters, **added)
-
-
-@contextmanager
-def _watched(stream: Stream, watch: Watch | None) -> Iterator[None]:
-    """Have a run watched during a block, from another thread, as Spark keeps this one."""
-    if watch is None:
-        yield
-        return
-    with closing(asyncio.new_event_loop()) as loop:
-        watching = loop.create_task(_beside(watch, stream))
-        thread = threading.Thread(target=loop.run_until_complete, args=(asyncio.wait([watching]),), name="watching")
-        thread.start()
-        try:
-            yield
-        finally:
-            loop.call_soon_threadsafe(watching.cancel)
-            thread.join()
-
-
-async def _beside(watch: Watch, stream: Stream) -> None:
-    await watch(stream)
 
 
 @contextmanager

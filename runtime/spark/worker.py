@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 import pyarrow as pa
 
-from operators.base import NEVER
+from operators.base import MAX_TIMESTAMP, NEVER
 from operators.partition_by import PartitionBy
 from operators.task import Effects
 from planner.levers import Levers
@@ -29,15 +29,18 @@ from runtime.history import begun_at, follow
 from runtime.keys import KeySerde
 from runtime.loop import Loop
 from runtime.measure import measure
+from runtime.metrics import InputMetrics, RunMetrics
 from runtime.serdes import Tagged
 from runtime.spark.carried import carried
 from runtime.spark.columnar import ColumnarFolding
 from runtime.spark.environment import MERGED, TaskEnvironment
+from runtime.spark.hearing import Said, Saying
 from runtime.spark.kept_environment import KeptEnvironment
 from runtime.spark.micro_batch import MicroBatch, Snapshot
 from runtime.spark.program import Job, Program, Unit
 from runtime.spark.rows import Report, Run, beginnings, runs_of, to_bytes
 from runtime.spark.ship import loads
+from runtime.spark.splits import Splits
 from runtime.spark.staging import attempted
 from runtime.spark.topic_rows import SUFFIX as ROWS
 from runtime.spark.topic_rows import RowsFile
@@ -139,7 +142,11 @@ def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -
         closing(_environment(program, number, runs, loop.stop)) as environment,
     ):
         driving = loop.create_task(_driven(program, number, environment, clock))
-        driving.add_done_callback(lambda _: loop.stop())
+
+        def stop(_: object) -> None:
+            loop.stop()
+
+        driving.add_done_callback(stop)
         try:
             while not driving.done():
                 loop.run_forever()
@@ -150,6 +157,7 @@ def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -
             yield environment.tell(report)
         finally:
             if not driving.done():
+                driving.remove_done_callback(stop)
                 driving.cancel()
                 loop.run_until_complete(asyncio.wait([driving]))
 
@@ -168,10 +176,18 @@ async def _driven(
 ) -> tuple[Report, frozenset[str]]:
     """Run a unit, and return what came of it, with the streams between stages that it writes."""
     running = UnitRun(program, number, environment, clock)
+    saying = Saying(program.heard_at, running.said) if program.heard_at is not None else None
     try:
+        if saying is not None:
+            saying.begin()
         await running.drive()
-        return running.report(), running.writes
+        report = running.report()
+        if saying is not None:
+            saying.say(running.said(done=True))
+        return report, running.writes
     finally:
+        if saying is not None:
+            saying.close()
         running.release()
 
 
@@ -264,10 +280,9 @@ class UnitRun:
 
     def report(self) -> Report:
         """Return what came of it."""
-        metrics = measure({}, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
         snapshot = None if self._kept is None else self._left(self._kept)
         files = {name: str(path) for name, path in self._files.items()}
-        report = Report(self._number, files, metrics, snapshot=snapshot)
+        report = Report(self._number, files, self._metrics(), snapshot=snapshot)
         if self._job.state is None:
             return report
         directory = attempted(self._job.state, self._unit)
@@ -276,6 +291,22 @@ class UnitRun:
             for one in self._environment.put_away(directory)
         )
         return msgspec.structs.replace(report, positions=tuple(self._positions()), state=tuple(state))
+
+    def said(self, done: bool = False) -> Said:
+        """Return how far it is."""
+        return Said(self._number, self._metrics(), self._environment.written, done)
+
+    def _metrics(self) -> RunMetrics:
+        found = measure({}, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
+        return msgspec.structs.replace(found, inputs=tuple(map(self._read, found.inputs)))
+
+    def _read(self, one: InputMetrics) -> InputMetrics:
+        """Return the numbers of an input, with about how many records there are where that is not known."""
+        source = self._job.inputs.get(one.stream)
+        if isinstance(source, Splits) and one.end == MAX_TIMESTAMP:
+            end = max(source.expected(one.partition), one.offset)
+            return msgspec.structs.replace(one, end=end, lag=end - one.offset)
+        return self._environment.passed(one)
 
     @property
     def writes(self) -> frozenset[str]:

@@ -55,6 +55,12 @@ class RecordFile:
             self._load(len(self._positions) - 1)
         return self._firsts[-1]
 
+    def expected(self) -> int:
+        """Return how many records there are about, by how many there are in what was read: in one block at least."""
+        if self._firsts == [0] and self._positions[0] < self._size:
+            self._load(0)
+        return self._firsts[-1] * self._size // max(self._positions[-1], 1)
+
     def forget(self) -> None:
         """Let go of the records in memory; a later read fetches them again."""
         self._records = []
@@ -121,6 +127,10 @@ class RecordSource:
             return None
         end = offset + len(records)
         return Read(Batch(records, offsets=range(offset, end)), None, end)
+
+    def expected(self, partition: int) -> int:
+        """Return how many records there are about, given what was read of them."""
+        return max(0, self._files[partition].expected() - self.skipped)
 
     def close(self) -> None:
         """Release the records held in memory."""

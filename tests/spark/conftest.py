@@ -7,7 +7,15 @@ from tests.scale import SCALE
 
 NEED_SPARK = [
     f"test_{name}.py"
-    for name in ("on_spark", "laws_on_spark", "cluster", "reprocess_on_spark", "streaming_on_spark", "kafka_on_spark")
+    for name in (
+        "on_spark",
+        "laws_on_spark",
+        "cluster",
+        "reprocess_on_spark",
+        "streaming_on_spark",
+        "kafka_on_spark",
+        "failures_on_spark",
+    )
 ]
 collect_ignore = NEED_SPARK if SCALE == "quick" else []
 

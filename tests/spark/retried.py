@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+from runtime.clock import sleep_ms
 from samza_dsl import App, Options, Spark
 
 directory = Path(*sys.argv[1:2])
@@ -25,4 +26,16 @@ app.input("numbers", value=int).map(passed).send_to(app.output("out", value=int)
 if __name__ == "__main__":
     (directory / "numbers.jsonl").write_text("".join(f"{number}\n" for number in range(100)))
     bind = {"numbers": directory / "numbers.jsonl", "out": directory / "out.jsonl"}
-    app.run(on=Spark(master="local[1,3]", options={"spark.ui.enabled": "false"}), bind=bind)
+    seen = []
+
+    async def watch(run):
+        """Note what is seen of it."""
+        try:
+            while True:
+                seen.append(run.metrics().received("map-numbers"))
+                await sleep_ms(10)
+        finally:
+            seen.append(run.metrics().received("map-numbers"))
+
+    app.run(on=Spark(master="local[1,3]", options={"spark.ui.enabled": "false"}), bind=bind, watch=watch)
+    print(json.dumps(seen))

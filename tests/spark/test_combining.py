@@ -1,5 +1,7 @@
 """What is folded before the shuffle comes to what a live run comes to, and what can't be so is told."""
 
+import random
+from collections import Counter
 from unittest.mock import patch
 
 import msgspec
@@ -7,20 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.base import Batch
 from planner.combining import combined, why_not_combined
 from runtime.errors import OperatorFailure
 from runtime.received import values_of
+from runtime.systems.base import Append, StreamConfig
 from samza_dsl import App, Options, collect, count, dead_letter, fold, session, skip, total, tumbling
 from tests.scale import scale
 from tests.simulation.crash import fill, memory, run_once
 from tests.spark.combining import Seen, app_of, choices
 from tests.spark.shuffling import run_here
+from tests.spark.streaming import StandingClock, one_batch, opened, stream_here
 
 
 def filled(parts):
     environment = memory()
     fill(environment, "seen", [[(None, msgspec.json.encode(seen), seen.at) for seen in part] for part in parts])
     return environment
+
+
+def run_all(streamed, seed):
+    while (batch := streamed.next()) is not None:
+        one_batch(streamed, batch, seed)
 
 
 def numbers_of(run):
@@ -94,7 +104,21 @@ def test_what_more_reads_than_a_window_goes_on_one_by_one():
     assert why_not_combined(windowed().graph(), "by-key") is None
 
 
-def test_functions_that_are_wrapped_are_called_where_they_belong():
+@given(choices(), st.integers(0, 999))
+@settings(max_examples=scale(30, 300, 5_000))
+def test_functions_that_are_wrapped_are_those_of_their_operators(one, seed):
+    calls = []
+    for run in (lambda app, environment: run_here(app, environment, seed=seed), run_once):
+        app, environment, called = app_of(one), filled(one.parts), Counter()
+        app.wrap(
+            lambda function, operator, called=called: lambda *given: (called.update([operator]), function(*given))[1]
+        )
+        run(app, environment)
+        calls.append((sorted(values_of(environment, "panes", None)), set(called)))
+    assert calls[0] == calls[1]
+
+
+def test_functions_that_are_wrapped_are_called_once_for_each_value():
     app, other = windowed(aggregation=total(lambda seen: seen.number)), filled([[Seen("a", 0, 1), Seen("a", 1, 2)]])
     called = []
     app.wrap(lambda function, operator: lambda *given: (called.append(operator), function(*given))[1])
@@ -102,16 +126,57 @@ def test_functions_that_are_wrapped_are_called_where_they_belong():
     assert called.count("windows") == 2
 
 
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    return lambda: tmp_path_factory.mktemp("checkpoint")
+
+
+@given(choices(), st.integers(0, 999))
+@settings(max_examples=scale(15, 80, 5_000))
+def test_windows_that_are_folded_in_parts_go_on_through_micro_batches(directories, one, seed):
+    live, other = filled(one.parts), filled(one.parts)
+    with patch("operators.window.MOST_HELD", seed % 3):
+        stream_here(lambda: app_of(one), other, directories(), seed=seed)
+    run_once(app_of(one), live)
+    assert sorted(values_of(other, "panes", None)) == sorted(values_of(live, "panes", None))
+
+
+@given(choices(), st.integers(0, 999))
+@settings(max_examples=scale(15, 80, 5_000))
+def test_what_an_idle_input_sends_later_is_late_where_windows_are_folded_in_parts_too(directories, one, seed):
+    found = []
+    for graph_of in (combined, lambda graph: graph):
+        environment, clock, directory, chance = memory(), StandingClock(), directories(), random.Random(seed)
+        environment.create_stream("seen", StreamConfig(partitions=len(one.parts)))
+        rows = [[msgspec.json.encode(seen) for seen in part] for part in one.parts]
+        with (
+            patch("tests.spark.streaming.LoopClock", lambda start_ms, clock=clock: clock),
+            patch("runtime.spark.streamed.combined", graph_of),
+        ):
+            running = opened(app_of(one), environment, directory, clock=clock)
+            while any(rows):
+                clock.ms += chance.choice([0, 10_000, 31_000])
+                for number, part in enumerate(rows):
+                    more = chance.choice([0, 0, 1, 3])
+                    environment.append([Append("seen", number, Batch(part[:more]))] if part[:more] else [])
+                    del part[:more]
+                run_all(running, seed)
+            running.close()
+            run_all(opened(app_of(one), environment, directory, clock=clock, ends=True), seed)
+        found.append(sorted(values_of(environment, "panes", None)))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(
     ("seen", "app", "told"),
     [
-        (Seen(None, 0, 1), windowed(), "windows.*\n*.*a record has no key"),
+        (Seen(None, 0, 1), windowed(), "^window 'windows' at .*a record has no key"),
         (
             Seen("a", 0, None),
             windowed(aggregation=total(lambda seen: seen.number + 1)),
-            "windows.*\n*.*unsupported operand",
+            "^window 'windows' at .*unsupported operand",
         ),
-        (Seen("a", 0, None), windowed(key=lambda seen: object()), "by-key.*\n*.*object"),
+        (Seen("a", 0, None), windowed(key=lambda seen: object()), "^partition_by 'by-key' at .*object"),
     ],
 )
 def test_what_fails_is_told_of_its_operator(seen, app, told):

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -13,10 +14,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from runtime.clock import sleep_ms
 from runtime.errors import OperatorFailure
 from runtime.spark.application import Application
 from runtime.spark.batch import run_together
-from samza_dsl import App, SamzaError, Spark, count, dead_letter, produce, tumbling
+from samza_dsl import App, Options, SamzaError, Spark, count, dead_letter, produce, tumbling
+from samza_dsl.live import finish, picture_of
+from samza_dsl.progress import Progress
 from tests.building import build
 from tests.conformance.pipelines import PIPELINES, app_of, filled
 from tests.conformance.test_runners import lived, results
@@ -179,6 +183,45 @@ def test_an_error_in_a_worker_is_the_error_of_a_live_run_and_leaves_nothing(sess
     assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
 
 
+def test_a_bounded_run_is_seen_while_it_goes_on(session, tmp_path):
+    ticks, out, gate = written(tmp_path / "ticks"), tmp_path / "out.jsonl", tmp_path / "gate"
+    app, seen = App("seen", Options(batch_records=50)), []
+
+    async def waiting(tick):
+        while tick.at > 2_000 and not gate.exists():
+            await sleep_ms(10)
+        return [tick]
+
+    read = app.input("ticks", value=Tick).async_flat_map(waiting, op_id="waiting", timeout_ms=20_000)
+    read.partition_by(lambda tick: tick.key, partitions=2, op_id="keyed").map(
+        lambda tick: tick.at, op_id="told"
+    ).send_to(app.output("out"))
+
+    async def watch(run):
+        progress = Progress(run.plan)
+        try:
+            while True:
+                progress.take(run.metrics())
+                seen.append((run.metrics(), picture_of(progress, "running", (120, 100))))
+                if 0 < progress.read < 1_500 and progress.passed("waiting").received:
+                    gate.touch()
+                await sleep_ms(10)
+        finally:
+            seen.append((run.metrics(), picture_of(progress, finish(progress, run), (120, 100))))
+
+    run = app.run(on=Spark(session), bind={"ticks": ticks, "out": out}, watch=watch)
+    between = next(one for one, _ in seen if 0 < one.received("waiting") < 1_500)
+    assert [one.stage for one in between.stages] == [stage.id for stage in run.plan.stages]
+    assert between.stages[0].running and not between.stages[1].running and between.received("told") == 0
+    assert abs(sum(one.end for one in between.inputs) - 1_500) < 100, "what nobody has begun is estimated"
+    assert sum(one.offset for one in between.inputs) < 1_400
+    last = seen[-1][0]
+    assert [(one.tasks, one.done, one.running) for one in last.stages] == [(3, 3, 0), (2, 2, 0)]
+    assert last.operators == run.metrics().operators and last.received("told") == 1_500
+    counts = [one.received("told") for one, _ in seen]
+    assert counts == sorted(counts)
+
+
 def test_a_retried_task_doubles_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "spark" / "retried.py", tmp_path], capture_output=True, text=True
@@ -186,6 +229,22 @@ def test_a_retried_task_doubles_nothing(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "tries.json").read_text()) == {"tries": 2}
     assert lines(tmp_path / "out.jsonl") == Counter(str(n) for n in range(100))
+    seen = json.loads(done.stdout)
+    assert seen == sorted(seen) and seen[-1] == 100, "what the first attempt has read is not counted again"
+
+
+@pytest.mark.timeout(300)
+def test_a_driver_that_dies_between_two_outputs_is_gone_on_with(tmp_path):
+    (tmp_path / "numbers.jsonl").write_text("1\n2\n3\n")
+    program = [sys.executable, ROOT / "tests" / "spark" / "two_files.py", tmp_path]
+    assert subprocess.run([*program, "1"], capture_output=True).returncode == -signal.SIGKILL
+    assert (tmp_path / "first.jsonl").exists() and not (tmp_path / "second.jsonl").exists()
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, ["3", "1", "2", "3"]), done.stderr
+    assert lines(tmp_path / "first.jsonl") == lines(tmp_path / "second.jsonl") == Counter("123")
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
+    again = subprocess.run(program, capture_output=True, text=True)
+    assert "holds records already" in again.stderr
 
 
 def test_a_script_needs_no_java_and_takes_its_own_classes_along(tmp_path):

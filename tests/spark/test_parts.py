@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -20,6 +22,7 @@ from runtime.spark.program import Unit
 from runtime.spark.rows import ORDER, SCHEMA, Shuffled, marked, runs_of
 from runtime.spark.session import Spark
 from runtime.spark.splits import Splits
+from runtime.spark.spoken import as_said
 from runtime.spark.staging import Staged, attempted
 from runtime.spark.topics import TopicSplits
 from runtime.systems.kafka_topic import KafkaTopic
@@ -65,7 +68,9 @@ def test_files_of_attempts_become_one_at_once(tmp_path):
     for path, text in zip(paths, ('"a\nb",c\n1,2\n', "", '"a\nb",c\n3,4\n'), strict=True):
         path.write_text(text)
     assert not (tmp_path / "out.csv").exists()
-    staged.publish(map(str, paths))
+    whole, place = staged.complete(map(str, paths))
+    assert not (tmp_path / "out.csv").exists()
+    Path(whole).replace(place)
     staged.remove()
     assert (tmp_path / "out.csv").read_text() == '"a\nb",c\n1,2\n3,4\n'
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
@@ -79,7 +84,7 @@ def test_rows_of_other_columns_are_no_csv_file(tmp_path):
     for path, text in zip(paths, ("a,b\n1,2\n", "b,a\n2,1\n"), strict=True):
         path.write_text(text)
     with pytest.raises(errors.SerdeError, match="different columns, a,b and b,a"):
-        staged.publish(map(str, paths))
+        staged.complete(map(str, paths))
     assert not (tmp_path / "out.csv").exists()
 
 
@@ -93,13 +98,57 @@ def test_a_split_is_read_once_and_ends_where_it_was_read_to(tmp_path):
     assert splits.read(1, 2) is None and splits.offsets(1).end == 2
 
 
-def test_other_errors_than_ours_are_not_taken_for_ours():
+def test_other_errors_than_ours_say_where_they_were_raised():
     assert told(RuntimeError("Job aborted")) is None
-    with pytest.raises(ValueError, match="not ours"), carried():
-        raise ValueError("not ours")
+    for error, words in (
+        (ValueError("not ours"), r"^ValueError: not ours, raised at .*test_parts.py:\d+ in a worker of Spark$"),
+        (SystemExit(3), r"^SystemExit: 3, raised at .*test_parts.py:\d+ in a worker of Spark$"),
+        (ModuleNotFoundError("No module named 'x'"), "^ModuleNotFoundError: No module named 'x', .*: install there"),
+    ):
+        with pytest.raises(Failed) as failed, carried():
+            raise error
+        with pytest.raises(SamzaError, match=words):
+            raise told(failed.value)
 
 
-def test_what_raised_in_a_worker_is_noted():
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (
+            "An error occurred while calling o740.getResult.\n: org.apache.spark.SparkException: Exception thrown in "
+            "awaitResult: \n\tat org.apache.spark.util.X(X.scala:70)\nCaused by: org.apache.spark.SparkException: Job "
+            "aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure: Lost task 0.0 in "
+            "stage 3.0 (TID 7) (192.0.2.2 executor driver): org.apache.spark.SparkException: Python worker exited "
+            "unexpectedly (crashed):\n\tat org.apache.spark.api.python.Y(Z.scala:1136)\n",
+            "a worker died, Python worker exited unexpectedly (crashed). The system may have ended it for want of "
+            "memory (spark.executor.memoryOverhead), or something that a function of yours calls has crashed; a run "
+            "without Spark shows where",
+        ),
+        (
+            "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File "
+            "\"worker.py\", line 4327, in invoke_udf\n  run()\nModuleNotFoundError: No module named 'runtime'\n\tat a",
+            "No module named 'runtime', in a worker: install there what your program imports",
+        ),
+        (
+            "Total size of serialized results of 3 tasks (2 GiB) is bigger than spark.driver.maxResultSize (1 GiB)",
+            "Total size of serialized results of 3 tasks (2 GiB) is bigger than spark.driver.maxResultSize (1 GiB)",
+        ),
+        (
+            "Cannot call methods on a stopped SparkContext.\nThis",
+            "its master is not there, or the session was stopped meanwhile",
+        ),
+    ],
+)
+def test_what_spark_says_is_told_without_its_stacks(said, words):
+    assert str(as_said(RuntimeError(said))) == f"Spark could not run it: {words}"
+
+
+def test_a_session_that_was_stopped_is_refused():
+    with pytest.raises(SamzaError, match="it was stopped; begin another one"):
+        Spark(SimpleNamespace(_sc=SimpleNamespace(_jsc=None))).opened()
+
+
+def test_what_raised_in_a_worker_is_told_with_its_lines():
     try:
         with carried():
             try:
@@ -107,8 +156,8 @@ def test_what_raised_in_a_worker_is_noted():
             except ZeroDivisionError as error:
                 raise errors.OperatorFailure("map 'm' at app.py:3") from error
     except Failed as failed:
-        (note,) = told(failed).__notes__
-    assert "1 / 0" in note
+        lines = told(failed).__cause__.lines
+    assert "1 / 0" in lines[-1] or "1 / 0" in lines[-2]
 
 
 def test_the_java_of_the_wheel_is_started_without_what_it_has_not(tmp_path):
@@ -139,7 +188,6 @@ def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):
         (Spark(), {"from_start": True}, r"from_start=True\): a bounded run .*: leave from_start= out"),
         (kept, {"from_start": True}, r"from_start=True\): .* from another checkpoint it begins anew"),
         (Spark(), {"until_now": True}, r"until_now=True\): .* it needs Spark\(checkpoint="),
-        (Spark(), {"watch": True}, r"watch=True\)"),
         (kept, {"state": "keep"}, r"state='keep'\)"),
         (kept, {"containers": True}, r"containers"),
         (kept, {"environment": True}, r"environment=True\)"),

@@ -112,3 +112,14 @@ def test_values_that_windows_only_count_do_not_go_through_the_shuffle(how, goes)
         if value is not None
     )
     assert (b"a secret" in written) is goes
+
+
+def test_a_unit_that_nobody_asks_on_ends_without_a_word():
+    app = App("copying", Options(max_uncommitted=10, batch_records=10))
+    app.input("numbers", value=int).partition_by(lambda n: n, partitions=2).send_to(app.output("copy"))
+    application = Application(app.graph(), app.options, app.around, memory(), {"numbers": list(range(500))})
+    units = run_units(Program((application.job,)), 0, [beginnings([0])])
+    next(units)
+    next(units)
+    units.close()
+    application.close()

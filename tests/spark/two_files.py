@@ -1,0 +1,29 @@
+"""A program that writes two files and a stream on Spark, and is killed between any two of them."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from runtime.spark.intent import Intent
+from samza_dsl import App, Spark
+
+directory = Path(*sys.argv[1:2])
+app = App("writing")
+numbers = app.input("numbers", value=int)
+for name in ("first", "second", "third"):
+    numbers.send_to(app.output(name, value=int))
+
+
+def dies(self, number=int(*sys.argv[2:3] or ["0"]), real=Intent.rename):
+    """Put so many files in their places, and die."""
+    real(Intent(self.renames[:number], self.rows, self.topics, self.metrics))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        Intent.rename = dies
+    bind = {name: directory / f"{name}.jsonl" for name in ("numbers", "first", "second")}
+    run = app.run(directory / "data", bind=bind, on=Spark(master="local[1]", options={"spark.ui.enabled": "false"}))
+    print(run.metrics().received("numbers"), *sorted(run.received("third")))
