@@ -8,7 +8,7 @@ from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
 from benchmarks.interval_join import IntervalJoin
 from benchmarks.keyed_count import KeyedCount
 from benchmarks.members_per_country import MembersPerCountry
-from benchmarks.on_spark import KeyedOnSpark, NativeOnSpark, StatelessOnSpark
+from benchmarks.on_spark import KeyedOnSpark, NativeOnSpark, ParquetOnSpark, StatelessOnSpark
 from benchmarks.on_spark_calls import CallsOnSpark
 from benchmarks.on_spark_join import JoinOnSpark
 from benchmarks.on_spark_streaming import KeyedStream, StatelessStream
@@ -39,6 +39,7 @@ KINDS: tuple[type[Workload], ...] = (
     TopTen,
     IntervalJoin,
     StatelessOnSpark,
+    ParquetOnSpark,
     KeyedOnSpark,
     NativeOnSpark,
     JoinOnSpark,
