@@ -131,11 +131,14 @@ class StatelessOnSpark(OnSpark):
             file.write(encode.encode_lines(chunk))
         return self.written
 
-    def ours(self) -> Path:
+    def app(self) -> App:
         app = App("stateless-on-spark")
         kept = app.input("ticks", value=Tick).filter(is_kept).map(moved).filter(is_positive)
         kept.send_to(app.output("moved", value=Tick))
-        app.run(on=self.spark, bind={"ticks": self.files, "moved": self.written})
+        return app
+
+    def ours(self) -> Path:
+        self.app().run(on=self.spark, bind={"ticks": self.files, "moved": self.written})
         return self.written
 
 
