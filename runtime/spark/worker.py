@@ -201,8 +201,9 @@ class UnitRun:
         self._environment, self._job, self._unit = environment, job, unit
         ends = follow(job.history, self._bindings) if job.history is not None else {}
         columnar = _columnar(job, stage)
-        hands_on = any(self._graph.specs[id].stateful or self._graph.specs[id].repartitions for id in stage.operators)
-        options = _options(job.plan.options, bool(columnar), writes_only=bool(self._files) and not hands_on)
+        specs = [self._graph.specs[id] for id in stage.operators]
+        does_more = any(spec.stateful or spec.repartitions or spec.asynchronous for spec in specs)
+        options = _options(job.plan.options, bool(columnar), writes_only=bool(self._files) and not does_more)
         plan = msgspec.structs.replace(job.plan, options=options)
         assembly = Assembly(
             plan,
