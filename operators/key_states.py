@@ -64,7 +64,7 @@ class KeyStates:
     def write_back(self) -> None:
         """Put the states that have changed into the store."""
         changed, kinds = self.changed, set(map(type, self.changed.values()))
-        places = [STATE + data for data in self.keys.encode_all([*changed])]
+        places = [*map(STATE.__add__, self.keys.encode_all([*changed]))]
         if kinds <= KEPT:
             self.store.update(dict(zip(places, changed.values(), strict=True)))
             self.clean.update(changed)

@@ -182,10 +182,10 @@ class Tagged:
         """Return the bytes of each of many values."""
         if SCALARS.issuperset(map(type, values)):
             with suppress(OverflowError):
-                return [PLAIN + packed for packed in map(_pack, values)]
+                return [*map(PLAIN.__add__, map(_pack, values))]
         elif (start := _same_start(values)) is not None:
             with suppress(OverflowError):
-                return [start + packed for packed in map(_pack, values)]
+                return [*map(start.__add__, map(_pack, values))]
         return list(map(self.encode, values))
 
     def _encode(self, value: Any, piecemeal: bool) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from operators.base import Serde
@@ -63,6 +63,8 @@ class CachedStore:
         """What the environment has, by use; ABSENT where it has nothing."""
         self._dirty: dict[bytes, Any] = {}
         """What was written since the last commit; ABSENT where it was deleted."""
+        self._deletes = False
+        """Whether any of these may be."""
         self._order = KeyOrder(self._dirty)
         self._journal: dict[bytes, Any] | None = None
         """Under a savepoint: the dirty value from before, per key that was written or handed out since."""
@@ -96,6 +98,7 @@ class CachedStore:
 
     def delete(self, key: bytes) -> None:
         """Remove `key`; nothing happens where it is absent."""
+        self._deletes = True
         self.put(key, ABSENT)
 
     def update(self, entries: Mapping[bytes, Any]) -> None:
@@ -103,8 +106,8 @@ class CachedStore:
         if self._journal is not None:
             for key in entries.keys() - self._journal.keys():
                 self._journal[key] = self._dirty.get(key, _NOT_DIRTY)
-        self._order.add_all(entries)
         self._dirty.update(entries)
+        self._order.look()
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
         """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""
@@ -114,12 +117,14 @@ class CachedStore:
         return self._handed_out(self._merged(written, committed))
 
     def changes(self) -> StateWrites:
-        """Return what was written since the last commit, encoded and in key order; it stays dirty."""
-        keys = self._order.between()
-        values = [self._dirty[key] for key in keys]
-        kept = iter(encoded(self._serde, [value for value in values if value is not ABSENT]))
-        items = [(key, None if value is ABSENT else next(kept)) for key, value in zip(keys, values, strict=True)]
-        return StateWrites(self._name, self._task, items)
+        """Return what was written since the last commit, encoded; it stays dirty."""
+        values = [*self._dirty.values()]
+        if self._deletes:
+            kept = iter(encoded(self._serde, [value for value in values if value is not ABSENT]))
+            data: Iterable[bytes | None] = [None if value is ABSENT else next(kept) for value in values]
+        else:
+            data = encoded(self._serde, values)
+        return StateWrites(self._name, self._task, [*zip(self._dirty, data, strict=True)])
 
     def committed(self) -> None:
         """Take note that the environment now has what `changes` returned."""
@@ -128,13 +133,16 @@ class CachedStore:
         self._reader.release()
         clean, kept = self._clean, self._dirty
         if not self._keeps_plain:
-            for key in clean.keys() & kept.keys():
-                del clean[key]
-            kept = {key: value for key, value in kept.items() if type(value) not in IMMUTABLE}
+            if clean:
+                for key in clean.keys() & kept.keys():
+                    del clean[key]
+            kinds = set(map(type, kept.values()))
+            kept = {} if kinds <= IMMUTABLE else {k: v for k, v in kept.items() if type(v) not in IMMUTABLE}
         for key, value in kept.items():
             clean[key] = value
             clean.move_to_end(key)
         self._dirty.clear()
+        self._deletes = False
         self._order.clear()
         self._evict()
 

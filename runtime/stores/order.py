@@ -11,7 +11,7 @@ _FEW = 8
 
 
 class KeyOrder:
-    """The order of the keys of `entries`, which changes outside: `add` each key that is new there.
+    """The order of the keys of `entries`, which changes outside: `add` each key that is new there, or say `look`.
 
     >>> entries = {b"b": 1}
     >>> order = KeyOrder(entries)
@@ -26,6 +26,7 @@ class KeyOrder:
         self._known = set(entries)
         self._sorted = sorted(entries)
         self._new: list[bytes] = []
+        self._looks = False
 
     def add(self, key: bytes) -> None:
         """Take in a key that is new in the entries; one that is known already changes nothing."""
@@ -39,11 +40,16 @@ class KeyOrder:
         self._known.update(new)
         self._new += new
 
+    def look(self) -> None:
+        """Take in whatever has come, when somebody asks."""
+        self._looks = True
+
     def clear(self) -> None:
         """Forget all keys."""
         self._known.clear()
         self._sorted.clear()
         self._new.clear()
+        self._looks = False
 
     def between(self, start: bytes = b"", end: bytes | None = None) -> list[bytes]:
         """Return the keys in the entries with `start` <= key < `end`, in order."""
@@ -55,6 +61,9 @@ class KeyOrder:
         return [key for key in keys[first:last] if key in entries]
 
     def _arrange(self) -> None:
+        if self._looks:
+            self._looks = False
+            self.add_all(self._entries)
         if len(self._known) > 2 * len(self._entries) + _FEW:
             self._known = set(self._entries)
             self._sorted = sorted(self._entries)

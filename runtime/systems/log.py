@@ -36,6 +36,7 @@ from runtime.systems.base import (
 from runtime.systems.log_batch import pack
 from runtime.systems.log_compaction import Compactor
 from runtime.systems.log_database import attach, verify
+from runtime.systems.log_journal import drop_journal, encode_items, live_tally, overlaid, places_of
 from runtime.systems.log_locks import owner_lock, owner_of
 from runtime.systems.log_members import Agreed, LogMembers, alive_in
 from runtime.systems.log_reader import LogStateReader, damaged_entry
@@ -46,7 +47,7 @@ from runtime.systems.log_records import (
     fetch,
     sealed,
 )
-from runtime.systems.log_state import Placed, drop_entries, keys_from, placed, places_of, tally_of, write_entries
+from runtime.systems.log_state import drop_entries, keys_from
 from runtime.systems.log_streams import Prepared, Streams, next_id
 from runtime.systems.members import holding_of, model_in
 
@@ -161,14 +162,10 @@ class LogEnvironment:
         Raises `Fenced` when `commit.generation` is not the application's, or one of `commit.tasks` not the task's;
         `EnvironmentFull` when there is no space.
         """
-        app = commit.app
+        app, journals = commit.app, self._database.journals
         with self._reading() as transaction:
             prepared = self._streams.prepare(transaction, commit.appends)
-            known = {writes.store: self._committed_store_id(transaction, app, writes.store) for writes in commit.state}
-        state = [
-            (writes, _placed(writes, number) if (number := known[writes.store]) is not None else None)
-            for writes in commit.state
-        ]
+        state = [(writes, encode_items(writes.items)) for writes in commit.state]
         checkpoints = [
             (key := _task_key(app, task), sealed(key, msgspec.msgpack.encode(checkpoint)))
             for task, checkpoint in commit.checkpoints.items()
@@ -184,11 +181,14 @@ class LogEnvironment:
                         raise is_taken(app, task, taken, current)
             self._streams.append(transaction, prepared)
             self._streams.purge(transaction, commit.consumed, _MAX_PURGED_AT_LEAST + 2 * len(prepared))
-            for writes, found in state:
-                found = found or _placed(writes, self._new_store_id(transaction, app, writes.store))
-                write_entries(transaction, self._database, found)
+            journaled = [
+                journals.write(transaction, self._place(transaction, app, writes), writes.items, data)
+                for writes, data in state
+            ]
             for key, record in checkpoints:
                 transaction.put(key, record, db=self._database.checkpoints)
+        for one in journaled:
+            journals.adopt(one)
         self._compact_where_due(prepared)
 
     def compact(self, stream: str) -> None:
@@ -275,17 +275,22 @@ class LogEnvironment:
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield committed entries with `start` <= key < `end` in key order; nothing may write to them meanwhile."""
+        with self._reading() as transaction:
+            number = self._committed_store_id(transaction, app, store)
+            if number is None:
+                return
+            place = PLACE.pack(number, task)
+            changed = self._database.journals.at(transaction, place).between(start, end)
+        try:
+            yield from overlaid(changed, self._stored_between(place, start, end))
+        except ValueError as error:
+            raise damaged_entry(app, store, task, start, error) from error
+
+    def _stored_between(self, place: bytes, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         while True:
             with self._reading() as transaction:
-                number = self._committed_store_id(transaction, app, store)
-                if number is None:
-                    return
-                cursor = transaction.cursor(self._database.state)
-                entries = entries_between(cursor, PLACE.pack(number, task), start, end)
-                try:
-                    step = list(islice(entries, _ENTRIES_PER_STEP))
-                except ValueError as error:
-                    raise damaged_entry(app, store, task, start, error) from error
+                entries = entries_between(transaction.cursor(self._database.state), place, start, end)
+                step = list(islice(entries, _ENTRIES_PER_STEP))
             yield from step
             if len(step) < _ENTRIES_PER_STEP:
                 return
@@ -293,16 +298,7 @@ class LogEnvironment:
 
     def stores(self, app: str) -> list[str]:
         """Return the names of the application's stores that hold anything, in order."""
-        prefix = _store_key(app, "")
-        with self._reading() as transaction:
-            cursor = transaction.cursor(self._database.state)
-            names = [key[len(prefix) :].decode() for key in keys_from(transaction, self._database.meta, prefix)]
-            numbers = {name: self._store_id(transaction, app, name) or 0 for name in names}
-            return sorted(
-                name
-                for name, number in numbers.items()
-                if cursor.set_range(PLACE.pack(number, 0)) and cursor.key()[:4] == number.to_bytes(4, "big")
-            )
+        return sorted({store for store, _ in self.state_stats(app)})
 
     def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
         """Return, per (store, task), the number of entries and their bytes, as they are kept beside the entries."""
@@ -314,7 +310,7 @@ class LogEnvironment:
                 number = self._store_id(transaction, app, store)
                 assert number is not None
                 for place in places_of(transaction, self._database, number):
-                    tally = tally_of(transaction, self._database, place)
+                    tally = live_tally(transaction, self._database, place)
                     if tally.entries:
                         stats[store, PLACE.unpack(place)[1]] = tally.entries, tally.size_bytes
         return stats
@@ -332,7 +328,8 @@ class LogEnvironment:
             for store in stores:
                 number = self._store_id(transaction, app, store)
                 if number is not None:
-                    drop_entries(transaction, self._database, number)
+                    for drop in (drop_entries, drop_journal):
+                        drop(transaction, self._database, number.to_bytes(4, "big"))
 
     def close(self) -> None:
         """Release everything; a second call does nothing. No other thread may be using it."""
@@ -389,6 +386,9 @@ class LogEnvironment:
             self._database.store_ids[app, store] = number
         return number
 
+    def _place(self, transaction: lmdb.Transaction[Any], app: str, writes: StateWrites) -> bytes:
+        return PLACE.pack(self._new_store_id(transaction, app, writes.store), writes.task)
+
     def _new_store_id(self, transaction: lmdb.Transaction[Any], app: str, store: str) -> int:
         number = self._store_id(transaction, app, store)  # which another task may have made in this transaction
         if number is None:
@@ -396,10 +396,6 @@ class LogEnvironment:
             key = _store_key(app, store)
             transaction.put(key, sealed(key, _NUMBER.pack(number)), db=self._database.meta)
         return number
-
-
-def _placed(writes: StateWrites, store: int) -> Placed:
-    return placed(PLACE.pack(store, writes.task), writes.items)
 
 
 def _generation_key(app: str) -> bytes:

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull
 from runtime.systems.base import NO_SPACE, system_errors_told
+from runtime.systems.log_journal import Journals
 from runtime.systems.log_locks import Marker, allocate, locked, survey
 from runtime.systems.log_records import RESTORE, sealed
 from runtime.systems.log_recovery import (
@@ -64,7 +65,7 @@ class Reading:
 
 
 class Database:
-    """One open LMDB environment with its four tables; `attach` makes it, the last `release` closes it.
+    """One open LMDB environment with its tables; `attach` makes it, the last `release` closes it.
 
     After any error of LMDB but "map full" it is not used again (`fault` says so): LMDB itself may go on after a failed
     fsync as if nothing had happened.
@@ -80,6 +81,7 @@ class Database:
         """Those with an open transaction."""
         self.store_ids: dict[tuple[str, str], int] = {}
         """Of stores by application and name, as committed; an id is never taken away."""
+        self.journals = Journals(self)
         self._write_lock = threading.Lock()
         self._writes = 0
         self._pid = os.getpid()
@@ -131,10 +133,10 @@ class Database:
         raise kind(f"LMDB can't open {self.path}: {refused}.") from refused
 
     def _open_tables(self, create: bool) -> None:
-        names = (b"meta", b"log", b"state", b"checkpoints", b"tails")
+        names = (b"meta", b"log", b"state", b"journal", b"checkpoints", b"tails")
         try:
             self.env.reader_check()
-            self.meta, self.log, self.state, self.checkpoints, self.tails = (
+            self.meta, self.log, self.state, self.journal, self.checkpoints, self.tails = (
                 self.env.open_db(name, create=create) for name in names
             )
         except self._lmdb.Error as error:

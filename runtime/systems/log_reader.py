@@ -6,6 +6,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from runtime.errors import Damaged
+from runtime.systems.log_journal import Journal
 from runtime.systems.log_records import PLACE, RESTORE, entry_of, place_of_key
 
 if TYPE_CHECKING:
@@ -22,7 +23,17 @@ class LogStateReader:
     Pages that this transaction sees are not used again before it ends, so it should not last.
     """
 
-    __slots__ = ("__weakref__", "_database", "_find_store", "_lock", "_place", "_prefix", "_transaction")
+    __slots__ = (
+        "__weakref__",
+        "_database",
+        "_find_store",
+        "_journal",
+        "_lock",
+        "_place",
+        "_prefix",
+        "_span",
+        "_transaction",
+    )
 
     def __init__(
         self,
@@ -37,6 +48,8 @@ class LogStateReader:
         self._place = app, store, task
         self._lock = Lock()
         self._prefix = b""
+        self._journal = Journal()
+        self._span = self._journal.span
         self._transaction: lmdb.Transaction[Any] | None = None
 
     def get(self, key: bytes) -> bytes | None:
@@ -45,6 +58,10 @@ class LogStateReader:
             transaction = self._transaction or self._begin()
             if not self._prefix:
                 return None
+            if self._journal.span is not self._span:
+                self._read_journal(transaction)  # as of when the transaction began: somebody has committed since
+            if key in self._journal.entries:
+                return self._journal.entries[key]
             place = place_of_key(self._prefix, key)
             try:
                 record = transaction.get(place, None, self._database.state)
@@ -70,8 +87,14 @@ class LogStateReader:
         self._transaction = self._database.begin_reading()
         self._database.readers.add(self)
         number = self._find_store(self._transaction)
-        self._prefix = b"" if number is None else PLACE.pack(number, self._place[2])
+        if number is not None:
+            self._prefix = PLACE.pack(number, self._place[2])
+            self._read_journal(self._transaction)
         return self._transaction
+
+    def _read_journal(self, transaction: lmdb.Transaction[Any]) -> None:
+        self._journal = self._database.journals.at(transaction, self._prefix)
+        self._span = self._journal.span
 
 
 def damaged_entry(app: str, store: str, task: int, key: bytes, error: ValueError) -> Damaged:

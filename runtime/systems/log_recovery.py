@@ -15,6 +15,7 @@ import msgspec
 
 from runtime.errors import Damaged, EnvironmentFault
 from runtime.systems.log_batch import unpack
+from runtime.systems.log_journal import JOURNAL, Span, name_of, records_of
 from runtime.systems.log_records import PLACE, STORE, entry_of, opened, sealed
 from runtime.systems.log_state import TALLY, Tally, tallied
 from runtime.systems.log_streams import PARTITION, STREAM, TAIL, Stream, Tail, last_offset
@@ -29,7 +30,7 @@ LAST_TRANSACTION = b"last transaction"
 DATA_FILE = "data.mdb"
 NEWEST_FILE = "newest"
 _NUMBER = struct.Struct("<Q")
-_FORMAT_FILE, _FORMAT = "format", b"samza-dsl log 3\n"
+_FORMAT_FILE, _FORMAT = "format", b"samza-dsl log 4\n"
 _MAX_FINDINGS = 100
 _MAGIC = struct.pack("=I", 0xBEEFC0DE)
 _HEADERS_BYTES = (16, 24)
@@ -198,6 +199,7 @@ def _findings(transaction: lmdb.Transaction[Any], database: Database) -> Iterato
         except (ValueError, struct.error) as error:
             yield f"state, {bytes(view)!r}: {error}"
     yield from _miscounted(transaction, database, kept)
+    yield from _misjournaled(transaction, database, kept)
     for stream in streams.values():
         for partition in range(stream.config.partitions):
             tail = tails.get(PARTITION.pack(stream.id, partition))
@@ -225,6 +227,23 @@ def _miscounted(transaction: lmdb.Transaction[Any], database: Database, kept: di
             yield f"{where}: {has.entries} entries, not {should_have.entries}"
         elif has != should_have:
             yield f"{where}: its entries are not those of the last commit"
+
+
+def _misjournaled(transaction: lmdb.Transaction[Any], database: Database, kept: dict[bytes, bytes]) -> Iterator[str]:
+    """Compare the records of each journal with what is kept beside it in `kept`, as above."""
+    told = {key.removeprefix(JOURNAL): Span.of(data) for key, data in kept.items() if key.startswith(JOURNAL)}
+    for place, span in told.items():
+        try:
+            found = sum(1 for _ in records_of(transaction, database, place))
+        except ValueError as error:
+            yield f"the journal of {name_of(transaction, database, place)}: {error}"
+        else:
+            if found != span.records:
+                whose = name_of(transaction, database, place)
+                yield f"the journal of {whose}: {found} records, not {span.records}"
+    stored, should_have = transaction.stat(database.journal)["entries"], sum(span.records for span in told.values())
+    if stored != should_have:
+        yield f"there are {stored} records of journals, and not the {should_have} that all stores have"
 
 
 def _gaps(

@@ -95,16 +95,10 @@ def tally_of(transaction: lmdb.Transaction[Any], database: Database, place: byte
     return Tally() if data is None else Tally.of(data)
 
 
-def places_of(transaction: lmdb.Transaction[Any], database: Database, store: int) -> list[bytes]:
-    """Return the places at which a store ever had entries, one for each task."""
-    keys = keys_from(transaction, database.meta, TALLY + store.to_bytes(4, "big"))
-    return [key.removeprefix(TALLY) for key in keys]
-
-
-def drop_entries(transaction: lmdb.Transaction[Any], database: Database, store: int) -> None:
-    """Delete all entries of a store, of every task."""
-    for table, prefix in ((database.state, b""), (database.meta, TALLY)):
-        for key in keys_from(transaction, table, prefix + store.to_bytes(4, "big")):
+def drop_entries(transaction: lmdb.Transaction[Any], database: Database, prefix: bytes) -> None:
+    """Delete all entries at places that begin with `prefix`, as the id of a store does."""
+    for table, first in ((database.state, prefix), (database.meta, TALLY + prefix)):
+        for key in keys_from(transaction, table, first):
             transaction.delete(key, db=table)
 
 

@@ -66,13 +66,13 @@ def test_there_is_one_savepoint_at_a_time(store):
     store.savepoint()
 
 
-def test_changes_are_encoded_sorted_and_stay_until_committed():
+def test_changes_are_encoded_and_stay_until_committed():
     store = cached(MemoryEnvironment())
     store.put(b"b", [1])
     store.put(b"a", 2)
     store.delete(b"c")
     changes = store.changes()
-    assert changes == ("st", 3, [(b"a", MessagePack().encode(2)), (b"b", MessagePack().encode([1])), (b"c", None)])
+    assert changes == ("st", 3, [(b"b", MessagePack().encode([1])), (b"a", MessagePack().encode(2)), (b"c", None)])
     assert store.changes() == changes
     assert store.dirty_count == 3
     store.committed()

@@ -4,11 +4,8 @@ import errno
 import os
 import random
 import shutil
-import tempfile
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from operators.base import Batch
 from runtime.errors import Damaged, EnvironmentFault, Owned
@@ -16,7 +13,7 @@ from runtime.systems import log_database, log_locks
 from runtime.systems.base import Append, Commit, StateWrites
 from runtime.systems.log import LogEnvironment, verify
 from runtime.systems.log_recovery import structure
-from tests.runtime.log_directory import output, start, write
+from tests.runtime.log_directory import flip, merging, output, start, write
 from tests.scale import scale
 
 
@@ -37,16 +34,6 @@ def written(tmp_path):
     return write(tmp_path)
 
 
-def flip(path, pattern):
-    """Change the lowest bit of the first byte of every copy of `pattern` in the data file."""
-    data = bytearray((path / "data.mdb").read_bytes())
-    assert pattern in data
-    place = -1
-    while (place := data.find(pattern, place + 1)) >= 0:
-        data[place] ^= 1
-    (path / "data.mdb").write_bytes(data)
-
-
 # The codec
 
 
@@ -55,7 +42,8 @@ def contents(path):
     log = LogEnvironment(path)
     try:
         reads = [tuple(log.read("s", 1, offset)) for offset in range(10)]
-        return reads, log.offsets("s", 1), list(log.state_range("app", "st", 0)), log.checkpoints("app"), log.streams()
+        state = [list(log.state_range("app", store, 0)) for store in ("st", "newer")]
+        return reads, log.offsets("s", 1), state, log.state_stats("app"), log.checkpoints("app"), log.streams()
     finally:
         log.close()
 
@@ -145,7 +133,7 @@ def test_missing_batches_are_found(written):
 
 
 def test_missing_and_outdated_entries_of_state_are_found(written):
-    log = LogEnvironment(written)
+    log = merging(written)
     place, outdated = b"", b""
     with log._database.reading() as transaction:
         for view, record in transaction.cursor(log._database.state):
@@ -159,28 +147,6 @@ def test_missing_and_outdated_entries_of_state_are_found(written):
         transaction.delete(place, db=log._database.state)
     log.close()
     assert verify(written) == ["state of 'app', store 'st', task 0: 9 entries, not 10"]
-
-
-@given(
-    st.lists(
-        st.dictionaries(st.binary(max_size=1) | st.just(b"long" * 200), st.none() | st.binary(max_size=3), max_size=5)
-        | st.sampled_from([["st"], ["other"], None]),
-        max_size=6,
-    )
-)
-def test_what_is_kept_of_a_store_is_right_whatever_is_written(steps):
-    with tempfile.TemporaryDirectory() as path:
-        log = LogEnvironment(path, sync=False)
-        generation = log.own("app")
-        for number, step in enumerate(steps):
-            if isinstance(step, dict):
-                writes = [StateWrites(("st", "other")[number % 2], number % 3, sorted(step.items()))]
-                log.commit(Commit("app", generation, [], writes, {}))
-            else:
-                log.reset("app", step)
-                generation = log.generation("app")
-        log.close()
-        assert verify(path) == []
 
 
 def test_a_truncated_file_is_refused_and_kills_nobody(written):

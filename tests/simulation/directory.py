@@ -13,10 +13,11 @@ from runtime.errors import Owned
 from runtime.systems.base import Commit, check_name
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_compaction import Compactor
+from runtime.systems.log_journal import Journals
 from runtime.systems.log_members import LogMembers
 from runtime.systems.log_streams import Streams
 
-TABLES = ("meta", "log", "state", "checkpoints", "tails")
+TABLES = ("meta", "log", "state", "journal", "checkpoints", "tails")
 LONGEST_KEY_BYTES = 511
 
 Step = Callable[[str], None]
@@ -186,13 +187,14 @@ class SimulatedDatabase:
     told of them may raise: before "acknowledge" nothing of the transaction remains.
     """
 
-    meta, log, state, checkpoints, tails = TABLES
+    meta, log, state, journal, checkpoints, tails = TABLES
     errors = ()
 
     def __init__(self, directory: Directory, step: Step) -> None:
         self.directory = directory
         self.store_ids: dict[tuple[str, str], int] = {}
         self.readers: set[object] = set()
+        self.journals = Journals(self, most_entries=8, most_records=4)
         self._step = step
 
     def reading(self) -> Transaction:

@@ -1,0 +1,236 @@
+"""What the newest commits have changed in a store, a record for each, until it is merged into the table of entries."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from runtime.errors import Damaged
+from runtime.systems.log_records import PLACE, RESTORE, STORE, entry_bytes, fetch, opened, place_of_key, sealed
+from runtime.systems.log_state import TALLY, Tally, keys_from, placed, tally_of, write_entries
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from runtime.systems.log_database import Database
+
+JOURNAL = b"journal\0"
+_SPAN = struct.Struct("<QQQQ")
+_NUMBER = struct.Struct(">Q")
+MOST_ENTRIES = 1 << 17
+"""So many entries are in the journals that a process has in memory, and each has its share of them, ..."""
+MOST_BYTES = 1 << 25
+"""... so many bytes, ..."""
+MOST_RECORDS = 1_000
+"""... and one has no more records than this: they are read when the state is used again."""
+_MERGED_AT_ONCE = 4_096
+"""What is encoded for LMDB is put there before it has left the processor's cache."""
+
+Items = list[tuple[bytes, bytes | None]]
+"""Entries that were put, and those that were deleted."""
+encode_items = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Items).decode
+
+
+class Span(NamedTuple):
+    """Which records a journal has, by the numbers of the transactions that wrote them; all 0 where it has none."""
+
+    first: int = 0
+    last: int = 0
+    records: int = 0
+    size_bytes: int = 0
+
+    @staticmethod
+    def of(data: bytes) -> Span:
+        """Return the span that was stored as `data`."""
+        return Span(*_SPAN.unpack(data))
+
+
+class Journal:
+    """What changed in one store and task since entries were last merged: values by key, None where one was deleted."""
+
+    def __init__(self) -> None:
+        self.span = Span()
+        self.entries: dict[bytes, bytes | None] = {}
+        self._sorted: list[bytes] = []
+        self._lock = Lock()
+
+    def update(self, items: Items, span: Span) -> None:
+        """Take in what a record changes."""
+        with self._lock:
+            self.span = span
+            self.entries.update(items)
+
+    def between(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yield what changed with `start` <= key < `end`, in key order, as it is when it is reached."""
+        entries = self.entries
+        with self._lock:
+            if (known := len(self._sorted)) < len(entries):
+                new = islice(entries, known, None)  # what a dict has is in the order in which it came
+                self._sorted = sorted([*self._sorted, *sorted(new)])
+            keys = self._sorted
+        stop = len(keys) if end is None else bisect_left(keys, end)
+        return ((keys[index], entries[keys[index]]) for index in range(bisect_left(keys, start), stop))
+
+
+class Journaled(NamedTuple):
+    """What a transaction has written to the journal at `place`, or merged with all that was there."""
+
+    place: bytes
+    span: Span
+    items: Items
+
+
+class Journals:
+    """The journals of a database as this process knows them: each is read when it is first asked for."""
+
+    def __init__(self, database: Database, most_entries: int = MOST_ENTRIES, most_records: int = MOST_RECORDS) -> None:
+        self._database = database
+        self._most_entries, self._most_records = most_entries, most_records
+        self._known: dict[bytes, Journal] = {}
+        self._lock = Lock()
+
+    def at(self, transaction: lmdb.Transaction[Any], place: bytes) -> Journal:
+        """Return the journal of the store and task at `place` as a transaction sees it; raises `Damaged`."""
+        span = span_of(transaction, self._database, place)
+        with self._lock:
+            known = self._known.get(place)
+            if known is not None and known.span == span:
+                return known
+            if not span.records:
+                self._known.pop(place, None)
+                return Journal()
+            is_past = known is not None and known.span.first == span.first and known.span.last > span.last
+            if known is None or known.span.first != span.first or is_past:
+                known = Journal()
+            try:
+                for items in records_of(transaction, self._database, place, known.span.last + 1):
+                    known.update(items, span)
+            except ValueError as error:
+                whose = name_of(transaction, self._database, place)
+                raise Damaged(f"The journal of {whose}, is not what was written: {error}. {RESTORE}") from error
+            if not is_past:
+                self._known[place] = known
+            return known
+
+    def write(self, transaction: lmdb.Transaction[Any], place: bytes, items: Items, data: bytes) -> Journaled:
+        """Change entries of a store and task, `data` encoded; `adopt` what is returned when that is committed."""
+        before, number = self.at(transaction, place), transaction.id()
+        span = before.span
+        after = Span(span.first or number, number, span.records + 1, span.size_bytes + len(data))
+        if self._is_much(after, before, items):
+            changed = before.entries | dict(items)
+            keys = iter(sorted(changed))
+            while some := [*islice(keys, _MERGED_AT_ONCE)]:
+                write_entries(transaction, self._database, placed(place, ((key, changed[key]) for key in some)))
+            drop_journal(transaction, self._database, place)
+            return Journaled(place, Span(), [])
+        at, key = place + _NUMBER.pack(number), JOURNAL + place
+        transaction.put(at, sealed(at, data), db=self._database.journal)
+        transaction.put(key, sealed(key, _SPAN.pack(*after)), db=self._database.meta)
+        return Journaled(place, after, items)
+
+    def adopt(self, written: Journaled) -> None:
+        """Know what is committed now, so that it need not be read."""
+        with self._lock:
+            if not written.span.records:
+                self._known.pop(written.place, None)
+                return
+            journal = self._known.setdefault(written.place, Journal())
+            if journal.span.records == written.span.records - 1:
+                journal.update(written.items, written.span)
+
+    def _is_much(self, span: Span, before: Journal, items: Items) -> bool:
+        places = len(self._known) or 1
+        if span.size_bytes * places > MOST_BYTES or span.records > self._most_records:
+            return True
+        most = self._most_entries // places
+        if len(before.entries) + len(items) <= most:
+            return False
+        return len(before.entries) + sum(key not in before.entries for key, _ in items) > most
+
+
+def span_of(transaction: lmdb.Transaction[Any], database: Database, place: bytes) -> Span:
+    """Return which records the journal at `place` has; raises `Damaged` at a changed bit."""
+    data = fetch(transaction, database.meta, JOURNAL + place, "a store's journal")
+    return Span() if data is None else Span.of(data)
+
+
+def records_of(transaction: lmdb.Transaction[Any], database: Database, place: bytes, first: int = 0) -> Iterator[Items]:
+    """Yield the records of a journal from that of the transaction `first` on; raises ValueError at a changed bit."""
+    cursor = transaction.cursor(database.journal)
+    found = cursor.set_range(place + _NUMBER.pack(first))
+    while found and (key := bytes(cursor.key())).startswith(place):
+        yield _decode(opened(key, cursor.value()))
+        found = cursor.next()
+
+
+def name_of(transaction: lmdb.Transaction[Any], database: Database, place: bytes) -> str:
+    """Return which application's store and task is at `place`, for an error."""
+    store, task = PLACE.unpack(place)
+    for key in keys_from(transaction, database.meta, STORE):
+        if opened(key, transaction.get(key, b"", database.meta))[:4] == store.to_bytes(4, "little"):
+            app, name = key.decode().split("\0")[1:]
+            return f"application {app!r}, store {name!r}, task {task}"
+    return f"store {store}, task {task}"
+
+
+def drop_journal(transaction: lmdb.Transaction[Any], database: Database, prefix: bytes) -> None:
+    """Delete the journals whose places begin with `prefix`."""
+    for table, first in ((database.journal, prefix), (database.meta, JOURNAL + prefix)):
+        for key in keys_from(transaction, table, first):
+            transaction.delete(key, db=table)
+
+
+def overlaid(
+    changed: Iterator[tuple[bytes, bytes | None]], stored: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield what is stored, as it was changed since, in key order, in which both are.
+
+    >>> [*overlaid(iter([(b"a", b"new"), (b"b", None)]), iter([(b"b", b"old"), (b"c", b"old")]))]
+    [(b'a', b'new'), (b'c', b'old')]
+    """
+    change = next(changed, None)
+    for entry in stored:
+        while change is not None and change[0] <= entry[0]:
+            key, value = change
+            if value is not None:
+                yield key, value
+            change = next(changed, None)
+            if key == entry[0]:
+                break
+        else:
+            yield entry
+    while change is not None:
+        key, value = change
+        if value is not None:
+            yield key, value
+        change = next(changed, None)
+
+
+def places_of(transaction: lmdb.Transaction[Any], database: Database, store: int) -> list[bytes]:
+    """Return the places at which a store ever had entries, one for each task."""
+    prefix = store.to_bytes(4, "big")
+    found = {
+        key[-PLACE.size :] for what in (TALLY, JOURNAL) for key in keys_from(transaction, database.meta, what + prefix)
+    }
+    return sorted(found)
+
+
+def live_tally(transaction: lmdb.Transaction[Any], database: Database, place: bytes) -> Tally:
+    """Return how many entries a store and task has, and how large they are, with those of its journal."""
+    tally, journal = tally_of(transaction, database, place), database.journals.at(transaction, place)
+    written = [(key, value) for key, value in [*journal.entries.items()] if value is not None]
+    entries, size_bytes = tally.entries + len(written), tally.size_bytes + sum(len(k) + len(v) for k, v in written)
+    for key, _ in journal.between(b"", None) if tally.entries else ():
+        record = transaction.get(at := place_of_key(place, key), None, database.state)
+        if record is not None:
+            entries -= 1
+            size_bytes -= entry_bytes(at, record)
+    return Tally(entries, size_bytes)
