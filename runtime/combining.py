@@ -15,6 +15,7 @@ from operators.window import NO_KEY, Window, WindowOperator
 from operators.window_groups import Groups
 from operators.window_types import WindowType
 from planner.errors import PlanError
+from runtime.exits import NO_TIME
 from runtime.failures import Failure
 from runtime.keys import KeySerde
 from runtime.outputs import Destination, Outputs
@@ -49,7 +50,9 @@ class CombiningExit:
         with _at(window):
             if None in batch.keys:
                 raise ValueError(NO_KEY)
-            if batch.timestamps is None:  # they have the time at which they would be written to a stream
+            if batch.timestamps is None and not window.takes_all:
+                raise ValueError(NO_TIME)
+            if batch.timestamps is None:  # as rows that are sent have the time of their sending
                 batch.timestamps = [self._now_ms()] * len(batch)
             batch.stamps = batch.stamps or list(batch.timestamps)
             if window.takes_all:
