@@ -9,7 +9,7 @@ from benchmarks.interval_join import IntervalJoin
 from benchmarks.keyed_count import KeyedCount
 from benchmarks.members_per_country import MembersPerCountry
 from benchmarks.on_kafka import ExactlyOnceOnKafka, OnKafka
-from benchmarks.on_spark import KeyedOnSpark, NativeOnSpark, StatelessOnSpark
+from benchmarks.on_spark import KeyedOnSpark, NativeOnSpark, ParquetOnSpark, StatelessOnSpark
 from benchmarks.on_spark_calls import CallsOnSpark
 from benchmarks.on_spark_join import JoinOnSpark
 from benchmarks.on_spark_streaming import KeyedStream, StatelessStream
@@ -45,6 +45,7 @@ KINDS: tuple[type[Workload], ...] = (
     ReadWriteOnKafka5,
     ReadWriteOnKafka6,
     StatelessOnSpark,
+    ParquetOnSpark,
     KeyedOnSpark,
     NativeOnSpark,
     JoinOnSpark,

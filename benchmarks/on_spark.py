@@ -1,7 +1,8 @@
-"""B14, B15 and B15n: files to files on Spark with two cores, over the loop that one process runs by hand."""
+"""B14, B14p, B15 and B15n: files to files on Spark with two cores, over the loop that one process runs by hand."""
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -20,6 +21,8 @@ KEYS = 10_000
 WINDOW_MS = 60_000
 CHUNK = 10_000
 """How many records the loop by hand encodes at a time."""
+PART = 100_000
+"""How many rows it makes a group of in Parquet."""
 
 
 class Tick(Struct):
@@ -128,12 +131,58 @@ class StatelessOnSpark(OnSpark):
             file.write(encode.encode_lines(chunk))
         return self.written
 
-    def ours(self) -> Path:
+    def app(self) -> App:
         app = App("stateless-on-spark")
         kept = app.input("ticks", value=Tick).filter(is_kept).map(moved).filter(is_positive)
         kept.send_to(app.output("moved", value=Tick))
-        app.run(on=self.spark, bind={"ticks": self.files, "moved": self.written})
+        return app
+
+    def ours(self) -> Path:
+        self.app().run(on=self.spark, bind={"ticks": self.files, "moved": self.written})
         return self.written
+
+
+class ParquetOnSpark(StatelessOnSpark):
+    """The same of Parquet and to it, by columns; by hand, records are made of columns, and columns of records."""
+
+    description = Description(
+        name="B14p",
+        title="stateless, Parquet → Parquet, by columns, on Spark with two cores over one process",
+        messages=2_000_000,
+        quick_scale=0.002,
+        bar=round(1 / 1.5, 2),
+        pairs=5,
+        on_spark=True,
+    )
+
+    def make(self, messages: int) -> None:
+        super().make(messages)
+        in_parquet(self.files)
+
+    def ready(self) -> None:
+        self.written = self.scratch / "out.parquet"
+        shutil.rmtree(self.written, ignore_errors=True)
+        self.by_hand = self.scratch / "by-hand.parquet"
+
+    def read(self) -> Iterator[Tick]:
+        return ticks_in_parquet(self.files)
+
+    def baseline(self) -> Path:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        schema = pa.schema([("key", pa.string()), ("at", pa.int64()), ("number", pa.int64())])
+        kept = filter(is_positive, map(moved, filter(is_kept, self.read())))
+        with parquet.ParquetWriter(self.by_hand, schema) as writer:
+            while chunk := list(islice(kept, PART)):
+                columns = [[tick.key for tick in chunk], [tick.at for tick in chunk], [tick.number for tick in chunk]]
+                writer.write_table(pa.table([*map(pa.array, columns)], schema=schema))
+        return self.by_hand
+
+    def outcome(self, result: Path) -> list[bytes]:
+        from pyarrow import parquet
+
+        return sorted(repr(row).encode() for row in parquet.read_table(result).to_pylist())
 
 
 class KeyedOnSpark(OnSpark):
@@ -183,21 +232,31 @@ class NativeOnSpark(KeyedOnSpark):
         on_spark=True,
     )
 
-    def prepare(self, messages: int) -> None:
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        super().prepare(messages)
-        for file in [*self.files.iterdir()]:
-            ticks = map(decode, file.read_bytes().splitlines())
-            table = pa.Table.from_pylist([msgspec.structs.asdict(tick) for tick in ticks])
-            parquet.write_table(table, file.with_suffix(".parquet"))
-            file.unlink()
+    def make(self, messages: int) -> None:
+        super().make(messages)
+        in_parquet(self.files)
 
     def read(self) -> Iterator[Tick]:
-        from pyarrow import parquet
+        return ticks_in_parquet(self.files)
 
-        for path in sorted(self.files.iterdir()):
-            with parquet.ParquetFile(path) as file:
-                for batch in file.iter_batches(CHUNK):
-                    yield from map(Tick, *(column.to_pylist() for column in batch.columns))
+
+def in_parquet(directory: Path) -> None:
+    """Put Parquet in the place of JSON lines."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for file in [*directory.iterdir()]:
+        ticks = map(decode, file.read_bytes().splitlines())
+        table = pa.Table.from_pylist([msgspec.structs.asdict(tick) for tick in ticks])
+        parquet.write_table(table, file.with_suffix(".parquet"))
+        file.unlink()
+
+
+def ticks_in_parquet(directory: Path) -> Iterator[Tick]:
+    """Read the ticks of a directory, making records of columns side by side."""
+    from pyarrow import parquet
+
+    for path in sorted(directory.iterdir()):
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(CHUNK):
+                yield from map(Tick, *(column.to_pylist() for column in batch.columns))

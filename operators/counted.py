@@ -11,6 +11,7 @@ from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Batch
 from operators.key_states import KeyStates
 from operators.keyed_state import STATE, UNCHANGEABLE
 from operators.lowest import Lowest
+from operators.partials import Partials
 from operators.store_places import beyond
 from operators.window import NO_KEY, Pane, Timing, Window
 from operators.window_types import Counted
@@ -84,6 +85,19 @@ class CountedOperator(KeyStates):
         found = [firing for key, rows in by_key.items() for firing in take_in(key, rows, batch)]
         self.relieve()
         return self._panes(sorted(found, key=lambda firing: firing.row))
+
+    def merge(self, partials: Partials, stamp: int) -> None:
+        """Add what others have made of all that there is of their keys, none of which came below `stamp`."""
+        for key, part in zip(partials.keys, partials.accumulators, strict=True):
+            number, low, high, reached, held = part
+            windows = self.read(key)
+            one = [*windows[0]] if windows else self._begun()
+            one[STAMP] = max(one[STAMP] if _has_some(one) else MIN_TIMESTAMP, reached, stamp)
+            one[NUMBER] += number
+            one[LOW], one[HIGH] = min(one[LOW], low), max(one[HIGH], high)
+            one[HELD] = self.aggregation.merge(one[HELD], held)
+            self._leave(key, [one])
+        self.relieve()
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Fire what is due early, and what is open when all inputs have ended, by stamp, then by key."""

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from operators.aggregations import Aggregation
-from operators.base import Key
+from operators.base import Batch, Key
 from operators.window_groups import Groups, Slot
 
 
 class Partials(msgspec.Struct, frozen=True):
     """Accumulators by key, that of each to be merged into all `slots`; of how many values, and how many were too late.
 
-    Keys are as batches hold them.
+    Keys are as batches hold them. Of windows that take all that a key has there are no slots, and accumulators are
+    `Part`s.
     """
 
     slots: list[Slot]
@@ -37,6 +38,16 @@ class Partials(msgspec.Struct, frozen=True):
         if not slots:
             return Partials([], [], [], 0, self.values + self.late)
         return Partials(slots, self.keys, self.accumulators, self.values, self.late)
+
+
+class Part(NamedTuple):
+    """What a part of what a key has comes to: how many values, their first and last times, and their largest stamp."""
+
+    number: int
+    low: int
+    high: int
+    stamp: int
+    accumulator: Any
 
 
 class Fold(NamedTuple):
@@ -70,6 +81,28 @@ def folds_of(
                 number = sum(held if groups.counted else map(len, held))
                 folded = held if groups.counted else [add(init(), values) for values in held]
                 yield Fold(partition, Partials(list(slots), keys, folded, number))
+
+
+def parts_of(
+    batch: Batch, aggregation: Aggregation[Any, Any], partition_of: Callable[[Key], int], partitions: int
+) -> Iterator[Fold]:
+    """Yield what a batch comes to for each key, whenever its values are, by the partitions of its keys."""
+    keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
+    assert keys is not None and timestamps is not None and stamps is not None
+    rows: dict[Key, list[int]] = {}
+    for row, key in enumerate(keys):
+        rows.setdefault(key, []).append(row)
+
+    def part(key: Key) -> Part:
+        mine, held = rows[key], len(rows[key])
+        at, stamped, values = ([column[row] for row in mine] for column in (timestamps, stamps, batch.values))
+        accumulator = held if aggregation.counts else aggregation.add(aggregation.init(), values)
+        return Part(held, min(at), max(at), max(stamped), accumulator)
+
+    for partition, found in enumerate(spread(rows, partition_of, partitions)):
+        if found:
+            parts = [*map(part, found)]
+            yield Fold(partition, Partials([], found, parts, sum(one.number for one in parts)))
 
 
 def spread(keys: Iterable[Key], partition_of: Callable[[Key], int], partitions: int) -> list[list[Key]]:

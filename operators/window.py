@@ -122,6 +122,11 @@ class Window(Spec):
         return self.panes == "retracting"
 
     @property
+    def takes_all(self) -> bool:
+        """Whether a key has one window, which fires once, when all inputs have ended."""
+        return isinstance(self.windows, Counted) and self.windows.number is None and not self.is_triggered
+
+    @property
     def waits_ms(self) -> int:  # type: ignore[override]
         """How long after their end windows fire."""
         return self.allowed_lateness_ms if self.emit == "final" else 0
@@ -234,8 +239,8 @@ class WindowOperator:
                     self._fold(slot, group, groups.counted)
         self._relieve()
 
-    def merge(self, partials: Partials) -> None:
-        """Fold in what others have made of their values."""
+    def merge(self, partials: Partials, stamp: int) -> None:
+        """Fold in what others have made of their values, none of which came below `stamp`."""
         group: dict[Key, Any] = dict(zip(partials.keys, partials.accumulators, strict=True))
         for slot in partials.slots:
             if self._is_late(slot):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from planner.inline import expression
+from planner.inline import construction, expression
 from planner.names import label_of
 
 LARGEST_EXACT = 2**53
@@ -26,6 +26,7 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 ARITHMETIC: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
 BY_CONSTANT: dict[type[ast.operator], str] = {ast.Mod: "modulo", ast.FloorDiv: "floor"}
+PLAIN = {name: getattr(msgspec.Struct, name) for name in ("__init__", "__new__")}
 TYPES: dict[type[inspect.Type], str] = {
     inspect.IntType: "int",
     inspect.FloatType: "float",
@@ -92,15 +93,47 @@ def condition_of(function: Callable[..., Any], columns: Mapping[str, Term]) -> T
     return translator.truth(translator.body)
 
 
-class _Translator:
-    """Makes terms of one function of one parameter."""
+def record_of(function: Callable[..., Any], columns: Mapping[str, Term]) -> tuple[Any, dict[str, Term]]:
+    """Return the class of the Struct that a function makes, and what goes into its columns; raises NotColumnar.
 
-    def __init__(self, function: Callable[..., Any], columns: Mapping[str, Term]) -> None:
-        found = expression(function)
+    Each field has a value of just its type: the constructor of a Struct checks nothing, but who reads it does.
+    """
+    found, label = construction(function), label_of(function)
+    if found is None or len(found.parameters) != 1:
+        raise NotColumnar(f"{label} does not just make a Struct of one record, as lambda r: Name(r.field, ...) does")
+    kind: Any = function.__globals__.get(found.name)
+    fields = columns_of(kind)
+    if type(kind) is not type(msgspec.Struct) or any(getattr(kind, name) is not PLAIN[name] for name in PLAIN):
+        raise NotColumnar(f"{found.name} has a constructor of its own")
+    names = kind.__match_args__[: len(found.places)]
+    given = {**dict(zip(names, found.places, strict=False)), **found.named}
+    if len(given) != len(found.places) + len(found.named) or given.keys() != fields.keys():
+        raise NotColumnar(f"{label} does not give each field of {found.name} once")
+    translator = _Translator(function, columns, found.parameters)
+    made = {}
+    for name, field in fields.items():
+        term = translator.value(given[name])
+        if term.type != field.type or (term.optional and not field.optional):
+            raise NotColumnar(f"{label}: {found.name}.{name} is given something else than its type says")
+        made[str(field.parts[0])] = term
+    return kind, made
+
+
+class _Translator:
+    """Makes terms of one function of one parameter; a `body` it has where the function is an expression."""
+
+    body: ast.expr
+
+    def __init__(
+        self, function: Callable[..., Any], columns: Mapping[str, Term], parameters: tuple[str, ...] = ()
+    ) -> None:
         self._label = label_of(function)
-        if found is None or len(found.parameters) != 1:
-            raise NotColumnar(f"{self._label} is no expression of one record, which a lambda can be")
-        (self._parameter,), self.body = found.parameters, found.body
+        if not parameters:
+            found = expression(function)
+            if found is None or len(found.parameters) != 1:
+                raise NotColumnar(f"{self._label} is no expression of one record, which a lambda can be")
+            parameters, self.body = found.parameters, found.body
+        (self._parameter,) = parameters
         self._columns = columns
 
     def truth(self, node: ast.expr) -> Term:

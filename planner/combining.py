@@ -44,8 +44,9 @@ def why_not_combined(graph: Graph, id: str) -> str | None:
 
 def _why_not(spec: PartitionBy, window: Window) -> str | None:
     aggregation, late_fires = window.aggregation, window.allowed_lateness_ms > window.waits_ms
-    if window.fold is None:
-        return f"{window.describe()}: only windows that lie fixed, and fire at their end, are folded in parts"
+    if window.fold is None and not window.takes_all:
+        fits = "windows that lie fixed, or take all, and fire at their end"
+        return f"{window.describe()}: only {fits}, are folded in parts"
     if not aggregation.combines:
         return f"what parts of the values come to in {aggregation} is not known to merge into what all come to"
     if late_fires and not aggregation.counts:

@@ -6,7 +6,7 @@ import ast
 import copy
 import linecache
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -68,6 +68,41 @@ def expression(function: Any) -> Expression | None:
     >>> found and found.of(["v1"])
     "v1['km'] / 2"
     """
+    return _returned_by(function, lambda body, parameters: all(_is_plain(part, parameters) for part in ast.walk(body)))
+
+
+class Construction(NamedTuple):
+    """A call of what a global name stands for, of plain expressions of parameters: of places, and by name."""
+
+    parameters: tuple[str, ...]
+    name: str
+    places: tuple[ast.expr, ...]
+    named: dict[str, ast.expr]
+
+
+def construction(function: Any) -> Construction | None:
+    """Return the one call that a function consists of, where all else is as in an `expression`; or None.
+
+    >>> found = construction(lambda n: dict(km=n["m"] / 1000))
+    >>> found and (found.name, [*found.named])
+    ('dict', ['km'])
+    """
+    found = _returned_by(function, _is_construction)
+    if found is None:
+        return None
+    call: Any = found.body
+    return Construction(found.parameters, call.func.id, (*call.args,), {one.arg: one.value for one in call.keywords})
+
+
+def _is_construction(body: ast.expr, parameters: tuple[str, ...]) -> bool:
+    match body:
+        case ast.Call(ast.Name(name), places, named) if name not in parameters and all(one.arg for one in named):
+            parts = [*places, *(one.value for one in named)]
+            return all(_is_plain(part, parameters) for each in parts for part in ast.walk(each))
+    return False
+
+
+def _returned_by(function: Any, is_fit: Callable[[ast.expr, tuple[str, ...]], bool]) -> Expression | None:
     if type(function) is not FunctionType or function.__defaults__ or function.__kwdefaults__ or function.__closure__:
         return None
     code = function.__code__
@@ -77,8 +112,7 @@ def expression(function: Any) -> Expression | None:
         if body is None or not _has_plain_parameters(node.args):
             continue
         parameters = tuple(one.arg for one in (*node.args.posonlyargs, *node.args.args))
-        plain = all(_is_plain(part, parameters) for part in ast.walk(body))
-        if plain and _fingerprint(_compiled(node)) == _fingerprint(code):
+        if is_fit(body, parameters) and _fingerprint(_compiled(node)) == _fingerprint(code):
             return Expression(parameters, body)
     return None
 

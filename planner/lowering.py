@@ -15,6 +15,7 @@ from planner.columns import NotColumnar, Term, columns_of, condition_of, names_i
 from planner.combining import combined, why_not_combined
 from planner.graph import Graph
 from planner.plan import Plan
+from planner.reshaping import one_way, reshaped
 
 EXACT = ("total", "mean", "maximum", "minimum")
 
@@ -85,11 +86,18 @@ def reasons(graph: Graph, kinds: Mapping[str, Any], wrapped: bool = False) -> It
             yield id, "is read record by record: app.wrap(...) is to see each call of a function"
         elif id in kinds:
             try:
-                lowered(folding, id, kinds[id])
+                yield id, _how_native(folding, id, kinds[id])
             except NotColumnar as reason:
                 yield id, f"is read record by record: {reason}"
-            else:
-                yield id, "is native where it is bound to Parquet: read, filtered and folded as columns"
+
+
+def _how_native(graph: Graph, id: str, kind: Any) -> str:
+    """Return how an input is computed on columns; raises NotColumnar."""
+    if any(isinstance(graph.specs[one], PartitionBy) for one in graph.below(id)):
+        lowered(graph, id, kind)
+        return "is native where it is bound to Parquet: read, filtered and folded as columns"
+    output = reshaped(graph, id, kind).stream
+    return f"is native where it and {output} are bound to Parquet: read, filtered, mapped and written as columns"
 
 
 def to_text(plan: Plan, graph: Graph, kinds: Mapping[str, Any], wrapped: bool = False) -> str:
@@ -107,12 +115,7 @@ def to_text(plan: Plan, graph: Graph, kinds: Mapping[str, Any], wrapped: bool = 
 def _run_of_filters(graph: Graph, entry: str) -> tuple[list[Filter], str]:
     """Return the filters between an input and the repartitioning that folds, which must be all there is."""
     filters: list[Filter] = []
-    id = entry
-    while True:
-        children = graph.children(id)
-        if len(children) != 1 or graph.streams_into(children[0]) != [id]:
-            raise NotColumnar(f"more than one way leads from {id}")
-        (id,) = children
+    for id in one_way(graph, entry):
         spec = graph.specs[id]
         if isinstance(spec, PartitionBy):
             if spec.combines is None:
@@ -121,6 +124,7 @@ def _run_of_filters(graph: Graph, entry: str) -> tuple[list[Filter], str]:
         if not isinstance(spec, Filter):
             raise NotColumnar(f"{id} is no filter, nor a partition_by that windows are behind")
         filters.append(spec)
+    raise NotColumnar(f"nothing is behind {entry} but filters")
 
 
 def _step_ms(window: Window) -> int:

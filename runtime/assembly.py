@@ -19,7 +19,7 @@ from operators.remote_join import RemoteJoin
 from operators.table_join import TableContents, TableJoin
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import Task as TaskSpec
-from operators.window import Window, WindowOperator
+from operators.window import Window
 from operators.window_join import WindowJoin
 from planner.copartitioning import check_streams_alike
 from planner.counting import exit_of
@@ -335,14 +335,15 @@ class _TaskBuilder:
             if not isinstance(spec, PartitionBy):
                 return BroadcastExit(self.outputs, to, self._keys(id))
             if spec.combines is not None:
-                return CombiningExit(spec.combines, named["aggregation"], self.outputs, to)
+                now_ms = self.assembly.clock.now_ms
+                return CombiningExit(spec.combines, named["aggregation"], self.outputs, to, now_ms)
             return PartitionByExit(self.outputs, to)
         if isinstance(spec, TaskSpec):
             return self._task_exit(id, spec)
         if isinstance(spec, AsyncFlatMap):
             return self._awaited(id, spec)
         if isinstance(spec, Window) and spec.takes_partials:
-            return CombinedExit(cast(WindowOperator, operators[id]), spec.allowed_lateness_ms, partial(self._count, id))
+            return CombinedExit(cast(Any, operators[id]), spec.allowed_lateness_ms, partial(self._count, id))
         return StatefulExit(operators[id], self._late(id, spec))
 
     def _awaited(self, id: str, spec: AsyncFlatMap) -> Exit:

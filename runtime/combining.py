@@ -8,7 +8,8 @@ from typing import Any, cast
 
 from operators.aggregations import Aggregation
 from operators.base import Batch, Key
-from operators.partials import Fold, Folds, Partials, folds_of
+from operators.counted import CountedOperator
+from operators.partials import Fold, Folds, Partials, folds_of, parts_of
 from operators.partition_by import Partitioner
 from operators.window import NO_KEY, Window, WindowOperator
 from operators.window_groups import Groups
@@ -27,9 +28,16 @@ class CombiningExit:
     calls = ("aggregation",)
     columns = frozenset({"timestamps", "stamps"})
 
-    def __init__(self, window: Window, aggregation: Aggregation[Any, Any], outputs: Outputs, to: Destination) -> None:
+    def __init__(
+        self,
+        window: Window,
+        aggregation: Aggregation[Any, Any],
+        outputs: Outputs,
+        to: Destination,
+        now_ms: Callable[[], int],
+    ) -> None:
         self.aggregation = aggregation
-        self._window, self._outputs, self._to = window, outputs, to
+        self._window, self._outputs, self._to, self._now_ms = window, outputs, to, now_ms
         assert to.key is not None
         self._keys = keys = KeySerde(to.key)
         self._partition_of = routed(to.by, keys, to.partitions)
@@ -37,19 +45,21 @@ class CombiningExit:
     def take(self, batch: Batch) -> None:
         """Fold rows, which have their new keys, and write what they come to."""
         assert batch.keys is not None
+        window = self._window
         batch.keys = self._keys.hold(batch.keys)
-        with _at(self._window):
+        with _at(window):
             if None in batch.keys:
                 raise ValueError(NO_KEY)
-            if batch.timestamps is None:
+            if batch.timestamps is None and not window.takes_all:
                 raise ValueError(NO_TIME)
+            if batch.timestamps is None:  # as rows that are sent have the time of their sending
+                batch.timestamps = [self._now_ms()] * len(batch)
             batch.stamps = batch.stamps or list(batch.timestamps)
-            window = self._window
+            if window.takes_all:
+                self._write_parts(batch)
+                return
             groups = Groups(
-                cast(WindowType, window.windows),
-                window.allowed_lateness_ms,
-                self.aggregation.counts,
-                window.waits_ms,
+                cast(WindowType, window.windows), window.allowed_lateness_ms, self.aggregation.counts, window.waits_ms
             )
             late = groups.gather(batch)
         self.fold(groups, batch.take(late))
@@ -64,6 +74,11 @@ class CombiningExit:
             assert late.stamps is not None
             here = self._outputs.here(self._to)
             self._write(here, Partials([], [], [], 0, len(late)), min(late.stamps))
+
+    def _write_parts(self, batch: Batch) -> None:
+        assert batch.stamps is not None
+        for partition, partials in parts_of(batch, self.aggregation, self._partition_of, self._to.partitions):
+            self._write(partition, partials, min(batch.stamps))
 
     def _folds_of(self, groups: Groups) -> Iterator[Fold]:
         return folds_of(groups, self.aggregation, self._partition_of, self._to.partitions)
@@ -84,17 +99,20 @@ class CombinedExit:
 
     columns = frozenset({"timestamps", "stamps"})
 
-    def __init__(self, operator: WindowOperator, lateness_ms: int, count: Callable[[int, int], None]) -> None:
+    def __init__(
+        self, operator: WindowOperator | CountedOperator, lateness_ms: int, count: Callable[[int, int], None]
+    ) -> None:
         self._operator, self._lateness_ms = operator, lateness_ms
         self._count = count
 
     def take(self, batch: Batch) -> None:
         """Merge, and tell how many values more than rows there were, and how many of these were late."""
-        found: list[Partials] = batch.values
-        if batch.stamps is not None:  # event time may have gone on without who sends them
-            found = [row.raised(stamp, self._lateness_ms) for row, stamp in zip(found, batch.stamps, strict=True)]
-        for partials in found:
-            self._operator.merge(partials)
+        assert batch.stamps is not None
+        sent: list[tuple[Partials, int]] = [*zip(batch.values, batch.stamps, strict=True)]
+        # Event time may have gone on without who sends them.
+        found = [row.raised(stamp, self._lateness_ms) if row.slots else row for row, stamp in sent]
+        for partials, (_, stamp) in zip(found, sent, strict=True):
+            self._operator.merge(partials, stamp)
         late = sum(partials.late for partials in found)
         self._count(sum(partials.values for partials in found) + late - len(found), late)
 

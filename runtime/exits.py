@@ -56,6 +56,12 @@ class SendToExit:
             batch.keys = list(map(self._key_as_written, batch.keys))
         self._outputs.place(self._to, Batch(batch.values, batch.keys, batch.timestamps, batch.stamps))
 
+    def fold(self, columns: Any, late: Batch) -> None:
+        """Write rows that lie in columns to an output that takes these."""
+        if len(columns):
+            self._outputs.place(self._to, Batch([columns]))
+            self._outputs.combined += len(columns) - 1
+
 
 class PartitionByExit:
     """Writes rows, which have their new keys, to the partition of these in an intermediate stream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.shapes.counters import Counters
 from benchmarks.shapes.flat_memory import FlatMemory
 from benchmarks.shapes.join_state import IntervalState, TemporalState
 from benchmarks.shapes.kafka_recovery import ColdRestore, WarmRestart
@@ -11,6 +12,7 @@ from benchmarks.shapes.local_join import LocalJoin
 from benchmarks.shapes.long_chain import LongChain
 from benchmarks.shapes.micro_batch import MicroBatchFloor
 from benchmarks.shapes.partitions import ManyPartitions, ManyStreams
+from benchmarks.shapes.pyspark_by_hand import PySparkByHand
 from benchmarks.shapes.shape import Shape
 from benchmarks.shapes.sliding_sum import SlidingSum
 from benchmarks.shapes.start_up import StartUp
@@ -38,6 +40,8 @@ KINDS: tuple[type[Shape], ...] = (
     MicroBatchFloor,
     ColdRestore,
     WarmRestart,
+    Counters,
+    PySparkByHand,
 )
 
 SHAPES: dict[str, type[Shape]] = {kind.description.name: kind for kind in KINDS}

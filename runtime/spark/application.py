@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,11 @@ from operators.io import Input
 from planner.columns import NotColumnar
 from planner.combining import combined
 from planner.graph import Graph
-from planner.lowering import Lowered, lowered
+from planner.lowering import lowered
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
 from planner.plan import Options, StreamPlan
+from planner.reshaping import reshaped
 from runtime.bindings import Bindings, check_source, config_of, is_another, outputs_of
 from runtime.errors import SamzaError
 from runtime.functions import Around
@@ -27,7 +28,7 @@ from runtime.received import values_of
 from runtime.run import open_environment
 from runtime.spark.handing_over import StagedHandover
 from runtime.spark.intent import Intent, forget, note, noted, place_beside
-from runtime.spark.program import Job
+from runtime.spark.program import Job, Native
 from runtime.spark.rows import Part, Report
 from runtime.spark.session import check_grouping
 from runtime.spark.splits import Splits
@@ -35,6 +36,7 @@ from runtime.spark.staged_topics import StagedTopics, drop_unpublished, place_of
 from runtime.spark.staging import Staged
 from runtime.systems.archive import ArchiveSource, is_archive
 from runtime.systems.base import Append, Commit, Environment, Offsets, Read, StreamConfig
+from runtime.systems.files import KIND_OF_SUFFIX
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic, topic_of
 from runtime.systems.lists import ListSink, ListSource
 from runtime.systems.memory import MemoryEnvironment
@@ -79,7 +81,7 @@ class Application:
             self._sinks = {name: what for name, what in written.items() if name not in topics and not _is_path(what)}
             if lives_in_environment(graph, {**sources, **written}):
                 self._environment = open_environment(data, cluster)
-            lowered = lowered_inputs(graph, sources) if not around else {}
+            lowered = lowered_inputs(graph, sources, parquet_of(written)) if not around else {}
             bindings = Bindings(self._environment, graph, {**bind, **sources})
             self._place_of = bindings.place_of
             counts = bindings.partition_counts(graph)
@@ -321,16 +323,34 @@ def rows_of(appends: Iterable[Append]) -> list[tuple[str, int, int]]:
     return [(stream, partition, rows) for (stream, partition), rows in found.items()]
 
 
-def lowered_inputs(graph: Graph, sources: dict[str, Any]) -> dict[str, Lowered]:
-    """Return how inputs that lie in columns are computed on these, and have their sources hand out columns."""
-    found: dict[str, Lowered] = {}
+def lowered_inputs(graph: Graph, sources: dict[str, Any], in_parquet: Container[str] = ()) -> dict[str, Native]:
+    """Return how inputs that lie in columns are computed on these, and have their sources hand out columns.
+
+    `in_parquet` are the outputs that take columns.
+    """
+    found: dict[str, Native] = {}
     for id, spec in graph.specs.items():
         source = sources.get(spec.stream) if isinstance(spec, Input) else None
         if isinstance(spec, Input) and isinstance(source, Splits) and source.name == "parquet":
             with suppress(NotColumnar):
-                found[id] = lowered(graph, id, type_of_rows(spec.value))
+                found[id] = _native(graph, id, type_of_rows(spec.value), in_parquet)
                 sources[spec.stream] = source.in_columns(found[id])
     return found
+
+
+def _native(graph: Graph, id: str, kind: Any, in_parquet: Container[str]) -> Native:
+    if any(spec.repartitions for spec in map(graph.specs.__getitem__, graph.below(id))):
+        return lowered(graph, id, kind)
+    found = reshaped(graph, id, kind)
+    if found.stream not in in_parquet:
+        raise NotColumnar(f"{found.stream} is not bound to Parquet")
+    return found
+
+
+def parquet_of(written: Mapping[str, Any]) -> set[str]:
+    """Return the outputs that are bound to Parquet."""
+    paths = {name: Path(what) for name, what in written.items() if _is_path(what) and topic_of(what) is None}
+    return {name for name, path in paths.items() if KIND_OF_SUFFIX.get(path.suffix.lower()) == "parquet"}
 
 
 def lives_in_environment(graph: Graph, bind: Mapping[str, Any]) -> bool:

@@ -167,11 +167,17 @@ _PLAIN_STATES: dict[str, Callable[[list[int]], Any]] = {
 
 def column(term: Term, table: pa.RecordBatch) -> pa.Array:
     """Return a term over all rows, none of which may be null."""
+    found = optional_column(term, table)
+    if found.null_count:
+        raise Unusual
+    return found
+
+
+def optional_column(term: Term, table: pa.RecordBatch) -> pa.Array:
+    """Return a term over all rows, of which some may be null."""
     found = _evaluated(term, table)
     if isinstance(found, pa.Scalar):
         found = pa.array([found.as_py()] * len(table), TYPES[term.type])
-    if found.null_count:
-        raise Unusual
     return found
 
 

@@ -30,6 +30,7 @@ from runtime.spark.rows import (
     ToDriver,
     for_driver,
     marked,
+    packed,
     producers_of,
 )
 from runtime.systems.base import Append, Commit, Control, Offsets, Read, StateReader, StreamConfig
@@ -207,7 +208,7 @@ class TaskEnvironment(MemoryEnvironment):
             place, reached = self._job.places[stream], self._told.get(stream, Told()).watermark
             for partition in range(self._job.streams[stream].partitions):
                 for target in self._program.readers.get((self._unit.job, stream, partition), ()):
-                    rows.add(target, LAST - place, reached, Batch([None]))
+                    rows.add(target, LAST - place, reached)
         self._handed_on += len(rows)
         return rows.rows(self._number, self._handed_on - len(rows))
 
@@ -280,9 +281,10 @@ class TaskEnvironment(MemoryEnvironment):
             if batch.timestamps is None:
                 batch.timestamps = [self._now_ms()] * len(batch)
             after = before if control is None else control.watermark
-            marks = [*marked(batch, before, after, size=1 if stream in self._job.folded else 0)]
+            marks = marked(batch, before, after, size=1 if stream in self._job.folded else 0)
+            blocks = [(watermark, block) for watermark, part in marks for block in packed(part)]
             for target in self._program.readers.get(place, ()):
-                for watermark, block in marks:
+                for watermark, block in blocks:
                     rows.add(target, self._job.places[stream], watermark, block)
         if control is not None and partition == self._job.streams[stream].partitions - 1:
             # once for all partitions: they come together

@@ -14,6 +14,7 @@ from operators.policies import skip
 from planner.graph import Graph
 from planner.lowering import Lowered
 from planner.plan import Plan, StagePlan
+from planner.reshaping import Reshaped
 from runtime.bindings import intermediate_of
 from runtime.functions import Around
 from runtime.history import History
@@ -23,6 +24,9 @@ from runtime.spark.hearing import Address
 from runtime.spark.micro_batch import MicroBatch
 from runtime.systems.base import Offsets, Read, StreamConfig
 from runtime.systems.kafka_topic import KafkaCluster
+
+Native = Lowered | Reshaped
+"""How what an input feeds is computed on columns."""
 
 
 class Unit(NamedTuple):
@@ -55,7 +59,7 @@ class Job:
     history: History | None = None
     state: Path | None = None
     """The directory that takes the state of all attempts, where history is handed over."""
-    lowered: Mapping[str, Lowered] = field(default_factory=dict)
+    lowered: Mapping[str, Native] = field(default_factory=dict)
     """How inputs whose records lie in columns are computed on these, by the ids of their operators."""
     batch: MicroBatch | None = None
     """The micro-batch that is run; None where all that there is, is run at once."""

@@ -1,11 +1,9 @@
-"""What goes from stage to stage through Spark's shuffle: rows of few Arrow columns, in runs of one task and stream."""
+"""What goes from stage to stage through Spark's shuffle: blocks of rows, in runs of one task and stream."""
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,29 +22,23 @@ SCHEMA = pa.schema(
         ("stream", pa.int32()),
         ("producer", pa.int32()),
         ("sequence", pa.int64()),
-        ("timestamp", pa.int64()),
-        ("stamp", pa.int64()),
-        ("sign", pa.int8()),
-        ("key", pa.binary()),
         ("value", pa.binary()),
     ]
 )
-"""`target` is the unit that reads a row, and `watermark` what its producer had told before it.
+"""One block: `target` is the unit that reads it, and `watermark` what its producer had told before it.
 
-Every row of that producer still to come has a stamp of at least that: so rows in the order of `ORDER` close windows as
-they go.
+Every row of that producer still to come has a stamp of at least that: so blocks in the order of `ORDER` close windows
+as they go. What Spark sorts and copies it need not look into, and what a block costs there is shared by its rows.
 """
-COLUMNS = SCHEMA.names
-CONSTANTS = {"target": "i", "stream": "i", "watermark": "q"}
-"""The columns that have one value in a block, each with the code of its type in an `array`."""
 ORDER = ("target", "watermark", "stream", "producer", "sequence")
-SPARK_SCHEMA = (
-    "target int, watermark bigint, stream int, producer int, sequence bigint, timestamp bigint, stamp bigint, "
-    "sign tinyint, key binary, value binary"
-)
+SPARK_SCHEMA = "target int, watermark bigint, stream int, producer int, sequence bigint, value binary"
 
 BLOCK = 1_000
 """Rows of which one watermark tells how far event time has come: the next stage fires what that makes due."""
+BLOCK_BYTES = 1 << 20
+"""No block of more than one row is longer."""
+BLOCKS_AT_ONCE = 10
+"""How many blocks are read at a time, at most."""
 FOR_DRIVER = -1
 """The target of what is for nobody but the driver."""
 BEGIN = -1
@@ -104,8 +96,48 @@ class Reached(msgspec.Struct, frozen=True, array_like=True):
 _decode_reached = msgspec.msgpack.Decoder(Reached).decode
 
 
+class Block(msgspec.Struct, frozen=True, array_like=True):
+    """Rows, as they are held on their way."""
+
+    values: list[bytes | None]
+    keys: list[bytes | None] | None
+    timestamps: list[int] | None
+    stamps: list[int | None] | None
+    signs: list[int | None] | None
+
+    def batch(self) -> Batch:
+        """Return them as columns."""
+        return Batch(self.values, self.keys, self.timestamps, self.stamps, signs=self.signs)  # type: ignore[arg-type]
+
+
+_decode_block = msgspec.msgpack.Decoder(Block).decode
+_encode_block = msgspec.msgpack.Encoder().encode
+
+
+def packed(batch: Batch) -> Iterator[bytes]:
+    """Yield a batch as blocks that are not too long."""
+    for start in range(0, len(batch), BLOCK):
+        yield from _packed(batch.slice(start, start + BLOCK) if len(batch) > BLOCK else batch)
+
+
+def _packed(batch: Batch) -> Iterator[bytes]:
+    columns = (_some(column) for column in (batch.keys, batch.timestamps, batch.stamps, batch.signs))
+    found = _encode_block(Block(batch.values, *columns))
+    if len(found) <= BLOCK_BYTES or len(batch) == 1:
+        yield found
+        return
+    half = len(batch) // 2
+    yield from _packed(batch.slice(0, half))
+    yield from _packed(batch.slice(half, len(batch)))
+
+
+def _some(column: list[Any] | None) -> list[Any] | None:
+    """Return a column in which there is something."""
+    return None if column is None or column.count(None) == len(column) else column
+
+
 class Run(NamedTuple):
-    """Rows that lie together, of one target, stream and watermark."""
+    """Blocks that lie together, of one target, stream and watermark."""
 
     target: int
     stream: int
@@ -113,15 +145,14 @@ class Run(NamedTuple):
     rows: pa.RecordBatch
 
     def batch(self) -> Batch:
-        """Return them as columns; what no row has is None."""
-        found = {name: self.rows.column(name) for name in ("timestamp", "stamp", "sign", "key")}
-        timestamps, stamps, signs, keys = (
-            None if column.null_count == len(column) else column.to_pylist() for column in found.values()
-        )
-        batch = Batch(self.rows.column("value").to_pylist(), keys, timestamps, stamps, signs=signs)
+        """Return their rows as columns; what no row has is None."""
+        first, *others = (_decode_block(value).batch() for value in self.rows.column("value").to_pylist())
+        for other in others:
+            first.extend(other)
+        stamps, timestamps = first.stamps, first.timestamps
         if stamps is not None and None in stamps:  # of streams that are merged, only some may be stamped
-            batch.stamps = [at if own is None else own for own, at in zip(stamps, timestamps or stamps, strict=True)]
-        return batch
+            first.stamps = [at if own is None else own for own, at in zip(stamps, timestamps or stamps, strict=True)]
+        return first
 
     def reached(self) -> list[tuple[str, Reached]]:
         """Return what producers say in rows of the stream `TOLD`, each with who says it."""
@@ -132,20 +163,13 @@ class Run(NamedTuple):
 def runs_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Run]:
     """Cut what is sorted by `ORDER` into runs."""
     for batch in batches:
-        places = [batch.column(name) for name in ("target", "watermark", "stream")]
-        start, end = 0, batch.num_rows
-        while start < end:
-            target, watermark, stream = (column[start].as_py() for column in places)
-            stop = end
-            if any(
-                column[end - 1].as_py() != own for column, own in zip(places, (target, watermark, stream), strict=True)
-            ):
-                here = (target, watermark, stream)
-                stop = bisect_right(
-                    range(start, end), here, key=lambda row: tuple(column[row].as_py() for column in places)
-                )
-                stop += start
-            yield Run(target, stream, watermark, batch.slice(start, stop - start))
+        places = zip(*(batch.column(name).to_pylist() for name in ("target", "watermark", "stream")), strict=True)
+        start = 0
+        for (target, watermark, stream), blocks in groupby(places):
+            stop = start + sum(1 for _ in blocks)
+            for first in range(start, stop, BLOCKS_AT_ONCE):
+                rows = batch.slice(first, min(BLOCKS_AT_ONCE, stop - first))
+                yield Run(target, stream, watermark, rows)
             start = stop
 
 
@@ -155,45 +179,25 @@ def producers_of(run: Run) -> list[int]:
 
 
 class Shuffled:
-    """Rows for the next stage on their way out, block by block."""
+    """Blocks for the next stage on their way out."""
 
     def __init__(self) -> None:
-        self._blocks: list[Batch] = []
-        self._constants: dict[str, array[int]] = {name: array(kind) for name, kind in CONSTANTS.items()}
+        self._blocks: list[tuple[int, int, int, bytes | None]] = []
 
     def __len__(self) -> int:
-        return len(self._constants["target"])
+        return len(self._blocks)
 
-    def add(self, target: int, stream: int, watermark: int, batch: Batch) -> None:
-        """Take rows on."""
-        self._blocks.append(batch)
-        for name, value in (("target", target), ("stream", stream), ("watermark", watermark)):
-            self._constants[name] += array(CONSTANTS[name], [value]) * len(batch)
+    def add(self, target: int, stream: int, watermark: int, block: bytes | None = None) -> None:
+        """Take a block on."""
+        self._blocks.append((target, watermark, stream, block))
 
     def rows(self, producer: int, first: int) -> pa.RecordBatch:
         """Return them as Arrow columns, numbered from `first`."""
-        number = len(self)
-        found = {name: _integers(column) for name, column in self._constants.items()}
-        found["producer"] = _integers(array("i", [producer]) * number)
-        found["sequence"] = _integers(array("q", range(first, first + number)))
-        held = {"timestamp": "timestamps", "stamp": "stamps", "sign": "signs", "key": "keys", "value": "values"}
-        for name, column in held.items():
-            found[name] = self._column([getattr(block, column) for block in self._blocks], SCHEMA.field(name).type)
-        return pa.RecordBatch.from_arrays([found[name] for name in COLUMNS], schema=SCHEMA)
-
-    def _column(self, columns: list[Any], kind: pa.DataType) -> pa.Array:
-        """Return one column of all blocks, of which some may not have it."""
-        if all(column is None for column in columns):
-            return pa.nulls(len(self), kind)
-        rows: list[Any] = []
-        for column, block in zip(columns, self._blocks, strict=True):
-            rows += [None] * len(block) if column is None else column
-        return pa.array(rows, kind)
-
-
-def _integers(column: array[int]) -> pa.Array:
-    kind = pa.int32() if column.typecode == "i" else pa.int64()
-    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
+        number = len(self._blocks)
+        targets, watermarks, streams, blocks = zip(*self._blocks, strict=True) if number else ((), (), (), ())
+        columns = [targets, watermarks, streams, [producer] * number, range(first, first + number), blocks]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def marked(batch: Batch, before: int, after: int, size: int = 0) -> Iterator[tuple[int, Batch]]:
@@ -216,7 +220,7 @@ def beginnings(targets: Iterable[int]) -> pa.RecordBatch:
     """Return a row for each target, by which it begins though nothing may come for it."""
     rows = Shuffled()
     for target in targets:
-        rows.add(target, BEGIN, MIN_TIMESTAMP, Batch([None]))
+        rows.add(target, BEGIN, MIN_TIMESTAMP)
     return rows.rows(-1, 0)
 
 
@@ -224,7 +228,7 @@ def telling(reached: Iterable[tuple[int, Reached]], producer: int) -> pa.RecordB
     """Return what a producer says of event time as rows, one for each target that is to hear it."""
     rows = Shuffled()
     for target, one in reached:
-        rows.add(target, TOLD, MIN_TIMESTAMP, Batch([msgspec.msgpack.encode(one)]))
+        rows.add(target, TOLD, MIN_TIMESTAMP, msgspec.msgpack.encode(one))
     return rows.rows(producer, 0)
 
 
@@ -245,5 +249,5 @@ def from_bytes(parts: Iterable[bytes]) -> pa.Table:
 def for_driver(told: ToDriver, sequence: int) -> pa.RecordBatch:
     """Return what is told to the driver as a row, which every later stage hands on; the sequence is its unit's."""
     rows = Shuffled()
-    rows.add(FOR_DRIVER, BEGIN, MIN_TIMESTAMP, Batch([encode_told(told)]))
+    rows.add(FOR_DRIVER, BEGIN, MIN_TIMESTAMP, encode_told(told))
     return rows.rows(told.unit, sequence)

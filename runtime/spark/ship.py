@@ -9,6 +9,7 @@ import sysconfig
 import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -124,15 +125,19 @@ def is_only_here(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if file is None or module.__name__ == "__main__" or module.__name__.partition(".")[0] in OURS:
         return False
+    return not _is_installed(file)
+
+
+@cache
+def _is_installed(file: str) -> bool:
     path = Path(file)
-    return not any(part in ELSEWHERE for part in path.parts) and not any(map(path.is_relative_to, _installed()))
+    return any(part in ELSEWHERE for part in path.parts) or any(map(path.is_relative_to, _installed()))
 
 
-def _installed() -> Iterator[Path]:
-    for name in ("stdlib", "platstdlib", "purelib", "platlib"):
-        place = sysconfig.get_path(name)
-        if place:
-            yield Path(place)
+@cache
+def _installed() -> tuple[str, ...]:
+    places = map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))
+    return tuple(place for place in places if place)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from operators.base import MAX_TIMESTAMP, Serde
 from planner.lowering import Lowered
+from planner.reshaping import Reshaped
 from runtime.systems.base import Offsets, Read, Source
 from runtime.systems.files import open_files, paths_of
 from runtime.systems.record_files import RecordSource
@@ -23,7 +24,7 @@ class Splits:
         self._paths = list(paths)
         self._sources: dict[int, Source] = {}
         self._ends: dict[int, int] = {}
-        self._lowered: Lowered | None = None
+        self._lowered: Lowered | Reshaped | None = None
 
     @classmethod
     def at(cls, path: Path) -> Splits:
@@ -33,7 +34,7 @@ class Splits:
         splits.close()
         return splits
 
-    def in_columns(self, lowered: Lowered) -> Splits:
+    def in_columns(self, lowered: Lowered | Reshaped) -> Splits:
         """Return the same of Parquet, whose rows come in the columns that are looked at."""
         splits = Splits(self._paths)
         splits._ends, splits._lowered = dict(self._ends), lowered

@@ -41,7 +41,7 @@ class Staged:
             if self._is_parquet:
                 _gather(written, whole)
             else:
-                joined(written, whole, has_header=self.path.suffix.lower() == ".csv")
+                joined(written, whole, has_header=self.path.suffix.lower() == ".csv", takes_first=True)
             sync_directory(self.directory)
         return str(whole), str(self.path)
 
@@ -81,25 +81,27 @@ def gathered(parts: list[Path], whole: Path) -> None:
             os.fsync(file.fileno())
 
 
-def joined(parts: list[Path], whole: Path, has_header: bool) -> None:
-    """Write files one behind the other; of those with a header only the first keeps it."""
-    if len(parts) == 1:
-        parts[0].rename(whole)
-        return
-    first, is_begun = b"", False
-    with whole.open("xb", buffering=0) as file:
-        for part in filter(lambda part: part.stat().st_size, parts):
-            header = b""
-            if has_header:
-                header = _header_in(part)
-                first = first or header
-                if header != first:
-                    raise SerdeError(
-                        f"the records that tasks write to CSV have different columns, {first.decode().strip()} and "
-                        f"{header.decode().strip()}: declare the output's value type"
-                    )
-            _append(part, len(header) if is_begun else 0, file)
-            is_begun = True
+def joined(parts: list[Path], whole: Path, has_header: bool, takes_first: bool = False) -> None:
+    """Write files one behind the other, durably; of those with a header only the first keeps it.
+
+    Where it `takes_first`, the others are put behind the first one itself, which need not be copied then.
+    """
+    filled = [part for part in parts if part.stat().st_size]
+    headers = [_header_in(part) if has_header else b"" for part in filled]
+    for header in headers:
+        if header != headers[0]:
+            raise SerdeError(
+                f"the records that tasks write to CSV have different columns, {headers[0].decode().strip()} and "
+                f"{header.decode().strip()}: declare the output's value type"
+            )
+    starts = [0, *map(len, headers[1:])]
+    if takes_first and filled:
+        filled.pop(0).rename(whole)
+        starts.pop(0)
+    with whole.open("r+b" if whole.exists() else "xb", buffering=0) as file:
+        file.seek(0, os.SEEK_END)
+        for part, start in zip(filled, starts, strict=False):
+            _append(part, start, file)
         os.fsync(file.fileno())
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import closing
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -19,6 +20,7 @@ from operators.partition_by import PartitionBy
 from operators.task import Effects
 from planner.levers import Levers
 from planner.plan import Options, StagePlan
+from planner.reshaping import Reshaped
 from runtime.assembly import Assembly
 from runtime.bindings import Bindings, intermediate_of
 from runtime.checkpoint import Position
@@ -26,6 +28,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
 from runtime.functions import Functions, close_all
 from runtime.history import begun_at, follow
+from runtime.inputs import Columnar
 from runtime.keys import KeySerde
 from runtime.loop import Loop
 from runtime.measure import measure
@@ -38,12 +41,15 @@ from runtime.spark.hearing import Said, Saying
 from runtime.spark.kept_environment import KeptEnvironment
 from runtime.spark.micro_batch import MicroBatch, Snapshot
 from runtime.spark.program import Job, Program, Unit
+from runtime.spark.reshaping import ColumnarReshaping
 from runtime.spark.rows import Report, Run, beginnings, runs_of, to_bytes
 from runtime.spark.ship import loads
 from runtime.spark.splits import Splits
 from runtime.spark.staging import attempted
 from runtime.spark.topic_rows import SUFFIX as ROWS
 from runtime.spark.topic_rows import RowsFile
+from runtime.systems.base import Sink
+from runtime.systems.files import open_sink
 from runtime.workers import Workers
 
 T = TypeVar("T")
@@ -206,15 +212,15 @@ class UnitRun:
             for stream, directory in job.staging.items()
             if set(job.plan.stream(stream).written_by) & set(stage.operators)
         }
-        written = {
-            stream: RowsFile(path, job.streams[stream].partitions) if path.suffix == ROWS else path
-            for stream, path in self._files.items()
-        }
+        written = {stream: _sink(job, stream, path) for stream, path in self._files.items()}
         self._bindings = Bindings(environment, self._graph, {**job.sources, **written})
         self._environment, self._job, self._unit = environment, job, unit
         ends = follow(job.history, self._bindings) if job.history is not None else {}
         columnar = _columnar(job, stage)
-        plan = msgspec.structs.replace(job.plan, options=_options(job.plan.options, columnar=bool(columnar)))
+        specs = [self._graph.specs[id] for id in stage.operators]
+        does_more = any(spec.stateful or spec.repartitions or spec.asynchronous for spec in specs)
+        options = _options(job.plan.options, bool(columnar), writes_only=bool(self._files) and not does_more)
+        plan = msgspec.structs.replace(job.plan, options=options)
         assembly = Assembly(
             plan,
             self._graph,
@@ -361,16 +367,20 @@ class UnitRun:
             raise failures[0]
 
 
-def _columnar(job: Job, stage: StagePlan) -> dict[str, ColumnarFolding]:
-    """Return what folds the inputs of a stage that lie in columns."""
+def _columnar(job: Job, stage: StagePlan) -> dict[str, Columnar]:
+    """Return what takes in the inputs of a stage that lie in columns."""
     counted = {segment.entry: segment.counted for segment in stage.segments}
-    found = {}
+    found: dict[str, Columnar] = {}
     for entry, one in job.lowered.items():
-        if entry in counted:
-            spec = cast(PartitionBy, job.graph.specs[one.exit])
-            partitions = job.streams[intermediate_of(job.graph, spec)].partitions
-            keys = KeySerde(job.graph.key_serde(one.exit) or Tagged())
-            found[entry] = ColumnarFolding(one, keys, spec.by, partitions, counted[entry])
+        if entry not in counted:
+            continue
+        if isinstance(one, Reshaped):
+            found[entry] = ColumnarReshaping(one, counted[entry])
+            continue
+        spec = cast(PartitionBy, job.graph.specs[one.exit])
+        partitions = job.streams[intermediate_of(job.graph, spec)].partitions
+        keys = KeySerde(job.graph.key_serde(one.exit) or Tagged())
+        found[entry] = ColumnarFolding(one, keys, spec.by, partitions, counted[entry])
     return found
 
 
@@ -383,11 +393,22 @@ def _share(program: Program, unit: Unit) -> float | None:
     return job.history.per_second / max(1, min(program.at_once, reading))
 
 
-def _options(options: Options, columnar: bool) -> Options:
+def _sink(job: Job, stream: str, path: Path) -> Sink:
+    """Return what takes an attempt's part of an output; of a whole run it is made durable where it is put together."""
+    if path.suffix == ROWS:
+        return RowsFile(path, job.streams[stream].partitions)
+    return open_sink(path, lasting=job.batch is not None)
+
+
+def _options(options: Options, columnar: bool, writes_only: bool) -> Options:
     """Return the options of a unit: it commits to hand on what it has made, and not to be found again there.
 
-    Of columns it takes in more at once.
+    Of columns it takes in more at once. Where it only writes files it does so often, before what it wrote is out of the
+    processor's caches.
     """
     batch_records = options.batch_records * (COLUMNAR if columnar else 1)
+    most = min(options.max_uncommitted, 2 * batch_records) if writes_only else options.max_uncommitted
     interval_ms = max(options.commit_interval_ms, COMMIT_INTERVAL_MS)
-    return msgspec.structs.replace(options, commit_interval_ms=interval_ms, batch_records=batch_records)
+    return msgspec.structs.replace(
+        options, commit_interval_ms=interval_ms, batch_records=batch_records, max_uncommitted=most
+    )

@@ -65,8 +65,8 @@ class CsvSink:
     columns = frozenset[str]()
     partitions = 1
 
-    def __init__(self, path: Path) -> None:
-        self._file = AppendedFile(path)
+    def __init__(self, path: Path, lasting: bool = True) -> None:
+        self._file = AppendedFile(path, lasting)
         self._rows = Rows()
         self._header: tuple[str, ...] | None = None
 

@@ -22,7 +22,7 @@ def _parquet_source(paths: Sequence[Path]) -> Source:
     return ParquetSource(paths)
 
 
-def _parquet_sink(path: Path) -> Sink:
+def _parquet_sink(path: Path, lasting: bool) -> Sink:
     with needs_pyarrow():
         from runtime.systems.parquet import ParquetSink
     return ParquetSink(path)
@@ -44,7 +44,7 @@ SOURCES: dict[str, Callable[[Sequence[Path]], Source]] = {
     "csv": CsvSource,
     "parquet": _parquet_source,
 }
-SINKS: dict[str, Callable[[Path], Sink]] = {"jsonl": JsonlSink, "csv": CsvSink, "parquet": _parquet_sink}
+SINKS: dict[str, Callable[[Path, bool], Sink]] = {"jsonl": JsonlSink, "csv": CsvSink, "parquet": _parquet_sink}
 
 
 def open_source(path: Path) -> Source:
@@ -73,12 +73,14 @@ def open_files(paths: Sequence[Path]) -> Source:
     return SOURCES[_kind(paths[0])](paths)
 
 
-def open_sink(path: Path) -> Sink:
+def open_sink(path: Path, lasting: bool = True) -> Sink:
     """Return the output at `path`: a file for JSON lines and CSV, a directory of part files for Parquet.
+
+    Where it need not be `lasting`, a file is not made durable: it is a part of another that will be.
 
     Raises SamzaError when the suffix is of no known kind or the path can't be written.
     """
-    return SINKS[_kind(path)](path)
+    return SINKS[_kind(path)](path, lasting)
 
 
 def _kind(path: Path) -> str:

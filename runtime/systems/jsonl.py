@@ -44,8 +44,8 @@ class JsonlSink:
     columns = frozenset[str]()
     partitions = 1
 
-    def __init__(self, path: Path) -> None:
-        self._file = AppendedFile(path)
+    def __init__(self, path: Path, lasting: bool = True) -> None:
+        self._file = AppendedFile(path, lasting)
 
     def serde(self, declared: Serde) -> Serde:
         """Return JSON of the declared type; what Bytes or a serde of the user's own makes is checked to be JSON."""

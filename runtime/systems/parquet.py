@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,8 @@ class ParquetSink:
             raise SamzaError(f"can't write to {path}: it is in no existing directory; make it")
         self._path = path
         self._rows = Rows()
-        self._pending: list[bytes] = []
+        self._pending: list[Any] = []
+        """Rows as bytes, or batches of rows in columns."""
         self._parts = max(self._numbers(), default=0)
 
     def serde(self, declared: Serde) -> Serde:
@@ -116,15 +117,18 @@ class ParquetSink:
         sync_directory(self._path)
 
     def write(self, batch: Batch) -> None:
-        """Take rows, in order; raises SerdeError for a tombstone."""
+        """Take rows, in order, some of which may lie in columns already; raises SerdeError for a tombstone."""
         if None in batch.values:
             raise SerdeError(
                 f"Parquet has no way to write a tombstone (a value of None) to {self._path}: filter it out, or bind "
                 "the output to JSON lines"
             )
-        self._pending += batch.values
-        while len(self._pending) >= ROWS_PER_PART:
-            self._write_part()
+        for in_columns, run in groupby(batch.values, _is_columns):
+            if self._pending and _is_columns(self._pending[0]) != in_columns:
+                self.flush()
+            self._pending += run
+            while sum(map(len, self._pending)) >= ROWS_PER_PART if in_columns else len(self._pending) >= ROWS_PER_PART:
+                self._write_part()
 
     def flush(self) -> int:
         """Make all rows durable and return the number of parts; raises SerdeError for values of mixed types."""
@@ -137,9 +141,7 @@ class ParquetSink:
         self._pending.clear()
 
     def _write_part(self) -> None:
-        rows = [row_of(self._rows.decode(value)) for value in self._pending[:ROWS_PER_PART]]
-        rows = [msgspec.to_builtins(row, builtin_types=_OF_ARROW) for row in rows]
-        table = _table(rows, self._rows.type, self._path)
+        table, rest = self._first_columns() if _is_columns(self._pending[0]) else self._first_rows()
         target = self._part(self._parts + 1)
         unfinished = target.with_name(f".{target.name}.tmp")
         with system_errors_told(self._path, "written"):
@@ -151,7 +153,17 @@ class ParquetSink:
             unfinished.replace(target)
             sync_directory(self._path)
         self._parts += 1
-        del self._pending[:ROWS_PER_PART]
+        self._pending = rest
+
+    def _first_rows(self) -> tuple[pa.Table, list[Any]]:
+        """Return the rows of the next part, and what stays pending."""
+        rows = [row_of(self._rows.decode(value)) for value in self._pending[:ROWS_PER_PART]]
+        rows = [msgspec.to_builtins(row, builtin_types=_OF_ARROW) for row in rows]
+        return _table(rows, self._rows.type, self._path), self._pending[ROWS_PER_PART:]
+
+    def _first_columns(self) -> tuple[pa.Table, list[Any]]:
+        table = pa.Table.from_batches(self._pending)
+        return table.slice(0, ROWS_PER_PART), table.slice(ROWS_PER_PART).to_batches()
 
     def _make_directory(self) -> None:
         if not self._path.exists():
@@ -275,6 +287,10 @@ def _in_microseconds(column: pa.Array) -> pa.Array:
     if pa.types.is_duration(kind) and kind.unit == "ns":
         return column.cast(pa.duration("us"), safe=False)
     return column.cast(pa.time64("us"), safe=False) if kind == pa.time64("ns") else column
+
+
+def _is_columns(value: Any) -> bool:
+    return isinstance(value, pa.RecordBatch)
 
 
 def _table(rows: list[dict[str, Any]], kind: Any, where: Path) -> pa.Table:

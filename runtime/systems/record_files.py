@@ -139,13 +139,17 @@ class RecordSource:
 
 
 class AppendedFile:
-    """A file that grows by whole writes and can be cut back; it is open only while it is being written."""
+    """A file that grows by whole writes and can be cut back; it is open only while it is being written.
 
-    def __init__(self, path: Path) -> None:
+    Where it is not `lasting`, what is flushed is written, but not made durable.
+    """
+
+    def __init__(self, path: Path, lasting: bool = True) -> None:
         if not path.absolute().parent.is_dir() or path.is_dir():
             wrong = "is a directory; name a file in it" if path.is_dir() else "is in no existing directory; make it"
             raise SamzaError(f"can't write to {path}: it {wrong}")
         self.path = path
+        self._lasting = lasting
         self.length = path.stat().st_size if path.exists() else 0
         self._pending = bytearray()
         self._durable = path.exists()
@@ -157,9 +161,9 @@ class AppendedFile:
             self._write(sync=False)
 
     def flush(self) -> int:
-        """Make everything appended durable and return the file's length."""
+        """Make everything appended durable, if it is to last, and return the file's length."""
         if self._pending or not self._durable:
-            self._write(sync=True)
+            self._write(sync=self._lasting)
         return self.length
 
     def cut(self, length: int) -> None:

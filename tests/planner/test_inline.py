@@ -15,11 +15,11 @@ from samza_dsl import App, Options
 files = (f"<inlining {number}>" for number in count())
 
 
-def defined(source, name="f"):
-    """Run source as a file of its own would, and return what it calls `name`."""
+def defined(source, name="f", **names):
+    """Run source as a file of its own would, where these `names` are known, and return what it calls `name`."""
     file = next(files)
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    namespace = {}
+    namespace = {**names}
     exec(compile(source, file, "exec"), namespace)
     return namespace[name]
 

@@ -7,7 +7,21 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from samza_dsl import App, aggregate, count, daily, hopping, maximum, mean, minimum, ranges, top_k, total, tumbling
+from samza_dsl import (
+    App,
+    aggregate,
+    count,
+    daily,
+    hopping,
+    maximum,
+    mean,
+    minimum,
+    ranges,
+    top_k,
+    total,
+    tumbling,
+    whole,
+)
 
 NUMBERS = (0, 1, -7, 2**70, 0.1, 1e300, -0.5)
 
@@ -33,6 +47,7 @@ WINDOWS = {
     "tumbling": tumbling(milliseconds=25),
     "hopping": hopping(milliseconds=30, every_ms=10),
     "daily": daily("America/New_York"),
+    "whole": whole(),
 }
 KEYS = {
     "texts": st.sampled_from(["", "a", "b", "é", "a" * 40]),
@@ -58,7 +73,8 @@ class Choices(msgspec.Struct, frozen=True):
 @st.composite
 def choices(draw: st.DrawFn) -> Choices:
     """Draw an application."""
-    aggregation, lateness_ms = draw(st.sampled_from([*AGGREGATIONS])), draw(st.sampled_from([0, 0, 40]))
+    aggregation, windows = draw(st.sampled_from([*AGGREGATIONS])), draw(st.sampled_from([*WINDOWS]))
+    lateness_ms = draw(st.sampled_from([0, 0, 40])) if windows != "whole" else 0
     kind = draw(st.sampled_from([*KEYS]))
     numbers = st.sampled_from(NUMBERS if aggregation in ("total", "mean", "count") else NUMBERS[:4])
     parts = []
@@ -70,7 +86,7 @@ def choices(draw: st.DrawFn) -> Choices:
             part.append(Seen(draw(KEYS[kind]), at, draw(st.none() | numbers)))
         parts.append(part)
     return Choices(
-        windows=draw(st.sampled_from([*WINDOWS])),
+        windows=windows,
         aggregation=aggregation,
         lateness_ms=lateness_ms,
         is_final=lateness_ms > 0 and (aggregation != "count" or draw(st.booleans())),
@@ -90,7 +106,8 @@ def app_of(one: Choices) -> App:
         seen = seen.filter(lambda seen: seen.number != 1)
     how = {"by": ranges([0, 300])} if one.by_ranges else {"partitions": one.tasks}
     keyed = seen.partition_by(lambda seen: seen.key, op_id="by-key", **how)
-    late = {"allowed_lateness_ms": one.lateness_ms, "emit": "final" if one.is_final else "all"}
+    late: Any = {"allowed_lateness_ms": one.lateness_ms, "emit": "final" if one.is_final else "all"}
+    late = late if one.lateness_ms else {}
     panes = keyed.window(WINDOWS[one.windows], AGGREGATIONS[one.aggregation](), op_id="windows", **late)
     panes.map(repr).send_to(app.output("panes", value=str))
     return app

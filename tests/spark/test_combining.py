@@ -14,7 +14,7 @@ from planner.combining import combined, why_not_combined
 from runtime.errors import OperatorFailure
 from runtime.received import values_of
 from runtime.systems.base import Append, StreamConfig
-from samza_dsl import App, Options, collect, count, dead_letter, fold, session, skip, total, tumbling
+from samza_dsl import App, Options, collect, count, dead_letter, fold, session, skip, total, tumbling, whole
 from tests.scale import scale
 from tests.simulation.crash import fill, memory, run_once
 from tests.spark.combining import Seen, app_of, choices
@@ -182,3 +182,20 @@ def test_what_an_idle_input_sends_later_is_late_where_windows_are_folded_in_part
 def test_what_fails_is_told_of_its_operator(seen, app, told):
     with pytest.raises(OperatorFailure, match=told):
         run_here(app, filled([[seen]]))
+
+
+def untimed(windows):
+    app = App("untimed")
+    keyed = app.input("seen", value=str).partition_by(lambda seen: seen, op_id="by-key")
+    panes = keyed.window(windows, count(), op_id="windows")
+    panes.map(lambda pane: f"{pane.key} {pane.value}").send_to(app.output("panes", value=str))
+    return app
+
+
+def test_records_without_a_time_are_folded_where_no_window_asks_for_it(tmp_path):
+    (tmp_path / "seen.jsonl").write_text('"a"\n"b"\n"a"\n')
+    environment = memory()
+    run_here(untimed(whole()), environment, {"seen": tmp_path / "seen.jsonl"})
+    assert sorted(values_of(environment, "panes", None)) == [b"a 2", b"b 1"]
+    with pytest.raises(OperatorFailure, match="the records have no timestamps"):
+        run_here(untimed(SECONDS), memory(), {"seen": tmp_path / "seen.jsonl"})

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -19,7 +21,7 @@ from runtime.spark.carried import Failed, carried, told
 from runtime.spark.environment import Arrivals
 from runtime.spark.java import ABSENT, java_home_of_the_wheel
 from runtime.spark.program import Unit
-from runtime.spark.rows import ORDER, SCHEMA, Shuffled, marked, runs_of
+from runtime.spark.rows import ORDER, SCHEMA, Shuffled, marked, packed, runs_of
 from runtime.spark.session import Spark
 from runtime.spark.splits import Splits
 from runtime.spark.spoken import as_said
@@ -40,7 +42,8 @@ def test_rows_come_to_their_task_behind_no_watermark(producers, block, at_once):
             shuffled = Shuffled()
             batch = Batch([b"%d" % at for at in column], stamps=column, timestamps=column)
             for watermark, part in marked(batch, MIN_TIMESTAMP, MAX_TIMESTAMP):
-                shuffled.add(0, 0, watermark, part)
+                for packed_part in packed(part):
+                    shuffled.add(0, 0, watermark, packed_part)
             batches.append(shuffled.rows(producer, 0))
     finally:
         rows.BLOCK = rows_block
@@ -57,9 +60,34 @@ def test_rows_come_to_their_task_behind_no_watermark(producers, block, at_once):
 
 def test_a_column_that_no_row_has_is_none_and_stamps_have_no_gaps():
     shuffled = Shuffled()
-    shuffled.add(3, 1, 0, Batch([b"a", None], timestamps=[5, 6], stamps=[1, None]))
+    for block in packed(Batch([b"a", None], keys=[None, None], timestamps=[5, 6], stamps=[1, None])):
+        shuffled.add(3, 1, 0, block)
     (run,) = runs_of([shuffled.rows(0, 0)])
     assert run.batch() == Batch([b"a", None], timestamps=[5, 6], stamps=[1, 6])
+
+
+COLUMN = st.none() | st.integers(0, 9)
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.binary(max_size=30), st.none() | st.binary(max_size=3), COLUMN), min_size=1),
+    st.integers(1, 4),
+    st.integers(20, 60),
+)
+def test_rows_are_the_same_behind_the_shuffle_in_blocks_of_any_length(found, block, most_bytes):
+    values, keys, signs = map(list, zip(*found, strict=True))
+    batch = Batch(values, keys, timestamps=[*range(len(found))], signs=signs)
+    shuffled = Shuffled()
+    with patch.object(rows, "BLOCK", block), patch.object(rows, "BLOCK_BYTES", most_bytes):
+        for one in packed(batch):
+            shuffled.add(3, 1, 0, one)
+            assert len(one) <= most_bytes or len(msgspec.msgpack.decode(one)[0]) == 1
+    came = Batch([])
+    for run in runs_of([shuffled.rows(0, 0)]):
+        came.extend(run.batch())
+    assert [came.values, came.timestamps] == [batch.values, batch.timestamps]
+    for name in ("keys", "signs"):
+        assert (getattr(came, name) or [None] * len(found)) == getattr(batch, name)
 
 
 def test_files_of_attempts_become_one_at_once(tmp_path):
