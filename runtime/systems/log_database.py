@@ -229,6 +229,7 @@ class Database:
                     with suppress(self._lmdb.Error), self.env.begin() as transaction:
                         note_newest(self.path, transaction.id())
                 self.env.close()
+                self.journals.close()
                 if self.fault:
                     self._marker.leave()
                 else:

@@ -23,12 +23,8 @@ if TYPE_CHECKING:
 JOURNAL = b"journal\0"
 _SPAN = struct.Struct("<QQQQ")
 _NUMBER = struct.Struct(">Q")
-MOST_ENTRIES = 1 << 17
-"""So many entries are in the journals that a process has in memory, and each has its share of them, ..."""
-MOST_BYTES = 1 << 25
-"""... so many bytes, ..."""
 MOST_RECORDS = 1_000
-"""... and one has no more records than this: they are read when the state is used again."""
+"""A journal has no more records than this: they are read when the state is used again."""
 _MERGED_AT_ONCE = 4_096
 """What is encoded for LMDB is put there before it has left the processor's cache."""
 
@@ -87,12 +83,35 @@ class Journaled(NamedTuple):
     items: Items
 
 
+class Budget:
+    """What journals may have in memory together, of which each has its share: entries, and the bytes of records."""
+
+    def __init__(self, most_entries: int = 1 << 17, most_bytes: int = 1 << 25) -> None:
+        self.most_entries, self.most_bytes = most_entries, most_bytes
+        self.journals = 0
+        self._lock = Lock()
+
+    def count(self, more: int) -> None:
+        """Take note that there are so many journals more."""
+        with self._lock:
+            self.journals += more
+
+    def is_exceeded(self, entries: int, size_bytes: int) -> bool:
+        """Whether a journal has more than its share."""
+        journals = self.journals or 1
+        return entries * journals > self.most_entries or size_bytes * journals > self.most_bytes
+
+
+OF_ALL = Budget()
+"""What all databases that this process has open share in."""
+
+
 class Journals:
     """The journals of a database as this process knows them: each is read when it is first asked for."""
 
-    def __init__(self, database: Database, most_entries: int = MOST_ENTRIES, most_records: int = MOST_RECORDS) -> None:
+    def __init__(self, database: Database, budget: Budget = OF_ALL, most_records: int = MOST_RECORDS) -> None:
         self._database = database
-        self._most_entries, self._most_records = most_entries, most_records
+        self._budget, self._most_records = budget, most_records
         self._known: dict[bytes, Journal] = {}
         self._lock = Lock()
 
@@ -104,19 +123,15 @@ class Journals:
             if known is not None and known.span == span:
                 return known
             if not span.records:
-                self._known.pop(place, None)
+                self._forget(place)
                 return Journal()
             is_past = known is not None and known.span.first == span.first and known.span.last > span.last
             if known is None or known.span.first != span.first or is_past:
                 known = Journal()
-            try:
-                for items in records_of(transaction, self._database, place, known.span.last + 1):
-                    known.update(items, span)
-            except ValueError as error:
-                whose = name_of(transaction, self._database, place)
-                raise Damaged(f"The journal of {whose}, is not what was written: {error}. {RESTORE}") from error
+            for items in self._records(transaction, place, known.span, span):
+                known.update(items, span)
             if not is_past:
-                self._known[place] = known
+                self._keep(place, known)
             return known
 
     def write(self, transaction: lmdb.Transaction[Any], place: bytes, items: Items, data: bytes) -> Journaled:
@@ -140,20 +155,41 @@ class Journals:
         """Know what is committed now, so that it need not be read."""
         with self._lock:
             if not written.span.records:
-                self._known.pop(written.place, None)
+                self._forget(written.place)
                 return
-            journal = self._known.setdefault(written.place, Journal())
+            journal = self._known.get(written.place) or Journal()
+            self._keep(written.place, journal)
             if journal.span.records == written.span.records - 1:
                 journal.update(written.items, written.span)
 
+    def _records(self, transaction: lmdb.Transaction[Any], place: bytes, known: Span, span: Span) -> list[Items]:
+        """Return what a journal has beyond what is known of it."""
+        try:
+            found = [*records_of(transaction, self._database, place, known.last + 1)]
+            if len(found) != span.records - known.records:
+                raise ValueError("records are missing")
+        except ValueError as error:
+            whose = name_of(transaction, self._database, place)
+            raise Damaged(f"The journal of {whose}, is not what was written: {error}. {RESTORE}") from error
+        return found
+
     def _is_much(self, span: Span, before: Journal, items: Items) -> bool:
-        places = len(self._known) or 1
-        if span.size_bytes * places > MOST_BYTES or span.records > self._most_records:
-            return True
-        most = self._most_entries // places
-        if len(before.entries) + len(items) <= most:
-            return False
-        return len(before.entries) + sum(key not in before.entries for key, _ in items) > most
+        entries = len(before.entries) + len(items)
+        if self._budget.is_exceeded(entries, 0):  # as it may seem, where it is the same entries again
+            entries = len(before.entries) + sum(key not in before.entries for key, _ in items)
+        return self._budget.is_exceeded(entries, span.size_bytes) or span.records > self._most_records
+
+    def close(self) -> None:
+        """Have no journal in memory any more."""
+        for place in [*self._known]:
+            self._forget(place)
+
+    def _keep(self, place: bytes, journal: Journal) -> None:
+        self._budget.count(place not in self._known)
+        self._known[place] = journal
+
+    def _forget(self, place: bytes) -> None:
+        self._budget.count(-(self._known.pop(place, None) is not None))
 
 
 def span_of(transaction: lmdb.Transaction[Any], database: Database, place: bytes) -> Span:

@@ -13,7 +13,7 @@ from runtime.errors import Owned
 from runtime.systems.base import Commit, check_name
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_compaction import Compactor
-from runtime.systems.log_journal import Journals
+from runtime.systems.log_journal import Budget, Journals
 from runtime.systems.log_members import LogMembers
 from runtime.systems.log_streams import Streams
 
@@ -194,7 +194,7 @@ class SimulatedDatabase:
         self.directory = directory
         self.store_ids: dict[tuple[str, str], int] = {}
         self.readers: set[object] = set()
-        self.journals = Journals(self, most_entries=8, most_records=4)
+        self.journals = Journals(self, Budget(most_entries=32), most_records=4)
         self._step = step
 
     def reading(self) -> Transaction:
