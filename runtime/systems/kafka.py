@@ -47,10 +47,9 @@ from runtime.systems.kafka_ledger import (
     writer_of,
 )
 from runtime.systems.kafka_members import KafkaMembers
-from runtime.systems.kafka_owner import Owner, begin, stop, stores_of, transact
+from runtime.systems.kafka_owner import Owner, begin, stop, stores_of, transact, write_alone
 from runtime.systems.kafka_records import is_said
 from runtime.systems.kafka_runs import KafkaRuns
-from runtime.systems.kafka_sink import send_all
 from runtime.systems.kafka_standby import Standby
 from runtime.systems.kafka_state import KafkaState
 from runtime.systems.kafka_streams import KafkaStreams
@@ -462,10 +461,12 @@ class KafkaEnvironment:
             stop(self._thread, owner.producer)
 
     async def _append(self, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
-        if self._outside is None:
-            self._outside = await self._streams.producer(f"samza-dsl-{secrets.token_hex(8)}")
-        async with self._outside.transaction():
-            return await send_all(self._outside, pending)
+        producer, self._outside = self._outside, None  # which is kept where nothing goes wrong
+        if producer is None:
+            producer = await self._streams.producer(f"samza-dsl-{secrets.token_hex(8)}")
+        ends = await write_alone(producer, pending)
+        self._outside = producer
+        return ends
 
     def _write_locally(self, commit: Commit, owner: Owner, ends: Mapping[tuple[str, int], int]) -> None:
         positions = {}

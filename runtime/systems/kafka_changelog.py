@@ -14,6 +14,7 @@ from runtime.checkpoint import Checkpoint
 from runtime.clock import wall_clock_ms
 from runtime.garbage import collector_resting
 from runtime.systems.base import Commit, StateWrites, StreamConfig
+from runtime.systems.kafka_replaying import Replaying
 from runtime.systems.kafka_streams import DELETIONS_MS, KafkaStreams
 from runtime.systems.kafka_table import Begun, range_of, scan
 from runtime.systems.log import LogEnvironment
@@ -181,7 +182,10 @@ def _replay(streams: KafkaStreams, store: str, changelog: Changelog, held: Begun
 
     async def replay() -> None:
         nonlocal records, held_bytes
-        async for scanned in scan(topic, starts, {number: held.ends[number] for number in starts}):
+        ends = {number: held.ends[number] for number in starts}
+        replaying = Replaying(topic.name, sum(ends.values()) - sum(starts.values()))
+        async for scanned in scan(topic, starts, ends):
+            replaying.came(len(scanned.rows))
             for one in tasks:
                 if one.partition == scanned.partition:
                     found = _entries(scanned.rows, one.task, begun[one.task])

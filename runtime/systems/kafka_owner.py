@@ -76,6 +76,22 @@ async def transact(
     return ends
 
 
+async def write_alone(producer: Any, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
+    """Write in one transaction, of nobody's application; a producer that could not is stopped."""
+    try:
+        async with asyncio.timeout(TRANSACTION_S):
+            await producer.begin_transaction()
+            ends = await send_all(producer, pending)
+            await producer.commit_transaction()
+    except BaseException:
+        # A stop that is given up, as it waits for what can't be sent, leaves connections open.
+        for ending in (producer.abort_transaction, producer.stop, producer.client.close):
+            with suppress(Exception):
+                await asyncio.wait_for(ending(), STOP_S)
+        raise
+    return ends
+
+
 def stop(thread: KafkaThread, producer: Any) -> None:
     """Let go of a producer that has nothing to send; how it ends tells nothing."""
     with suppress(Exception):

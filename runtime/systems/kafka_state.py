@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Iterable, Mapping
 from itertools import count
@@ -15,6 +16,7 @@ from runtime.systems.kafka_ledger import Ledger
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_locks import owner_lock
+from runtime.systems.log_recovery import AnotherFormat
 
 
 class KafkaState:
@@ -131,7 +133,10 @@ class KafkaState:
         """Open a directory, unless somebody has it."""
         try:
             local = LogEnvironment(path, sync=False)
-        except Damaged:
+        except (Damaged, AnotherFormat) as error:
+            logging.getLogger("samza_dsl").warning(
+                "makes state of application %r anew of its changelogs: %s", app, error
+            )
             rmtree(path)
             local = LogEnvironment(path, sync=False)
         try:

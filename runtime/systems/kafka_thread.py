@@ -43,6 +43,11 @@ class KafkaThread:
             KafkaThread._shared = None
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
+        left = asyncio.all_tasks(self.loop)  # of clients that could not be stopped
+        for task in left:
+            task.cancel()
+        if left:
+            self.loop.run_until_complete(asyncio.wait(left))
         self.loop.close()
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:

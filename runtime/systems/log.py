@@ -292,7 +292,7 @@ class LogEnvironment:
         try:
             yield from overlaid(changed, self._stored_between(place, start, end))
         except ValueError as error:
-            raise damaged_entry(app, store, task, start, error) from error
+            raise damaged_entry(self._database, app, store, task, start, error) from error
 
     def _stored_between(self, place: bytes, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         while True:

@@ -84,6 +84,7 @@ class Database:
         self.journals = Journals(self)
         self._write_lock = threading.Lock()
         self._writes = 0
+        self._distrusted = False
         self._pid = os.getpid()
         with locked(path / _OPENING):
             is_new = check_format(path)
@@ -205,6 +206,12 @@ class Database:
             "go on from the checkpoint."
         )
 
+    def distrust(self) -> None:
+        """After a damaged record, have all of it looked at before it is used again, if it can be made anew."""
+        if not self.sync:
+            self._distrusted = True
+            self._marker.suspect()
+
     def _is_full(self, error: lmdb.Error) -> bool:
         return error.code in NO_SPACE or _space_left_bytes(self.path) < _LITTLE_BYTES
 
@@ -230,7 +237,7 @@ class Database:
                         note_newest(self.path, transaction.id())
                 self.env.close()
                 self.journals.close()
-                if self.fault:
+                if self.fault or self._distrusted:
                     self._marker.leave()
                 else:
                     self._marker.remove()

@@ -169,6 +169,7 @@ class Journals:
             if len(found) != span.records - known.records:
                 raise ValueError("records are missing")
         except ValueError as error:
+            self._database.distrust()
             whose = name_of(transaction, self._database, place)
             raise Damaged(f"The journal of {whose}, is not what was written: {error}. {RESTORE}") from error
         return found

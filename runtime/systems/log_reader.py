@@ -69,7 +69,7 @@ class LogStateReader:
             except self._database.errors as error:
                 raise self._database.failed(error) from error
             except ValueError as error:
-                raise damaged_entry(*self._place, key, error) from error
+                raise damaged_entry(self._database, *self._place, key, error) from error
 
     def release(self) -> None:
         """End the transaction, if there is one."""
@@ -97,8 +97,9 @@ class LogStateReader:
         self._span = self._journal.span
 
 
-def damaged_entry(app: str, store: str, task: int, key: bytes, error: ValueError) -> Damaged:
+def damaged_entry(database: Database, app: str, store: str, task: int, key: bytes, error: ValueError) -> Damaged:
     """Return the error that says which entry can't be read."""
+    database.distrust()
     return Damaged(
         f"State of application {app!r}, store {store!r}, task {task}, at or after key {key!r} is not what was "
         f"written: {error}. {RESTORE}"

@@ -41,17 +41,21 @@ _FLAGS = {28: 0x08, 76: 0}
 """Where it has the flags of the tables of free pages and of all tables, and which: integer keys, and none."""
 
 
+class AnotherFormat(EnvironmentFault):
+    """Another version of the library wrote what is there."""
+
+
 def check_format(path: Path) -> bool:
     """Return whether a directory is new.
 
-    Raises `EnvironmentFault` when another version wrote it, `Damaged` when its data file is gone.
+    Raises `AnotherFormat` when another version wrote it, `Damaged` when its data file is gone.
     """
     try:
         found = (path / _FORMAT_FILE).read_bytes()
     except FileNotFoundError:
         return True
     if found != _FORMAT:
-        raise EnvironmentFault(f"{path} has format {found!r}, and this version of the library reads {_FORMAT!r}.")
+        raise AnotherFormat(f"{path} has format {found!r}, and this version of the library reads {_FORMAT!r}.")
     data = path / DATA_FILE
     if not data.exists() or data.stat().st_size == 0:
         raise Damaged(f"{data} is gone or empty, and it was not: restore it, or delete the directory to start anew.")

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -134,8 +135,12 @@ class Chaos:
         """Kill a broker with kill -9, where there are several one that leads, and start it again."""
         number = self._leader()
         self.brokers.stop(number)
-        self.write(time.time() + self.chance.uniform(0, 2 if self.brokers.count == 1 else 6))
-        self.brokers.start(number)
+        until = time.time() + self.chance.uniform(0, 2 if self.brokers.count == 1 else 6)
+        with ThreadPoolExecutor(1) as threads:
+            writing = threads.submit(self.write, until)  # for as long as it takes until a broker answers
+            time.sleep(max(until - time.time(), 0))
+            self.brokers.start(number)
+            writing.result()
 
     def restart_broker(self) -> None:
         """Stop a broker cleanly, and start it again."""

@@ -5,7 +5,12 @@ from collections import Counter
 import msgspec
 import pytest
 
-from runtime.systems import kafka_broker
+from operators.base import Batch
+from runtime.errors import EnvironmentFault
+from runtime.systems import kafka_broker, kafka_owner
+from runtime.systems.base import Append, StreamConfig
+from runtime.systems.kafka import KafkaEnvironment
+from samza_dsl import KafkaCluster
 from tests.kafka.test_crashes import PROGRAM, read_so_far, started
 from tests.kafka.topics import consume, create, produce
 
@@ -16,6 +21,25 @@ def mortal(tmp_path):
     directory = tmp_path / "kafka"
     yield directory, kafka_broker.start(directory)
     kafka_broker.stop(directory, kill=True)
+
+
+def test_who_appends_while_no_broker_answers_is_told_so_in_time(mortal, topics, tmp_path, monkeypatch):
+    monkeypatch.setattr(kafka_owner, "TRANSACTION_S", 2.0)
+    monkeypatch.setattr(kafka_owner, "STOP_S", 1.0)
+    directory, broker = mortal
+    environment = KafkaEnvironment(KafkaCluster(f"kafka://{broker.bootstrap}"), tmp_path / "data")
+    try:
+        environment.create_stream(topics, StreamConfig())
+        environment.append([Append(topics, 0, Batch([b"before"]))])
+        kafka_broker.stop(directory, kill=True)
+        with pytest.raises(EnvironmentFault):
+            environment.append([Append(topics, 0, Batch([b"meanwhile"]))])
+        assert kafka_broker.start(directory).port == broker.port
+        environment.append([Append(topics, 0, Batch([b"after"]))])
+    finally:
+        environment.close()
+    (records,) = consume(broker, topics).values()
+    assert [record.value for record in records] in ([b"before", b"after"], [b"before", b"meanwhile", b"after"])
 
 
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])

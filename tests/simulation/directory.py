@@ -216,6 +216,9 @@ class SimulatedDatabase:
     def release(self) -> None:
         """Leave the directory, which nothing is to be done for."""
 
+    def distrust(self) -> None:
+        """Nothing is damaged in memory."""
+
     def unlock(self, lock: Any) -> None:
         """Give up an owner's lock, unless somebody else has it by now."""
         app, holder = lock
