@@ -24,8 +24,6 @@ PARTITIONS = 4
 
 _numbers = count()
 
-logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells each try, of which a new broker needs a few
-
 Record = tuple[bytes | None, bytes | None]
 """A key and a value."""
 
@@ -33,6 +31,7 @@ Record = tuple[bytes | None, bytes | None]
 @cache
 def bootstrap() -> str:
     """Return where the broker is: it is started when it is first asked for, and stopped when this process ends."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells each try, of which a new broker needs a few
     directory = TemporaryDirectory(prefix="samza-dsl-benchmark-kafka-")
     path = Path(directory.name)
     atexit.register(directory.cleanup)

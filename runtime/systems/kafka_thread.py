@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from aiokafka.errors import KafkaConnectionError
 
 R = TypeVar("R")
+CANCELLED_S = 1.0
+"""How long tasks may take to end that are cancelled."""
 
 
 class KafkaThread:
@@ -41,13 +43,9 @@ class KafkaThread:
             if self._users:
                 return
             KafkaThread._shared = None
+        self.call(_cancel_others())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        left = asyncio.all_tasks(self.loop)  # of clients that could not be stopped
-        for task in left:
-            task.cancel()
-        if left:
-            self.loop.run_until_complete(asyncio.wait(left))
         self.loop.close()
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:
@@ -59,3 +57,12 @@ class KafkaThread:
             return asyncio.run_coroutine_threadsafe(work, self.loop).result()
         except CancelledError as error:
             raise KafkaConnectionError("a lost connection has cancelled it") from error
+
+
+async def _cancel_others() -> None:
+    """Cancel what is left of clients that could not be stopped."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=CANCELLED_S)

@@ -31,6 +31,12 @@ PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
+@pytest.fixture(autouse=True)
+def heard(caplog):
+    """Hear aiokafka, which other tests of this process may have silenced."""
+    caplog.set_level(logging.WARNING, "aiokafka")
+
+
 @dataclass
 class Secured:
     """The broker, where its listeners are, and the certificates that it and its clients have."""
