@@ -81,13 +81,13 @@ class Application:
             self._sinks = {name: what for name, what in written.items() if name not in topics and not _is_path(what)}
             if lives_in_environment(graph, {**sources, **written}):
                 self._environment = open_environment(data, cluster)
-            lowered = lowered_inputs(graph, sources, parquet_of(written)) if not around else {}
+            self._paths = paths_written(graph, bind)
+            lowered = lowered_inputs(graph, sources, parquet_of(self._paths)) if not around else {}
             bindings = Bindings(self._environment, graph, {**bind, **sources})
             self._place_of = bindings.place_of
             counts = bindings.partition_counts(graph)
             self.plan = make_plan(graph, options, counts, wrapped=bool(around))
             self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
-            self._paths = paths_written(graph, bind)
             self._place = place_beside(self._paths.values())
             self._intent = self._left()
             self._stage_topics(topics, written, bindings)
@@ -347,9 +347,8 @@ def _native(graph: Graph, id: str, kind: Any, in_parquet: Container[str]) -> Nat
     return found
 
 
-def parquet_of(written: Mapping[str, Any]) -> set[str]:
+def parquet_of(paths: Mapping[str, Path]) -> set[str]:
     """Return the outputs that are bound to Parquet."""
-    paths = {name: Path(what) for name, what in written.items() if _is_path(what) and topic_of(what) is None}
     return {name for name, path in paths.items() if KIND_OF_SUFFIX.get(path.suffix.lower()) == "parquet"}
 
 

@@ -206,7 +206,7 @@ class KafkaEnvironment:
         if len(said):
             pending[ledger_of(commit.app), 0] = said
         try:
-            ends = self._call(commit.app, transact(self._streams, owner, pending, commit)) if pending else {}
+            ends = self._call(commit.app, transact(self._streams, owner.producer, pending, commit)) if pending else {}
         except EnvironmentFault as error:
             self._disown(commit.app)
             if isinstance(error.__cause__, ProducerFenced | InvalidProducerEpoch):
@@ -340,7 +340,7 @@ class KafkaEnvironment:
         said = forgotten([name.encode() for name in ledger.checkpoints])
         said.extend(said_of_stores(kept))
         if len(said):
-            self._call(app, transact(self._streams, owner, {(ledger_of(app), 0): said}, None))
+            self._call(app, transact(self._streams, owner.producer, {(ledger_of(app), 0): said}))
         ledger.checkpoints.clear()
         ledger.kept = kept
         for store in sorted(gone):
@@ -464,7 +464,7 @@ class KafkaEnvironment:
         producer, self._outside = self._outside, None  # which is kept where nothing goes wrong
         if producer is None:
             producer = await self._streams.producer(f"samza-dsl-{secrets.token_hex(8)}")
-        ends = await write_alone(producer, pending)
+        ends = await write_alone(self._streams, producer, pending)
         self._outside = producer
         return ends
 

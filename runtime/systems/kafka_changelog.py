@@ -57,11 +57,6 @@ def entries_of(app: str, writes: StateWrites) -> dict[tuple[str, int], Batch]:
     return {place: Batch([value for _, value in writes.items], [task + key for key, _ in writes.items])}
 
 
-def task_of(key: bytes) -> tuple[int, bytes]:
-    """Return the task, and the key there, that a changelog record is of."""
-    return _TASK.unpack_from(key)[0], key[_TASK.size :]
-
-
 class TaskState:
     """The state of one task here, and how far each changelog is in it."""
 
@@ -153,7 +148,7 @@ def _positions(
     return None if any(store not in stores for store in here) else found
 
 
-def _entries(rows: Batch, task: int, begun: int) -> Batch:
+def entries_in(rows: Batch, task: int, begun: int) -> Batch:
     """Return what the records of a changelog have of a task from an offset on, under the keys of its entries."""
     keys, mine = rows.keys or [], _TASK.pack(task)
     first = bisect_left(rows.offsets or (), begun)
@@ -188,7 +183,7 @@ def _replay(streams: KafkaStreams, store: str, changelog: Changelog, held: Begun
             replaying.came(len(scanned.rows))
             for one in tasks:
                 if one.partition == scanned.partition:
-                    found = _entries(scanned.rows, one.task, begun[one.task])
+                    found = entries_in(scanned.rows, one.task, begun[one.task])
                     newest.setdefault(one.task, {}).update(zip(found.keys or (), found.values, strict=True))
                     records += len(found)
                     held_bytes += sum(map(len, filter(None, found.values)))

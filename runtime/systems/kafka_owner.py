@@ -56,10 +56,9 @@ async def begin(streams: KafkaStreams, app: str) -> Owner:
 
 
 async def transact(
-    streams: KafkaStreams, owner: Owner, pending: Mapping[tuple[str, int], Batch], commit: Commit | None
+    streams: KafkaStreams, producer: Any, pending: Mapping[tuple[str, int], Batch], commit: Commit | None = None
 ) -> dict[tuple[str, int], int]:
     """Write everything, and where the inputs are, in one transaction; return the offsets behind all of it."""
-    producer = owner.producer
     async with asyncio.timeout(TRANSACTION_S):
         await producer.begin_transaction()
         ends = await send_all(producer, pending)
@@ -76,20 +75,18 @@ async def transact(
     return ends
 
 
-async def write_alone(producer: Any, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
+async def write_alone(
+    streams: KafkaStreams, producer: Any, pending: Mapping[tuple[str, int], Batch]
+) -> dict[tuple[str, int], int]:
     """Write in one transaction, of nobody's application; a producer that could not is stopped."""
     try:
-        async with asyncio.timeout(TRANSACTION_S):
-            await producer.begin_transaction()
-            ends = await send_all(producer, pending)
-            await producer.commit_transaction()
+        return await transact(streams, producer, pending)
     except BaseException:
         # A stop that is given up, as it waits for what can't be sent, leaves connections open.
         for ending in (producer.abort_transaction, producer.stop, producer.client.close):
             with suppress(Exception):
                 await asyncio.wait_for(ending(), STOP_S)
         raise
-    return ends
 
 
 def stop(thread: KafkaThread, producer: Any) -> None:

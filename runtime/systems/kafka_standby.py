@@ -10,7 +10,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from runtime.clock import monotonic_ms
 from runtime.errors import EnvironmentFault
 from runtime.systems.base import StateWrites
-from runtime.systems.kafka_changelog import TaskState, begin_at, task_of
+from runtime.systems.kafka_batches import rows_of
+from runtime.systems.kafka_changelog import TaskState, begin_at, entries_in
 from runtime.systems.kafka_ledger import Ledger, ledger_of
 from runtime.systems.kafka_state import KafkaState
 from runtime.systems.kafka_streams import KafkaStreams
@@ -151,15 +152,13 @@ class Standby:
         changed: dict[int, list[StateWrites]] = {}
         for at, (records, position) in found.items():
             store, place, _, copies = self._followed[at]
-            newest: dict[int, dict[bytes, bytes | None]] = {}
-            for record in records:
-                task, key = task_of(record.key)
-                if task in copies and record.offset >= copies[task].positions[place]:
-                    newest.setdefault(task, {})[key] = record.value
+            rows = rows_of(records)
             for task, one in copies.items():
                 if here.get(task) is one and position > one.positions[place]:
+                    found_here = entries_in(rows, task, one.positions[place])
+                    newest = dict(zip(found_here.keys or (), found_here.values, strict=True))
                     one.positions[place] = position
-                    changed.setdefault(task, []).append(StateWrites(store, task, sorted(newest.get(task, {}).items())))
+                    changed.setdefault(task, []).append(StateWrites(store, task, sorted(newest.items())))
         for task, writes in changed.items():
             here[task].write([one for one in writes if one.items])
             self._move_on(here[task])

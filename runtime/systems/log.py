@@ -36,7 +36,7 @@ from runtime.systems.base import (
 from runtime.systems.log_batch import pack
 from runtime.systems.log_compaction import Compactor
 from runtime.systems.log_database import attach, verify
-from runtime.systems.log_journal import drop_journal, encode_items, live_tally, overlaid, places_of
+from runtime.systems.log_journal import drop_journal, encode_items, holds_any, live_tally, overlaid, places_of
 from runtime.systems.log_locks import owner_lock, owner_of
 from runtime.systems.log_members import Agreed, LogMembers, alive_in
 from runtime.systems.log_reader import LogStateReader, damaged_entry
@@ -306,7 +306,18 @@ class LogEnvironment:
 
     def stores(self, app: str) -> list[str]:
         """Return the names of the application's stores that hold anything, in order."""
-        return sorted({store for store, _ in self.state_stats(app)})
+        prefix = _store_key(app, "")
+        with self._reading() as transaction:
+            names = [key[len(prefix) :].decode() for key in keys_from(transaction, self._database.meta, prefix)]
+            numbers = {name: self._store_id(transaction, app, name) or 0 for name in names}
+            return sorted(
+                name
+                for name, number in numbers.items()
+                if any(
+                    holds_any(transaction, self._database, place)
+                    for place in places_of(transaction, self._database, number)
+                )
+            )
 
     def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
         """Return, per (store, task), the number of entries and their bytes, as they are kept beside the entries."""

@@ -260,6 +260,16 @@ def places_of(transaction: lmdb.Transaction[Any], database: Database, store: int
     return sorted(found)
 
 
+def holds_any(transaction: lmdb.Transaction[Any], database: Database, place: bytes) -> bool:
+    """Whether a store and task has entries, those of its journal among them; few are looked at, unless it deletes."""
+    tally, journal = tally_of(transaction, database, place), database.journals.at(transaction, place)
+    return (
+        tally.entries > len(journal.entries)
+        or any(value is not None for value in [*journal.entries.values()])
+        or live_tally(transaction, database, place).entries > 0
+    )
+
+
 def live_tally(transaction: lmdb.Transaction[Any], database: Database, place: bytes) -> Tally:
     """Return how many entries a store and task has, and how large they are, with those of its journal."""
     tally, journal = tally_of(transaction, database, place), database.journals.at(transaction, place)

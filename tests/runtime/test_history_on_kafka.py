@@ -6,16 +6,12 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.merging import Merging, merge_into, prefer_live
 from runtime.recompute import take_over
-from runtime.serdes import Json, String
-from runtime.systems.base import StreamConfig
-from samza_dsl.testing.environment import Crash
 from tests.building import build
 from tests.runtime.test_handover import drawn_cuts, recompute
 from tests.runtime.test_laws import crash_points, worlds
 from tests.runtime.test_laws_on_kafka import check, filled
-from tests.runtime.test_merging import Busy, crashes, expected_of, newest, put, results
+from tests.runtime.test_merging import crashes, merge_while_live_results_come, results
 from tests.scale import scale
 from tests.simulation.crash import run_once
 from tests.simulation.kafka import opened, simulated
@@ -47,20 +43,5 @@ def test_history_that_is_handed_over_and_the_rest_come_to_what_the_records_say(w
 def test_a_live_result_holds_whenever_it_comes(recomputed, live, is_windowed, crashes, partitions):
     with tempfile.TemporaryDirectory() as folder, simulated(Cluster()):
         environment = opened(Path(folder))
-        for stream, number in (("recomputed", 1), ("live", partitions)):
-            environment.create_stream(stream, StreamConfig(partitions=number))
-        put(environment, "recomputed", recomputed)
-        written = [row for rows in live for row in rows]
-        put(environment, "live", live[0] if live else [])
-        later = live[1:]
-        merging = Merging("merging", "recomputed", "live", Json(), String(), is_windowed, prefer_live)
-        for crash in [*crashes, None]:
-            try:
-                merge_into(Busy(environment, crash, later), merging)
-            except Crash:
-                continue
-            break
-        for rows in later:
-            put(environment, "live", rows)
-        assert newest(environment, "live", is_windowed) == expected_of(recomputed, written, is_windowed, prefer_live)
+        merge_while_live_results_come(environment, recomputed, live, is_windowed, crashes, partitions)
         environment.close()

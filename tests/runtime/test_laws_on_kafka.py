@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from runtime.errors import EnvironmentFault, Fenced, SamzaError
 from runtime.systems.base import StreamConfig
-from runtime.systems.kafka_changelog import task_of
 from samza_dsl.testing.environment import Crash
 from tests.building import build
 from tests.kafka import test_conformance as real
@@ -191,8 +190,8 @@ def check_copies(cluster, environment):
             assert at <= partition.stable, "a copy is ahead of what is committed"
             for offset, one in enumerate(partition.log[: at - partition.start], partition.start):
                 if one.record is not None and offset not in partition.aborted:
-                    of, key = task_of(one.record.key)
-                    if of == task:
+                    of, key = one.record.key[:4], one.record.key[4:]
+                    if int.from_bytes(of, "big") == task:
                         committed[key] = one.record.value
             held = dict(copy.local.state_range(APP, store, task))
             assert held == {key: value for key, value in committed.items() if value is not None}

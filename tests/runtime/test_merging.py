@@ -75,14 +75,8 @@ def larger(key, live, recomputed):
 A, C = b"a", b"c"
 
 
-@given(results, st.lists(results, max_size=6), st.booleans(), crashes, st.integers(1, 2))
-@example(
-    [(A, 0, 1)], [[(C, 1, 2)], [], [], [(A, 1, 2)], [(A, 1, 5)]], False, [], 1
-)  # two come before the first is seen
-@example([(A, 0, 1)], [[(C, 1, 2)], [(A, 1, 2)], [(A, 1, 5)]], False, [CrashPoint("after_commit", 2)], 1)
-@settings(max_examples=scale(300, 3_000, 50_000))
-def test_a_live_result_holds_whenever_it_comes(recomputed, live, is_windowed, crashes, partitions):
-    environment = memory()
+def merge_while_live_results_come(environment, recomputed, live, is_windowed, crashes, partitions):
+    """Merge through crashes, while live results come in bunches; a live one holds in the end, whenever it came."""
     for stream, number in (("recomputed", 1), ("live", partitions)):
         environment.create_stream(stream, StreamConfig(partitions=number))
     put(environment, "recomputed", recomputed)
@@ -99,6 +93,17 @@ def test_a_live_result_holds_whenever_it_comes(recomputed, live, is_windowed, cr
     for rows in later:
         put(environment, "live", rows)
     assert newest(environment, "live", is_windowed) == expected_of(recomputed, written, is_windowed, prefer_live)
+
+
+@given(results, st.lists(results, max_size=6), st.booleans(), crashes, st.integers(1, 2))
+@example(
+    [(A, 0, 1)], [[(C, 1, 2)], [], [], [(A, 1, 2)], [(A, 1, 5)]], False, [], 1
+)  # two come before the first is seen
+@example([(A, 0, 1)], [[(C, 1, 2)], [(A, 1, 2)], [(A, 1, 5)]], False, [CrashPoint("after_commit", 2)], 1)
+@settings(max_examples=scale(300, 3_000, 50_000))
+def test_a_live_result_holds_whenever_it_comes(recomputed, live, is_windowed, crashes, partitions):
+    environment = memory()
+    merge_while_live_results_come(environment, recomputed, live, is_windowed, crashes, partitions)
 
 
 @given(results, results, st.booleans())
