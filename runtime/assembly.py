@@ -400,7 +400,10 @@ class _TaskBuilder:
         spec = self.graph.specs[id]
         assert isinstance(spec, SendTo)
         serde = self.assembly.destination(spec.output).value
-        return {} if getattr(serde, "unchanged", False) else {"encode": serde.encode}
+        if getattr(serde, "unchanged", False):
+            return {}
+        together = getattr(serde, "encode_together", None)
+        return {"encode": serde.encode, **({} if together is None else {"together": together})}
 
     def _keyed(self, id: str, operator: Operator) -> dict[str, Any]:
         named = {name: getattr(operator, name) for name in self.graph.specs[id].binds}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Protocol, cast
@@ -84,8 +84,10 @@ class FusedSegment:
         new_keys = {exit.id: {"keys"} for exit in plan.exits if graph.specs[exit.operators[0]].rekeys}
         self._columns = {id: columns.difference(names, new_keys.get(id, ())) for id, names in unread.items()}
         self._carried = frozenset[str]().union(*self._columns.values())
+        self._together = _encoded_together(plan, functions, self._columns)
+        left_as_they_are = {exit.operators[0]: {} for exit in plan.exits if exit.id in self._together}
         self._full, filename = compile_segment(plan, functions)
-        self._plain, plain_name = compile_segment(plan, functions, plain=True)
+        self._plain, plain_name = compile_segment(plan, {**functions, **left_as_they_are}, plain=True)
         self.lines = {filename: plan.lines, plain_name: plan.plain_lines}
         for function in (self._full, self._plain):
             check_fused(function, graph)
@@ -106,8 +108,8 @@ class FusedSegment:
         if plan.reading:
             read["keys"] = []
         makes_keys = plan.reading and "keys" in self._carried
-        segment = self._plain if not makes_keys and all(map(is_constant, carried.values())) else self._full
-        results = segment(batch.values, **read)
+        is_plain = not makes_keys and all(map(is_constant, carried.values()))
+        results, together = self._run(batch.values, read, is_plain)
         if makes_keys:
             carried["keys"] = read["keys"]
         counts.enter(plan, len(batch.values), results[-1])
@@ -115,7 +117,7 @@ class FusedSegment:
         for exit, (values, rows, *new_keys) in zip(plan.exits, results, strict=False):
             if values:
                 counts.leave(exit.id, len(values))
-                out = Batch(values, *new_keys)
+                out = Batch(together.get(exit.id, values), *new_keys)
                 for name in self._columns[exit.id] & carried.keys():
                     column = carried[name]
                     if rows is not None:
@@ -125,6 +127,31 @@ class FusedSegment:
                     setattr(out, name, column)
                 found.append((exit.id, out))
         return found
+
+    def _run(
+        self, values: list[Any], read: dict[str, Any], is_plain: bool
+    ) -> tuple[tuple[Any, ...], dict[str, list[Any]]]:
+        """Return what comes to each exit, with what of it was encoded together."""
+        if not is_plain:
+            return self._full(values, **read), {}
+        results, made = self._plain(values, **read), {}
+        try:
+            for exit, (found, *_) in zip(self.plan.exits, results, strict=False):
+                if exit.id in self._together and found:
+                    made[exit.id] = [self._together[exit.id](found)]
+        except Exception:  # one by one it comes out which of them it is
+            return self._full(values, **read), {}
+        return results, made
+
+
+def _encoded_together(
+    plan: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], columns: Mapping[str, Collection[str]]
+) -> dict[str, Callable[[list[Any]], Any]]:
+    """Return what encodes many values of an exit at once, where a second try changes nothing and all is in the values."""
+    if plan.keyed or plan.reading:
+        return {}
+    takers = {exit.id: exit.operators[0] for exit in plan.exits if len(exit.operators) == 1 and not columns[exit.id]}
+    return {exit: functions[id]["together"] for exit, id in takers.items() if "together" in functions.get(id, {})}
 
 
 class Chain:

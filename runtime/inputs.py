@@ -17,6 +17,7 @@ from runtime.failures import Whence
 from runtime.folding import Folded, FoldingSegment
 from runtime.in_flight import Entry, InFlight, Rows
 from runtime.keys import KeySerde
+from runtime.lines import ReadLines
 from runtime.relay import Relay
 from runtime.serdes import decoded
 from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends, is_another
@@ -413,7 +414,10 @@ class Reader:
     def _decode_values(self, batch: Batch) -> dict[int, Exception]:
         if getattr(self._decoding.value, "unchanged", False):
             return {}
-        serde = self._decoding.value
+        serde, read = self._decoding.value, batch.values
+        if isinstance(read, ReadLines) and read.serde == serde:
+            batch.values = read.values
+            return {}
         decode = serde.decode
 
         def decode_all(values: list[Any]) -> list[Any]:

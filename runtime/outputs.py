@@ -39,7 +39,7 @@ class Outputs:
         self.relays: Mapping[tuple[str, int], Relay] = {}
         self.sinks: dict[str, Sink] = {}
         self.combined = 0
-        """How many keys there are in what is pending of windows."""
+        """How many more messages are pending than rows: keys of windows, or lines that were made together."""
         self._marks: tuple[dict[tuple[str, int], int], ...] = ()
 
     @property

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import filterfalse
+from functools import partial
+from itertools import filterfalse, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from operators.base import Batch, Serde
 from runtime.errors import SerdeError
+from runtime.garbage import collector_resting
+from runtime.lines import Block, MadeLines, ReadLines
 from runtime.serdes import Json, MessagePack, String, Tagged
 from runtime.systems.record_files import AppendedFile, RecordSource
 
 NULL = b"null"
+_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class JsonlSource(RecordSource):
@@ -30,8 +34,13 @@ class JsonlSource(RecordSource):
         super().__init__(paths, split_lines)
 
     def serde(self, declared: Serde) -> Serde:
-        """Return JSON of the declared type; Bytes, or a serde of the user's own, reads the line itself."""
-        return _json_of(declared) or declared
+        """Return JSON of the declared type; Bytes, or a serde of the user's own, reads the line itself.
+
+        What is read from now on is decoded as that, many lines at once where it can be.
+        """
+        serde = _json_of(declared) or declared
+        self.read_as(partial(_decoded, serde, _decoder_of_lines(serde)) if type(serde) is Json else None)
+        return serde
 
 
 class JsonlSink:
@@ -49,7 +58,8 @@ class JsonlSink:
 
     def serde(self, declared: Serde) -> Serde:
         """Return JSON of the declared type; what Bytes or a serde of the user's own makes is checked to be JSON."""
-        return _json_of(declared) or JsonLine(declared)
+        serde = _json_of(declared) or JsonLine(declared)
+        return JsonLines(serde.type) if type(serde) is Json else serde
 
     def recover(self, position: int) -> None:
         """Cut the file back to `position`; raises `Damaged` when it is shorter."""
@@ -57,15 +67,12 @@ class JsonlSink:
 
     def write(self, batch: Batch) -> None:
         """Take rows, in order; raises `SerdeError` when a value is not one line."""
-        values: list[Any] = batch.values
-        if not values:
-            return
-        if None in values:
-            values = [NULL if value is None else value for value in values]
-        lines = b"\n".join(values) + b"\n"
-        if lines.count(b"\n") != len(values):
-            raise SerdeError(f"a value for {self._file.path} contains a line break; encode it as JSON on one line")
-        self._file.append(lines)
+        for made_together, values in groupby(batch.values, lambda value: type(value) is MadeLines):
+            for data, number in values if made_together else [_joined([*values])]:
+                if data.count(b"\n") != number:
+                    wrong = f"a value for {self._file.path} contains a line break"
+                    raise SerdeError(f"{wrong}; encode it as JSON on one line")
+                self._file.append(data)
 
     def flush(self) -> int:
         """Make all rows durable and return the file's length."""
@@ -104,6 +111,19 @@ class JsonLine:
         return self.declared.decode(data)
 
 
+@dataclass(frozen=True)
+class JsonLines(Json):
+    """JSON of which many values are made lines at once.
+
+    >>> JsonLines(int).encode_together([1, 2])
+    MadeLines(data=b'1\\n2\\n', number=2)
+    """
+
+    def encode_together(self, values: list[Any]) -> MadeLines:
+        """Return the lines of values."""
+        return MadeLines(_encode_lines(values), len(values))
+
+
 def split_lines(data: bytes, last: bool) -> tuple[list[bytes], int]:
     r"""Cut `data` into lines that are not blank, without their line breaks.
 
@@ -115,6 +135,29 @@ def split_lines(data: bytes, last: bool) -> tuple[list[bytes], int]:
     if b"\r" in data:
         lines = [line.removesuffix(b"\r") for line in lines]
     return list(filterfalse(bytes.isspace, filter(None, lines))), used
+
+
+def _joined(values: list[bytes | None]) -> MadeLines:
+    lines = [NULL if value is None else value for value in values] if None in values else values
+    return MadeLines(b"\n".join(cast(list[bytes], lines)) + b"\n", len(lines))
+
+
+def _decoder_of_lines(serde: Json) -> Callable[[bytes], list[Any]]:
+    return msgspec.json.Decoder(serde.type).decode_lines
+
+
+def _decoded(serde: Serde, decode: Callable[[bytes], list[Any]], data: bytes, last: bool) -> tuple[Sequence[bytes], int]:
+    """Return what `split_lines` does, the lines decoded at once; as bytes where one of them is not what it should be."""
+    used = len(data) if last else data.rfind(b"\n") + 1
+    whole = data[:used]
+    try:
+        with collector_resting():
+            values = decode(whole)
+    except Exception:  # which of them it is, and why, comes out one by one
+        return split_lines(data, last)
+    if len(values) != whole.count(b"\n") + (not whole.endswith(b"\n")):  # some are blank, or go on in the next line
+        return split_lines(data, last)
+    return ReadLines(Block(whole, lambda data: split_lines(data, last=True)[0], serde, values), 0, len(values)), used
 
 
 def _json_of(declared: Serde) -> Json | None:

@@ -38,7 +38,7 @@ class Sinks(RuleBasedStateMachine):
         self.directory = tempfile.TemporaryDirectory()
         self.path = Path(self.directory.name, self.file_name)
         self.patches: list[Any] = [
-            mock.patch.object(record_files, "BLOCK", 40),
+            mock.patch.object(record_files, "PENDING_BYTES", 40),
             mock.patch.object(parquet, "ROWS_PER_PART", 5),
             mock.patch("os.fsync"),
         ]
