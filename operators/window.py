@@ -367,7 +367,12 @@ class WindowOperator:
         """
         accumulators, stored = self._group(slot), slot in self._stored
         if counted and not stored:
-            accumulators.update(group)
+            if isinstance(group, dict):  # as Counter does it, but in no loop of Python's
+                before = map(accumulators.get, group, repeat(0))
+                group = zip(group, map(operator.add, before, group.values()), strict=True)
+                dict.update(accumulators, group)
+            else:
+                accumulators.update(group)
             return
         if counted:
             group = Counter(group)

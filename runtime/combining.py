@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, cast
 
 from operators.aggregations import Aggregation
 from operators.base import Batch, Key
 from operators.counted import CountedOperator
 from operators.partials import Fold, Folds, Partials, folds_of, parts_of
-from operators.partition_by import Partitioner
+from operators.partition_by import Partitioner, hash_, murmur2
 from operators.window import NO_KEY, Window, WindowOperator
 from operators.window_groups import Groups
 from operators.window_types import WindowType
@@ -19,7 +20,7 @@ from runtime.exits import NO_TIME
 from runtime.failures import Failure
 from runtime.keys import KeySerde
 from runtime.outputs import Destination, Outputs
-from runtime.serdes import remembering
+from runtime.serdes import Tagged, remembering
 
 
 class CombiningExit:
@@ -90,8 +91,19 @@ class CombiningExit:
 
 
 def routed(by: Partitioner, keys: KeySerde, partitions: int) -> Callable[[Key], int]:
-    """Return what says the partition of a key as it is held."""
+    """Return what says the partition of a key as it is held.
+
+    Where that is by hashes alone, it is remembered from task to task of the process.
+    """
+    if by is hash_ and type(keys.serde) is Tagged:
+        return _hashed(partitions)
     return remembering(lambda key: by.partition(keys.decode(key), keys.encode(key), partitions))
+
+
+@lru_cache(maxsize=2)
+def _hashed(partitions: int) -> Callable[[Key], int]:
+    keys = KeySerde(Tagged())
+    return remembering(lambda key: murmur2(keys.encode(key)) % partitions)
 
 
 class CombinedExit:

@@ -25,7 +25,7 @@ from runtime.spark.hearing import Address
 from runtime.spark.program import Program
 from runtime.spark.rows import ORDER, SCHEMA, SPARK_SCHEMA, Part, Report, decode_told, from_bytes
 from runtime.spark.running import Running, watched
-from runtime.spark.session import Spark
+from runtime.spark.session import Spark, of_plain_plans
 from runtime.spark.ship import shipped
 from runtime.spark.spoken import as_said
 from runtime.spark.worker import run_alone, run_level
@@ -142,7 +142,7 @@ def run_job(
         run = partial(run_level, data, micro_batches)
         if len(program.levels) == 1:
             return _at_once(session, len(program.units), most_tasks, run)
-        return _frame(session, program, most_tasks, run).toArrow()
+        return _frame(of_plain_plans(session), program, most_tasks, run).toArrow()
     except Exception as error:
         same = told(error)
         if same is not None:

@@ -21,6 +21,8 @@ from runtime.folding import Folded
 from runtime.keys import KeySerde
 
 TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
+FORMATS = {pa.int32(): "i", pa.int64(): "q", pa.float64(): "d"}
+"""How numbers lie in memory, as the module `struct` says it."""
 CHECKED = {"add": "add_checked", "subtract": "subtract_checked", "multiply": "multiply_checked"}
 
 
@@ -84,28 +86,34 @@ class ColumnarFolding:
         return Folds(folds), late
 
     def _by_cells(self, columns: list[pa.Array]) -> Iterator[Fold]:
-        """Yield what is in time, stretch by stretch, and partition by partition."""
+        """Yield what is in time, stretch by stretch, and partition by partition: by the numbers of these, and of keys."""
         lowered = self._lowered
         windows: Any = lowered.window.windows
+        cells, keys, *measured = columns
+        encoded = keys.dictionary_encode()
+        held = self._held(encoded.dictionary.to_pylist())
+        partitions = map(self._partition_of, held) if self._partitions > 1 else [0] * len(held)
+        partition_of = pa.array(partitions, pa.int64())
+        places = pc.add(pc.multiply(cells, self._partitions), partition_of.take(encoded.indices))
         names = [str(place) for place in range(len(columns))]
         asked: list[tuple[Any, str]] = [([], "count_all")]
         for place, one in zip(names[2:], (one for one in lowered.measures if one.of is not None), strict=True):
             asked += [(place, kind) for kind in _AGGREGATES[one.kind]]
-        groups = pa.table(columns, names=names).group_by(names[:2], use_threads=False).aggregate(asked)
-        keys = self._held(groups.column("1").to_pylist())
-        partitions = map(self._partition_of, keys) if self._partitions > 1 else [0] * len(keys)
-        places = pc.add(pc.multiply(groups.column("0"), self._partitions), pa.array(partitions, pa.int64()))
-        groups = groups.append_column("place", places).sort_by("place")
+        table = pa.table([places, encoded.indices, *measured], names=names)
+        groups = table.group_by(names[:2], use_threads=False).aggregate(asked).sort_by("0")
+        counts, numbers = _listed(groups.column("count_all")), _listed(groups.column("1"))
+        accumulators = self._accumulators(groups, counts)
         start = 0
-        for place in pc.value_counts(groups.column("place")).to_pylist():
-            part = groups.slice(start, place["counts"])
-            start += place["counts"]
-            cell, partition = divmod(place["values"], self._partitions)
-            found = windows.cell(windows.offset_ms + cell * lowered.step_ms).windows
-            slots = [Slot(end + lowered.window.waits_ms, first, end) for first, end in found]
-            counts = part.column("count_all").to_pylist()
-            held = part.column("1").to_pylist()
-            yield Fold(partition, Partials(slots, held, self._accumulators(part, counts), sum(counts)))
+        for found in pc.value_counts(groups.column("0")).to_pylist():
+            stop = start + found["counts"]
+            cell, partition = divmod(found["values"], self._partitions)
+            slots = [
+                Slot(end + lowered.window.waits_ms, first, end)
+                for first, end in windows.cell(windows.offset_ms + cell * lowered.step_ms).windows
+            ]
+            of_place = [*map(held.__getitem__, numbers[start:stop])]
+            yield Fold(partition, Partials(slots, of_place, accumulators[start:stop], sum(counts[start:stop])))
+            start = stop
 
     def _held(self, keys: list[Key]) -> list[Key]:
         """Return keys that are held as themselves; others are unusual."""
@@ -114,13 +122,13 @@ class ColumnarFolding:
             raise Unusual
         return cast(list[Key], held)
 
-    def _accumulators(self, part: pa.Table, counts: list[int]) -> list[Any]:
+    def _accumulators(self, groups: pa.Table, counts: list[int]) -> list[Any]:
         place, found = 2, []
         for one in self._lowered.measures:
             if one.of is None:
                 found.append(counts)
                 continue
-            taken = [part.column(f"{place}_{kind}").to_pylist() for kind in _AGGREGATES[one.kind]]
+            taken = [_listed(groups.column(f"{place}_{kind}")) for kind in _AGGREGATES[one.kind]]
             found.append([*map(_STATES[one.kind], *taken)])
             place += 1
         return [*zip(*found, strict=True)] if self._lowered.window.aggregation.parts else found[0]
@@ -178,6 +186,17 @@ def optional_column(term: Term, table: pa.RecordBatch) -> pa.Array:
     found = _evaluated(term, table)
     if isinstance(found, pa.Scalar):
         found = pa.array([found.as_py()] * len(table), TYPES[term.type])
+    return found
+
+
+def _listed(column: pa.ChunkedArray) -> list[Any]:
+    """Return the numbers of a column; where none is null, without an object of Arrow's for each."""
+    if column.null_count or column.type not in FORMATS:
+        return column.to_pylist()
+    found: list[Any] = []
+    for chunk in filter(len, column.chunks):
+        numbers = memoryview(chunk.buffers()[1]).cast("B").cast(FORMATS[column.type])
+        found += numbers[chunk.offset : chunk.offset + len(chunk)].tolist()
     return found
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from planner.errors import refuse
 from planner.plan import Options
@@ -27,6 +28,16 @@ OWN = {
 """What a session of our own is made with: what fails is told by the run that fails, and nothing else draws.
 
 Between a worker and Spark small messages go to and fro, of which TCP holds the second back for 40 ms.
+"""
+
+PLAIN_PLANS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""How Spark plans what runs our units: how many tasks there are is said, and it moves few rows, which are long.
+
+To plan a stage anew when the one before it is through, and to write and compile Java for it, takes longer.
 """
 
 
@@ -90,6 +101,19 @@ class Spark:
             except Exception as error:
                 raise as_said(error, "Spark did not start") from None
         return session
+
+
+def of_plain_plans(session: SparkSession) -> SparkSession:
+    """Return a session beside another one, in the same application of Spark's, that plans without looking back."""
+    if session not in _beside:
+        beside = session.newSession()
+        for name, value in PLAIN_PLANS.items():
+            beside.conf.set(name, value)
+        _beside[session] = beside
+    return _beside[session]
+
+
+_beside: WeakKeyDictionary[SparkSession, SparkSession] = WeakKeyDictionary()
 
 
 def check_grouping(options: Options) -> None:

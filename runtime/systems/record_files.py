@@ -14,6 +14,9 @@ from runtime.systems.base import Offsets, Read, system_errors_told
 
 BLOCK = 1 << 18
 """How much of a file is read at a time: not more than what stays in the processor's caches while it is decoded."""
+LARGE_BLOCK = 1 << 20
+MANY = 4_096
+"""How many records a block should have, where a large one can: what is done for each batch costs then little."""
 PENDING_BYTES = 1 << 20
 """How much is written at a time."""
 LONGEST_RECORD = 1 << 26
@@ -83,7 +86,7 @@ class RecordFile:
 
     def _load(self, block: int, split: Split | None = None) -> None:
         position = self._positions[block]
-        length = BLOCK
+        length = self._length(block)
         used = 0
         while not used:
             data = self._bytes(position, min(length, self._size - position))
@@ -98,6 +101,14 @@ class RecordFile:
         if block + 1 == len(self._positions):
             self._positions.append(position + used)
             self._firsts.append(self._first + len(self._records))
+
+    def _length(self, block: int) -> int:
+        """Return how much is to be read of a block: as before, or where it is a new one, as its records are long."""
+        if block + 1 < len(self._positions):
+            return self._positions[block + 1] - self._positions[block]
+        if not self._firsts[-1]:
+            return BLOCK
+        return min(max(BLOCK, MANY * self._positions[-1] // self._firsts[-1]), LARGE_BLOCK)
 
     def _bytes(self, position: int, length: int) -> bytes:
         with self.path.open("rb", buffering=0) as file:
