@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Protocol, cast
 
 from operators.base import EVENT_COLUMNS, MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch, Clocked, Operator
 from operators.key_states import KeyStates
+from operators.stateless import FlatMap
 from planner.errors import PlanError
 from planner.fuse import LONGEST_RUN, compile_segment, fuse
 from planner.graph import Graph
@@ -84,10 +85,11 @@ class FusedSegment:
         new_keys = {exit.id: {"keys"} for exit in plan.exits if graph.specs[exit.operators[0]].rekeys}
         self._columns = {id: columns.difference(names, new_keys.get(id, ())) for id, names in unread.items()}
         self._carried = frozenset[str]().union(*self._columns.values())
-        self._together = _encoded_together(plan, functions, self._columns)
-        left_as_they_are = {exit.operators[0]: {} for exit in plan.exits if exit.id in self._together}
+        self._encoding = None if self._carried else _encoding(plan, graph, functions)
+        if self._encoding is not None:  # rows are kept to tell of which one could not be encoded
+            functions = {**functions, self._encoding.operator: {}}
         self._full, filename = compile_segment(plan, functions)
-        self._plain, plain_name = compile_segment(plan, {**functions, **left_as_they_are}, plain=True)
+        self._plain, plain_name = compile_segment(plan, functions, plain=True)
         self.lines = {filename: plan.lines, plain_name: plan.plain_lines}
         for function in (self._full, self._plain):
             check_fused(function, graph)
@@ -108,8 +110,8 @@ class FusedSegment:
         if plan.reading:
             read["keys"] = []
         makes_keys = plan.reading and "keys" in self._carried
-        is_plain = not makes_keys and all(map(is_constant, carried.values()))
-        results, together = self._run(batch.values, read, is_plain)
+        is_plain = not makes_keys and self._encoding is None and all(map(is_constant, carried.values()))
+        results = (self._plain if is_plain else self._full)(batch.values, **read)
         if makes_keys:
             carried["keys"] = read["keys"]
         counts.enter(plan, len(batch.values), results[-1])
@@ -117,7 +119,9 @@ class FusedSegment:
         for exit, (values, rows, *new_keys) in zip(plan.exits, results, strict=False):
             if values:
                 counts.leave(exit.id, len(values))
-                out = Batch(together.get(exit.id, values), *new_keys)
+                if self._encoding is not None:
+                    values = self._encoding.encode(values, rows)
+                out = Batch(values, *new_keys)
                 for name in self._columns[exit.id] & carried.keys():
                     column = carried[name]
                     if rows is not None:
@@ -128,30 +132,43 @@ class FusedSegment:
                 found.append((exit.id, out))
         return found
 
-    def _run(
-        self, values: list[Any], read: dict[str, Any], is_plain: bool
-    ) -> tuple[tuple[Any, ...], dict[str, list[Any]]]:
-        """Return what comes to each exit, with what of it was encoded together."""
-        if not is_plain:
-            return self._full(values, **read), {}
-        results, made = self._plain(values, **read), {}
+
+@dataclass(frozen=True)
+class Encoding:
+    """How an output takes values: all that come of a batch `together`, or as bytes `one` by one."""
+
+    operator: str
+    together: Callable[[list[Any]], Any]
+    one: Callable[[Any], bytes]
+
+    def encode(self, values: list[Any], rows: list[int] | None) -> list[Any]:
+        """Return what is written of values; raises Failure for the first that can't be, at its row."""
         try:
-            for exit, (found, *_) in zip(self.plan.exits, results, strict=False):
-                if exit.id in self._together and found:
-                    made[exit.id] = [self._together[exit.id](found)]
+            return [self.together(values)]
         except Exception:  # one by one it comes out which of them it is
-            return self._full(values, **read), {}
-        return results, made
+            return [self._one(value, place if rows is None else rows[place]) for place, value in enumerate(values)]
+
+    def _one(self, value: Any, row: int) -> bytes | None:
+        try:
+            return None if value is None else self.one(value)
+        except Exception as error:
+            raise Failure(self.operator, error, row) from error
 
 
-def _encoded_together(
-    plan: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], columns: Mapping[str, Collection[str]]
-) -> dict[str, Callable[[list[Any]], Any]]:
-    """Return what encodes many values of an exit at once, where a second try changes nothing and all is in the values."""
-    if plan.keyed or plan.reading:
-        return {}
-    takers = {exit.id: exit.operators[0] for exit in plan.exits if len(exit.operators) == 1 and not columns[exit.id]}
-    return {exit: functions[id]["together"] for exit, id in takers.items() if "together" in functions.get(id, {})}
+def _encoding(plan: SegmentPlan, graph: Graph, functions: Mapping[str, Mapping[str, Any]]) -> Encoding | None:
+    """Return how what leaves a segment is encoded at once, where nothing that follows can change a value before it is.
+
+    That is where one function takes what the one before it has made, to the only output.
+    """
+    if plan.keyed or plan.reading or len(plan.exits) != 1 or len(plan.exits[0].operators) != 1:
+        return None
+    (last,), at = plan.exits[0].operators, plan.entry
+    while at != last:
+        at, *others = graph.children(at)
+        if others or isinstance(graph.specs[at], FlatMap):
+            return None
+    found = functions.get(last, {})
+    return Encoding(last, found["together"], found["encode"]) if "together" in found else None
 
 
 class Chain:

@@ -414,9 +414,9 @@ class Reader:
     def _decode_values(self, batch: Batch) -> dict[int, Exception]:
         if getattr(self._decoding.value, "unchanged", False):
             return {}
-        serde, read = self._decoding.value, batch.values
-        if isinstance(read, ReadLines) and read.serde == serde:
-            batch.values = read.values
+        serde = self._decoding.value
+        if isinstance(batch.values, ReadLines) and (made := batch.values.decoded(serde)) is not None:
+            batch.values = made
             return {}
         decode = serde.decode
 

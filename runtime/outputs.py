@@ -41,6 +41,7 @@ class Outputs:
         self.combined = 0
         """How many more messages are pending than rows: keys of windows, or lines that were made together."""
         self._marks: tuple[dict[tuple[str, int], int], ...] = ()
+        self._combined_before = 0
 
     @property
     def count(self) -> int:
@@ -113,6 +114,7 @@ class Outputs:
     def savepoint(self) -> None:
         """Remember what is pending."""
         self._marks = tuple({place: len(one) for place, one in rows.items()} for rows in (self.pending, self.handed))
+        self._combined_before = self.combined
 
     def rollback(self) -> None:
         """Take back what was written since the savepoint."""
@@ -124,6 +126,7 @@ class Outputs:
                 else:
                     rows[place].truncate(marks[place])
         self._marks = ()
+        self.combined = self._combined_before
 
     def release(self) -> None:
         """Forget the savepoint."""

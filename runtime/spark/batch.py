@@ -25,7 +25,7 @@ from runtime.spark.hearing import Address
 from runtime.spark.program import Program
 from runtime.spark.rows import ORDER, SCHEMA, SPARK_SCHEMA, Part, Report, decode_told, from_bytes
 from runtime.spark.running import Running, watched
-from runtime.spark.session import Spark, of_plain_plans
+from runtime.spark.session import Spark, plainly_planned
 from runtime.spark.ship import shipped
 from runtime.spark.spoken import as_said
 from runtime.spark.worker import run_alone, run_level
@@ -142,7 +142,7 @@ def run_job(
         run = partial(run_level, data, micro_batches)
         if len(program.levels) == 1:
             return _at_once(session, len(program.units), most_tasks, run)
-        return _frame(of_plain_plans(session), program, most_tasks, run).toArrow()
+        return _frame(session, program, most_tasks, run).toArrow()
     except Exception as error:
         same = told(error)
         if same is not None:
@@ -163,7 +163,7 @@ def _frame(session: SparkSession, program: Program, most_tasks: int | None, run:
     first, *later = (min(len(units), most_tasks or len(units)) for units in program.levels)
     columns = {field.name: functions.lit(None).cast(kind) for field, kind in zip(SCHEMA, _kinds(), strict=True)}
     columns |= {"target": functions.col("id").cast("int"), "watermark": functions.lit(0), "stream": functions.lit(-1)}
-    begun = session.range(0, len(program.levels[0]), 1, first)
+    begun = plainly_planned(session, len(program.levels[0]), first)
     frame = _level(begun.select(*(column.alias(name) for name, column in columns.items())), run, 0)
     for level, tasks in enumerate(later, 1):
         place = functions.col("target") - program.levels[level].start

@@ -21,7 +21,7 @@ from runtime.folding import Folded
 from runtime.keys import KeySerde
 
 TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
-FORMATS = {pa.int32(): "i", pa.int64(): "q", pa.float64(): "d"}
+FORMATS: dict[Any, Any] = {pa.int32(): "i", pa.int64(): "q", pa.float64(): "d"}
 """How numbers lie in memory, as the module `struct` says it."""
 CHECKED = {"add": "add_checked", "subtract": "subtract_checked", "multiply": "multiply_checked"}
 
@@ -86,7 +86,7 @@ class ColumnarFolding:
         return Folds(folds), late
 
     def _by_cells(self, columns: list[pa.Array]) -> Iterator[Fold]:
-        """Yield what is in time, stretch by stretch, and partition by partition: by the numbers of these, and of keys."""
+        """Yield what is in time, by stretch and partition, which are grouped as numbers, as keys are."""
         lowered = self._lowered
         windows: Any = lowered.window.windows
         cells, keys, *measured = columns
@@ -192,7 +192,7 @@ def optional_column(term: Term, table: pa.RecordBatch) -> pa.Array:
 def _listed(column: pa.ChunkedArray) -> list[Any]:
     """Return the numbers of a column; where none is null, without an object of Arrow's for each."""
     if column.null_count or column.type not in FORMATS:
-        return column.to_pylist()
+        return cast(list[Any], column.to_pylist())
     found: list[Any] = []
     for chunk in filter(len, column.chunks):
         numbers = memoryview(chunk.buffers()[1]).cast("B").cast(FORMATS[column.type])

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from planner.errors import refuse
 from planner.plan import Options
@@ -15,7 +14,7 @@ from runtime.errors import SamzaError
 from runtime.spark.spoken import as_said
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 NEEDS = "running on Spark needs {what}, which is not installed: pip install 'samza-dsl[spark]'"
 OWN = {
@@ -103,17 +102,20 @@ class Spark:
         return session
 
 
-def of_plain_plans(session: SparkSession) -> SparkSession:
-    """Return a session beside another one, in the same application of Spark's, that plans without looking back."""
-    if session not in _beside:
-        beside = session.newSession()
-        for name, value in PLAIN_PLANS.items():
-            beside.conf.set(name, value)
-        _beside[session] = beside
-    return _beside[session]
+def plainly_planned(session: SparkSession, numbers: int, tasks: int) -> DataFrame:
+    """Return the numbers from 0 on as rows of so many tasks; what follows is planned without looking back.
 
+    It is planned by a copy of the session, with all that is set and known there, so that this one stays as it is.
+    """
+    from pyspark.sql.classic.dataframe import DataFrame
 
-_beside: WeakKeyDictionary[SparkSession, SparkSession] = WeakKeyDictionary()
+    try:
+        copy = session._jsparkSession.cloneSession()
+    except Exception:  # it is one of Spark's own, which need not stay; then it is planned as all else
+        return session.range(0, numbers, 1, tasks)
+    for name, value in PLAIN_PLANS.items():
+        copy.conf().set(name, value)
+    return DataFrame(copy.range(0, numbers, 1, tasks), session)
 
 
 def check_grouping(options: Options) -> None:

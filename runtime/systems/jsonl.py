@@ -19,6 +19,11 @@ from runtime.serdes import Json, MessagePack, String, Tagged
 from runtime.systems.record_files import AppendedFile, RecordSource
 
 NULL = b"null"
+BETWEEN = {b"{": b"}\n{", b"[": b"]\n[", b'"': b'"\n"'}
+"""What is between lines that are one value each, by what the first begins with: nowhere within a value can it be.
+
+Two values on a line, and one on two lines, would come to as many values as lines.
+"""
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
@@ -39,7 +44,8 @@ class JsonlSource(RecordSource):
         What is read from now on is decoded as that, many lines at once where it can be.
         """
         serde = _json_of(declared) or declared
-        self.read_as(partial(_decoded, serde, _decoder_of_lines(serde)) if type(serde) is Json else None)
+        at_once = msgspec.json.Decoder(serde.type).decode_lines if type(serde) is Json else None
+        self.read_as(at_once and partial(_decoded, serde, at_once))
         return serde
 
 
@@ -67,8 +73,8 @@ class JsonlSink:
 
     def write(self, batch: Batch) -> None:
         """Take rows, in order; raises `SerdeError` when a value is not one line."""
-        for made_together, values in groupby(batch.values, lambda value: type(value) is MadeLines):
-            for data, number in values if made_together else [_joined([*values])]:
+        for kind, values in groupby(batch.values, type):
+            for data, number in values if kind is MadeLines else [_joined([*values])]:
                 if data.count(b"\n") != number:
                     wrong = f"a value for {self._file.path} contains a line break"
                     raise SerdeError(f"{wrong}; encode it as JSON on one line")
@@ -113,10 +119,10 @@ class JsonLine:
 
 @dataclass(frozen=True)
 class JsonLines(Json):
-    """JSON of which many values are made lines at once.
+    r"""JSON of which many values are made lines at once.
 
     >>> JsonLines(int).encode_together([1, 2])
-    MadeLines(data=b'1\\n2\\n', number=2)
+    MadeLines(data=b'1\n2\n', number=2)
     """
 
     def encode_together(self, values: list[Any]) -> MadeLines:
@@ -142,22 +148,24 @@ def _joined(values: list[bytes | None]) -> MadeLines:
     return MadeLines(b"\n".join(cast(list[bytes], lines)) + b"\n", len(lines))
 
 
-def _decoder_of_lines(serde: Json) -> Callable[[bytes], list[Any]]:
-    return msgspec.json.Decoder(serde.type).decode_lines
-
-
-def _decoded(serde: Serde, decode: Callable[[bytes], list[Any]], data: bytes, last: bool) -> tuple[Sequence[bytes], int]:
-    """Return what `split_lines` does, the lines decoded at once; as bytes where one of them is not what it should be."""
+def _decoded(
+    serde: Serde, decode: Callable[[bytes], list[Any]], data: bytes, last: bool
+) -> tuple[Sequence[bytes], int]:
+    """Return what `split_lines` does, decoded at once where each line is known to be one value; else as bytes."""
     used = len(data) if last else data.rfind(b"\n") + 1
     whole = data[:used]
+    lines = whole.count(b"\n") + (not whole.endswith(b"\n"))
+    between = BETWEEN.get(whole[:1])
+    if between is None or whole.count(between) != lines - 1:
+        return split_lines(data, last)
     try:
         with collector_resting():
             values = decode(whole)
     except Exception:  # which of them it is, and why, comes out one by one
         return split_lines(data, last)
-    if len(values) != whole.count(b"\n") + (not whole.endswith(b"\n")):  # some are blank, or go on in the next line
+    if len(values) != lines:  # some line has two
         return split_lines(data, last)
-    return ReadLines(Block(whole, lambda data: split_lines(data, last=True)[0], serde, values), 0, len(values)), used
+    return ReadLines(Block(whole, lambda data: split_lines(data, last=True)[0], serde, values), 0, lines), used
 
 
 def _json_of(declared: Serde) -> Json | None:

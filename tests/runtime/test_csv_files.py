@@ -37,7 +37,7 @@ def decoded(source: Source, kind: Any) -> list[Any]:
 )
 def test_csv_of_any_text_survives(cells: list[tuple[str, str]], size: int) -> None:
     rows = [{"a": a, "b,\n": b} for a, b in cells]
-    with tempfile.TemporaryDirectory() as directory, mock.patch.object(record_files, "BLOCK", size):
+    with tempfile.TemporaryDirectory() as directory, mock.patch.multiple(record_files, BLOCK=size, LARGE_BLOCK=size):
         path = Path(directory, "in.csv")
         sink = open_sink(path)
         encode = sink.serde(Json(dict[str, str])).encode

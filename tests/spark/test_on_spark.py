@@ -18,6 +18,7 @@ from runtime.clock import sleep_ms
 from runtime.errors import OperatorFailure
 from runtime.spark.application import Application
 from runtime.spark.batch import run_together
+from runtime.spark.session import plainly_planned
 from samza_dsl import App, Options, SamzaError, Spark, count, dead_letter, produce, tumbling
 from samza_dsl.live import finish, picture_of
 from samza_dsl.progress import Progress
@@ -270,3 +271,39 @@ def test_a_year_of_flights_comes_on_spark_to_what_it_comes_to_live(session, tmp_
     for stream in OUTPUTS:
         live, spark = (Counter(records(tmp_path / name, stream)) for name in ("live", "spark"))
         assert live == spark != Counter(), stream
+
+
+def by_first_letter():
+    app = App("letters")
+    words = app.input("words", value=str)
+    words.partition_by(lambda word: word[0], partitions=2).scan(
+        lambda seen, word: seen + 1, init=int, emit=lambda key, seen: (key, seen)
+    ).send_to(app.output("seen"))
+    return app
+
+
+def test_a_session_stays_as_it_is_and_what_is_set_there_holds(session, tmp_path):
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+    path, out = tmp_path / "words.jsonl", tmp_path / "seen.jsonl"
+    path.write_text('"ahoy"\n"aye"\n"land"\n')
+    session.range(3).createOrReplaceTempView("three")
+    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    before = (RDD.toDF, SparkSession.getActiveSession(), dict(session.conf.getAll))
+    by_first_letter().run(tmp_path / "data", on=Spark(session), bind={"words": path, "seen": out})
+    assert lines(out) == Counter(['["a",1]', '["a",2]', '["l",1]'])
+    assert (RDD.toDF, SparkSession.getActiveSession(), dict(session.conf.getAll)) == before
+    assert session.table("three").count() == 3
+    copy = plainly_planned(session, 1, 1)
+    assert copy._jdf.sparkSession().conf().get("spark.sql.session.timeZone") == "Asia/Tokyo"
+    assert copy._jdf.sparkSession().conf().get("spark.sql.adaptive.enabled") == "false"
+    session.conf.unset("spark.sql.session.timeZone")
+
+
+def test_where_a_session_can_not_be_copied_it_plans_itself(session):
+    class Other:
+        _jsparkSession = None
+        range = staticmethod(session.range)
+
+    assert [row.id for row in plainly_planned(Other(), 3, 2).collect()] == [0, 1, 2]
