@@ -17,8 +17,9 @@ from operators.base import Serde
 from runtime.clock import monotonic_ms, sleep_ms
 from runtime.errors import Damaged, EnvironmentFault, SamzaError
 from runtime.systems.base import Offsets, Read, ends, has_grown, is_gone
-from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
+from runtime.systems.kafka_admin import kafka_errors_told, metadata_of
 from runtime.systems.kafka_batches import by_batches, hold_back, rows_of
+from runtime.systems.kafka_metadata import TopicMetadata
 from runtime.systems.kafka_records import as_reads
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
@@ -61,9 +62,8 @@ class KafkaFetcher:
     Raises `EnvironmentFault` where the topic can't be read.
     """
 
-    def __init__(self, topic: KafkaTopic, stream_id: int = 0) -> None:
+    def __init__(self, topic: KafkaTopic) -> None:
         self._topic = topic
-        self._stream_id = stream_id
         self._lock = threading.Condition()
         self._fetched: dict[int, _Fetched] = {}
         self._written: dict[int, int] = {}
@@ -77,7 +77,8 @@ class KafkaFetcher:
         self._thread: KafkaThread | None = KafkaThread.acquire()
         try:
             with kafka_errors_told(topic, "read"):
-                self.partitions, self._offsets = self._thread.call(self._open())
+                self._metadata, self._offsets = self._thread.call(self._open())
+                self.partitions = self._metadata.partitions
         except BaseException:
             self.close()
             raise
@@ -184,10 +185,10 @@ class KafkaFetcher:
         if self._thread is not None:
             self._thread.loop.call_soon_threadsafe(self._room.set)
 
-    async def _open(self) -> tuple[int, list[Offsets]]:
+    async def _open(self) -> tuple[TopicMetadata, list[Offsets]]:
         topic = self._topic
-        partitions = await partitions_of(topic)
-        if partitions is None:
+        metadata = await metadata_of(topic)
+        if metadata is None:
             raise is_absent(topic)
         self._consumer = AIOKafkaConsumer(
             **topic.client(),
@@ -198,11 +199,11 @@ class KafkaFetcher:
         )
         await self._consumer.start()
         by_batches(self._consumer)
-        places = [TopicPartition(topic.name, number) for number in range(partitions)]
+        places = [TopicPartition(topic.name, number) for number in range(metadata.partitions)]
         starts = await begins_at(self._consumer, topic, places)
         ends = await self._consumer.end_offsets(places)
         self._pumping = asyncio.create_task(self._pump())
-        return partitions, [Offsets(starts[place], ends[place], ended=False) for place in places]
+        return metadata, [Offsets(starts[place], ends[place], ended=False) for place in places]
 
     async def _refresh(self, place: TopicPartition) -> None:
         start = (await self._consumer.beginning_offsets([place]))[place]
@@ -291,7 +292,7 @@ class KafkaFetcher:
         is_quiet = monotonic_ms() - self._heard_ms > QUIET_MS
         if monotonic_ms() - self._checked_ms > (QUIET_MS if is_quiet else CHECK_MS):
             with suppress(KafkaError, OSError, TimeoutError):  # who doesn't answer is waited for
-                await check_unchanged(self._topic, self.partitions)
+                await check_unchanged(self._topic, self._metadata)
             self._checked_ms = monotonic_ms()
 
     async def _something_of(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Sequence[Any]]:
@@ -319,7 +320,7 @@ class KafkaFetcher:
         """Keep what was fetched, unless it was asked for another offset meanwhile."""
         if position == fetched.fetched:
             return
-        reads = as_reads(rows_of(records), position, self._stream_id)
+        reads = as_reads(rows_of(records), position, self._metadata.id)
         with self._lock:
             if self._fetched.get(number) is not fetched:
                 return
@@ -357,17 +358,22 @@ def is_absent(topic: KafkaTopic) -> EnvironmentFault:
     )
 
 
-async def check_unchanged(topic: KafkaTopic, partitions: int) -> None:
+async def check_unchanged(topic: KafkaTopic, read: TopicMetadata) -> None:
     """Raise `Damaged` where a topic is not any more what is read."""
     name, where = topic.name, topic.bootstrap
-    found = await partitions_of(topic)
+    found = await metadata_of(topic)
     if found is None:
         raise Damaged(
             f"The topic {name!r} at {where} is gone, and this run reads it: bring it back, or make it anew and let the "
             "application begin anew (samza-dsl reset)."
         )
-    if found != partitions:
-        raise has_grown(f"The topic {name!r} at {where}", found, partitions)
+    if found.id != read.id:
+        raise Damaged(
+            f"The topic {name!r} at {where} was made anew while this run read it: set where the application goes on "
+            "(samza-dsl checkpoint set), or let it begin anew (samza-dsl reset)."
+        )
+    if found.partitions != read.partitions:
+        raise has_grown(f"The topic {name!r} at {where}", found.partitions, read.partitions)
 
 
 async def begins_at(consumer: Any, topic: KafkaTopic, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaProducer
 from operators.base import Batch, Serde
 from runtime.errors import SamzaError
 from runtime.systems.base import StreamConfig
-from runtime.systems.kafka_admin import configs_of, create_topic, kafka_errors_told, partitions_of
+from runtime.systems.kafka_admin import configs_of, create_topic, kafka_errors_told, metadata_of
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
@@ -81,9 +81,10 @@ class KafkaSink:
                 thread.release()
 
     async def _open(self, config: StreamConfig) -> int:
-        found = await partitions_of(self._topic)
-        if found is None:
-            found = await create_topic(self._topic, config.partitions, configs_of(config))
+        found = await metadata_of(self._topic)
+        partitions = (
+            found.partitions if found else await create_topic(self._topic, config.partitions, configs_of(config))
+        )
         self._producer = AIOKafkaProducer(
             **self._topic.client(),
             enable_idempotence=True,
@@ -91,7 +92,7 @@ class KafkaSink:
             max_batch_size=BATCH_BYTES,
         )
         await self._producer.start()
-        return found
+        return partitions
 
 
 def compression_of(topic: KafkaTopic, config: StreamConfig) -> str | None:

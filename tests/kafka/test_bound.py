@@ -17,7 +17,7 @@ from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_sink import KafkaSink
 from runtime.systems.kafka_topic import topic_of
 from samza_dsl import App, Bytes, Json, PlanError, String
-from tests.kafka.topics import consume, create, delete, grow, produce, remove
+from tests.kafka.topics import consume, create, delete, grow, produce, remove, replace
 
 
 def counting(name: str) -> App:
@@ -126,10 +126,26 @@ def test_an_offset_that_retention_has_removed_stops_the_run(broker, topics, bind
         copying(topics).run(tmp_path / "data", bind=bind, until_now=True)
 
 
+def test_a_topic_that_was_made_anew_and_has_grown_past_the_position_stops_the_run(broker, topics, bind, tmp_path):
+    topic = f"{topics}-words"
+    create(broker, topic, 1)
+    produce(broker, topic, *((0, None, b"%d" % number) for number in range(4)))
+    copying(topics).run(tmp_path / "data", bind=bind, until_now=True)
+    replace(broker, topic, *(b"%d" % number for number in range(10, 20)))
+    for _ in range(2):
+        with pytest.raises(Damaged, match="partition 0, was made anew since it was read up to offset 4: .*reset"):
+            copying(topics).run(tmp_path / "data", bind=bind, until_now=True)
+    assert values(consume(broker, f"{topics}-copies")) == [b"0", b"1", b"2", b"3"]
+
+
 @pytest.mark.parametrize(
     ("happens", "wrong"),
-    [(delete, "is gone, and this run reads it"), (partial(grow, partitions=3), "has 3 partitions now, and had 1")],
-    ids=["deleted", "grown"],
+    [
+        (delete, "is gone, and this run reads it"),
+        (partial(grow, partitions=3), "has 3 partitions now, and had 1"),
+        (lambda broker, topic: replace(broker, topic, b"another"), "was made anew while this run read it"),
+    ],
+    ids=["deleted", "grown", "made anew"],
 )
 def test_a_topic_that_is_no_more_what_is_read_stops_the_run(
     happens, wrong, broker, topics, bind, tmp_path, monkeypatch
