@@ -8,7 +8,7 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,10 +111,10 @@ class Brokers:
         (node,) = (node for node in self.nodes if node.number == number)
         assert node.process is not None
         ballast = node.data / "ballast"
-        with ballast.open("wb") as file:
-            status = os.statvfs(node.data)
-            os.posix_fallocate(file.fileno(), 0, status.f_bavail * status.f_bsize)
         try:
+            with ballast.open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(1 << 16))
             node.process.wait(PATIENCE_S)
         finally:
             ballast.unlink()

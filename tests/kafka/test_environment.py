@@ -78,7 +78,7 @@ def test_a_topic_that_was_made_anew_and_has_grown_past_the_position_stops_the_ru
     counting(topics).run(tmp_path / "state", environment=cluster, until_now=True)
     replace(broker, f"{topics}-words", *[b"c"] * 9)
     for _ in range(2):
-        with pytest.raises(Damaged, match="partition 0, was made anew since it was read up to offset 3: .*reset"):
+        with pytest.raises(Damaged, match=r"partition 0, was made anew since it was read up to offset 3: .*reset"):
             counting(topics).run(tmp_path / "state", environment=cluster, until_now=True)
     assert told(broker, topics) == expected(["a", "b", "a"])
     counting(topics).run(tmp_path / "state", environment=cluster, until_now=True, from_start=True, state="keep")
