@@ -10,18 +10,31 @@ from typing import TypeVar
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
+    AuthenticationFailedError,
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    IncompatibleBrokerVersion,
+    InvalidTopicError,
     KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
     NodeNotReadyError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    RecordTooLargeError,
+    SaslAuthenticationFailed,
     TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedCodecError,
+    UnsupportedVersionError,
     for_code,
 )
 from msgspec.structs import replace
 
 from runtime.clock import sleep_ms
-from runtime.errors import EnvironmentFault
+from runtime.errors import EnvironmentFault, Unavailable
 from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_log import reason_of
 from runtime.systems.kafka_metadata import TopicMetadata, topics_of
@@ -34,6 +47,13 @@ MOST_ASKED = 10
 LOOKS = 200
 """How often it is looked whether a new topic has its leaders, until that is given up."""
 
+LASTING = (
+    *(MessageSizeTooLargeError, RecordTooLargeError, RecordListTooLargeError, InvalidTopicError, PolicyViolationError),
+    *(TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError),
+    *(TransactionalIdAuthorizationFailed, AuthenticationFailedError, SaslAuthenticationFailed),
+    *(UnsupportedVersionError, UnsupportedCodecError, IncompatibleBrokerVersion),
+)
+"""What would be wrong again if it were asked anew."""
 ADVICE = {
     MessageSizeTooLargeError: "A record is larger than the topic's max.message.bytes: raise that, or drop the record.",
 }
@@ -42,7 +62,10 @@ ADVICE = {
 
 @contextmanager
 def kafka_errors_told(topic: KafkaTopic, what: str) -> Iterator[None]:
-    """Raise `EnvironmentFault`, saying what could not be done to a topic, for a KafkaError in a block."""
+    """Raise `EnvironmentFault`, saying what could not be done to a topic, for a KafkaError in a block.
+
+    Where asking anew may help it is `Unavailable`.
+    """
     try:
         yield
     except (KafkaError, TimeoutError, OSError, CancelledError) as error:  # cancelled by aiokafka, at a lost connection
@@ -50,7 +73,8 @@ def kafka_errors_told(topic: KafkaTopic, what: str) -> Iterator[None]:
         if type(error) is KafkaConnectionError:
             told = reason_of(topic.bootstrap) or told
         instead = ADVICE.get(type(error), "Look whether its brokers run, and let this client in.")
-        raise EnvironmentFault(f"{topic.address} can't be {what}: {told}. {instead}") from error
+        kind = EnvironmentFault if isinstance(error, LASTING) else Unavailable
+        raise kind(f"{topic.address} can't be {what}: {told}. {instead}") from error
 
 
 @asynccontextmanager

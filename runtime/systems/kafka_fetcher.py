@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from operators.base import Serde
 from runtime.clock import monotonic_ms, sleep_ms
-from runtime.errors import Damaged, EnvironmentFault, SamzaError
+from runtime.errors import Damaged, EnvironmentFault, SamzaError, Unavailable
 from runtime.systems.base import Offsets, Read, ends, has_grown, is_gone
 from runtime.systems.kafka_admin import kafka_errors_told, metadata_of
 from runtime.systems.kafka_batches import by_batches, hold_back, rows_of
@@ -147,7 +147,7 @@ class KafkaFetcher:
                 if read is not None or offset >= self._offsets[partition].end:
                     return read
                 if not self._lock.wait((until_ms - monotonic_ms()) / 1_000):
-                    raise EnvironmentFault(f"{self._topic.address} has not answered for {PATIENCE_MS / 1_000:.0f} s.")
+                    raise Unavailable(f"{self._topic.address} has not answered for {PATIENCE_MS / 1_000:.0f} s.")
 
     def close(self) -> None:
         """Stop fetching; a second call does nothing."""

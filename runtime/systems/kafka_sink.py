@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -17,6 +18,8 @@ from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
 R = TypeVar("R")
+STOP_S = 10.0
+"""How long a client that failed may take to stop."""
 BATCH_BYTES = 1 << 16
 _COMPRESSIONS = {None: None, "zlib": "gzip", "zstd": "zstd"}
 
@@ -104,6 +107,23 @@ def compression_of(topic: KafkaTopic, config: StreamConfig) -> str | None:
             'compression="gzip" where the topic is bound'
         )
     return found
+
+
+async def begun(producer: Any) -> Any:
+    """Return a producer once it can be used; one that can't leaves no connection behind."""
+    try:
+        await producer.start()
+    except BaseException:
+        await ended(producer)
+        raise
+    return producer
+
+
+async def ended(producer: Any) -> None:
+    """Have a producer end, whatever it still waits for; how it ends tells nothing."""
+    for ending in (producer.stop, producer.client.close):  # a stop that is given up leaves connections open
+        with suppress(Exception):
+            await asyncio.wait_for(ending(), STOP_S)
 
 
 async def send_all(producer: Any, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:

@@ -37,7 +37,7 @@ from runtime.systems.kafka_fetcher import KafkaFetcher
 from runtime.systems.kafka_metadata import topics_of
 from runtime.systems.kafka_published import PUBLISHED
 from runtime.systems.kafka_records import as_records
-from runtime.systems.kafka_sink import BATCH_BYTES, send_all
+from runtime.systems.kafka_sink import BATCH_BYTES, begun, send_all
 from runtime.systems.kafka_table import KafkaTable, range_of, ranges_of
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
@@ -218,9 +218,7 @@ class KafkaStreams:
     async def producer(self, transactional_id: str) -> Any:
         """Return a producer that has begun, in transactions of that id."""
         client = self.topic(REGISTRY).client()
-        producer = AIOKafkaProducer(**client, transactional_id=transactional_id, max_batch_size=BATCH_BYTES)
-        await producer.start()
-        return producer
+        return await begun(AIOKafkaProducer(**client, transactional_id=transactional_id, max_batch_size=BATCH_BYTES))
 
     async def purge(self, below: Mapping[tuple[str, int], int]) -> None:
         """Remove what is below offsets."""

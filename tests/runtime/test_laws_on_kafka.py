@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import EnvironmentFault, Fenced, SamzaError
+from runtime.errors import EnvironmentFault, Fenced, SamzaError, Unavailable
 from runtime.systems.base import StreamConfig
 from samza_dsl.testing.environment import Crash
 from tests.building import build
@@ -173,7 +173,7 @@ class Hosts:
         self.cluster.silence(name)
 
     def survives(self, error):
-        return isinstance(error, (Crash, Died, Fenced)) or type(error) is EnvironmentFault
+        return isinstance(error, (Crash, Died, Fenced)) or type(error) in (EnvironmentFault, Unavailable)
 
 
 def check_copies(cluster, environment):

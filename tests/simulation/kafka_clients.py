@@ -46,7 +46,7 @@ class Producer:
     ) -> None:
         self._cluster, self._id, self._most_bytes = cluster, transactional_id, max_batch_size
         self._writer = 0
-        self.client = SimpleNamespace(add_topic=self._add_topic)
+        self.client = SimpleNamespace(add_topic=self._add_topic, close=self.stop)
 
     async def start(self) -> None:
         self._writer = await self._cluster.heard(lambda: self._cluster.begin(self._id), changes=True)
