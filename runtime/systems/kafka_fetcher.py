@@ -28,12 +28,15 @@ AHEAD = 4
 """How many fetches of one partition, of a megabyte each, wait to be read; no more are made meanwhile."""
 WAIT_MS = 50
 """How long a fetch is waited for before it is looked whether it had only the markers of transactions."""
-BUSY_MS, IDLE_WAIT_MS = 2_000.0, 1_000
-"""After how long without anything new that is done less often, and then how seldom."""
+BUSY_MS = 2_000.0
+"""After how long without anything new that is done less often."""
 TOGETHER_MS = 5.0
 """How long is waited for other partitions to be asked for, so that they are fetched together."""
-FETCH_WAIT_MS = 500
-"""How long the broker holds back the answer that there is nothing new, and with it whatever else is asked."""
+FETCH_WAIT_MS, QUIET_WAIT_MS = 500, 2_000
+"""How long the broker holds back the answer that there is nothing new, and with it whatever else is asked.
+
+So long where something came lately, and where nothing has for `QUIET_MS`; what comes is answered at once.
+"""
 QUIET_MS = 5_000.0
 """How long nothing comes of a topic until it is looked whether there is still one, and as often then."""
 CHECK_MS = 30_000.0
@@ -297,9 +300,10 @@ class KafkaFetcher:
 
     async def _something_of(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Sequence[Any]]:
         """Wait for records, and no longer when other partitions have come to be asked for or have room again."""
-        is_busy = monotonic_ms() - self._heard_ms < BUSY_MS
-        wait_ms = WAIT_MS if is_busy else IDLE_WAIT_MS
-        hold_back(self._consumer, WAIT_MS if is_busy else FETCH_WAIT_MS)
+        unheard_ms = monotonic_ms() - self._heard_ms
+        held_ms = WAIT_MS if unheard_ms < BUSY_MS else FETCH_WAIT_MS if unheard_ms < QUIET_MS else QUIET_WAIT_MS
+        hold_back(self._consumer, held_ms)
+        wait_ms = WAIT_MS if held_ms == WAIT_MS else 2 * held_ms
         getting = asyncio.ensure_future(self._consumer.getmany(*places, timeout_ms=wait_ms))
         looking = asyncio.ensure_future(self._room.wait())
         try:
