@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -17,6 +18,7 @@ from runtime.systems.kafka_admin import configs_of, create_topic, kafka_errors_t
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
+_log = logging.getLogger("samza_dsl")
 R = TypeVar("R")
 STOP_S = 10.0
 """How long a client that failed may take to stop."""
@@ -52,7 +54,8 @@ class KafkaSink:
         return declared
 
     def recover(self, position: int) -> None:
-        """Do nothing: what was written stays, as others may have read it."""
+        """Do nothing but say so: what was written stays, as others may have read it."""
+        _log.warning("%s is written at least once: what a crash comes between is written again", self._topic.address)
 
     def write(self, batch: Batch) -> None:
         """Take rows for a topic of one partition."""

@@ -48,7 +48,7 @@ def test_a_pipeline_comes_on_a_broker_to_what_it_comes_to_elsewhere(name, cluste
         written = [stream.name for stream in app.plan(counts(environment)).results]
         bind = {stream: f"stream:{app.name}-{stream}" for stream in written}
         with pytest.raises(Crash):
-            driven(app_of(name, OFTEN), Watched(environment, CrashPoint("before_commit")), bind)
+            driven(app_of(name, OFTEN), Watched(environment, CrashPoint("before_commit", 2)), bind)
         with suppress(Crash):  # where it takes so many commits
             driven(app_of(name, OFTEN), Watched(environment, CrashPoint("after_commit", 2)), bind)
         driven(app_of(name, OFTEN), environment, bind)
@@ -58,8 +58,10 @@ def test_a_pipeline_comes_on_a_broker_to_what_it_comes_to_elsewhere(name, cluste
     assert unordered(found) == lived(name)
 
 
-def driven(app, environment, bind):
+def driven(app, environment, bind, **how):
+    """Run an application to its end, or to a crash."""
+
     async def main():
-        await Run(app.graph(), app.options, app.around, environment, clock=Noon(), bind=bind).drive()
+        await Run(app.graph(), app.options, app.around, environment, clock=Noon(), bind=bind, **how).drive()
 
     asyncio.run(main())
