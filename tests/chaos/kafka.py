@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -239,7 +239,7 @@ class Chaos:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Wait until all that was written before is processed, so that every task has an owner; writing goes on."""
+        """Wait until all that was written before is processed, and every task has one owner; writing goes on."""
         began = time.time()
         wanted = {partition: self._end(partition) for partition in range(PARTITIONS)}
         while True:
@@ -251,6 +251,22 @@ class Chaos:
                 break
             assert time.time() - began < PATIENCE_S, f"a task has no owner: {done} of {wanted}; {self.told()}"
         self.longest_s = max(self.longest_s, time.time() - began)
+        until = time.time() + SESSION_MS / 1_000
+        while {len(self.owners().get(f"{task}", ())) for task in range(PARTITIONS)} != {1}:
+            assert time.time() < until, f"a task has none or two that have it: {self.owners()}; {self.told()}"
+            self.write(time.time() + 0.1)
+
+    def owners(self) -> dict[str, set[int]]:
+        """Return the containers that have the state of each task open."""
+        states, found = (self.folder / "data" / "state" / APP).resolve(), defaultdict[str, set[int]](set)
+        for container in self.containers():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for descriptor in Path(f"/proc/{container}/fd").iterdir():
+                    with suppress(FileNotFoundError):
+                        path = descriptor.readlink()
+                        if path.is_relative_to(states):
+                            found[path.relative_to(states).parts[0].partition(".")[0]].add(container)
+        return found
 
     def finish(self) -> None:
         """Stop the run as a user does, close all windows, and run on to the end of the input."""
