@@ -17,7 +17,6 @@ from runtime.failures import Whence
 from runtime.folding import Folded, FoldingSegment
 from runtime.in_flight import Entry, InFlight, Rows
 from runtime.keys import KeySerde
-from runtime.lines import ReadLines
 from runtime.relay import Relay
 from runtime.serdes import decoded
 from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends, is_another
@@ -415,9 +414,6 @@ class Reader:
         if getattr(self._decoding.value, "unchanged", False):
             return {}
         serde = self._decoding.value
-        if isinstance(batch.values, ReadLines) and (made := batch.values.decoded(serde)) is not None:
-            batch.values = made
-            return {}
         decode = serde.decode
 
         def decode_all(values: list[Any]) -> list[Any]:

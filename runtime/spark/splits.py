@@ -25,7 +25,6 @@ class Splits:
         self._sources: dict[int, Source] = {}
         self._ends: dict[int, int] = {}
         self._lowered: Lowered | Reshaped | None = None
-        self._declared: Serde | None = None
 
     @classmethod
     def at(cls, path: Path) -> Splits:
@@ -55,9 +54,6 @@ class Splits:
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde that reads values of these files, given the one that the pipeline declares."""
-        self._declared = declared
-        for source in self._sources.values():
-            source.serde(declared)
         return self._source(next(iter(self._sources), 0)).serde(declared)
 
     def offsets(self, partition: int) -> Offsets:
@@ -90,9 +86,7 @@ class Splits:
 
     def _source(self, partition: int) -> Source:
         if partition not in self._sources:
-            self._sources[partition] = opened = self._opened(self._paths[partition])
-            if self._declared is not None:
-                opened.serde(self._declared)
+            self._sources[partition] = self._opened(self._paths[partition])
         return self._sources[partition]
 
     def _opened(self, path: Path) -> Source:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import filterfalse, groupby
 from pathlib import Path
 from typing import Any, cast
@@ -13,17 +12,11 @@ import msgspec
 
 from operators.base import Batch, Serde
 from runtime.errors import SerdeError
-from runtime.garbage import collector_resting
-from runtime.lines import Block, MadeLines, ReadLines
+from runtime.lines import MadeLines
 from runtime.serdes import Json, MessagePack, String, Tagged
 from runtime.systems.record_files import AppendedFile, RecordSource
 
 NULL = b"null"
-BETWEEN = {b"{": b"}\n{", b"[": b"]\n[", b'"': b'"\n"'}
-"""What is between lines that are one value each, by what the first begins with: nowhere within a value can it be.
-
-Two values on a line, and one on two lines, would come to as many values as lines.
-"""
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
@@ -39,14 +32,8 @@ class JsonlSource(RecordSource):
         super().__init__(paths, split_lines)
 
     def serde(self, declared: Serde) -> Serde:
-        """Return JSON of the declared type; Bytes, or a serde of the user's own, reads the line itself.
-
-        What is read from now on is decoded as that, many lines at once where it can be.
-        """
-        serde = _json_of(declared) or declared
-        at_once = msgspec.json.Decoder(serde.type).decode_lines if type(serde) is Json else None
-        self.read_as(at_once and partial(_decoded, serde, at_once))
-        return serde
+        """Return JSON of the declared type; Bytes, or a serde of the user's own, reads the line itself."""
+        return _json_of(declared) or declared
 
 
 class JsonlSink:
@@ -146,26 +133,6 @@ def split_lines(data: bytes, last: bool) -> tuple[list[bytes], int]:
 def _joined(values: list[bytes | None]) -> MadeLines:
     lines = [NULL if value is None else value for value in values] if None in values else values
     return MadeLines(b"\n".join(cast(list[bytes], lines)) + b"\n", len(lines))
-
-
-def _decoded(
-    serde: Serde, decode: Callable[[bytes], list[Any]], data: bytes, last: bool
-) -> tuple[Sequence[bytes], int]:
-    """Return what `split_lines` does, decoded at once where each line is known to be one value; else as bytes."""
-    used = len(data) if last else data.rfind(b"\n") + 1
-    whole = data[:used]
-    lines = whole.count(b"\n") + (not whole.endswith(b"\n"))
-    between = BETWEEN.get(whole[:1])
-    if between is None or whole.count(between) != lines - 1:
-        return split_lines(data, last)
-    try:
-        with collector_resting():
-            values = decode(whole)
-    except Exception:  # which of them it is, and why, comes out one by one
-        return split_lines(data, last)
-    if len(values) != lines:  # some line has two
-        return split_lines(data, last)
-    return ReadLines(Block(whole, lambda data: split_lines(data, last=True)[0], serde, values), 0, lines), used
 
 
 def _json_of(declared: Serde) -> Json | None:

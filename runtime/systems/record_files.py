@@ -6,7 +6,6 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from operators.base import Batch
 from runtime.errors import Damaged, SamzaError
@@ -22,7 +21,7 @@ PENDING_BYTES = 1 << 20
 LONGEST_RECORD = 1 << 26
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-Split = Callable[[bytes, bool], tuple[Sequence[bytes], int]]
+Split = Callable[[bytes, bool], tuple[list[bytes], int]]
 """Cuts bytes that begin at a record into whole records, and says how many bytes these took.
 
 The second argument says whether the bytes reach the end of the file, so that what is left over is a record too.
@@ -47,11 +46,9 @@ class RecordFile:
         self._positions = [len(BYTE_ORDER_MARK) if marked else 0]
         self._firsts = [0]
         self._first = 0
-        self._records: Sequence[bytes] = []
-        self.read_as: Split | None = None
-        """Splits what is read, where it is not only counted."""
+        self._records: list[bytes] = []
 
-    def read(self, record: int, max_records: int) -> Sequence[bytes]:
+    def read(self, record: int, max_records: int) -> list[bytes]:
         """Return records from number `record` on, at least one unless the file ends before it."""
         if not 0 <= record - self._first < len(self._records):
             self._find(record)
@@ -78,19 +75,19 @@ class RecordFile:
         block = bisect_right(self._firsts, record) - 1
         self.forget()
         while self._positions[block] < self._size:
-            self._load(block, self.read_as)
+            self._load(block)
             if record < self._first + len(self._records):
                 return
             block += 1
         self.forget()
 
-    def _load(self, block: int, split: Split | None = None) -> None:
+    def _load(self, block: int) -> None:
         position = self._positions[block]
         length = self._length(block)
         used = 0
         while not used:
             data = self._bytes(position, min(length, self._size - position))
-            self._records, used = (split or self._split)(data, position + len(data) == self._size)
+            self._records, used = self._split(data, position + len(data) == self._size)
             if not used and length >= LONGEST_RECORD:
                 raise Damaged(
                     f"{self.path} has no end of record within {LONGEST_RECORD} bytes from byte {position} on: "
@@ -129,11 +126,6 @@ class RecordSource:
         self.partitions = len(paths)
         self._files = [RecordFile(path, split) for path in paths]
 
-    def read_as(self, split: Split | None) -> None:
-        """Have what is read from now on split otherwise, into the same records."""
-        for file in self._files:
-            file.read_as = split
-
     def offsets(self, partition: int) -> Offsets:
         """Return the readable range; the first call reads the file to its end to count the records."""
         return Offsets(0, max(0, self._files[partition].count() - self.skipped), ended=True)
@@ -143,7 +135,7 @@ class RecordSource:
 
         Raises `Damaged` beyond the end: the file had more records when that offset was committed.
         """
-        records: Any = self._files[partition].read(offset + self.skipped, max_records)
+        records: list[bytes] = self._files[partition].read(offset + self.skipped, max_records)
         if not records:
             check_not_beyond(offset, self.offsets(partition).end, self._files[partition].path)
             return None

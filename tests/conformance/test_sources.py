@@ -57,7 +57,7 @@ FILES = {"jsonl": "in.jsonl", "csv": "in.csv", "parquet": "in.parquet"}
 def small_blocks(size: int = 100) -> Iterator[Path]:
     with (
         tempfile.TemporaryDirectory() as directory,
-        mock.patch.multiple(record_files, BLOCK=size, LARGE_BLOCK=size),
+        mock.patch.multiple(record_files, BLOCK=size, LARGE_BLOCK=4 * size, MANY=3),
         mock.patch.object(parquet, "ROWS_AT_ONCE", 3),
     ):
         yield Path(directory)

@@ -37,7 +37,10 @@ def decoded(source: Source, kind: Any) -> list[Any]:
 )
 def test_csv_of_any_text_survives(cells: list[tuple[str, str]], size: int) -> None:
     rows = [{"a": a, "b,\n": b} for a, b in cells]
-    with tempfile.TemporaryDirectory() as directory, mock.patch.multiple(record_files, BLOCK=size, LARGE_BLOCK=size):
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        mock.patch.multiple(record_files, BLOCK=size, LARGE_BLOCK=4 * size, MANY=2),
+    ):
         path = Path(directory, "in.csv")
         sink = open_sink(path)
         encode = sink.serde(Json(dict[str, str])).encode
