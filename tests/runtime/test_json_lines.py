@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.base import Batch
 from runtime.errors import OperatorFailure, SerdeError
+from runtime.exits import SendToExit
+from runtime.keys import KeySerde
+from runtime.outputs import Destination, Outputs
 from runtime.serdes import Json
 from runtime.systems import jsonl
 from runtime.systems.lists import ListSource
@@ -132,3 +136,14 @@ def test_a_function_is_called_once_for_each_record_though_a_value_can_not_be_enc
     first = goods.index(False) if False in goods else len(goods)
     assert calls == numbered[: (first // records + 1) * records]
     assert (f"on in/0 at {first};" in said) == (False in goods)
+
+
+def test_lines_that_are_taken_back_are_not_pending():
+    outputs = Outputs(0)
+    to = SendToExit(outputs, Destination("out", 1, Json()), KeySerde(Json()))
+    to.take(Batch([jsonl.JsonLines().encode_together([1, 2])]))
+    outputs.savepoint()
+    to.take(Batch([jsonl.JsonLines().encode_together([3, 4, 5])]))
+    assert outputs.count == 5
+    outputs.rollback()
+    assert outputs.count == 2
