@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -13,30 +13,50 @@ from runtime.received import values_of
 from runtime.spark import application, intent
 from runtime.spark.application import Application
 from runtime.spark.intent import Intent
+from runtime.spark.staged_rows import StagedRows
+from runtime.systems import log_staging
+from runtime.systems.lists import ListSink
+from runtime.systems.log import LogEnvironment, verify
 from runtime.systems.log_locks import lock
+from runtime.systems.log_staging import Staging
 from runtime.systems.memory import MemoryEnvironment
-from samza_dsl import App, Json, SamzaError
+from samza_dsl import App, Json, SamzaError, dead_letter
 from tests.simulation.crash import memory
 from tests.spark.shuffling import run_here
 from tests.spark.test_streaming import Died, dying
 
 STEPS = (
     (application, "note"),
-    (MemoryEnvironment, "create_stream"),
-    (MemoryEnvironment, "commit"),
     (Intent, "rename"),
     (Path, "replace"),
     (Intent, "sweep"),
     (application, "forget"),
 )
+IN_MEMORY = ((MemoryEnvironment, "create_stream"), (MemoryEnvironment, "commit"))
+ON_DISK = (
+    (LogEnvironment, "create_stream"),
+    (LogEnvironment, "stage"),
+    (Staging, "append"),
+    (StagedRows, "remove"),
+    (LogEnvironment, "publish"),
+)
 NUMBERS = range(20)
+REFUSED = range(0, 20, 7)
+TAKEN = Counter(set(NUMBERS) - set(REFUSED))
+
+
+def checked(number):
+    if number in REFUSED:
+        raise ValueError(number)
+    return number
 
 
 def app():
     app = App("writing")
     numbers = app.input("numbers", value=int)
-    for name in ("first", "second", "third"):
+    for name in ("first", "second"):
         numbers.send_to(app.output(name, value=int))
+    numbers.map(checked, on_error=dead_letter("refused")).send_to(app.output("third", value=int))
     return app
 
 
@@ -49,11 +69,11 @@ def death():
         locks.append(lock(path, wait=wait))
         return locks[-1]
 
-    with (
-        suppress(Died),
-        patch.object(intent, "lock", locked),
-        patch.object(Application, "close", lambda self: None),
-    ):
+    def killed(self):
+        if isinstance(self._data, Path):
+            self._environment.close()
+
+    with suppress(Died), patch.object(intent, "lock", locked), patch.object(Application, "close", killed):
         yield
     for descriptor in locks:
         with suppress(OSError):
@@ -76,22 +96,64 @@ def numbers_in(path):
     return Counter(int(line) for line in path.read_text().splitlines())
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("is_before", [True, False])
-@pytest.mark.parametrize(("where", "step"), STEPS)
-def test_all_outputs_are_there_whole_whenever_a_driver_dies(tmp_path, where, step, is_before, number):
-    environment = memory()
-    bind = {"numbers": list(NUMBERS), "first": tmp_path / "first.jsonl", "second": tmp_path / "second.jsonl"}
+def check(environment, directory):
+    """See that each output has each number once; of one that is refused nothing is left but a dead letter."""
+    for name in ("first", "second"):
+        assert numbers_in(directory / f"{name}.jsonl") == TAKEN
+    assert Counter(values_of(environment, "third", Json(int))) == TAKEN
+    assert Counter(map(int, values_of(environment, "refused", None))) == Counter(REFUSED)
+    assert not (directory / ".first.jsonl.publishing").exists()
+
+
+def driven_to_death(environment, directory, where, step, is_before, number):
+    """Have a driver die at a step, see that nothing is there in half, and have another one come after it."""
+    bind = {"numbers": list(NUMBERS), "first": directory / "first.jsonl", "second": directory / "second.jsonl"}
     with death(), dying(where, step, is_before, number):
         run_here(app(), environment, bind)
-    if (tmp_path / ".first.jsonl.publishing").exists() or not (tmp_path / "first.jsonl").exists():
-        assert gone_on(environment, bind).received("numbers") == len(NUMBERS)
-    for name in ("first", "second"):
-        assert numbers_in(tmp_path / f"{name}.jsonl") == Counter(NUMBERS)
-    assert Counter(values_of(environment, "third", Json(int))) == Counter(NUMBERS)
-    assert not (tmp_path / ".first.jsonl.publishing").exists()
+    if (directory / ".first.jsonl.publishing").exists() or not (directory / "first.jsonl").exists():
+        assert gone_on(environment, bind).received("numbers") == len(TAKEN)
+    return bind
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize(("where", "step"), STEPS + IN_MEMORY)
+def test_all_outputs_are_there_whole_whenever_a_driver_dies(tmp_path, where, step, is_before, number):
+    environment = memory()
+    bind = driven_to_death(environment, tmp_path, where, step, is_before, number)
+    check(environment, tmp_path)
     with pytest.raises(SamzaError, match=r"holds records already|has something in it already"):
         gone_on(environment, bind)
+
+
+@pytest.mark.parametrize("number", [1, *(pytest.param(number, marks=pytest.mark.ci) for number in (2, 3))])
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize(("where", "step"), STEPS + ON_DISK)
+def test_nothing_is_there_in_half_on_disk_whenever_a_driver_dies(tmp_path, monkeypatch, where, step, is_before, number):
+    monkeypatch.setattr(log_staging, "STAGED_BYTES", 1)  # a transaction for each part
+    data = tmp_path / "data"
+    bind = driven_to_death(data, tmp_path, where, step, is_before, number)
+    with closing(LogEnvironment(data)) as log:
+        check(log, tmp_path)
+    assert verify(data) == []
+    assert not (data / "spark").exists() or not [*(data / "spark").rglob("*-*")], "nothing of an attempt is left"
+    with pytest.raises(SamzaError, match=r"holds records already|has something in it already"):
+        gone_on(data, bind)
+
+
+def test_half_of_what_goes_to_the_log_is_never_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_staging, "STAGED_BYTES", 1)
+    data, bind = tmp_path / "data", {"numbers": list(NUMBERS), "first": tmp_path / "1.jsonl", "second": ListSink()}
+    for number in (1, 2):
+        with death(), dying(Staging, "append", False, number):
+            run_here(app(), data, bind)
+        with closing(LogEnvironment(data)) as log:
+            assert [values_of(log, name, None) for name in ("third", "refused")] == [[], []]
+    with pytest.raises(RuntimeError), patch.object(LogEnvironment, "publish", side_effect=RuntimeError):
+        run_here(app(), data, bind)
+    with closing(LogEnvironment(data)) as log:
+        assert values_of(log, "third", None) == [], "nor where the driver lives on"
+    assert verify(data) == []
 
 
 def test_what_another_driver_publishes_is_left_to_it(tmp_path):
