@@ -40,7 +40,7 @@ def measure(workload: Workload, messages: int, pairs: int) -> Measurement:
         for side, of_side in sides.items():
             ran[side].append(_checked(workload, run(workload, of_side), expected))
     ratios = _ratios(ran, "baseline")
-    ratio, bar, durable = median(ratios), workload.description.bar, workload.description.durable
+    ratio, bar, durable = round(median(ratios), 3), workload.description.bar, workload.description.durable
     if durable and workload.commit_every != COMMIT_EVERY:
         bar = None
     return Measurement(
@@ -49,7 +49,7 @@ def measure(workload: Workload, messages: int, pairs: int) -> Measurement:
         messages=messages,
         commit_every=workload.commit_every if durable else None,
         pairs=pairs,
-        ratio=round(ratio, 3),
+        ratio=ratio,
         low=round(min(ratios), 3),
         high=round(max(ratios), 3),
         cpu_ratio=round(median(_ratios(ran, "baseline", "cpu_seconds")), 3),
@@ -69,12 +69,13 @@ def trace(shape: Shape) -> Curve:
     """Measure a shape."""
     description = shape.description
     found = shape.figures()
+    ratio = None if found.ratio is None else round(found.ratio, 4)
     return Curve(
         workload=description.name,
         title=description.title,
-        ratio=None if found.ratio is None else round(found.ratio, 4),
+        ratio=ratio,
         bar=description.bar,
-        passed=description.bar is None or found.ratio is None or found.ratio <= description.bar,
+        passed=description.bar is None or ratio is None or ratio <= description.bar,
         curve={name: round(value, 3) for name, value in found.curve.items()},
         chart=found.chart,
     )

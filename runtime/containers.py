@@ -22,7 +22,7 @@ from runtime import errors
 from runtime.agreement import Quiet
 from runtime.clock import Clock, SystemClock, sleep_ms
 from runtime.container import digest_of
-from runtime.errors import EnvironmentFault, Fenced, SamzaError
+from runtime.errors import EnvironmentFault, Fenced, SamzaError, Unavailable
 from runtime.functions import Around
 from runtime.given import check_can_be_given, places
 from runtime.history import History, Span, beside, open_history
@@ -266,6 +266,8 @@ class Containers:
 
     def _may_go_on(self, failed: Failed) -> bool:
         """Whether another container can do what one could not: others have its tasks, or brokers did not answer it."""
+        if failed.kind == Unavailable.__name__:
+            return True
         if failed.kind == EnvironmentFault.__name__:
             return self._cluster is not None
         if failed.kind != Fenced.__name__:

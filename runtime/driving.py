@@ -1,4 +1,4 @@
-"""Drives a run to its end in a process of its own: beside who watches it, until a signal comes."""
+"""Drives a run to its end in a process of its own, beside who watches it, until a signal comes; anew if that helps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from planner.plan import Plan
 from runtime.clock import sleep_ms
-from runtime.errors import Grown, SamzaError
+from runtime.errors import Grown, SamzaError, Unavailable
 from runtime.metrics import RunMetrics
 
 
@@ -40,6 +40,10 @@ class Watched(Protocol):
 
 GROWN_MS = 500.0
 """How long is waited until an application is run again whose inputs have got more partitions."""
+PAUSE_MS = 500.0
+"""How long is waited until one is run again that brokers kept from going on, times two for each time in a row."""
+MOST_FAILURES = 5
+"""How often in a row brokers may keep an application from committing anything."""
 R = TypeVar("R", bound=Watched)
 Watch = Callable[[Watched], Awaitable[None]]
 
@@ -50,9 +54,34 @@ def run_whatever_grows(make: Callable[[dict[str, Any]], R], watch: Watch | None,
         try:
             return asyncio.run(_run_with_signals(make(how), watch))
         except Grown as grown:
-            logging.getLogger("samza_dsl").warning("begins anew: %s", grown)
-            how = {**how, "from_start": False, "state": None}
+            how = _anew(how, grown)
             asyncio.run(sleep_ms(GROWN_MS))  # others that share the run may have to end first
+
+
+def run_whatever_fails(make: Callable[[dict[str, Any]], R], watch: Watch | None, how: dict[str, Any]) -> R:
+    """Run to the end as `run_whatever_grows` does, anew from the checkpoint where brokers did not answer in time.
+
+    They are not waited for where they can't be reached at first, nor where they keep it from committing anything again
+    and again.
+    """
+    run: R | None = None
+
+    def made(how: dict[str, Any]) -> R:
+        nonlocal run
+        run = make(how)
+        return run
+
+    failures, has_run = 0, False
+    while True:
+        try:
+            return run_whatever_grows(made, watch, how)
+        except Unavailable as unavailable:
+            has_run |= run is not None
+            failures = 1 if run is not None and _has_committed(run) else failures + 1
+            if not has_run or failures > MOST_FAILURES or (run is not None and run.stopping):
+                raise
+            how, run = _anew(how, unavailable), None
+        asyncio.run(sleep_ms(PAUSE_MS * 2**failures))
 
 
 def check_no_loop() -> None:
@@ -60,6 +89,18 @@ def check_no_loop() -> None:
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         raise SamzaError("app.run() can't run inside a running event loop, as of a notebook; await app.run_async()")
+
+
+def _anew(how: dict[str, Any], why: SamzaError) -> dict[str, Any]:
+    """Return how to run from the checkpoint, and say why."""
+    logging.getLogger("samza_dsl").warning("begins anew: %s", why)
+    return {**how, "from_start": False, "state": None}
+
+
+def _has_committed(run: Watched) -> bool:
+    with suppress(SamzaError):
+        return run.metrics(stores=False).commits > 0
+    return False
 
 
 async def _run_with_signals(run: R, watch: Watch | None) -> R:

@@ -6,6 +6,7 @@ SamzaError
 └── EnvironmentFault    the data directory
     ├── EnvironmentFull     no space left: nothing of the commit was written
     ├── Damaged             a file or record is not what was written
+    ├── Unavailable         brokers did not answer in time; what is asked anew may succeed
     ├── Fenced              a newer generation of the application has taken over
     └── Owned               another process runs this application on this directory
 """
@@ -43,6 +44,10 @@ class Damaged(EnvironmentFault):
 
 class Grown(Damaged):
     """A stream that is read has more partitions than when the run began."""
+
+
+class Unavailable(EnvironmentFault):
+    """Brokers did not do what they were asked, or not in time; what is asked anew may succeed."""
 
 
 class Fenced(EnvironmentFault):

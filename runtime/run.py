@@ -22,7 +22,7 @@ from runtime.assignment import Placement, sticky
 from runtime.bindings import outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
-from runtime.driving import Watch, check_no_loop, run_whatever_grows
+from runtime.driving import Watch, check_no_loop, run_whatever_fails, run_whatever_grows
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.following import HEARING_MS, Follower
 from runtime.functions import Around, Functions, close_all
@@ -418,7 +418,7 @@ def run_blocking(
     `watch(run)` is awaited beside the run, and cancelled at its end.
     """
     check_no_loop()
-    return run_whatever_grows(lambda how: Run(graph, options, around, data, **how), watch, how)
+    return run_whatever_fails(lambda how: Run(graph, options, around, data, **how), watch, how)
 
 
 def run_containers(*what: Any, watch: Watch | None = None, **how: Any) -> Containers:

@@ -1,4 +1,4 @@
-"""What is asked of a Kafka cluster about topics: how many partitions they have, and to make one."""
+"""What is asked of a Kafka cluster about topics: what they are, and to make one."""
 
 from __future__ import annotations
 
@@ -10,21 +10,34 @@ from typing import TypeVar
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
+    AuthenticationFailedError,
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    IncompatibleBrokerVersion,
+    InvalidTopicError,
     KafkaConnectionError,
     KafkaError,
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
     NodeNotReadyError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    RecordTooLargeError,
+    SaslAuthenticationFailed,
     TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+    UnsupportedCodecError,
+    UnsupportedVersionError,
     for_code,
 )
 from msgspec.structs import replace
 
 from runtime.clock import sleep_ms
-from runtime.errors import EnvironmentFault
+from runtime.errors import EnvironmentFault, Unavailable
 from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_log import reason_of
+from runtime.systems.kafka_metadata import TopicMetadata, topics_of
 from runtime.systems.kafka_topic import KafkaTopic
 
 R = TypeVar("R")
@@ -34,6 +47,13 @@ MOST_ASKED = 10
 LOOKS = 200
 """How often it is looked whether a new topic has its leaders, until that is given up."""
 
+LASTING = (
+    *(MessageSizeTooLargeError, RecordTooLargeError, RecordListTooLargeError, InvalidTopicError, PolicyViolationError),
+    *(TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError),
+    *(TransactionalIdAuthorizationFailed, AuthenticationFailedError, SaslAuthenticationFailed),
+    *(UnsupportedVersionError, UnsupportedCodecError, IncompatibleBrokerVersion),
+)
+"""What would be wrong again if it were asked anew."""
 ADVICE = {
     MessageSizeTooLargeError: "A record is larger than the topic's max.message.bytes: raise that, or drop the record.",
 }
@@ -42,7 +62,10 @@ ADVICE = {
 
 @contextmanager
 def kafka_errors_told(topic: KafkaTopic, what: str) -> Iterator[None]:
-    """Raise `EnvironmentFault`, saying what could not be done to a topic, for a KafkaError in a block."""
+    """Raise `EnvironmentFault`, saying what could not be done to a topic, for a KafkaError in a block.
+
+    Where asking anew may help it is `Unavailable`.
+    """
     try:
         yield
     except (KafkaError, TimeoutError, OSError, CancelledError) as error:  # cancelled by aiokafka, at a lost connection
@@ -50,7 +73,8 @@ def kafka_errors_told(topic: KafkaTopic, what: str) -> Iterator[None]:
         if type(error) is KafkaConnectionError:
             told = reason_of(topic.bootstrap) or told
         instead = ADVICE.get(type(error), "Look whether its brokers run, and let this client in.")
-        raise EnvironmentFault(f"{topic.address} can't be {what}: {told}. {instead}") from error
+        kind = EnvironmentFault if isinstance(error, LASTING) else Unavailable
+        raise kind(f"{topic.address} can't be {what}: {told}. {instead}") from error
 
 
 @asynccontextmanager
@@ -73,10 +97,10 @@ async def answered(ask: Callable[[], Awaitable[R]]) -> R:
     return await ask()
 
 
-async def partitions_of(topic: KafkaTopic) -> int | None:
-    """Return how many partitions a topic has; None where there is none."""
+async def metadata_of(topic: KafkaTopic) -> TopicMetadata | None:
+    """Return what the brokers know of a topic; None where there is none."""
     async with administering(topic) as client:
-        return await _partitions(client, topic)
+        return await _metadata(client, topic)
 
 
 def configs_of(config: StreamConfig) -> dict[str, str]:
@@ -126,18 +150,16 @@ async def create_topic(topic: KafkaTopic, partitions: int, configs: Mapping[str,
                 raise for_code(code)(*rest[:1])
         for _ in range(LOOKS):
             with suppress(LeaderNotAvailableError):
-                found = await _partitions(client, topic)
+                found = await _metadata(client, topic)
                 if found is not None:
-                    return found
+                    return found.partitions
             await sleep_ms(LOOK_MS)
     raise KafkaError("it was made, and has no leaders")
 
 
-async def _partitions(client: AIOKafkaAdminClient, topic: KafkaTopic) -> int | None:
-    """Return how many partitions a topic has; raises LeaderNotAvailableError where some can't be read just now."""
-    (found,) = await answered(lambda: client.describe_topics([topic.name]))
-    if for_code(found["error_code"]) is UnknownTopicOrPartitionError:
-        return None
-    if found["error_code"] or any(one["error_code"] or one["leader"] < 0 for one in found["partitions"]):
+async def _metadata(client: AIOKafkaAdminClient, topic: KafkaTopic) -> TopicMetadata | None:
+    """Return what is known of a topic; raises LeaderNotAvailableError where it can't be read just now."""
+    found = (await answered(lambda: topics_of(client, [topic.name]))).get(topic.name)
+    if found is not None and not found.has_leaders:
         raise LeaderNotAvailableError
-    return len(found["partitions"])
+    return found

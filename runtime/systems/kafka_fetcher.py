@@ -15,10 +15,11 @@ from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from operators.base import Serde
 from runtime.clock import monotonic_ms, sleep_ms
-from runtime.errors import Damaged, EnvironmentFault, SamzaError
+from runtime.errors import Damaged, EnvironmentFault, SamzaError, Unavailable
 from runtime.systems.base import Offsets, Read, ends, has_grown, is_gone
-from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
+from runtime.systems.kafka_admin import kafka_errors_told, metadata_of
 from runtime.systems.kafka_batches import by_batches, hold_back, rows_of
+from runtime.systems.kafka_metadata import TopicMetadata
 from runtime.systems.kafka_records import as_reads
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
@@ -27,12 +28,15 @@ AHEAD = 4
 """How many fetches of one partition, of a megabyte each, wait to be read; no more are made meanwhile."""
 WAIT_MS = 50
 """How long a fetch is waited for before it is looked whether it had only the markers of transactions."""
-BUSY_MS, IDLE_WAIT_MS = 2_000.0, 1_000
-"""After how long without anything new that is done less often, and then how seldom."""
+BUSY_MS = 2_000.0
+"""After how long without anything new that is done less often."""
 TOGETHER_MS = 5.0
 """How long is waited for other partitions to be asked for, so that they are fetched together."""
-FETCH_WAIT_MS = 500
-"""How long the broker holds back the answer that there is nothing new, and with it whatever else is asked."""
+FETCH_WAIT_MS, QUIET_WAIT_MS = 500, 2_000
+"""How long the broker holds back the answer that there is nothing new, and with it whatever else is asked.
+
+So long where something came lately, and where nothing has for `QUIET_MS`; what comes is answered at once.
+"""
 QUIET_MS = 5_000.0
 """How long nothing comes of a topic until it is looked whether there is still one, and as often then."""
 CHECK_MS = 30_000.0
@@ -61,9 +65,8 @@ class KafkaFetcher:
     Raises `EnvironmentFault` where the topic can't be read.
     """
 
-    def __init__(self, topic: KafkaTopic, stream_id: int = 0) -> None:
+    def __init__(self, topic: KafkaTopic) -> None:
         self._topic = topic
-        self._stream_id = stream_id
         self._lock = threading.Condition()
         self._fetched: dict[int, _Fetched] = {}
         self._written: dict[int, int] = {}
@@ -77,7 +80,8 @@ class KafkaFetcher:
         self._thread: KafkaThread | None = KafkaThread.acquire()
         try:
             with kafka_errors_told(topic, "read"):
-                self.partitions, self._offsets = self._thread.call(self._open())
+                self._metadata, self._offsets = self._thread.call(self._open())
+                self.partitions = self._metadata.partitions
         except BaseException:
             self.close()
             raise
@@ -146,7 +150,7 @@ class KafkaFetcher:
                 if read is not None or offset >= self._offsets[partition].end:
                     return read
                 if not self._lock.wait((until_ms - monotonic_ms()) / 1_000):
-                    raise EnvironmentFault(f"{self._topic.address} has not answered for {PATIENCE_MS / 1_000:.0f} s.")
+                    raise Unavailable(f"{self._topic.address} has not answered for {PATIENCE_MS / 1_000:.0f} s.")
 
     def close(self) -> None:
         """Stop fetching; a second call does nothing."""
@@ -184,10 +188,10 @@ class KafkaFetcher:
         if self._thread is not None:
             self._thread.loop.call_soon_threadsafe(self._room.set)
 
-    async def _open(self) -> tuple[int, list[Offsets]]:
+    async def _open(self) -> tuple[TopicMetadata, list[Offsets]]:
         topic = self._topic
-        partitions = await partitions_of(topic)
-        if partitions is None:
+        metadata = await metadata_of(topic)
+        if metadata is None:
             raise is_absent(topic)
         self._consumer = AIOKafkaConsumer(
             **topic.client(),
@@ -198,11 +202,11 @@ class KafkaFetcher:
         )
         await self._consumer.start()
         by_batches(self._consumer)
-        places = [TopicPartition(topic.name, number) for number in range(partitions)]
+        places = [TopicPartition(topic.name, number) for number in range(metadata.partitions)]
         starts = await begins_at(self._consumer, topic, places)
         ends = await self._consumer.end_offsets(places)
         self._pumping = asyncio.create_task(self._pump())
-        return partitions, [Offsets(starts[place], ends[place], ended=False) for place in places]
+        return metadata, [Offsets(starts[place], ends[place], ended=False) for place in places]
 
     async def _refresh(self, place: TopicPartition) -> None:
         start = (await self._consumer.beginning_offsets([place]))[place]
@@ -291,14 +295,15 @@ class KafkaFetcher:
         is_quiet = monotonic_ms() - self._heard_ms > QUIET_MS
         if monotonic_ms() - self._checked_ms > (QUIET_MS if is_quiet else CHECK_MS):
             with suppress(KafkaError, OSError, TimeoutError):  # who doesn't answer is waited for
-                await check_unchanged(self._topic, self.partitions)
+                await check_unchanged(self._topic, self._metadata)
             self._checked_ms = monotonic_ms()
 
     async def _something_of(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Sequence[Any]]:
         """Wait for records, and no longer when other partitions have come to be asked for or have room again."""
-        is_busy = monotonic_ms() - self._heard_ms < BUSY_MS
-        wait_ms = WAIT_MS if is_busy else IDLE_WAIT_MS
-        hold_back(self._consumer, WAIT_MS if is_busy else FETCH_WAIT_MS)
+        unheard_ms = monotonic_ms() - self._heard_ms
+        held_ms = WAIT_MS if unheard_ms < BUSY_MS else FETCH_WAIT_MS if unheard_ms < QUIET_MS else QUIET_WAIT_MS
+        hold_back(self._consumer, held_ms)
+        wait_ms = WAIT_MS if held_ms == WAIT_MS else 2 * held_ms
         getting = asyncio.ensure_future(self._consumer.getmany(*places, timeout_ms=wait_ms))
         looking = asyncio.ensure_future(self._room.wait())
         try:
@@ -319,7 +324,7 @@ class KafkaFetcher:
         """Keep what was fetched, unless it was asked for another offset meanwhile."""
         if position == fetched.fetched:
             return
-        reads = as_reads(rows_of(records), position, self._stream_id)
+        reads = as_reads(rows_of(records), position, self._metadata.id)
         with self._lock:
             if self._fetched.get(number) is not fetched:
                 return
@@ -357,17 +362,22 @@ def is_absent(topic: KafkaTopic) -> EnvironmentFault:
     )
 
 
-async def check_unchanged(topic: KafkaTopic, partitions: int) -> None:
+async def check_unchanged(topic: KafkaTopic, read: TopicMetadata) -> None:
     """Raise `Damaged` where a topic is not any more what is read."""
     name, where = topic.name, topic.bootstrap
-    found = await partitions_of(topic)
+    found = await metadata_of(topic)
     if found is None:
         raise Damaged(
             f"The topic {name!r} at {where} is gone, and this run reads it: bring it back, or make it anew and let the "
             "application begin anew (samza-dsl reset)."
         )
-    if found != partitions:
-        raise has_grown(f"The topic {name!r} at {where}", found, partitions)
+    if found.id != read.id:
+        raise Damaged(
+            f"The topic {name!r} at {where} was made anew while this run read it: set where the application goes on "
+            "(samza-dsl checkpoint set), or let it begin anew (samza-dsl reset)."
+        )
+    if found.partitions != read.partitions:
+        raise has_grown(f"The topic {name!r} at {where}", found.partitions, read.partitions)
 
 
 async def begins_at(consumer: Any, topic: KafkaTopic, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -13,15 +13,13 @@ from operators.base import Batch
 from runtime.systems.base import Commit
 from runtime.systems.kafka_ledger import Ledger, ledger_of, look, said_of_generation, settle
 from runtime.systems.kafka_members import KafkaMembers
-from runtime.systems.kafka_sink import send_all
+from runtime.systems.kafka_sink import STOP_S, ended, send_all
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.kafka_table import KafkaTable
 from runtime.systems.kafka_thread import KafkaThread
 
 TRANSACTION_S = 55.0
 """How long a transaction may take: Kafka itself rolls it back after 60 s."""
-STOP_S = 10.0
-"""How long a producer that failed may take to stop."""
 
 
 class Owner:
@@ -82,17 +80,16 @@ async def write_alone(
     try:
         return await transact(streams, producer, pending)
     except BaseException:
-        # A stop that is given up, as it waits for what can't be sent, leaves connections open.
-        for ending in (producer.abort_transaction, producer.stop, producer.client.close):
-            with suppress(Exception):
-                await asyncio.wait_for(ending(), STOP_S)
+        with suppress(Exception):
+            await asyncio.wait_for(producer.abort_transaction(), STOP_S)
+        await ended(producer)
         raise
 
 
 def stop(thread: KafkaThread, producer: Any) -> None:
     """Let go of a producer that has nothing to send; how it ends tells nothing."""
     with suppress(Exception):
-        thread.call(asyncio.wait_for(producer.stop(), STOP_S))
+        thread.call(ended(producer))
 
 
 def stores_of(commit: Commit, ledger: Ledger) -> dict[int, frozenset[str]]:

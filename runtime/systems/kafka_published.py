@@ -15,7 +15,7 @@ from operators.base import Batch
 from runtime.clock import sleep_ms
 from runtime.errors import EnvironmentFault, Fenced
 from runtime.systems.base import StreamConfig
-from runtime.systems.kafka_admin import LOOK_MS, configs_of, create_topic, kafka_errors_told, partitions_of
+from runtime.systems.kafka_admin import LOOK_MS, configs_of, create_topic, kafka_errors_told, metadata_of
 from runtime.systems.kafka_records import as_records
 from runtime.systems.kafka_sink import BATCH_BYTES, compression_of, send_all
 from runtime.systems.kafka_table import KafkaTable
@@ -93,7 +93,7 @@ class KafkaPublisher:
 
     async def _begin(self) -> Reached:
         for topic, config in ((self._topic, self._config), (self._ledger, StreamConfig(compacted=True))):
-            if await partitions_of(topic) is None:
+            if await metadata_of(topic) is None:
                 await create_topic(topic, config.partitions, configs_of(config))
         self._producer = AIOKafkaProducer(
             **self._topic.client(),

@@ -10,8 +10,9 @@ from aiokafka.errors import KafkaError
 
 from runtime.clock import monotonic_ms
 from runtime.systems.base import Offsets
-from runtime.systems.kafka_admin import kafka_errors_told, partitions_of
+from runtime.systems.kafka_admin import kafka_errors_told, metadata_of
 from runtime.systems.kafka_fetcher import QUIET_MS, begins_at, check_unchanged, is_absent
+from runtime.systems.kafka_metadata import TopicMetadata
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
@@ -29,11 +30,11 @@ class KafkaRanges:
         self._thread: KafkaThread | None = KafkaThread.acquire()
         try:
             with kafka_errors_told(topic, "read"):
-                self._ranges = self._thread.call(self._open())
+                self._metadata, self._ranges = self._thread.call(self._open())
         except BaseException:
             self.close()
             raise
-        self.partitions = len(self._ranges)
+        self.partitions = self._metadata.partitions
 
     def offsets(self, partition: int) -> Offsets:
         """Return the range that was readable at the last look; it begins where the topic's `start` says."""
@@ -48,7 +49,7 @@ class KafkaRanges:
                 self._ranges, self._heard_ms = ranges, monotonic_ms()
             elif monotonic_ms() - self._heard_ms > QUIET_MS:
                 with suppress(KafkaError, OSError, TimeoutError):  # who doesn't answer is waited for
-                    self._thread.call(check_unchanged(self._topic, self.partitions))
+                    self._thread.call(check_unchanged(self._topic, self._metadata))
                 self._heard_ms = monotonic_ms()
 
     def close(self) -> None:
@@ -61,16 +62,16 @@ class KafkaRanges:
             finally:
                 thread.release()
 
-    async def _open(self) -> list[Offsets]:
+    async def _open(self) -> tuple[TopicMetadata, list[Offsets]]:
         topic = self._topic
-        partitions = await partitions_of(topic)
-        if partitions is None:
+        metadata = await metadata_of(topic)
+        if metadata is None:
             raise is_absent(topic)
         self._consumer = AIOKafkaConsumer(**topic.client(), enable_auto_commit=False, isolation_level="read_committed")
         await self._consumer.start()
-        self._places = [TopicPartition(topic.name, number) for number in range(partitions)]
+        self._places = [TopicPartition(topic.name, number) for number in range(metadata.partitions)]
         self._starts = await begins_at(self._consumer, topic, self._places)
-        return await self._look()
+        return metadata, await self._look()
 
     async def _look(self) -> list[Offsets]:
         firsts = await self._consumer.beginning_offsets(self._places)  # which retention moves on

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -12,11 +14,14 @@ from aiokafka import AIOKafkaProducer
 from operators.base import Batch, Serde
 from runtime.errors import SamzaError
 from runtime.systems.base import StreamConfig
-from runtime.systems.kafka_admin import configs_of, create_topic, kafka_errors_told, partitions_of
+from runtime.systems.kafka_admin import configs_of, create_topic, kafka_errors_told, metadata_of
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
+_log = logging.getLogger("samza_dsl")
 R = TypeVar("R")
+STOP_S = 10.0
+"""How long a client that failed may take to stop."""
 BATCH_BYTES = 1 << 16
 _COMPRESSIONS = {None: None, "zlib": "gzip", "zstd": "zstd"}
 
@@ -49,7 +54,8 @@ class KafkaSink:
         return declared
 
     def recover(self, position: int) -> None:
-        """Do nothing: what was written stays, as others may have read it."""
+        """Do nothing but say so: what was written stays, as others may have read it."""
+        _log.warning("%s is written at least once: what a crash comes between is written again", self._topic.address)
 
     def write(self, batch: Batch) -> None:
         """Take rows for a topic of one partition."""
@@ -81,9 +87,10 @@ class KafkaSink:
                 thread.release()
 
     async def _open(self, config: StreamConfig) -> int:
-        found = await partitions_of(self._topic)
-        if found is None:
-            found = await create_topic(self._topic, config.partitions, configs_of(config))
+        found = await metadata_of(self._topic)
+        partitions = (
+            found.partitions if found else await create_topic(self._topic, config.partitions, configs_of(config))
+        )
         self._producer = AIOKafkaProducer(
             **self._topic.client(),
             enable_idempotence=True,
@@ -91,7 +98,7 @@ class KafkaSink:
             max_batch_size=BATCH_BYTES,
         )
         await self._producer.start()
-        return found
+        return partitions
 
 
 def compression_of(topic: KafkaTopic, config: StreamConfig) -> str | None:
@@ -103,6 +110,23 @@ def compression_of(topic: KafkaTopic, config: StreamConfig) -> str | None:
             'compression="gzip" where the topic is bound'
         )
     return found
+
+
+async def begun(producer: Any) -> Any:
+    """Return a producer once it can be used; one that can't leaves no connection behind."""
+    try:
+        await producer.start()
+    except BaseException:
+        await ended(producer)
+        raise
+    return producer
+
+
+async def ended(producer: Any) -> None:
+    """Have a producer end, whatever it still waits for; how it ends tells nothing."""
+    for ending in (producer.stop, producer.client.close):  # a stop that is given up leaves connections open
+        with suppress(Exception):
+            await asyncio.wait_for(ending(), STOP_S)
 
 
 async def send_all(producer: Any, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -35,9 +34,10 @@ from runtime.systems.kafka_admin import (
     kafka_errors_told,
 )
 from runtime.systems.kafka_fetcher import KafkaFetcher
+from runtime.systems.kafka_metadata import topics_of
 from runtime.systems.kafka_published import PUBLISHED
 from runtime.systems.kafka_records import as_records
-from runtime.systems.kafka_sink import BATCH_BYTES, send_all
+from runtime.systems.kafka_sink import BATCH_BYTES, begun, send_all
 from runtime.systems.kafka_table import KafkaTable, range_of, ranges_of
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
@@ -55,9 +55,8 @@ _TABLE = StreamConfig(compacted=True)
 
 
 class _Known(msgspec.Struct, frozen=True, array_like=True):
-    """What a topic was made as: its identity, and what it was to be; no stream, where it is for our own use."""
+    """What a topic was made as, and whether it is no stream, but for our own use."""
 
-    id: int
     config: StreamConfig
     own: bool = False
 
@@ -106,7 +105,7 @@ class KafkaStreams:
         counts, self._known = self.call(REGISTRY, self._look())
         found = {}
         for name, partitions in sorted(counts.items()):
-            known = self._known.setdefault(name, _Known(0, StreamConfig()))
+            known = self._known.setdefault(name, _Known(StreamConfig()))
             if own or not known.own:
                 found[name] = msgspec.structs.replace(known.config, partitions=partitions)
         return found
@@ -147,7 +146,7 @@ class KafkaStreams:
         fetcher = self._fetchers.get(name)
         if fetcher is None:
             self.config(name)
-            fetcher = self._fetchers[name] = KafkaFetcher(self.topic(name), self._known[name].id)
+            fetcher = self._fetchers[name] = KafkaFetcher(self.topic(name))
             fetcher.listen(self._tell)
         if not 0 <= partition < fetcher.partitions:
             raise has_no_partition(name, StreamConfig(partitions=fetcher.partitions), partition)
@@ -219,9 +218,7 @@ class KafkaStreams:
     async def producer(self, transactional_id: str) -> Any:
         """Return a producer that has begun, in transactions of that id."""
         client = self.topic(REGISTRY).client()
-        producer = AIOKafkaProducer(**client, transactional_id=transactional_id, max_batch_size=BATCH_BYTES)
-        await producer.start()
-        return producer
+        return await begun(AIOKafkaProducer(**client, transactional_id=transactional_id, max_batch_size=BATCH_BYTES))
 
     async def purge(self, below: Mapping[tuple[str, int], int]) -> None:
         """Remove what is below offsets."""
@@ -235,9 +232,9 @@ class KafkaStreams:
         self._thread.call(self._stop())
 
     async def _look(self) -> tuple[dict[str, int], dict[str, _Known]]:
-        described = await answered((await self._administrator()).describe_topics)
-        ours = [one for one in described if not one["is_internal"] and one["topic"] != PUBLISHED]
-        counts = {one["topic"]: len(one["partitions"]) for one in ours}
+        client = await self._administrator()
+        found = await answered(lambda: topics_of(client))
+        counts = {name: one.partitions for name, one in found.items() if not one.is_internal and name != PUBLISHED}
         if counts.pop(REGISTRY, None) is None:
             await create_topic(self.topic(REGISTRY), 1, configs_of(_TABLE))
             return counts, {}
@@ -252,7 +249,7 @@ class KafkaStreams:
             configs["max.message.bytes"] = str(LARGEST_BYTES)
             configs["delete.retention.ms"] = str(DELETIONS_MS)
         # Said first: a topic of which nobody has said what it is would never become a stream between stages.
-        await self._register(name, msgspec.msgpack.encode(_Known(secrets.randbits(62) + 1, config, own)))
+        await self._register(name, msgspec.msgpack.encode(_Known(config, own)))
         await create_topic(self.topic(name), config.partitions, configs)
 
     async def _until_known(self, name: str, known: bool = True) -> None:

@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from threading import Event
 
 import msgspec
 from aiokafka.errors import KafkaError
@@ -25,7 +26,7 @@ from runtime.systems.kafka_group import SESSION_MS
 from runtime.systems.kafka_topic import KafkaCluster
 from tests.chaos.pipeline import PARTITIONS, UNKNOWN, WINDOW_MS
 from tests.faults.processes import wait_until
-from tests.kafka.brokers import Brokers
+from tests.kafka.brokers import Brokers, small_disks
 from tests.kafka.topics import consume, group_offsets
 from tests.scale import positive
 from tests.source import ROOT
@@ -42,6 +43,8 @@ LARGEST_BYTES = 900_000
 """A record of that size is still taken everywhere."""
 THROTTLED_BYTES = 20_000
 """How much a second brokers take from a writer that they throttle, from each of them."""
+DISK_MIB = 512
+"""How large the disk of a broker is, which is filled now and then."""
 MOST_MIB = 400
 """The most anonymous memory that a container may come to."""
 
@@ -52,6 +55,10 @@ class Chaos:
     def __init__(self, folder: Path, seed: int, brokers: int = 1) -> None:
         self.folder, self.chance = folder, random.Random(seed)
         self.brokers = Brokers(folder / "brokers", brokers)
+        self._disks = ExitStack()
+        self.has_disks = os.geteuid() == 0
+        if self.has_disks:
+            self._disks.enter_context(small_disks(self.brokers, DISK_MIB))
         self.brokers.start()
         self.cluster = KafkaCluster(f"kafka://{self.brokers.bootstrap}")
         self.struck: Counter[str] = Counter()
@@ -63,6 +70,7 @@ class Chaos:
                 environment.create_stream(f"{APP}-records", StreamConfig(partitions=PARTITIONS))
         except BaseException:
             self.brokers.stop()
+            self._disks.close()
             raise
         self.starter = self.start()
         wait_until(self.containers)
@@ -148,6 +156,23 @@ class Chaos:
         self.brokers.stop(number, kill=False)
         self.brokers.start(number)
 
+    def fill_disk(self) -> None:
+        """Fill the disk of a broker while records are written, of which it stops, and start it again with room."""
+        number, is_over = self._leader(), Event()
+
+        def write() -> None:
+            while not is_over.is_set():
+                self.write(time.time() + 0.5)
+
+        with ThreadPoolExecutor(1) as threads:
+            writing = threads.submit(write)  # who is given nothing to write does not notice
+            try:
+                self.brokers.fill_disk(number)
+                self.brokers.start(number)
+            finally:
+                is_over.set()
+            writing.result()
+
     def stop_broker(self) -> None:
         """Have a broker answer nobody for a while, as one that collects garbage or waits for its disk."""
         stopped = self.brokers.nodes[self._leader() - 1].process
@@ -202,6 +227,8 @@ class Chaos:
             if not faults:
                 faults = [self.kill_container, self.kill_container, self.stop_container, self.kill_broker]
                 faults += [self.restart_broker, self.stop_broker, self.kill_starter, self.write_large, self.throttle]
+                if self.has_disks:
+                    faults += [self.fill_disk]
                 if self.brokers.count > 2:
                     faults += [self.kill_broker, self.lose_in_sync]
                 self.chance.shuffle(faults)
@@ -212,7 +239,7 @@ class Chaos:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Wait until all that was written before is processed, so that every task has an owner; writing goes on."""
+        """Wait until all that was written before is processed, and every task has one owner; writing goes on."""
         began = time.time()
         wanted = {partition: self._end(partition) for partition in range(PARTITIONS)}
         while True:
@@ -224,6 +251,22 @@ class Chaos:
                 break
             assert time.time() - began < PATIENCE_S, f"a task has no owner: {done} of {wanted}; {self.told()}"
         self.longest_s = max(self.longest_s, time.time() - began)
+        until = time.time() + SESSION_MS / 1_000
+        while {len(self.owners().get(f"{task}", ())) for task in range(PARTITIONS)} != {1}:
+            assert time.time() < until, f"a task has none or two that have it: {self.owners()}; {self.told()}"
+            self.write(time.time() + 0.1)
+
+    def owners(self) -> dict[str, set[int]]:
+        """Return the containers that have the state of each task open."""
+        states, found = (self.folder / "data" / "state" / APP).resolve(), defaultdict[str, set[int]](set)
+        for container in self.containers():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for descriptor in Path(f"/proc/{container}/fd").iterdir():
+                    with suppress(FileNotFoundError):
+                        path = descriptor.readlink()
+                        if path.is_relative_to(states):
+                            found[path.relative_to(states).parts[0].partition(".")[0]].add(container)
+        return found
 
     def finish(self) -> None:
         """Stop the run as a user does, close all windows, and run on to the end of the input."""
@@ -261,6 +304,7 @@ class Chaos:
             self.starter.kill()
             self.starter.wait()
         self.brokers.stop()
+        self._disks.close()
 
 
 def check(chaos: Chaos) -> int:

@@ -13,6 +13,7 @@ from operators.partition_by import murmur2
 from runtime.systems.memory import MemoryEnvironment
 from samza_dsl import (
     App,
+    Options,
     Pane,
     Revision,
     after_count,
@@ -71,9 +72,9 @@ def pipeline(build: Callable[[App], None]) -> Callable[[App], None]:
     return build
 
 
-def app_of(name: str) -> App:
+def app_of(name: str, options: Options | None = None) -> App:
     """Return the application of one of the pipelines."""
-    app = App(name.replace("_", "-"))
+    app = App(name.replace("_", "-"), options)
     PIPELINES[name](app)
     return app
 

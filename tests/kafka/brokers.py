@@ -7,7 +7,8 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from runtime.systems.kafka_broker import _PROPERTIES, HOST, Broker, _await, _ports
 from runtime.systems.kafka_jars import LIGHT, copy_formatted, jars, java_command
+from tests.faults.processes import run_quietly
 
 HEAP = "-Xmx256m"
+PATIENCE_S = 90
 LOGS = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"
 
 
@@ -30,6 +33,22 @@ class Node:
     controller_port: int
     said: dict[str, str]
     process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def data(self) -> Path:
+        """Where its partitions lie."""
+        return self.directory / "logs"
+
+
+@contextmanager
+def small_disks(brokers: Brokers, size_mib: int) -> Iterator[None]:
+    """Give each broker, before it starts, a disk of its own during a block; it takes the rights of root."""
+    with ExitStack() as stack:
+        for node in brokers.nodes:
+            node.data.mkdir()
+            run_quietly("mount", "-t", "tmpfs", "-o", f"size={size_mib}m", "none", node.data)
+            stack.callback(run_quietly, "umount", "--lazy", node.data)
+        yield
 
 
 @dataclass
@@ -86,6 +105,19 @@ class Brokers:
                     os.kill(node.process.pid, signal.SIGKILL if kill else signal.SIGTERM)
                 node.process.wait()
                 node.process = None
+
+    def fill_disk(self, number: int) -> None:
+        """Fill the disk of a broker that has one of its own, wait until it has stopped of it, and make room again."""
+        (node,) = (node for node in self.nodes if node.number == number)
+        assert node.process is not None
+        ballast = node.data / "ballast"
+        try:
+            with ballast.open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(1 << 16))
+            node.process.wait(PATIENCE_S)
+        finally:
+            ballast.unlink()
 
     def leader(self, topic: str, partition: int) -> int:
         """Return the number of the broker that leads a partition, as one that lives says; 0 where none does."""

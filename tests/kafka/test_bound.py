@@ -1,6 +1,7 @@
 """Inputs and outputs that are topics of a real broker, with state and checkpoints in the embedded log."""
 
 import asyncio
+import math
 import subprocess
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_sink import KafkaSink
 from runtime.systems.kafka_topic import topic_of
 from samza_dsl import App, Bytes, Json, PlanError, String
-from tests.kafka.topics import consume, create, delete, grow, produce, remove
+from tests.kafka.topics import consume, create, delete, grow, produce, remove, replace
 
 
 def counting(name: str) -> App:
@@ -126,6 +127,18 @@ def test_an_offset_that_retention_has_removed_stops_the_run(broker, topics, bind
         copying(topics).run(tmp_path / "data", bind=bind, until_now=True)
 
 
+def test_a_topic_that_was_made_anew_and_has_grown_past_the_position_stops_the_run(broker, topics, bind, tmp_path):
+    topic = f"{topics}-words"
+    create(broker, topic, 1)
+    produce(broker, topic, *((0, None, b"%d" % number) for number in range(4)))
+    copying(topics).run(tmp_path / "data", bind=bind, until_now=True)
+    replace(broker, topic, *(b"%d" % number for number in range(10, 20)))
+    for _ in range(2):
+        with pytest.raises(Damaged, match=r"partition 0, was made anew since it was read up to offset 4: .*reset"):
+            copying(topics).run(tmp_path / "data", bind=bind, until_now=True)
+    assert values(consume(broker, f"{topics}-copies")) == [b"0", b"1", b"2", b"3"]
+
+
 @pytest.mark.parametrize(
     ("happens", "wrong"),
     [(delete, "is gone, and this run reads it"), (partial(grow, partitions=3), "has 3 partitions now, and had 1")],
@@ -143,6 +156,22 @@ def test_a_topic_that_is_no_more_what_is_read_stops_the_run(
             await running.ended()
 
     with pytest.raises(Damaged, match=wrong):
+        asyncio.run(run())
+
+
+def test_a_topic_that_is_made_anew_while_nobody_looks_stops_the_run_that_reads_it(
+    broker, topics, bind, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(kafka_fetcher, "QUIET_MS", math.inf)
+    create(broker, f"{topics}-words", 1)
+
+    async def run():
+        async with copying(topics).running(tmp_path / "data", bind=bind) as running:
+            await asyncio.to_thread(replace, broker, f"{topics}-words", b"another")
+            monkeypatch.setattr(kafka_fetcher, "QUIET_MS", 100.0)
+            await running.ended()
+
+    with pytest.raises(Damaged, match=r"made anew while this run read it: .*samza-dsl reset"):
         asyncio.run(run())
 
 

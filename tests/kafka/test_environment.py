@@ -7,12 +7,12 @@ import pytest
 
 from operators.base import Batch
 from runtime.checkpoint import Checkpoint, Position
-from runtime.errors import EnvironmentFault, Fenced
+from runtime.errors import Damaged, EnvironmentFault, Fenced
 from runtime.systems import kafka_changelog
 from runtime.systems.base import Append, Commit, Control, StateWrites, StreamConfig
 from runtime.systems.kafka import KafkaEnvironment
 from samza_dsl import App, Json, KafkaCluster, String
-from tests.kafka.topics import consume, create, group_offsets, produce
+from tests.kafka.topics import consume, create, group_offsets, produce, replace
 
 
 @pytest.fixture
@@ -70,6 +70,19 @@ def test_an_application_that_begins_anew_does_all_of_it_again(broker, topics, cl
     for how in ({}, {"from_start": True, "state": "reset"}, {}):
         counting(topics).run(tmp_path / "state", environment=cluster, until_now=True, **how)
     assert told(broker, topics) == sorted(expected(["a", "b", "a"]) * 2)
+
+
+def test_a_topic_that_was_made_anew_and_has_grown_past_the_position_stops_the_run(broker, topics, cluster, tmp_path):
+    create(broker, f"{topics}-words", 1)
+    produce(broker, f"{topics}-words", *((0, None, word) for word in (b"a", b"b", b"a")))
+    counting(topics).run(tmp_path / "state", environment=cluster, until_now=True)
+    replace(broker, f"{topics}-words", *[b"c"] * 9)
+    for _ in range(2):
+        with pytest.raises(Damaged, match=r"partition 0, was made anew since it was read up to offset 3: .*reset"):
+            counting(topics).run(tmp_path / "state", environment=cluster, until_now=True)
+    assert told(broker, topics) == expected(["a", "b", "a"])
+    counting(topics).run(tmp_path / "state", environment=cluster, until_now=True, from_start=True, state="keep")
+    assert told(broker, topics) == expected(["a", "b", "a", *["c"] * 9])
 
 
 def test_what_is_between_stages_carries_all_columns_and_what_producers_say(opened, topics):

@@ -1,8 +1,7 @@
 """Three brokers of which one or two die, brokers that are slow to take what is written, and one whose disk is full."""
 
-import os
 import subprocess
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,12 @@ from operators.base import Batch
 from runtime.systems.base import Append, StreamConfig
 from runtime.systems.kafka import KafkaEnvironment
 from samza_dsl import KafkaCluster
-from tests.faults.processes import run_quietly, wait_until
-from tests.kafka.brokers import Brokers
+from tests.faults.processes import wait_until
+from tests.kafka.brokers import PATIENCE_S, Brokers, small_disks
 from tests.kafka.test_containers import PROGRAM, check_counts, ended, start
 
 ROWS = 4_000
 DISK_MIB = 40
-PATIENCE_S = 90
 
 
 @pytest.fixture
@@ -93,31 +91,14 @@ def test_brokers_that_take_little_slow_a_run_down_and_nothing_else(brokers, topi
     job.check(job.runs())
 
 
-@contextmanager
-def small_disk(place: Path):
-    place.mkdir(parents=True)
-    run_quietly("mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "none", place)
-    try:
-        yield place
-    finally:
-        run_quietly("umount", "--lazy", place)
-
-
 @pytest.mark.parametrize("brokers", [1], indirect=True)
 def test_a_broker_whose_disk_is_full_stops_and_when_it_has_room_each_word_counts_once(brokers, topics, tmp_path):
-    (node,) = brokers.nodes
-    with small_disk(node.directory / "logs") as disk:
+    with small_disks(brokers, DISK_MIB):
         brokers.start()
         job = Job(brokers, topics, tmp_path)
         job.write(2 * ROWS)
         process = job.runs()
         wait_until(lambda: job.committed() > 0, PATIENCE_S)
-        ballast = disk / "ballast"
-        with ballast.open("wb") as file:
-            status = os.statvfs(disk)
-            os.posix_fallocate(file.fileno(), 0, status.f_bavail * status.f_bsize)
-        assert node.process is not None
-        node.process.wait(PATIENCE_S)
-        ballast.unlink()
+        brokers.fill_disk(1)
         brokers.start()
         job.check(process)

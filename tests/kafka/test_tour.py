@@ -12,7 +12,7 @@ from tests.flights.streams import OUTPUTS, example, records
 from tests.kafka.topics import consume
 from tests.source import ROOT
 
-MOST = 100_000
+MOST = 250_000
 SECTION = re.compile(r"### A year of flights.*?```console\n(.*?)```", re.DOTALL)
 
 

@@ -6,6 +6,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 
+from tests.faults.processes import wait_until
+
 
 def create(broker, topic: str, partitions: int = 1, **configs: str) -> None:
     """Make a topic."""
@@ -97,6 +99,14 @@ def delete(broker, topic: str) -> None:
         await admin.close()
 
     asyncio.run(work())
+
+
+def replace(broker, topic: str, *values: bytes) -> None:
+    """Make a topic of one partition anew, and write to it."""
+    delete(broker, topic)
+    wait_until(lambda: topic not in names(broker))
+    create(broker, topic)
+    produce(broker, topic, *((0, None, value) for value in values))
 
 
 def grow(broker, topic: str, partitions: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import EnvironmentFault, Fenced, SamzaError
+from runtime.errors import EnvironmentFault, Fenced, SamzaError, Unavailable
 from runtime.systems.base import StreamConfig
 from samza_dsl.testing.environment import Crash
 from tests.building import build
@@ -28,6 +28,7 @@ globals().update({name: getattr(real.suite, name) for name in real.SUITE})
 clock = real.clock
 
 HOSTS = "here", "there"
+AT_LEAST_ONCE = ("filter", "flat_map", "async", "async", "branch", "partition_by", "process")
 LOOK_EVERY = 50
 """After how many turns of the loop copies are looked at."""
 troubles = st.lists(st.builds(Trouble, st.integers(1, 120), st.sampled_from(TROUBLES)), max_size=4)
@@ -73,8 +74,8 @@ def test_a_stream_that_was_made_by_half_is_made_whole(at, what, tmp_path):
         environment.close()
 
 
-def run_on_kafka(world, folder, troubles, crashes):
-    """Run a world's application until it is through, on either of two machines; return how often it has ended badly."""
+def run_on_kafka(world, folder, troubles, crashes, check):
+    """Run a world's application until it is through, on either of two machines, then `check` what it has come to."""
     chance, cluster = random.Random(world.seed), Cluster(world.seed)
     with simulated(cluster):
         filled(world, folder)
@@ -86,7 +87,6 @@ def run_on_kafka(world, folder, troubles, crashes):
             raise AssertionError("it does not come to its end")
         cluster.troubles = []
         check(world, folder / "anew")
-        return attempt
 
 
 def filled(world, folder):
@@ -119,12 +119,23 @@ def lived(world, cluster, directory, crash, seed):
     return True
 
 
+def outcome_of(world, environment):
+    seen = {"sunk": world.outcome.sunk, "partition_of": world.outcome.partition_of}
+    return Outcome(world.pipeline, world.parts, environment, **seen)
+
+
+def check_nothing_lost(world, directory):
+    """Check that each result is there, once or more often."""
+    environment = opened(directory)
+    outcome_of(world, environment).check_nothing_lost()
+    environment.close()
+
+
 def check(world, directory):
     """Check results, and that state comes to the same from its changelogs alone."""
     environment = opened(directory)
     environment.own(APP)
-    seen = {"sunk": world.outcome.sunk, "partition_of": world.outcome.partition_of}
-    outcome = Outcome(world.pipeline, world.parts, environment, **seen)
+    outcome = outcome_of(world, environment)
     expected = outcome.check_results()
     assert outcome.counts() == expected.counts
     assert outcome.sunk >= expected.sunk
@@ -136,7 +147,14 @@ def check(world, directory):
 @settings(max_examples=scale(15, 150, 20_000))
 def test_a_run_comes_to_what_its_records_say_whatever_brokers_do(world, troubles, crashes):
     with tempfile.TemporaryDirectory() as folder:
-        run_on_kafka(world, Path(folder), troubles, crashes)
+        run_on_kafka(world, Path(folder), troubles, crashes, check)
+
+
+@given(worlds(AT_LEAST_ONCE, "at_least_once"), troubles, st.lists(crash_points, max_size=2))
+@settings(max_examples=scale(10, 50, 20_000))
+def test_at_least_once_it_loses_nothing_whatever_brokers_do(world, troubles, crashes):
+    with tempfile.TemporaryDirectory() as folder:
+        run_on_kafka(world, Path(folder), troubles, crashes, check_nothing_lost)
 
 
 class Hosts:
@@ -173,7 +191,7 @@ class Hosts:
         self.cluster.silence(name)
 
     def survives(self, error):
-        return isinstance(error, (Crash, Died, Fenced)) or type(error) is EnvironmentFault
+        return isinstance(error, (Crash, Died, Fenced)) or type(error) in (EnvironmentFault, Unavailable)
 
 
 def check_copies(cluster, environment):

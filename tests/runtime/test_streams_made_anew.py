@@ -1,6 +1,7 @@
 """A stream that was deleted and made anew: what had read the old one says so, and goes on where it is told to."""
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 from msgspec.structs import replace
@@ -15,16 +16,22 @@ from runtime.systems.memory import MemoryEnvironment
 from samza_dsl import App
 from samza_dsl.positions import begin_anew, move_keeping
 from tests.simulation.crash import NOW_MS, rows_of, run_once
+from tests.simulation.kafka import opened, simulated
+from tests.simulation.kafka_brokers import Cluster
 from tests.simulation.loop import simulate
 
-MADE_ANEW = r"'numbers', partition 0, was made anew since it was read up to offset 2: .*checkpoint set.*samza-dsl reset"
+MADE_ANEW = (
+    r"'numbers', partition 0, was made anew since it was read up to offset [23]: .*checkpoint set.*samza-dsl reset"
+)
 
 
-@pytest.fixture(params=["log", "memory"])
+@pytest.fixture(params=["log", "memory", "kafka"])
 def environment(request, tmp_path):
-    environment = LogEnvironment(tmp_path) if request.param == "log" else MemoryEnvironment()
-    yield environment
-    environment.close()
+    with simulated(Cluster()) if request.param == "kafka" else nullcontext():
+        makes = {"log": LogEnvironment, "memory": lambda directory: MemoryEnvironment(), "kafka": opened}
+        environment = makes[request.param](tmp_path)
+        yield environment
+        environment.close()
 
 
 def copying():
@@ -63,6 +70,7 @@ def test_a_stream_that_has_grown_past_the_position_in_another_one_is_noticed(env
     assert copied(environment) == [1, 2]
 
 
+@pytest.mark.parametrize("environment", ["log", "memory"], indirect=True)  # on Kafka: tests/kafka/test_bound.py
 def test_it_is_noticed_by_a_run_that_goes_on(environment, ran):
     async def main():
         run = Run(copying().graph(), copying().options, (), environment, clock=LoopClock(NOW_MS))
@@ -109,4 +117,5 @@ def test_a_position_that_does_not_say_of_which_stream_it_is_is_of_any(environmen
     environment.commit(Commit("copying", generation, [], [], older))
     made_anew(environment, 3, 4, 5)
     run_once(copying(), environment, until_now=True)
-    assert copied(environment) == [1, 2, 5]
+    (position,) = positions
+    assert copied(environment) == [1, 2, *[3, 4, 5][position.offset :]]

@@ -95,6 +95,7 @@ class Partition:
 class Topic:
     partitions: list[Partition]
     configs: dict[str, str]
+    id: bytes
 
 
 class Trouble(NamedTuple):
@@ -189,6 +190,10 @@ class Cluster:
         member = self.expire(process)
         if member is not None:
             self.loop.call_later(SILENCE_S, member.join, process)
+
+    def topic_id(self) -> bytes:
+        """Return an id that no topic has had."""
+        return next(self.numbers).to_bytes(7, "big") + bytes(9)
 
     def partition(self, topic: str, number: int) -> Partition:
         if topic not in self.topics:

@@ -15,6 +15,7 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
+from runtime.systems.kafka_metadata import DescribeTopics
 from tests.simulation.kafka_brokers import BATCH_BYTES, EARLIEST, PROCESS, Cluster, Partition, Record, Topic, rebalance
 
 
@@ -45,7 +46,7 @@ class Producer:
     ) -> None:
         self._cluster, self._id, self._most_bytes = cluster, transactional_id, max_batch_size
         self._writer = 0
-        self.client = SimpleNamespace(add_topic=self._add_topic)
+        self.client = SimpleNamespace(add_topic=self._add_topic, close=self.stop)
 
     async def start(self) -> None:
         self._writer = await self._cluster.heard(lambda: self._cluster.begin(self._id), changes=True)
@@ -249,23 +250,27 @@ class Admin:
     async def describe_cluster(self) -> dict[str, Any]:
         return await self._cluster.heard(lambda: {"brokers": [{"node_id": 1}]})
 
-    async def describe_topics(self, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    async def _send_request(self, asked: DescribeTopics) -> Any:
         def describe(name: str) -> dict[str, Any]:
             topic = self._cluster.topics.get(name)
-            code = UnknownTopicOrPartitionError.errno if topic is None else 0
-            partitions = [{"error_code": 0, "leader": 1} for _ in topic.partitions] if topic is not None else []
-            return {"topic": name, "error_code": code, "partitions": partitions, "is_internal": False}
+            if topic is None:
+                return {"topic": name, "error_code": UnknownTopicOrPartitionError.errno, "partitions": []}
+            partitions = [{"error_code": 0, "leader": 1} for _ in topic.partitions]
+            told = {"id": topic.id, "is_internal": False, "partitions": partitions}
+            return {"topic": name, "error_code": 0, **told}
 
-        return await self._cluster.heard(
-            lambda: [describe(name) for name in (self._cluster.topics if names is None else names)]
-        )
+        def work() -> list[dict[str, Any]]:
+            return [describe(name) for name in (self._cluster.topics if asked.names is None else asked.names)]
+
+        topics = await self._cluster.heard(work)
+        return SimpleNamespace(to_object=lambda: {"topics": topics})
 
     async def create_topics(self, topics: Sequence[Any]) -> Any:
         def create(topic: Any) -> tuple[str, int, None]:
             if topic.name in self._cluster.topics:
                 return topic.name, TopicAlreadyExistsError.errno, None
             made = [Partition() for _ in range(topic.num_partitions)]
-            self._cluster.topics[topic.name] = Topic(made, topic.topic_configs)
+            self._cluster.topics[topic.name] = Topic(made, topic.topic_configs, self._cluster.topic_id())
             return topic.name, 0, None
 
         def work() -> Any:

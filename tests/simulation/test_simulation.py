@@ -22,10 +22,10 @@ from tests.strategies import AGGREGATIONS, FORMS, LAST, TRIGGERS, WINDOWS
 from tests.strategies import KINDS as OPERATORS
 
 SEEDS = {
-    "crashes": scale(100, 3_000, 1_000_000),
-    "cancellations": scale(40, 1_000, 100_000),
+    "crashes": scale(100, 2_000, 1_000_000),
+    "cancellations": scale(40, 500, 100_000),
     "clock": scale(40, 200, 20_000),
-    "small": scale(60, 1_000, 100_000),
+    "small": scale(60, 500, 100_000),
 }
 LEAST_STRUCK = 0.85
 """The share of the seeds in which a fault strikes: what it was drawn for may come to its end before."""

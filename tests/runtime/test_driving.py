@@ -1,0 +1,75 @@
+"""A run is begun anew where that helps: when brokers did not answer in time, and not for ever."""
+
+import pytest
+
+from runtime import driving
+from runtime.driving import MOST_FAILURES, run_whatever_fails
+from runtime.errors import EnvironmentFault, Grown, Unavailable
+from runtime.metrics import RunMetrics
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    monkeypatch.setattr(driving, "PAUSE_MS", 0.0)
+    monkeypatch.setattr(driving, "GROWN_MS", 0.0)
+
+
+class Run:
+    """A run that ends as it is told to, after so many commits."""
+
+    def __init__(self, end: Exception | None, commits: int = 0, stopping: bool = False) -> None:
+        self.end, self.commits, self.stopping = end, commits, stopping
+
+    def metrics(self, stores: bool = True) -> RunMetrics:
+        return RunMetrics(commits=self.commits)
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    async def drive(self) -> None:
+        if self.end is not None:
+            raise self.end
+
+
+def run(*ends, how=None):
+    """Make a run of each of these in turn, an error where it can't be made; return the last, and how each was made."""
+    left, said = [*ends], []
+
+    def make(how):
+        said.append(how)
+        end = left.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    return run_whatever_fails(make, None, how or {}), said
+
+
+GONE = Unavailable("no answer")
+
+
+def test_it_goes_on_from_its_checkpoint_and_is_not_set_back_again():
+    last = Run(None)
+    found, said = run(Run(GONE, commits=2), GONE, Run(GONE), last, how={"from_start": True, "state": "reset", "a": 1})
+    assert found is last
+    assert said == [{"from_start": True, "state": "reset", "a": 1}] + [{"from_start": False, "state": None, "a": 1}] * 3
+
+
+def test_where_nothing_comes_of_it_time_and_again_it_ends():
+    with pytest.raises(Unavailable):
+        run(*[Run(GONE)] * (MOST_FAILURES + 1))
+    last = Run(None)
+    again = [Run(GONE)] * MOST_FAILURES
+    assert run(*again, last)[0] is last
+    assert run(*again[1:], Run(GONE, commits=1), *again[1:], last)[0] is last, "who commits may fail as often anew"
+
+
+def test_what_is_more_than_that_is_told_at_once():
+    for ends in ([GONE], [Run(EnvironmentFault("a record is too large"))], [Run(GONE, commits=1, stopping=True)]):
+        with pytest.raises(EnvironmentFault):
+            run(*ends, Run(None))
+
+
+def test_it_takes_up_more_partitions_as_well():
+    last = Run(None)
+    assert run(Run(Grown("3 partitions")), Run(GONE), last)[0] is last
