@@ -93,7 +93,7 @@ class Application:
             counts = bindings.partition_counts(graph)
             self.plan = make_plan(graph, options, counts, wrapped=bool(around))
             self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
-            self._place = place_beside(self._paths.values())
+            self._place = intent_of(graph, bind, data)
             self._intent = self._left()
             self._stage_topics(topics, written, bindings)
             if self.is_unpublished:
@@ -331,6 +331,12 @@ def paths_written(graph: Graph, bind: Mapping[str, Any]) -> dict[str, Path]:
         for name, what in bind.items()
         if name not in inputs and not is_another(what) and topic_of(what) is None and _is_path(what)
     }
+
+
+def intent_of(graph: Graph, bind: Mapping[str, Any], data: str | Path | Environment) -> Path | None:
+    """Return where it is noted what a run is about to make visible: beside its first file, and else in its data."""
+    within = place_of(Path(data), graph.app) if isinstance(data, str | Path) else None
+    return place_beside(paths_written(graph, bind).values(), otherwise=within)
 
 
 def lowered_inputs(graph: Graph, sources: dict[str, Any], in_parquet: Container[str] = ()) -> dict[str, Native]:

@@ -66,8 +66,9 @@ class Part(msgspec.Struct, frozen=True, tag=True):
 
     def slice(self, start: int, stop: int) -> Part:
         """Return some of the rows."""
-        columns = (column and column[start:stop] for column in (self.keys, self.timestamps, self.headers))
-        return Part(self.unit, self.stream, self.partition, self.values[start:stop], *columns)  # type: ignore[arg-type]
+        columns = {"values": self.values, "keys": self.keys, "timestamps": self.timestamps, "headers": self.headers}
+        some = {name: column[start:stop] for name, column in columns.items() if column is not None}
+        return msgspec.structs.replace(self, **some)
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
