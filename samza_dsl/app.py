@@ -467,12 +467,10 @@ class App(Tables, Reprocessing):
             said: dict[str, Any] = {"containers": containers, "state": state, "from_start": from_start}
             said |= {"host_id": host_id, "placement": placement, "standby": standby}
             goes_on = on.checkpoint is not None
-            said |= {"environment": environment} if goes_on else {"until_now": until_now}
-            check_for_spark(here(), on, **said)
+            check_for_spark(here(), on, **said, **({} if goes_on else {"until_now": until_now}))
             where = self.graph(), self.options, self.around, data
-            if goes_on:
-                return run_stream(*where, on=on, bind=bind, until_now=until_now, watch=watch)
-            return run_batch(*where, on=on, bind=bind, environment=environment, watch=watch)
+            there: dict[str, Any] = {"on": on, "bind": bind, "environment": environment, "watch": watch}
+            return run_stream(*where, **there, until_now=until_now) if goes_on else run_batch(*where, **there)
         check_standby(here(), standby, containers, environment)
         how |= {"watch": watch, "environment": environment, "host_id": host_id}
         if containers > 1:

@@ -300,6 +300,5 @@ NOT_ON_SPARK: dict[str, tuple[object, str]] = {
     "host_id": (None, "Spark shares tasks by itself"),
     "placement": ("sticky", "Spark shares tasks by itself"),
     "standby": (0, "Spark keeps no state of tasks on hosts"),
-    "environment": (None, "a run with a checkpoint reads and writes the topics that streams are bound to"),
 }
 """What is said of a live run and has no meaning on Spark: what it is when nothing is said, and why."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,16 +26,18 @@ from runtime.history import History, Span, history_of
 from runtime.metrics import RunMetrics
 from runtime.received import values_of
 from runtime.run import open_environment
+from runtime.spark.filling import Filling
 from runtime.spark.handing_over import StagedHandover
 from runtime.spark.intent import Intent, forget, note, noted, place_beside
 from runtime.spark.program import Job, Native
 from runtime.spark.rows import Part, Report
 from runtime.spark.session import check_grouping
 from runtime.spark.splits import Splits
+from runtime.spark.staged_rows import StagedRows, ToldRows
 from runtime.spark.staged_topics import StagedTopics, drop_unpublished, place_of, unpublished_in
 from runtime.spark.staging import Staged
 from runtime.systems.archive import ArchiveSource, is_archive
-from runtime.systems.base import Append, Commit, Environment, Offsets, Read, StreamConfig
+from runtime.systems.base import Append, Environment, Offsets, Read, StagingEnvironment, StreamConfig
 from runtime.systems.files import KIND_OF_SUFFIX
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic, topic_of
 from runtime.systems.lists import ListSink, ListSource
@@ -68,6 +70,8 @@ class Application:
         self._intent: Intent | None = None
         self._noted: int | None = None
         self._topics: StagedTopics | None = None
+        self._rows: StagedRows | None = None
+        self._filling: Filling | None = None
         self._environment: Environment = MemoryEnvironment()
         try:
             inputs = {spec.stream for spec in graph.specs.values() if isinstance(spec, Input)}
@@ -79,7 +83,8 @@ class Application:
             written = {name: what for name, what in bind.items() if name not in inputs and not is_another(what)}
             topics = {name: topic for name, what in written.items() if (topic := topic_of(what)) is not None}
             self._sinks = {name: what for name, what in written.items() if name not in topics and not _is_path(what)}
-            if lives_in_environment(graph, {**sources, **written}):
+            own = [name for name, sink in self._sinks.items() if not isinstance(sink, ListSink)]
+            if (own and cluster is None) or lives_in_environment(graph, {**sources, **written}):
                 self._environment = open_environment(data, cluster)
             self._paths = paths_written(graph, bind)
             lowered = lowered_inputs(graph, sources, parquet_of(self._paths)) if not around else {}
@@ -88,7 +93,7 @@ class Application:
             counts = bindings.partition_counts(graph)
             self.plan = make_plan(graph, options, counts, wrapped=bool(around))
             self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
-            self._place = place_beside(self._paths.values())
+            self._place = intent_of(graph, bind, data)
             self._intent = self._left()
             self._stage_topics(topics, written, bindings)
             if self.is_unpublished:
@@ -96,6 +101,10 @@ class Application:
             self._check_outputs()
             self._staged = {name: Staged(path) for name, path in self._paths.items()}
             self._generation = self._environment.own(graph.app) if cluster is None else 0  # nothing is committed there
+            if isinstance(data, str | Path) and (
+                self._topics is not None or isinstance(self._environment, StagingEnvironment)
+            ):
+                self._rows = StagedRows(Path(data), graph.app)
             history = history_of(span, bindings, graph) if span is not None else None
             self.job = replace(self._job(around, sources, bindings, history), lowered=lowered)
         except BaseException:
@@ -115,7 +124,7 @@ class Application:
         assert found is not None
         return found
 
-    def publish(self, parts: Iterable[Part], reports: Iterable[Report], metrics: RunMetrics) -> None:
+    def publish(self, parts: Iterable[Part], reports: Sequence[Report], metrics: RunMetrics) -> None:
         """Make all results visible: each file at once, what goes to the log in one commit, and topics behind all."""
         files: dict[str, list[str]] = {}
         for report in reports:
@@ -123,31 +132,36 @@ class Application:
                 files.setdefault(stream, []).append(file)
         if self._handover is not None:
             self._handover.complete(self._graph, self.plan, reports)
-        declared = {output.stream: output.value for output in self._declared()}
-        appends, letters = [], []
-        topics = self._topics.topics if self._topics is not None else {}
-        for part in parts:
-            if part.stream in topics:
-                letters.append(part)
-            elif part.stream in self._sinks:
-                self._give(part, declared[part.stream])
-            else:
-                appends.append(Append(self._place_of(part.stream), part.partition, part.batch()))
+        told, topics = ToldRows(parts, reports), self._topics.topics if self._topics is not None else {}
+        for name, config in self._outputs.items():
+            if name not in {*self._sinks, *self._staged, *topics}:
+                self._environment.create_stream(self._place_of(name), config)
+        self._filling = filling = Filling(self._environment, self.plan.app, self._generation)
+        filling.take(self._for_streams(part for part in told if part.stream not in topics))
         for sink in self._sinks.values():
             sink.flush()
         renames = [staged.complete(files.get(stream, [])) for stream, staged in self._staged.items()]
         renames += [self._handover.rename] if self._handover is not None else []
-        self._intend(Intent(renames, rows_of(appends), bool(topics), metrics))
+        self._intend(Intent(renames, filling.rows, bool(topics), metrics))
         if self._topics is not None:
+            letters = (part for part in told if part.stream in topics)
             self._topics.note({name: files[name] for name in topics if name in files}, letters, metrics)
-        for name, config in self._outputs.items():
-            if name not in {*self._sinks, *self._staged, *topics}:
-                self._environment.create_stream(self._place_of(name), config)
-        if appends:
-            self._environment.commit(Commit(self.plan.app, self._generation, appends, [], {}))
+        if self._rows is not None:
+            self._rows.remove()
+        filling.publish()
+        self._filling = None
         self._finish()
         if self._topics is not None:
             self._topics.go_on()
+
+    def _for_streams(self, parts: Iterable[Part]) -> Iterator[Append]:
+        """Give bound outputs what is theirs, and yield what goes to streams."""
+        declared = {output.stream: output.value for output in self._declared()}
+        for part in parts:
+            if part.stream in self._sinks:
+                self._give(part, declared[part.stream])
+            else:
+                yield Append(self._place_of(part.stream), part.partition, part.batch())
 
     def _intend(self, intent: Intent) -> None:
         """Note what becomes visible, where that is more than comes at once."""
@@ -210,6 +224,10 @@ class Application:
                 staged.remove()
             if self._handover is not None:
                 self._handover.remove()
+            if self._filling is not None:
+                self._filling.discard()
+            if self._rows is not None:
+                self._rows.remove()
         self._let_go()
         if self._topics is not None:
             self._topics.close()
@@ -274,6 +292,7 @@ class Application:
             held={} if is_log else {place: tuple(held(self._environment, place, ends[place])) for place in ends},
             history=history,
             state=self._handover.directory if self._handover is not None else None,
+            rows=self._rows.directory if self._rows is not None else None,
         )
 
     def _stage_topics(self, topics: Mapping[str, KafkaTopic], written: Mapping[str, Any], bindings: Bindings) -> None:
@@ -314,13 +333,10 @@ def paths_written(graph: Graph, bind: Mapping[str, Any]) -> dict[str, Path]:
     }
 
 
-def rows_of(appends: Iterable[Append]) -> list[tuple[str, int, int]]:
-    """Return how many rows each partition has behind appends to streams that are empty."""
-    found: dict[tuple[str, int], int] = {}
-    for append in appends:
-        place = append.stream, append.partition
-        found[place] = found.get(place, 0) + len(append.batch)
-    return [(stream, partition, rows) for (stream, partition), rows in found.items()]
+def intent_of(graph: Graph, bind: Mapping[str, Any], data: str | Path | Environment) -> Path | None:
+    """Return where it is noted what a run is about to make visible: beside its first file, and else in its data."""
+    within = place_of(Path(data), graph.app) if isinstance(data, str | Path) else None
+    return place_beside(paths_written(graph, bind).values(), otherwise=within)
 
 
 def lowered_inputs(graph: Graph, sources: dict[str, Any], in_parquet: Container[str] = ()) -> dict[str, Native]:

@@ -186,7 +186,7 @@ def told_by(table: pa.Table, program: Program) -> tuple[list[list[Part]], list[l
     in_order = table.select(["producer", "sequence", "value"]).sort_by(
         [("producer", "ascending"), ("sequence", "ascending")]
     )
-    for one in map(decode_told, in_order.column("value").to_pylist()):
+    for one in (decode_told(value.as_buffer()) for value in in_order.column("value")):
         if isinstance(one, Part):
             parts[program.units[one.unit].job].append(one)
         else:

@@ -17,6 +17,7 @@ from runtime.checkpoint import Position
 from runtime.control import ProducerWatermarks
 from runtime.handover import StateFile, write_state
 from runtime.metrics import InputMetrics
+from runtime.spark.frames import FrameFile
 from runtime.spark.growing import below
 from runtime.spark.micro_batch import Told
 from runtime.spark.program import Program
@@ -29,10 +30,12 @@ from runtime.spark.rows import (
     Shuffled,
     ToDriver,
     for_driver,
+    in_frames,
     marked,
     packed,
     producers_of,
 )
+from runtime.spark.staging import attempted
 from runtime.systems.base import Append, Commit, Control, Offsets, Read, StateReader, StreamConfig
 from runtime.systems.memory import MemoryEnvironment
 
@@ -146,6 +149,7 @@ class TaskEnvironment(MemoryEnvironment):
         self.written: dict[str, list[int]] = {}
         """How many rows were handed on to the next stages, by stream and partition."""
         self._going: list[pa.RecordBatch] = []
+        self._rows = None if job.rows is None else FrameFile(attempted(job.rows, unit))
 
     def take(self) -> list[pa.RecordBatch]:
         """Return what was committed since the last call."""
@@ -188,13 +192,17 @@ class TaskEnvironment(MemoryEnvironment):
             if append.stream in self._job.places:
                 self._hand_on(append, rows)
             elif append.batch.values:
-                self._going.append(self.tell(self._part(append)))
+                self._write(self._part(append))
         if len(rows):
             self._going.append(rows.rows(self._number, self._handed_on))
             self._handed_on += len(rows)
         if any(writes.items for writes in commit.state):
             self._put_away(commit)
         self._on_commit()
+
+    def finish_rows(self) -> str | None:
+        """Make durable what the driver is to put where it belongs, and return the file; None where there is none."""
+        return str(self._rows.path) if self._rows is not None and self._rows.close() else None
 
     def passed(self, one: InputMetrics) -> InputMetrics:
         """Return the numbers of a reader: of a stream between stages it has read so many rows."""
@@ -253,7 +261,9 @@ class TaskEnvironment(MemoryEnvironment):
         return iter(()) if state is None else state.state_range(app, store, task, start, end)
 
     def close(self) -> None:
-        """Release everything, and remove the state."""
+        """Release everything, and remove the state, and rows that nobody will ask for."""
+        if self._rows is not None:
+            self._rows.abandon()
         for topic in self._topics.values():
             topic.close()
         for log in (self._log, self._state):
@@ -299,6 +309,13 @@ class TaskEnvironment(MemoryEnvironment):
 
     def _put_away(self, commit: Commit) -> None:
         self._spilled().commit(Commit(commit.app, 0, [], commit.state, {}))
+
+    def _write(self, part: Part) -> None:
+        if self._rows is None:
+            self._going.append(self.tell(part))
+        else:
+            for piece in in_frames(part):
+                self._rows.write(piece)
 
     def _part(self, append: Append) -> Part:
         stream, partition, batch, _ = append

@@ -55,9 +55,9 @@ class Intent(msgspec.Struct, frozen=True):
             shutil.rmtree(Path(whole).parent, ignore_errors=True)
 
 
-def place_beside(paths: Iterable[Path]) -> Path | None:
-    """Return where it is noted what is about to become visible at these paths; None where there are none."""
-    first = min((path.absolute() for path in paths), default=None)
+def place_beside(paths: Iterable[Path], otherwise: Path | None = None) -> Path | None:
+    """Return where it is noted what becomes visible: beside the first path, and where there is none, `otherwise`."""
+    first = min((path.absolute() for path in paths), default=otherwise)
     return None if first is None else first.with_name(f".{first.name}.publishing")
 
 
@@ -93,5 +93,6 @@ def noted(place: Path | None) -> Intent | None:
 def forget(place: Path) -> None:
     """Remove what was noted: all of it is visible, or nothing ever will be."""
     with system_errors_told(place, "written"):
-        place.unlink(missing_ok=True)
-        sync_directory(place.parent)
+        if place.exists():
+            place.unlink()
+            sync_directory(place.parent)

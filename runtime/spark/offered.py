@@ -68,10 +68,11 @@ class Offered:
         """Return what can be read now, of each partition of each input."""
         assert self._bindings is not None
         environment = self._bindings.environment
+        streams = environment.streams() if any(spec.stream not in self.sources for spec in self._reads) else {}
         found: dict[Place, Offsets] = {}
         for spec in self._reads:
             for stream in self._bindings.streams_of(spec):
-                source, config = self.sources.get(stream), environment.streams().get(stream)
+                source, config = self.sources.get(stream), streams.get(stream)
                 if source is not None:
                     found |= {(stream, number): source.offsets(number) for number in range(source.partitions)}
                 elif config is not None:

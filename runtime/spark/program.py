@@ -59,6 +59,8 @@ class Job:
     history: History | None = None
     state: Path | None = None
     """The directory that takes the state of all attempts, where history is handed over."""
+    rows: Path | None = None
+    """The directory that takes what attempts have for the driver to put where it belongs; else they tell it."""
     lowered: Mapping[str, Native] = field(default_factory=dict)
     """How inputs whose records lie in columns are computed on these, by the ids of their operators."""
     batch: MicroBatch | None = None

@@ -16,10 +16,10 @@ from runtime.handover import check_can_be_handed_over
 from runtime.history import Span, beside
 from runtime.merging import Merges, merge_all
 from runtime.run import open_environment
-from runtime.spark.application import paths_written
+from runtime.spark.application import intent_of
 from runtime.spark.batch import SparkRun, run_batch
 from runtime.spark.handing_over import StagedHandover
-from runtime.spark.intent import noted, place_beside
+from runtime.spark.intent import noted
 from runtime.spark.session import Spark
 from runtime.spark.staged_topics import place_of, unpublished_in
 from runtime.systems.base import Environment
@@ -43,7 +43,7 @@ def recompute_on_spark(
     own = beside(graph, name)
     mergings = merges.of(graph, own.app)
     goes_on = isinstance(data, str | Path) and unpublished_in(place_of(Path(data), own.app)) is not None
-    left = noted(place_beside(paths_written(graph, bind or {}).values()))
+    left = noted(intent_of(own, bind or {}, data))
     if mergings and not goes_on and left is None:
         with _opened(data) as environment:
             for merging in mergings:  # what another run has left before all of it was merged

@@ -36,7 +36,7 @@ SPARK_SCHEMA = "target int, watermark bigint, stream int, producer int, sequence
 BLOCK = 1_000
 """Rows of which one watermark tells how far event time has come: the next stage fires what that makes due."""
 BLOCK_BYTES = 1 << 20
-"""No block of more than one row is longer."""
+"""No block, and nothing that is told in a file, is longer where it has more than one row."""
 BLOCKS_AT_ONCE = 10
 """How many blocks are read at a time, at most."""
 FOR_DRIVER = -1
@@ -64,6 +64,12 @@ class Part(msgspec.Struct, frozen=True, tag=True):
         """Return the rows."""
         return Batch(self.values, self.keys, self.timestamps, headers=self.headers)  # type: ignore[arg-type]
 
+    def slice(self, start: int, stop: int) -> Part:
+        """Return some of the rows."""
+        columns = {"values": self.values, "keys": self.keys, "timestamps": self.timestamps, "headers": self.headers}
+        some = {name: column[start:stop] for name, column in columns.items() if column is not None}
+        return msgspec.structs.replace(self, **some)
+
 
 class Report(msgspec.Struct, frozen=True, tag=True):
     """What an attempt to run a unit has come to, said once it is through: the files that it wrote, by output.
@@ -78,11 +84,24 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     state: tuple[StateFile, ...] = ()
     snapshot: Snapshot | None = None
     """What the next micro-batch goes on from."""
+    rows: str | None = None
+    """The file of rows that the driver is to put where they belong, where these are not told as parts."""
 
 
 ToDriver = Part | Report
 encode_told = msgspec.msgpack.Encoder().encode
 decode_told = msgspec.msgpack.Decoder(ToDriver).decode
+
+
+def in_frames(part: Part) -> Iterator[bytes]:
+    """Yield a part as pieces that are not too long: whoever reads them has one in memory at a time."""
+    found = encode_told(part)
+    if len(found) <= BLOCK_BYTES or len(part.values) == 1:
+        yield found
+        return
+    half = len(part.values) // 2
+    yield from in_frames(part.slice(0, half))
+    yield from in_frames(part.slice(half, len(part.values)))
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):

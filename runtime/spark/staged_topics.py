@@ -16,7 +16,7 @@ from runtime.errors import Damaged, EnvironmentFault, Owned, SamzaError
 from runtime.metrics import RunMetrics
 from runtime.spark.publishing import is_something, remove_others
 from runtime.spark.rows import Part
-from runtime.spark.topic_rows import SUFFIX, RowsFile, rows_in
+from runtime.spark.topic_rows import SUFFIX, rows_in, write_told
 from runtime.systems.base import StreamConfig, system_errors_told
 from runtime.systems.kafka_topic import KafkaTopic
 from runtime.systems.log_locks import lock
@@ -24,6 +24,7 @@ from runtime.systems.record_files import replace_durably, sync_directory
 
 UNPUBLISHED = "unpublished"
 LOCK = "lock"
+TOLD = f"told{SUFFIX}"
 
 
 class Unpublished(msgspec.Struct, frozen=True):
@@ -76,15 +77,8 @@ class StagedTopics:
     def note(self, files: Mapping[str, Iterable[str]], parts: Iterable[Part], metrics: RunMetrics) -> None:
         """Note that what these files and parts hold is to be published: whoever comes after a death goes on."""
         written = {stream: [Path(file).name for file in found] for stream, found in files.items()}
-        told: dict[str, RowsFile] = {}
-        for part in parts:
-            if part.stream not in told:
-                name = f"told{SUFFIX}"
-                told[part.stream] = RowsFile(self.staging(part.stream) / name, 1)
-                written.setdefault(part.stream, []).append(name)
-            told[part.stream].add(part)
-        for file in told.values():
-            file.close()
+        for stream in write_told(parts, TOLD, self.staging):
+            written.setdefault(stream, []).append(TOLD)
         for stream, names in written.items():
             written[stream] = [name for name in names if is_something(self.staging(stream) / name)]
         topics = {stream: topic.address for stream, topic in self.topics.items()}

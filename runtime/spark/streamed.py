@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +34,9 @@ from runtime.spark.publishing import OfParts, PartDirectory, Publisher, is_somet
 from runtime.spark.rows import Part, Report
 from runtime.spark.session import check_grouping
 from runtime.spark.topic_rows import SUFFIX as ROWS
+from runtime.spark.topic_rows import write_told
 from runtime.systems.base import Commit, Environment, Offsets, StateWrites, StreamConfig
-from runtime.systems.kafka_topic import topic_of
+from runtime.systems.kafka_topic import KafkaCluster, topic_of
 from runtime.systems.log_locks import lock
 from runtime.systems.memory import MemoryEnvironment
 from runtime.systems.record_files import sync_directory
@@ -61,10 +62,11 @@ class Streamed:
         most_records: int,
         until_now: bool = False,
         ends: bool = False,
+        cluster: KafkaCluster | None = None,
     ) -> None:
         check_grouping(options)
         self._graph = graph = combined(_durable(graph))
-        self._data, self._clock, self._ends = data, clock, ends
+        self._data, self._clock, self._ends, self._cluster = data, clock, ends, cluster
         self._directory = checkpoint.absolute()
         self._lock: int | None = None
         self._environment: Environment = MemoryEnvironment()
@@ -84,13 +86,15 @@ class Streamed:
             self._paths = {name: Path(what) for name, what in written.items() if _is_path(what)}
             sinks = {name: what for name, what in written.items() if name not in self._paths}
             if lives_in_environment(graph, bind):
-                self._environment = open_environment(data)
-            self._environment.own(graph.app)
+                self._environment = open_environment(data, cluster)
+            if cluster is None:  # there nothing is committed but what topics have
+                self._environment.own(graph.app)
             self._bindings = Bindings(self._environment, graph, {**self._sources, **sinks})
             configs = {name: self._made(name) for name in self._topics}
             counts = self._bindings.partition_counts(graph)
             self.plan = make_plan(graph, options, counts, wrapped=bool(around))
             self._check_plan()
+            configs |= self._made_in_cluster({*self._topics, *self._paths, *sinks})
             self._inputs.begin(self._bindings, until_now)
             self._publisher = self._publishing(configs)
             self.job = self._job(around)
@@ -119,7 +123,7 @@ class Streamed:
             return self._batch({place: found._replace(ended=True) for place, found in ends.items()}, is_last=True)
         return None
 
-    def commit(self, batch: MicroBatch, parts: Iterable[Part], reports: Iterable[Report], units: Sequence[Any]) -> None:
+    def commit(self, batch: MicroBatch, parts: Sequence[Part], reports: Iterable[Report], units: Sequence[Any]) -> None:
         """Let a micro-batch count: what was read, what each task left, and what goes to outputs, all of it at once."""
         found = dict(self.manifest.units)
         files: dict[str, list[str]] = {}
@@ -130,11 +134,15 @@ class Streamed:
             for stream, file in report.files.items():
                 if is_something(Path(file)):
                     files.setdefault(stream, []).append(Path(file).name)
+        name = f"{batch.number:09}.{uuid4().hex}"
+        letters = [part for part in parts if part.stream in self._outputs]  # the dead ones, for topics
+        for stream in write_told(letters, f"told-{name}{ROWS}", lambda stream: self._outputs[stream].staging):
+            files.setdefault(stream, []).append(f"told-{name}{ROWS}")
         for stream in files:
             sync_directory(self._outputs[stream].staging)
-        name = f"{batch.number:09}.{uuid4().hex}"
         (self._directory / "rows").mkdir(exist_ok=True)
-        has_rows = write_rows(parts, self._directory / "rows" / name)
+        others = (part for part in parts if part.stream not in self._outputs)
+        has_rows = write_rows(others, self._directory / "rows" / name)
         self._change(
             batch=batch.number,
             ends=_by_stream(batch.ends),
@@ -165,7 +173,8 @@ class Streamed:
         if stream in self._topics:
             raise SamzaError(f"received({stream!r}): the output is {self._topics[stream].address}; read it there")
         is_own = isinstance(self._data, str | Path) and not isinstance(self._environment, MemoryEnvironment)
-        with closing(open_environment(self._data)) if is_own else nullcontext(self._environment) as environment:
+        opened = closing(open_environment(self._data, self._cluster)) if is_own else nullcontext(self._environment)
+        with opened as environment:
             return values_of(environment, stream, serde)
 
     def close(self) -> None:
@@ -222,6 +231,16 @@ class Streamed:
         with closing(self._bindings.sinks.pop(output)) as sink:
             return StreamConfig(partitions=sink.partitions)
 
+    def _made_in_cluster(self, bound: Container[str]) -> dict[str, StreamConfig]:
+        """Return what the topics of outputs and dead letters are made with in the cluster; they are there by now."""
+        if self._cluster is None:
+            return {}
+        return {
+            stream.name: self._environment.create_stream(stream.name, config_of(stream))
+            for stream in self.plan.results
+            if stream.name not in bound
+        }
+
     def _publishing(self, topics: Mapping[str, StreamConfig]) -> Publisher:
         assert self._bindings is not None
         declared = {output.stream: output.value for output in self._declared()}
@@ -231,11 +250,13 @@ class Streamed:
             from runtime.spark.part_topic import PartTopic
 
             place = self._directory / "topics" / f"{name}{ROWS}"
-            topic = PartTopic(self._topics[name], config, place, f"{self.plan.app}.{self.manifest.id}.{name}")
+            at = self._topics[name] if self._cluster is None or name in self._topics else self._cluster.topic(name)
+            topic = PartTopic(at, config, place, f"{self.plan.app}.{self.manifest.id}.{name}")
             self._opened.callback(topic.close)
             self._outputs[name] = topic
         sinks = {name: (sink, declared[name]) for name, sink in self._bindings.sinks.items()}
-        publisher = Publisher(self._environment, self.plan.app, self.manifest.id, self._outputs, sinks)
+        log = self._environment if self._cluster is None else MemoryEnvironment()
+        publisher = Publisher(log, self.plan.app, self.manifest.id, self._outputs, sinks)
         for stream in self.plan.results:
             if stream.name not in {*self._outputs, *sinks}:
                 self._begin_output(stream, publisher)
@@ -254,15 +275,17 @@ class Streamed:
             )
 
     def _job(self, around: tuple[Around, ...]) -> Job:
+        declared = [output.stream for output in self._declared()]  # dead letters come by the driver
         return Job(
             graph=self._graph,
             plan=self.plan,
             around=around,
             inputs=self._inputs.to_read(),
-            staging={name: output.staging for name, output in self._outputs.items()},
+            staging={name: self._outputs[name].staging for name in declared if name in self._outputs},
             streams={},
             ends={},
             directory=Path(self._data).absolute() if isinstance(self._data, str | Path) else None,
+            cluster=self._cluster,
         )
 
     def _batch(self, ends: dict[Place, Offsets], is_last: bool) -> MicroBatch:

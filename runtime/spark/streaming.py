@@ -19,6 +19,7 @@ from runtime.driving import Watch
 from runtime.errors import SamzaError
 from runtime.functions import Around
 from runtime.metrics import InputMetrics, OperatorMetrics, RunMetrics
+from runtime.run import Cluster
 from runtime.spark.batch import SparkRun, run_job, told_by
 from runtime.spark.micro_batch import MicroBatch, Place
 from runtime.spark.program import Program
@@ -28,6 +29,7 @@ from runtime.spark.session import Spark
 from runtime.spark.ship import shipped
 from runtime.spark.streamed import Streamed
 from runtime.systems.base import Environment
+from runtime.systems.kafka_topic import cluster_of
 from runtime.talk import combined
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ def run_stream(
     on: Spark,
     bind: Mapping[str, Any] | None = None,
     until_now: bool = False,
+    environment: Cluster = None,
     watch: Watch | None = None,
 ) -> SparkRun:
     """Run an application on Spark from its checkpoint on, until its inputs end or SIGINT or SIGTERM comes.
@@ -67,6 +70,7 @@ def run_stream(
         most_records=on.max_records,
         until_now=until_now,
         ends=on.end,
+        cluster=cluster_of(environment),
     )
     try:
         stream = Stream(on.opened(), streamed)

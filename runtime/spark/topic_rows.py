@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -52,6 +52,18 @@ class RowsFile:
     def close(self) -> None:
         """Make it durable; a second call does nothing."""
         self._file.close()
+
+
+def write_told(parts: Iterable[Part], name: str, place: Callable[[str], Path]) -> list[str]:
+    """Write rows that workers have told the driver to a file of each output, in its place; return these outputs."""
+    files: dict[str, RowsFile] = {}
+    for part in parts:
+        if part.stream not in files:
+            files[part.stream] = RowsFile(place(part.stream) / name, 1)
+        files[part.stream].add(part)
+    for file in files.values():
+        file.close()
+    return [*files]
 
 
 def rows_in(files: Iterable[Path]) -> Iterator[tuple[int, Batch]]:

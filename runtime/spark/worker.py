@@ -288,7 +288,8 @@ class UnitRun:
         """Return what came of it."""
         snapshot = None if self._kept is None else self._left(self._kept)
         files = {name: str(path) for name, path in self._files.items()}
-        report = Report(self._number, files, self._metrics(), snapshot=snapshot)
+        rows = self._environment.finish_rows()
+        report = Report(self._number, files, self._metrics(), snapshot=snapshot, rows=rows)
         if self._job.state is None:
             return report
         directory = attempted(self._job.state, self._unit)

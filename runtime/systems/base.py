@@ -175,6 +175,14 @@ def has_ended(stream: str, partition: int) -> EnvironmentFault:
     )
 
 
+def is_filled(name: str) -> EnvironmentFault:
+    """What is wrong when a stream that is to be filled at once was written to meanwhile."""
+    return EnvironmentFault(
+        f"Stream {name!r} was empty when it began to be filled, and somebody has written to it since: nothing of this "
+        "run was written there. Remove what is there, and run it again."
+    )
+
+
 def is_gone(stream: str, partition: int, offset: int, start: int, end: int) -> Damaged:
     """What is wrong when a reader asks for an offset outside of what a partition has."""
     return Damaged(
@@ -380,6 +388,26 @@ class LiveEnvironment(Environment, Protocol):
 
     def described(self, stream: str) -> StreamConfig:
         """Return what a stream is kept as now, whoever has made it."""
+
+
+@runtime_checkable
+class StagingEnvironment(Environment, Protocol):
+    """An environment in which streams are filled at once, with more than memory holds."""
+
+    def stage(self, app: str, generation: int, appends: Iterable[Append]) -> None:
+        """Write rows for streams that are there and empty to where nobody sees them, behind what is staged already.
+
+        Raises `Fenced` when `generation` is not the application's. Who owns or resets it has what is staged removed.
+        """
+
+    def publish(self, app: str, generation: int) -> None:
+        """Make all that is staged visible at once, or nothing of it: the streams have it, and are made anew by that.
+
+        Raises `Fenced`, and `EnvironmentFault` where one of these streams is empty no longer.
+        """
+
+    def discard(self, app: str) -> None:
+        """Remove what is staged."""
 
 
 class Source(Protocol):

@@ -47,8 +47,9 @@ from runtime.systems.log_records import (
     fetch,
     sealed,
 )
+from runtime.systems.log_staging import Staging, in_pieces
 from runtime.systems.log_state import drop_entries, keys_from
-from runtime.systems.log_streams import Prepared, Streams, next_id
+from runtime.systems.log_streams import Streams, next_id
 from runtime.systems.members import holding_of, model_in
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class LogEnvironment:
         self._database = attach(self.path, sync=sync)
         self._streams = Streams(self._database, now_ms)
         self._compactor = Compactor(self._database, self._streams, now_ms)
+        self._staging = Staging(self._database, self._streams)
         self._owned: dict[str, int] = {}
         self._closed = False
 
@@ -147,7 +149,7 @@ class LogEnvironment:
             prepared = self._streams.prepare(transaction, appends)
         with self._writing() as transaction:
             self._streams.append(transaction, prepared)
-        self._compact_where_due(prepared)
+        self._compact_where_due(append.stream for append in prepared)
 
     def end_stream(self, stream: str) -> None:
         """Append end-of-stream to every partition that has not ended; they take nothing more."""
@@ -171,9 +173,7 @@ class LogEnvironment:
             for task, checkpoint in commit.checkpoints.items()
         ]
         with self._writing() as transaction:
-            generation = self._generation(transaction, app)
-            if generation != commit.generation:
-                raise is_fenced(app, commit.generation, generation)
+            self._check_generation(transaction, app, commit.generation)
             if commit.tasks:
                 agreed = Agreed(transaction, self._database.meta, app)
                 for task, taken in commit.tasks.items():
@@ -189,7 +189,35 @@ class LogEnvironment:
                 transaction.put(key, record, db=self._database.checkpoints)
         for one in journaled:
             journals.adopt(one)
-        self._compact_where_due(prepared)
+        self._compact_where_due(append.stream for append in prepared)
+
+    def stage(self, app: str, generation: int, appends: Iterable[Append]) -> None:
+        """Write rows for streams that are empty to where nobody sees them, in transactions of bounded size.
+
+        They are behind what is staged already. Whoever owns or resets the application has all of it removed. Raises
+        `Fenced` when `generation` is not the application's.
+        """
+        for piece in in_pieces(appends):
+            with self._reading() as transaction:
+                prepared = self._streams.prepare(transaction, piece)
+            with self._writing() as transaction:
+                self._check_generation(transaction, app, generation)
+                self._staging.append(transaction, app, prepared)
+
+    def publish(self, app: str, generation: int) -> None:
+        """Make all that is staged visible at once, or nothing of it: the streams have it, and are made anew by that.
+
+        Raises `Fenced`, and `EnvironmentFault` where one of these streams is empty no longer.
+        """
+        with self._writing() as transaction:
+            self._check_generation(transaction, app, generation)
+            filled = self._staging.publish(transaction, app)
+        self._compact_where_due(filled)
+
+    def discard(self, app: str) -> None:
+        """Remove what is staged."""
+        with self._writing() as transaction:
+            self._staging.discard(transaction, app)
 
     def compact(self, stream: str) -> None:
         """Keep only the newest row of each key, now; appending does it by and by where the stream is `compacted`.
@@ -372,10 +400,10 @@ class LogEnvironment:
         self._check_open()
         return self._database.writing()
 
-    def _compact_where_due(self, prepared: list[Prepared]) -> None:
+    def _compact_where_due(self, streams: Iterable[str]) -> None:
         # What was appended is durable already: an error here must not deny it, and comes up with the next write.
         with suppress(EnvironmentFault):
-            self._compactor.step_where_due(append.stream for append in prepared)
+            self._compactor.step_where_due(streams)
 
     def _lock(self, app: str) -> None:
         descriptor = owner_lock(self.path, app)
@@ -386,7 +414,13 @@ class LogEnvironment:
         data = fetch(transaction, self._database.meta, _generation_key(app), f"the generation of {app!r}")
         return 0 if data is None else int(_NUMBER.unpack(data)[0])
 
+    def _check_generation(self, transaction: lmdb.Transaction[Any], app: str, generation: int) -> None:
+        current = self._generation(transaction, app)
+        if current != generation:
+            raise is_fenced(app, generation, current)
+
     def _begin_generation(self, transaction: lmdb.Transaction[Any], app: str) -> int:
+        self._staging.discard(transaction, app)
         key = _generation_key(app)
         generation = self._generation(transaction, app) + 1
         transaction.put(key, sealed(key, _NUMBER.pack(generation)), db=self._database.meta)

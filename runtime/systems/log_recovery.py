@@ -18,7 +18,7 @@ from runtime.systems.log_batch import unpack
 from runtime.systems.log_journal import JOURNAL, Span, name_of, records_of
 from runtime.systems.log_records import PLACE, STORE, entry_of, opened, sealed
 from runtime.systems.log_state import TALLY, Tally, tallied
-from runtime.systems.log_streams import PARTITION, STREAM, TAIL, Stream, Tail, last_offset
+from runtime.systems.log_streams import PARTITION, STAGED, STREAM, TAIL, Stream, Tail, last_offset
 
 if TYPE_CHECKING:
     import lmdb
@@ -192,7 +192,7 @@ def _findings(transaction: lmdb.Transaction[Any], database: Database) -> Iterato
                 continue
             if name == "tails":
                 tails[key] = Tail(*TAIL.unpack(data))
-            elif key.startswith(STREAM):
+            elif key.startswith((STREAM, STAGED)):
                 stream = msgspec.msgpack.decode(data, type=Stream)
                 streams[stream.id] = stream
             elif name == "meta":

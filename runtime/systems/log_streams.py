@@ -19,6 +19,7 @@ from runtime.systems.base import (
     has_ended,
     has_no_partition,
     is_absent,
+    is_filled,
     is_gone,
 )
 from runtime.systems.log_batch import Packed, Stored, compression_codes, header, pack, seal, unpack
@@ -36,6 +37,9 @@ TAIL = struct.Struct("<qq?qq")
 _NUMBER = struct.Struct("<Q")
 _MAX_DROPPED_PER_APPEND = 16
 STREAM = b"stream\0"
+"""What the key of a stream begins with; its name follows."""
+STAGED = b"staged\0"
+"""What the key of a stream begins with that nobody sees yet; an application's name and the stream's follow."""
 
 
 class Stream(NamedTuple):
@@ -96,26 +100,44 @@ class Streams:
             return self.find(transaction, name).config
         if config.compression not in compression_codes():
             raise EnvironmentFault(f"Stream {name!r}: for {config.compression} compression install `zstandard`.")
-        key = STREAM + name.encode()
-        stream = Stream(next_id(transaction, self._meta), name, config)
-        transaction.put(key, sealed(key, msgspec.msgpack.encode(stream)), db=self._meta)
-        for partition in range(config.partitions):
-            self.put_tail(transaction, PARTITION.pack(stream.id, partition), Tail())
+        self._name(transaction, self.begin(transaction, Stream(next_id(transaction, self._meta), name, config)))
         return config
+
+    def begin(self, transaction: lmdb.Transaction[Any], stream: Stream) -> Stream:
+        """Make room for the rows of a stream of a new id, and return it."""
+        for partition in range(stream.config.partitions):
+            self.put_tail(transaction, PARTITION.pack(stream.id, partition), Tail())
+        return stream
 
     def delete(self, transaction: lmdb.Transaction[Any], name: str) -> None:
         """Remove a stream with all that is in it, even when it is damaged; nothing happens where it is absent."""
         key = STREAM + name.encode()
         if transaction.get(key, db=self._meta) is None:
             return
-        number = self.find(transaction, name).id.to_bytes(4, "big")
+        self.drop(transaction, self.find(transaction, name))
+        transaction.delete(key, db=self._meta)
+
+    def drop(self, transaction: lmdb.Transaction[Any], stream: Stream) -> None:
+        """Remove all that is in a stream."""
+        number = stream.id.to_bytes(4, "big")
         for table in (self._log, self._tails):
             cursor = transaction.cursor(table)
             found = cursor.set_range(number)
             while found and cursor.key()[:4] == number:
                 cursor.delete()
                 found = bool(cursor.key())
-        transaction.delete(key, db=self._meta)
+
+    def replace(self, transaction: lmdb.Transaction[Any], stream: Stream) -> None:
+        """Have a stream stand in the place of the one of its name; raises `EnvironmentFault` unless that is empty."""
+        named = self.find(transaction, stream.name)
+        if any(self.tail(transaction, named, place) != Tail() for place in range(named.config.partitions)):
+            raise is_filled(stream.name)
+        self.drop(transaction, named)
+        self._name(transaction, stream._replace(config=named.config))
+
+    def _name(self, transaction: lmdb.Transaction[Any], stream: Stream) -> None:
+        key = STREAM + stream.name.encode()
+        transaction.put(key, sealed(key, msgspec.msgpack.encode(stream)), db=self._meta)
 
     def all(self, transaction: lmdb.Transaction[Any]) -> dict[str, StreamConfig]:
         """Return all streams by name."""
@@ -161,18 +183,22 @@ class Streams:
 
     def append(self, transaction: lmdb.Transaction[Any], prepared: Iterable[Prepared]) -> None:
         """Write encoded batches at the ends of their partitions, and drop what retention no longer keeps."""
-        for name, partition, packed, ended in prepared:
-            stream = self.find(transaction, name)
-            tail = self.tail(transaction, stream, partition)
-            if tail.ended:
-                raise has_ended(name, partition)
-            place = PARTITION.pack(stream.id, partition)
-            key = BATCH.pack(stream.id, partition, tail.end + packed.slots - 1)
-            data = seal(packed, key, tail.end)
-            transaction.put(key, data, db=self._log)
-            tail = Tail(tail.start, tail.end + packed.slots, ended, tail.batches + 1, tail.size_bytes + len(data))
-            tail = self._drop_old(transaction, stream, place, tail, packed.appended_ms)
-            self.put_tail(transaction, place, tail)
+        for one in prepared:
+            self.append_to(transaction, self.find(transaction, one.stream), one)
+
+    def append_to(self, transaction: lmdb.Transaction[Any], stream: Stream, prepared: Prepared) -> None:
+        """Write an encoded batch at the end of a partition, and drop what retention no longer keeps."""
+        name, partition, packed, ended = prepared
+        tail = self.tail(transaction, stream, partition)
+        if tail.ended:
+            raise has_ended(name, partition)
+        place = PARTITION.pack(stream.id, partition)
+        key = BATCH.pack(stream.id, partition, tail.end + packed.slots - 1)
+        data = seal(packed, key, tail.end)
+        transaction.put(key, data, db=self._log)
+        tail = Tail(tail.start, tail.end + packed.slots, ended, tail.batches + 1, tail.size_bytes + len(data))
+        tail = self._drop_old(transaction, stream, place, tail, packed.appended_ms)
+        self.put_tail(transaction, place, tail)
 
     def end(self, transaction: lmdb.Transaction[Any], name: str, packed: Packed) -> None:
         """Append end-of-stream to every partition that has not ended."""

@@ -15,6 +15,7 @@ from runtime.systems.log import LogEnvironment
 from runtime.systems.log_compaction import Compactor
 from runtime.systems.log_journal import Budget, Journals
 from runtime.systems.log_members import LogMembers
+from runtime.systems.log_staging import Staging
 from runtime.systems.log_streams import Streams
 
 TABLES = ("meta", "log", "state", "journal", "checkpoints", "tails")
@@ -249,6 +250,7 @@ class SimulatedLog(LogEnvironment):
         self._database = database
         self._streams = Streams(database, now_ms)
         self._compactor = Compactor(database, self._streams, now_ms)
+        self._staging = Staging(database, self._streams)
         self._owned: dict[str, Any] = {}
         self._closed = False
 

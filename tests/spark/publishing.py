@@ -23,14 +23,15 @@ async def transact(self, pending, reached, real=kafka_published.KafkaPublisher._
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def counting():
-    """Return what counts ticks by key and time."""
-    app = App("counting", Options(max_uncommitted=100))
-    ticks = app.input("ticks", value=list, key=str, timestamp=lambda tick: tick[1], on_error=dead_letter("letters"))
+def counting(prefix=""):
+    """Return what counts ticks by key and time, with what the names of its streams begin with."""
+    app = App(f"{prefix}counting", Options(max_uncommitted=100))
+    letters = dead_letter(f"{prefix}letters")
+    ticks = app.input(f"{prefix}ticks", value=list, key=str, timestamp=lambda tick: tick[1], on_error=letters)
     counts = ticks.partition_by(lambda tick: tick[0], partitions=2).window(tumbling(milliseconds=100), count())
     told = counts.map(lambda pane: [pane.key, pane.start, pane.value])
-    told.send_to(app.output("counts", value=list, key=str, partitions=3))
-    ticks.send_to(app.output("copies", value=list, key=str, partitions=2))
+    told.send_to(app.output(f"{prefix}counts", value=list, key=str, partitions=3))
+    ticks.send_to(app.output(f"{prefix}copies", value=list, key=str, partitions=2))
     return app
 
 
@@ -41,5 +42,10 @@ if __name__ == "__main__":
         options={"spark.ui.enabled": "false"},
         **({"checkpoint": Path(directory, "checkpoint"), "max_records": 20, "end": True} if "on" in how else {}),
     )
-    bind = {name: f"{address}-{name}" for name in ("ticks", "counts", "copies")}
-    counting().run(Path(directory, "data"), on=spark, bind=bind)
+    if "environment" in how:
+        cluster, _, prefix = address.rpartition("/")
+        bind = {f"{prefix}-copies": f"{address}-copies"}
+        counting(f"{prefix}-").run(Path(directory, "data"), on=spark, bind=bind, environment=cluster)
+    else:
+        bind = {name: f"{address}-{name}" for name in ("ticks", "counts", "copies")}
+        counting().run(Path(directory, "data"), on=spark, bind=bind)

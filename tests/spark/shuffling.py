@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow as pa
 from runtime.clock import LoopClock
 from runtime.history import beside
 from runtime.spark.application import Application
-from runtime.spark.batch import finish
+from runtime.spark.batch import SparkRun, finish
 from runtime.spark.program import Program
 from runtime.spark.recompute import staged_handover
 from runtime.spark.rows import ORDER, SCHEMA, beginnings
@@ -24,7 +24,15 @@ def run_here(app, environment, bind=None, seed=0, span=None, handover=None):
     graph, staged = app.graph(), staged_handover(app.graph(), handover)
     if span is not None:
         graph = beside(graph, "recomputing")
-    application = Application(graph, app.options, app.around, environment, bind or {}, span, staged)
+    return batch_here(graph, app.options, app.around, environment, bind=bind, span=span, handover=staged, seed=seed)
+
+
+def batch_here(graph, options, around, data, *, on=None, bind=None, span=None, handover=None, watch=None, seed=0):
+    """Do what `run_batch` does: run it, or publish what another driver has left."""
+    application = Application(graph, options, around, data, bind or {}, span, handover)
+    if application.is_unpublished:
+        with closing(application):
+            return SparkRun(application, application.go_on())
     program = Program((application.job,))
     with virtual_time(seed):
         rows = shuffled(program, random.Random(seed), LoopClock(NOW_MS))

@@ -2,20 +2,22 @@
 
 import pickle
 import random
-from contextlib import closing, suppress
+from collections import Counter
+from contextlib import closing, nullcontext, suppress
 from unittest.mock import patch
 
 import msgspec
 import pytest
 
 from runtime.errors import Damaged, EnvironmentFault
+from runtime.spark import streamed
 from runtime.spark.topics import as_it_is
 from runtime.systems import kafka_published, kafka_ranges
 from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_published import KafkaPublisher
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import topic_of
-from samza_dsl import SamzaError
+from samza_dsl import KafkaCluster, SamzaError
 from tests.kafka.topics import consume, create, grow, produce
 from tests.simulation.crash import memory
 from tests.spark.publishing import counting
@@ -87,15 +89,17 @@ def run_to_the_end(running):
             one_batch(running, batch)
 
 
-DEATHS = [
-    *(
-        dying(where, step, is_before, number)
-        for where, step in STEPS
-        for is_before in (True, False)
-        for number in (1, 3)
-    ),
-    *(DyingInTransactions(is_before, number).patched() for is_before in (True, False) for number in (1, 2, 5, 8)),
-]
+def deaths(*steps):
+    """Return what has drivers die at each of these steps, and in transactions."""
+    return [
+        *(
+            dying(where, step, is_before, number)
+            for where, step in steps
+            for is_before in (True, False)
+            for number in (1, 3)
+        ),
+        *(DyingInTransactions(is_before, number).patched() for is_before in (True, False) for number in (1, 2, 5, 8)),
+    ]
 
 
 def test_topics_are_written_once_whatever_dies(broker, topics, tmp_path, monkeypatch):
@@ -105,9 +109,10 @@ def test_topics_are_written_once_whatever_dies(broker, topics, tmp_path, monkeyp
     create(broker, f"{topics}-ticks", 2)
     rows = [[f"k{chance.randrange(5)}", at * 5] for at in range(400)]
     rows_left = list(rows)
-    chance.shuffle(DEATHS)
-    for number, dies in enumerate(DEATHS):
-        come, rows_left = (rows_left[:12], rows_left[12:]) if number + 1 < len(DEATHS) else (rows_left, [])
+    dying_so = deaths(*STEPS)
+    chance.shuffle(dying_so)
+    for number, dies in enumerate(dying_so):
+        come, rows_left = (rows_left[:12], rows_left[12:]) if number + 1 < len(dying_so) else (rows_left, [])
         produce(broker, f"{topics}-ticks", *((row[1] % 2, row[0].encode(), msgspec.json.encode(row)) for row in come))
         running = opened(counting(), environment, tmp_path / "checkpoint", bind, most_records=20)
         try:
@@ -130,6 +135,60 @@ def test_topics_are_written_once_whatever_dies(broker, topics, tmp_path, monkeyp
     for key, at in rows:
         expected[key, at // 100 * 100] += 1
     assert sorted(panes) == sorted((*place, number) for place, number in expected.items())
+
+
+def copied(broker, topic):
+    return sorted(tuple(msgspec.json.decode(one.value)) for part in consume(broker, topic).values() for one in part)
+
+
+def test_the_streams_of_a_cluster_are_written_once_whatever_dies(broker, topics, tmp_path, monkeypatch):
+    monkeypatch.setattr(kafka_published, "ROWS", 15)
+    chance, data = random.Random(5), tmp_path / "data"
+    prefix, cluster = f"{topics}-", KafkaCluster(f"kafka://{broker.bootstrap}")
+    create(broker, f"{prefix}ticks", 2)
+    create(broker, f"{prefix}letters", 2)  # more than are planned
+    rows = [[f"k{chance.randrange(5)}", at * 5] for at in range(400)]
+    sent = [msgspec.json.encode(row) if at % 9 else b"malformed %d" % at for at, row in enumerate(rows)]
+    rows = [row for at, row in enumerate(rows) if at % 9]
+    dying_so = chance.sample(deaths((streamed, "write_told"), *STEPS[:2]), 12)
+    for number, dies in enumerate([*dying_so, nullcontext()]):
+        is_last = number == len(dying_so)
+        come, sent = (sent, []) if is_last else (sent[:30], sent[30:])
+        produce(broker, f"{prefix}ticks", *((at % 2, b"key", value) for at, value in enumerate(come)))
+        how = {"most_records": 20, "cluster": cluster, "ends": is_last}
+        running = opened(counting(prefix), data, tmp_path / "checkpoint", {}, **how)
+        try:
+            with suppress(Died), dies:
+                while (batch := running.next()) is not None:
+                    one_batch(running, batch)
+            if is_last:
+                assert running.is_over
+                assert Counter(running.values_of(f"{prefix}letters")) == letters_of(broker, prefix)
+        finally:
+            running.close()
+    assert copied(broker, f"{prefix}copies") == sorted(map(tuple, rows))
+    found = Counter((key, at // 100 * 100) for key, at in rows)
+    assert copied(broker, f"{prefix}counts") == sorted((*place, number) for place, number in found.items())
+    assert letters_of(broker, prefix) == Counter(b"malformed %d" % at for at in range(0, 400, 9))
+    assert not (data / "data.mdb").exists(), "nothing of it lies in the embedded log"
+
+
+def test_a_stream_of_a_cluster_that_is_no_more_what_is_read_stops_the_run(broker, topics, tmp_path):
+    where = tmp_path / "data", tmp_path / "checkpoint", {}
+    prefix, how = f"{topics}-", {"cluster": KafkaCluster(f"kafka://{broker.bootstrap}")}
+    with pytest.raises(SamzaError, match=f"there is no stream '{prefix}ticks' to read"):
+        opened(counting(prefix), *where, **how)
+    create(broker, f"{prefix}ticks", 1)
+    with closing(opened(counting(prefix), *where, **how)) as running:
+        grow(broker, f"{prefix}ticks", 2)
+        with pytest.raises(EnvironmentFault, match="partition"):
+            running.next()
+    with pytest.raises(SamzaError, match="other stages"):
+        opened(counting(prefix), *where, **how)
+
+
+def letters_of(broker, prefix):
+    return Counter(one.value for part in consume(broker, f"{prefix}letters").values() for one in part)
 
 
 def test_what_a_topic_begins_with_is_said_once(broker, topics, tmp_path):

@@ -79,12 +79,15 @@ def check(rows, broker, topics):
 @pytest.mark.timeout(400)
 def test_drivers_of_micro_batches_that_are_killed_lose_and_double_nothing(broker, topics, tmp_path):
     address, rows = f"kafka://{broker.bootstrap}/{topics}", given(broker, topics)
+    kafka.produce(broker, f"{topics}-ticks", (1, b"k", b"no tick"))
     for most in (2, 5):  # in the midst of a micro-batch
-        killed = program(tmp_path, address, most, "on")
+        killed = program(tmp_path, address, most, "on", "environment")
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-    last = program(tmp_path, address, 0, "on")
+    last = program(tmp_path, address, 0, "on", "environment")
     assert last.returncode == 0, last.stderr
     check(rows, broker, topics)
+    ((letter,),) = consume(broker, f"{topics}-letters").values()
+    assert letter.value == b"no tick"
 
 
 @pytest.mark.timeout(400)

@@ -218,7 +218,6 @@ def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):
         (Spark(), {"until_now": True}, r"until_now=True\): .* it needs Spark\(checkpoint="),
         (kept, {"state": "keep"}, r"state='keep'\)"),
         (kept, {"containers": True}, r"containers"),
-        (kept, {"environment": True}, r"environment=True\)"),
     ]:
         with pytest.raises(PlanError, match=wrong):
             app.run(tmp_path, on=spark, **said)

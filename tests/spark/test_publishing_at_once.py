@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,88 +10,151 @@ import pytest
 
 from runtime.errors import Owned
 from runtime.received import values_of
-from runtime.spark import application, intent
-from runtime.spark.application import Application
+from runtime.spark import application, intent, recompute
+from runtime.spark.handing_over import StagedHandover
 from runtime.spark.intent import Intent
-from runtime.systems.log_locks import lock
+from runtime.spark.staged_rows import StagedRows
+from runtime.systems import log_staging
+from runtime.systems.lists import ListSink
+from runtime.systems.log import LogEnvironment, verify
+from runtime.systems.log_staging import Staging
 from runtime.systems.memory import MemoryEnvironment
-from samza_dsl import App, Json, SamzaError
+from samza_dsl import App, Json, SamzaError, Spark, dead_letter, produce
 from tests.simulation.crash import memory
-from tests.spark.shuffling import run_here
-from tests.spark.test_streaming import Died, dying
+from tests.spark.deaths import death
+from tests.spark.shuffling import batch_here, run_here
+from tests.spark.test_reprocess_on_spark import counted, counting, ticks
+from tests.spark.test_streaming import dying
 
 STEPS = (
     (application, "note"),
-    (MemoryEnvironment, "create_stream"),
-    (MemoryEnvironment, "commit"),
     (Intent, "rename"),
     (Path, "replace"),
     (Intent, "sweep"),
     (application, "forget"),
 )
+IN_MEMORY = ((MemoryEnvironment, "create_stream"), (MemoryEnvironment, "commit"))
+ON_DISK = (
+    (LogEnvironment, "create_stream"),
+    (LogEnvironment, "stage"),
+    (Staging, "append"),
+    (StagedRows, "remove"),
+    (LogEnvironment, "publish"),
+)
 NUMBERS = range(20)
+REFUSED = range(0, 20, 7)
+TAKEN = Counter(set(NUMBERS) - set(REFUSED))
+
+
+def checked(number):
+    if number in REFUSED:
+        raise ValueError(number)
+    return number
 
 
 def app():
     app = App("writing")
     numbers = app.input("numbers", value=int)
-    for name in ("first", "second", "third"):
+    for name in ("first", "second"):
         numbers.send_to(app.output(name, value=int))
+    numbers.map(checked, on_error=dead_letter("refused")).send_to(app.output("third", value=int))
     return app
-
-
-@contextmanager
-def death():
-    """Have a driver end as it does when it is killed: it removes nothing, and its locks are let go."""
-    locks = []
-
-    def locked(path, *, wait):
-        locks.append(lock(path, wait=wait))
-        return locks[-1]
-
-    with (
-        suppress(Died),
-        patch.object(intent, "lock", locked),
-        patch.object(Application, "close", lambda self: None),
-    ):
-        yield
-    for descriptor in locks:
-        with suppress(OSError):
-            os.close(descriptor)
-
-
-def gone_on(environment, bind):
-    """Run as a new driver does: what is left is published, and else all of it is run."""
-    one = app()
-    found = Application(one.graph(), one.options, one.around, environment, bind)
-    try:
-        if found.is_unpublished:
-            return found.go_on()
-    finally:
-        found.close()
-    return run_here(app(), environment, bind).metrics()
 
 
 def numbers_in(path):
     return Counter(int(line) for line in path.read_text().splitlines())
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("is_before", [True, False])
-@pytest.mark.parametrize(("where", "step"), STEPS)
-def test_all_outputs_are_there_whole_whenever_a_driver_dies(tmp_path, where, step, is_before, number):
-    environment = memory()
-    bind = {"numbers": list(NUMBERS), "first": tmp_path / "first.jsonl", "second": tmp_path / "second.jsonl"}
+def check(environment, directory):
+    """See that each output has each number once; of one that is refused nothing is left but a dead letter."""
+    for name in ("first", "second"):
+        assert numbers_in(directory / f"{name}.jsonl") == TAKEN
+    assert Counter(values_of(environment, "third", Json(int))) == TAKEN
+    assert Counter(map(int, values_of(environment, "refused", None))) == Counter(REFUSED)
+    assert not (directory / ".first.jsonl.publishing").exists()
+
+
+def driven_to_death(environment, directory, where, step, is_before, number):
+    """Have a driver die at a step, see that nothing is there in half, and have another one come after it."""
+    bind = {"numbers": list(NUMBERS), "first": directory / "first.jsonl", "second": directory / "second.jsonl"}
     with death(), dying(where, step, is_before, number):
         run_here(app(), environment, bind)
-    if (tmp_path / ".first.jsonl.publishing").exists() or not (tmp_path / "first.jsonl").exists():
-        assert gone_on(environment, bind).received("numbers") == len(NUMBERS)
-    for name in ("first", "second"):
-        assert numbers_in(tmp_path / f"{name}.jsonl") == Counter(NUMBERS)
-    assert Counter(values_of(environment, "third", Json(int))) == Counter(NUMBERS)
-    assert not (tmp_path / ".first.jsonl.publishing").exists()
+    if (directory / ".first.jsonl.publishing").exists() or not (directory / "first.jsonl").exists():
+        assert run_here(app(), environment, bind).metrics().received("numbers") == len(TAKEN)
+    return bind
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize(("where", "step"), STEPS + IN_MEMORY)
+def test_all_outputs_are_there_whole_whenever_a_driver_dies(tmp_path, where, step, is_before, number):
+    environment = memory()
+    bind = driven_to_death(environment, tmp_path, where, step, is_before, number)
+    check(environment, tmp_path)
     with pytest.raises(SamzaError, match=r"holds records already|has something in it already"):
-        gone_on(environment, bind)
+        run_here(app(), environment, bind)
+
+
+@pytest.mark.parametrize("number", [1, *(pytest.param(number, marks=pytest.mark.ci) for number in (2, 3))])
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize(("where", "step"), STEPS + ON_DISK)
+def test_nothing_is_there_in_half_on_disk_whenever_a_driver_dies(tmp_path, monkeypatch, where, step, is_before, number):
+    monkeypatch.setattr(log_staging, "STAGED_BYTES", 1)  # a transaction for each part
+    data = tmp_path / "data"
+    bind = driven_to_death(data, tmp_path, where, step, is_before, number)
+    with closing(LogEnvironment(data)) as log:
+        check(log, tmp_path)
+    assert verify(data) == []
+    assert not (data / "spark").exists() or not [*(data / "spark").rglob("*-*")], "nothing of an attempt is left"
+    with pytest.raises(SamzaError, match=r"holds records already|has something in it already"):
+        run_here(app(), data, bind)
+
+
+HANDING_OVER = (
+    (StagedHandover, "complete"),
+    (application, "note"),
+    (LogEnvironment, "publish"),
+    (Intent, "rename"),
+    (Intent, "sweep"),
+    (application, "forget"),
+)
+
+
+def recomputed(app, data):
+    with patch.object(recompute, "run_batch", batch_here):
+        return app.reprocess(data, on=Spark(), handover=data.parent / "handover")
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize(("where", "step"), HANDING_OVER)
+def test_a_handover_comes_with_the_results_before_it_whenever_a_driver_dies(tmp_path, where, step, is_before):
+    app, data, live, sent = counting(), tmp_path / "data", tmp_path / "live", ticks(1)
+    produce("ticks", sent, data=live, key=lambda tick: tick.key, partitions=3, end=True)
+    produce("ticks", sent[:200], data=data, key=lambda tick: tick.key, partitions=3)
+    with death(), dying(where, step, is_before, 1):
+        recomputed(app, data)
+    with suppress(SamzaError):  # where all was done already
+        recomputed(app, data)
+    assert not [*(data / "spark").rglob("*.publishing")]
+    produce("ticks", sent[200:], data=data, key=lambda tick: tick.key, end=True)
+    app.take_over(tmp_path / "handover", data)
+    assert counted(app.run(data)) == counted(app.run(live))
+    assert verify(data) == []
+
+
+def test_half_of_what_goes_to_the_log_is_never_seen(tmp_path, monkeypatch):
+    monkeypatch.setattr(log_staging, "STAGED_BYTES", 1)
+    data, bind = tmp_path / "data", {"numbers": list(NUMBERS), "first": tmp_path / "1.jsonl", "second": ListSink()}
+    for number in (1, 2):
+        with death(), dying(Staging, "append", False, number):
+            run_here(app(), data, bind)
+        with closing(LogEnvironment(data)) as log:
+            assert [values_of(log, name, None) for name in ("third", "refused")] == [[], []]
+    with pytest.raises(RuntimeError), patch.object(LogEnvironment, "publish", side_effect=RuntimeError):
+        run_here(app(), data, bind)
+    with closing(LogEnvironment(data)) as log:
+        assert values_of(log, "third", None) == [], "nor where the driver lives on"
+    assert verify(data) == []
 
 
 def test_what_another_driver_publishes_is_left_to_it(tmp_path):
@@ -99,5 +162,5 @@ def test_what_another_driver_publishes_is_left_to_it(tmp_path):
     held = intent.note(Intent([], [], False, run_here(app(), memory(), {"numbers": []}).metrics()), place)
     bind = {"numbers": [1], "first": tmp_path / "first.jsonl", "second": tmp_path / "second.jsonl"}
     with pytest.raises(Owned, match="another run is publishing"):
-        gone_on(memory(), bind)
+        run_here(app(), memory(), bind)
     os.close(held)
