@@ -108,7 +108,12 @@ def cluster_of(said: str | KafkaCluster | None) -> KafkaCluster | None:
     >>> cluster_of("kafka://broker:9092")
     KafkaCluster(address='kafka://broker:9092')
     """
-    return KafkaCluster(said) if isinstance(said, str) else said
+    if said is None or isinstance(said, KafkaCluster):
+        return said
+    if not isinstance(said, str):
+        instead = 'environment="kafka://host:9092", or a KafkaCluster of that address'
+        raise SamzaError(f"environment={said!r} is no cluster; write instead: {instead}")
+    return KafkaCluster(said)
 
 
 def topic_of(what: object) -> KafkaTopic | None:

@@ -11,7 +11,7 @@ from runtime.serdes import Tagged
 from runtime.systems.lists import ListSink
 from runtime.systems.log_reader import LogStateReader
 from runtime.systems.memory import MemoryEnvironment
-from samza_dsl import App, Options, Pane, count, dead_letter, fold, ranges, skip, testing, tumbling
+from samza_dsl import App, Options, Pane, Spark, count, dead_letter, fold, ranges, skip, testing, tumbling
 
 
 def summing(app, op_id="sum", store="lmdb", **said):
@@ -437,6 +437,13 @@ def test_a_mistaken_binding_is_refused(app):
         SamzaError, match="bind has 'others', which the app neither reads nor writes; it has numbers, sums"
     ):
         app.run(MemoryEnvironment(), bind={"others": ListSink()})
+
+
+@pytest.mark.parametrize("on", [None, Spark()], ids=["here", "on Spark"])
+def test_an_environment_that_is_no_cluster_is_refused(on, app, tmp_path):
+    counting(app)
+    with pytest.raises(SamzaError, match=r"environment=True is no cluster; write instead: environment="):
+        app.run(tmp_path, environment=True, on=on)
 
 
 def test_a_bad_record_is_skipped_where_it_is_read(app, log):
