@@ -57,7 +57,7 @@ from runtime.outputs import Destination, Outputs
 from runtime.pace import Pace
 from runtime.relay import Relay
 from runtime.remote_rows import RemoteJoining
-from runtime.serdes import Natural, Tagged, encoders
+from runtime.serdes import Natural, Tagged
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
 from runtime.stores.shared import SharedStore
@@ -399,7 +399,8 @@ class _TaskBuilder:
     def _encoding(self, id: str) -> dict[str, Any]:
         spec = self.graph.specs[id]
         assert isinstance(spec, SendTo)
-        return encoders(self.assembly.destination(spec.output).value)
+        serde = self.assembly.destination(spec.output).value
+        return {} if getattr(serde, "unchanged", False) else {"encode": serde.encode}
 
     def _keyed(self, id: str, operator: Operator) -> dict[str, Any]:
         named = {name: getattr(operator, name) for name in self.graph.specs[id].binds}

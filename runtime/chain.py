@@ -9,7 +9,6 @@ from typing import Any, Protocol, cast
 
 from operators.base import EVENT_COLUMNS, MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch, Clocked, Operator
 from operators.key_states import KeyStates
-from operators.stateless import FlatMap
 from planner.errors import PlanError
 from planner.fuse import LONGEST_RUN, compile_segment, fuse
 from planner.graph import Graph
@@ -85,9 +84,6 @@ class FusedSegment:
         new_keys = {exit.id: {"keys"} for exit in plan.exits if graph.specs[exit.operators[0]].rekeys}
         self._columns = {id: columns.difference(names, new_keys.get(id, ())) for id, names in unread.items()}
         self._carried = frozenset[str]().union(*self._columns.values())
-        self._encoding = None if self._carried else _encoding(plan, graph, functions)
-        if self._encoding is not None:  # rows are kept to tell of which one could not be encoded
-            functions = {**functions, self._encoding.operator: {}}
         self._full, filename = compile_segment(plan, functions)
         self._plain, plain_name = compile_segment(plan, functions, plain=True)
         self.lines = {filename: plan.lines, plain_name: plan.plain_lines}
@@ -110,8 +106,8 @@ class FusedSegment:
         if plan.reading:
             read["keys"] = []
         makes_keys = plan.reading and "keys" in self._carried
-        is_plain = not makes_keys and self._encoding is None and all(map(is_constant, carried.values()))
-        results = (self._plain if is_plain else self._full)(batch.values, **read)
+        segment = self._plain if not makes_keys and all(map(is_constant, carried.values())) else self._full
+        results = segment(batch.values, **read)
         if makes_keys:
             carried["keys"] = read["keys"]
         counts.enter(plan, len(batch.values), results[-1])
@@ -119,8 +115,6 @@ class FusedSegment:
         for exit, (values, rows, *new_keys) in zip(plan.exits, results, strict=False):
             if values:
                 counts.leave(exit.id, len(values))
-                if self._encoding is not None:
-                    values = self._encoding.encode(values, rows)
                 out = Batch(values, *new_keys)
                 for name in self._columns[exit.id] & carried.keys():
                     column = carried[name]
@@ -131,44 +125,6 @@ class FusedSegment:
                     setattr(out, name, column)
                 found.append((exit.id, out))
         return found
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """How an output takes values: all that come of a batch `together`, or as bytes `one` by one."""
-
-    operator: str
-    together: Callable[[list[Any]], Any]
-    one: Callable[[Any], bytes]
-
-    def encode(self, values: list[Any], rows: list[int] | None) -> list[Any]:
-        """Return what is written of values; raises Failure for the first that can't be, at its row."""
-        try:
-            return [self.together(values)]
-        except Exception:  # one by one it comes out which of them it is
-            return [self._one(value, place if rows is None else rows[place]) for place, value in enumerate(values)]
-
-    def _one(self, value: Any, row: int) -> bytes | None:
-        try:
-            return None if value is None else self.one(value)
-        except Exception as error:
-            raise Failure(self.operator, error, row) from error
-
-
-def _encoding(plan: SegmentPlan, graph: Graph, functions: Mapping[str, Mapping[str, Any]]) -> Encoding | None:
-    """Return how what leaves a segment is encoded at once, where nothing that follows can change a value before it is.
-
-    That is where one function takes what the one before it has made, to the only output.
-    """
-    if plan.keyed or plan.reading or len(plan.exits) != 1 or len(plan.exits[0].operators) != 1:
-        return None
-    (last,), at = plan.exits[0].operators, plan.entry
-    while at != last:
-        at, *others = graph.children(at)
-        if others or isinstance(graph.specs[at], FlatMap):
-            return None
-    found = functions.get(last, {})
-    return Encoding(last, found["together"], found["encode"]) if "together" in found else None
 
 
 class Chain:

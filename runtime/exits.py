@@ -34,7 +34,6 @@ from operators.window import WindowOperator
 from operators.window_groups import Groups
 from operators.window_types import ByClock, Counted, Sessions, Sliding
 from runtime.keys import KeySerde
-from runtime.lines import MadeLines
 from runtime.outputs import Destination, Outputs
 from runtime.serdes import Natural, Tagged, encode_all, remembering
 
@@ -55,8 +54,6 @@ class SendToExit:
         """Write, with keys as the output has them."""
         if batch.keys is not None:
             batch.keys = list(map(self._key_as_written, batch.keys))
-        if type(batch.values[0]) is MadeLines:
-            self._outputs.combined += batch.values[0].number - 1
         self._outputs.place(self._to, Batch(batch.values, batch.keys, batch.timestamps, batch.stamps))
 
     def fold(self, columns: Any, late: Batch) -> None:

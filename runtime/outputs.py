@@ -39,9 +39,8 @@ class Outputs:
         self.relays: Mapping[tuple[str, int], Relay] = {}
         self.sinks: dict[str, Sink] = {}
         self.combined = 0
-        """How many more messages are pending than rows: keys of windows, or lines that were made together."""
+        """How many keys there are in what is pending of windows."""
         self._marks: tuple[dict[tuple[str, int], int], ...] = ()
-        self._combined_before = 0
 
     @property
     def count(self) -> int:
@@ -114,7 +113,6 @@ class Outputs:
     def savepoint(self) -> None:
         """Remember what is pending."""
         self._marks = tuple({place: len(one) for place, one in rows.items()} for rows in (self.pending, self.handed))
-        self._combined_before = self.combined
 
     def rollback(self) -> None:
         """Take back what was written since the savepoint."""
@@ -126,7 +124,6 @@ class Outputs:
                 else:
                     rows[place].truncate(marks[place])
         self._marks = ()
-        self.combined = self._combined_before
 
     def release(self) -> None:
         """Forget the savepoint."""

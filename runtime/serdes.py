@@ -341,14 +341,6 @@ def _same_start(values: list[Any]) -> bytes | None:
     return WHOLE + PAIR + _pack(_name_of(kind))
 
 
-def encoders(serde: Serde) -> dict[str, Callable[..., Any]]:
-    """Return what encodes a value, and many together if it can; nothing where they stay as they are."""
-    if getattr(serde, "unchanged", False):
-        return {}
-    together = getattr(serde, "encode_together", None)
-    return {"encode": serde.encode} | ({} if together is None else {"together": together})
-
-
 def encoded(serde: Serde, values: list[Any]) -> list[bytes]:
     """Encode values; None is one of them."""
     return serde.encode_all(values) if isinstance(serde, Tagged | Unread) else list(map(serde.encode, values))

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import filterfalse, groupby
+from itertools import filterfalse
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from operators.base import Batch, Serde
 from runtime.errors import SerdeError
-from runtime.lines import MadeLines
 from runtime.serdes import Json, MessagePack, String, Tagged
 from runtime.systems.record_files import AppendedFile, RecordSource
 
 NULL = b"null"
-_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class JsonlSource(RecordSource):
@@ -51,8 +49,7 @@ class JsonlSink:
 
     def serde(self, declared: Serde) -> Serde:
         """Return JSON of the declared type; what Bytes or a serde of the user's own makes is checked to be JSON."""
-        serde = _json_of(declared) or JsonLine(declared)
-        return JsonLines(serde.type) if type(serde) is Json else serde
+        return _json_of(declared) or JsonLine(declared)
 
     def recover(self, position: int) -> None:
         """Cut the file back to `position`; raises `Damaged` when it is shorter."""
@@ -60,12 +57,15 @@ class JsonlSink:
 
     def write(self, batch: Batch) -> None:
         """Take rows, in order; raises `SerdeError` when a value is not one line."""
-        for kind, values in groupby(batch.values, type):
-            for data, number in values if kind is MadeLines else [_joined([*values])]:
-                if data.count(b"\n") != number:
-                    wrong = f"a value for {self._file.path} contains a line break"
-                    raise SerdeError(f"{wrong}; encode it as JSON on one line")
-                self._file.append(data)
+        values: list[Any] = batch.values
+        if not values:
+            return
+        if None in values:
+            values = [NULL if value is None else value for value in values]
+        lines = b"\n".join(values) + b"\n"
+        if lines.count(b"\n") != len(values):
+            raise SerdeError(f"a value for {self._file.path} contains a line break; encode it as JSON on one line")
+        self._file.append(lines)
 
     def flush(self) -> int:
         """Make all rows durable and return the file's length."""
@@ -104,19 +104,6 @@ class JsonLine:
         return self.declared.decode(data)
 
 
-@dataclass(frozen=True)
-class JsonLines(Json):
-    r"""JSON of which many values are made lines at once.
-
-    >>> JsonLines(int).encode_together([1, 2])
-    MadeLines(data=b'1\n2\n', number=2)
-    """
-
-    def encode_together(self, values: list[Any]) -> MadeLines:
-        """Return the lines of values."""
-        return MadeLines(_encode_lines(values), len(values))
-
-
 def split_lines(data: bytes, last: bool) -> tuple[list[bytes], int]:
     r"""Cut `data` into lines that are not blank, without their line breaks.
 
@@ -128,11 +115,6 @@ def split_lines(data: bytes, last: bool) -> tuple[list[bytes], int]:
     if b"\r" in data:
         lines = [line.removesuffix(b"\r") for line in lines]
     return list(filterfalse(bytes.isspace, filter(None, lines))), used
-
-
-def _joined(values: list[bytes | None]) -> MadeLines:
-    lines = [NULL if value is None else value for value in values] if None in values else values
-    return MadeLines(b"\n".join(cast(list[bytes], lines)) + b"\n", len(lines))
 
 
 def _json_of(declared: Serde) -> Json | None:
