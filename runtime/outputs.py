@@ -41,6 +41,7 @@ class Outputs:
         self.combined = 0
         """How many keys there are in what is pending of windows."""
         self._marks: tuple[dict[tuple[str, int], int], ...] = ()
+        self._combined_then = 0
 
     @property
     def count(self) -> int:
@@ -113,6 +114,7 @@ class Outputs:
     def savepoint(self) -> None:
         """Remember what is pending."""
         self._marks = tuple({place: len(one) for place, one in rows.items()} for rows in (self.pending, self.handed))
+        self._combined_then = self.combined
 
     def rollback(self) -> None:
         """Take back what was written since the savepoint."""
@@ -123,6 +125,7 @@ class Outputs:
                     del rows[place]
                 else:
                     rows[place].truncate(marks[place])
+        self.combined = self._combined_then
         self._marks = ()
 
     def release(self) -> None:
