@@ -95,8 +95,9 @@ def _run(application: Application, session: SparkSession | None, running: Runnin
         return SparkRun(application, application.go_on())
     if running is None:
         return run_together(session, [application])[0]
-    with running.heard(session, application.job) as heard_at:
-        return run_together(session, [application], heard_at=heard_at)[0]
+    with running.heard(session) as heard_at:
+        see = partial(running.see, application.job)
+        return run_together(session, [application], heard_at=heard_at, on_shipped=see)[0]
 
 
 def run_together(
@@ -104,13 +105,16 @@ def run_together(
     applications: Sequence[Application],
     most_tasks: int | None = None,
     heard_at: Address | None = None,
+    on_shipped: Callable[[], None] = lambda: None,
 ) -> list[SparkRun]:
     """Run several applications in one job of Spark, at most `most_tasks` tasks a level; then publish each."""
     started = monotonic_ms()
     try:
         at_once = session.sparkContext.defaultParallelism
         program = Program(tuple(application.job for application in applications), at_once, heard_at)
-        rows = run_job(session, shipped(program), program, most_tasks)
+        data = shipped(program)
+        on_shipped()
+        rows = run_job(session, data, program, most_tasks)
     except BaseException:
         for application in applications:
             application.close()

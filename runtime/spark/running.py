@@ -35,6 +35,7 @@ class Running:
         self.plan = plan
         self._clock = SystemClock()
         self._began_ms = self._clock.elapsed_ms()
+        self._hearing: Hearing | None = None
         self._seen: Seen | None = None
         self._last: RunMetrics | None = None
 
@@ -52,13 +53,18 @@ class Running:
         """Do nothing: it is run already."""
 
     @contextmanager
-    def heard(self, session: SparkSession, job: Job) -> Iterator[Address]:
+    def heard(self, session: SparkSession) -> Iterator[Address]:
         """Hear workers during a block."""
         settings = session.sparkContext.getConf()
         host = settings.get("spark.driver.host") or "127.0.0.1"
         with closing(Hearing(host, settings.get("spark.driver.bindAddress"))) as hearing:
-            self._seen = Seen(job, hearing)
+            self._hearing = hearing
             yield hearing.address
+
+    def see(self, job: Job) -> None:
+        """Show from now on what is heard of a job; not while it is being sent, since who looks at it changes it."""
+        assert self._hearing is not None
+        self._seen = Seen(job, self._hearing)
 
     @contextmanager
     def failing(self) -> Iterator[None]:

@@ -194,8 +194,8 @@ BUGS = (
     Bug(
         "leave the generation unchecked: no fence",
         "runtime/systems/log.py",
-        "            if generation != commit.generation:\n",
-        "            if generation < commit.generation:\n",
+        "        if current != generation:\n",
+        "        if current < generation:\n",
     ),
     Bug(
         "go on before the commit is durable",

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from threading import Event
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -16,9 +18,11 @@ from hypothesis import strategies as st
 
 from runtime.clock import sleep_ms
 from runtime.errors import OperatorFailure
+from runtime.spark import batch
 from runtime.spark.application import Application
 from runtime.spark.batch import run_together
 from runtime.spark.session import plainly_planned
+from runtime.spark.ship import shipped
 from samza_dsl import App, Options, SamzaError, Spark, count, dead_letter, produce, tumbling
 from samza_dsl.live import finish, picture_of
 from samza_dsl.progress import Progress
@@ -182,6 +186,29 @@ def test_an_error_in_a_worker_is_the_error_of_a_live_run_and_leaves_nothing(sess
         out.unlink(missing_ok=True)
     assert said[0] == said[1] and "test_on_spark.py" in said[0] and "ZeroDivisionError" in said[0]
     assert [path.name for path in tmp_path.iterdir() if path.name[0] == "."] == []
+
+
+def test_a_run_is_not_looked_at_while_it_is_sent(session, tmp_path):
+    app, looked = App("sent"), Event()
+    app.input("ticks", value=Tick).map(lambda tick: tick.at).send_to(app.output("out"))
+
+    def sent(program):
+        (job,) = program.jobs
+        before = [*vars(job)]
+        looked.clear()
+        assert looked.wait(20)
+        assert [*vars(job)] == before, "who looks at it leaves it as it is"
+        return shipped(program)
+
+    async def watch(run):
+        while True:
+            run.metrics()
+            looked.set()
+            await sleep_ms(1)
+
+    bind = {"ticks": written(tmp_path / "ticks"), "out": tmp_path / "out.jsonl"}
+    with patch.object(batch, "shipped", sent):
+        assert app.run(on=Spark(session), bind=bind, watch=watch).metrics().received("ticks") == 1_500
 
 
 def test_a_bounded_run_is_seen_while_it_goes_on(session, tmp_path):
