@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from operators.base import MIN_TIMESTAMP, Batch
 from runtime.bindings import Bindings
@@ -11,7 +10,7 @@ from runtime.checkpoint import Checkpoint
 from runtime.clock import Clock
 from runtime.lane import Lane
 from runtime.relay import Relay
-from runtime.systems.base import Append, Commit, Control, PartitionedSink
+from runtime.systems.base import Append, Commit, Control, PartitionedSink, StateWrites
 from runtime.task import Task
 
 SHARED = "outputs"
@@ -33,6 +32,7 @@ class Committer:
         clock: Clock,
         positions: dict[str, int],
         relays: dict[tuple[str, int], Relay],
+        least_state: int = 0,
     ) -> None:
         self.app = app
         self.generation = generation
@@ -45,13 +45,17 @@ class Committer:
         self._positions = positions
         self.relays = relays
         self._told: dict[tuple[int, str], tuple[int, bool]] = {}
+        self._least_state = least_state
+        """With how many changed entries of a task's state a commit has them: with fewer they wait for a later one."""
+        self._with_state: set[int] = set()
+        """The tasks whose state the commit at hand has."""
 
     def gather(self, tasks: Sequence[Task]) -> Commit:
         """Return the commit of everything that the tasks have done; nothing is changed yet."""
         appends = [
             Append(*place, _without_gaps(relay.stored(), self._clock)) for place, relay in self.relays.items() if relay
         ]
-        state: list[Any] = []
+        state: list[StateWrites] = []
         checkpoints: dict[str, Checkpoint] = {}
         consumed: dict[tuple[str, int], int] = {}
         for task in tasks:
@@ -61,9 +65,8 @@ class Committer:
             started = self._clock.elapsed_ms()
             for lane in task.lanes:
                 lane.follow()
-                lane.chain.write_back(durable_only=True)
+            state += self._changes(task)
             appends += self._messages(task, tasks)
-            state += [changes for store in task.stores.values() if (changes := store.changes()).items]
             readers = [reader for lane in task.lanes for reader in lane.readers]
             readers += [reader for reader, _, _ in task.tables.values()]
             positions = tuple(reader.position() for reader in readers)
@@ -105,8 +108,18 @@ class Committer:
             if task.touched:
                 task.touched = False
                 task.outputs.clear()
-                for store in task.stores.values():
+                for store in task.stores.values() if task.number in self._with_state else ():
                     store.committed()
+
+    def _changes(self, task: Task) -> Iterator[StateWrites]:
+        """Yield what has changed in the state of a task; nothing while that is little."""
+        self._with_state.discard(task.number)
+        if task.dirty_count < self._least_state:
+            return
+        self._with_state.add(task.number)
+        for lane in task.lanes:
+            lane.chain.write_back(durable_only=True)
+        yield from (changes for store in task.stores.values() if (changes := store.changes()).items)
 
     def _messages(self, task: Task, tasks: Sequence[Task]) -> list[Append]:
         controls = {

@@ -58,6 +58,8 @@ COMMIT_INTERVAL_MS = 10_000
 PROGRAMS_KEPT = 4
 COLUMNAR = 8
 """How many times the records that are usual are taken in at once where they come in columns."""
+MADE = 50_000
+"""How many more objects than are gone a worker has made when Python's collector looks for cycles among them."""
 
 
 class AtOnce(Executor):
@@ -100,8 +102,12 @@ def run_alone(run: Callable[..., Iterator[pa.RecordBatch]], targets: Iterable[in
 
 @cache
 def _rest_from_collecting() -> None:
-    """Have Python's collector look no more at what a worker has imported, which it does behind each task of Spark's."""
+    """Have Python's collector look no more at what a worker has imported, and seldom at what it makes.
+
+    Spark collects behind each task anyway. Rows that are kept for a while are gone before the collector looks at them.
+    """
     gc.freeze()
+    gc.set_threshold(MADE)
 
 
 def run_units(
@@ -243,7 +249,8 @@ class UnitRun:
         contents = {id: contents for id, (_, contents, _) in broadcast.items()}
         self._tasks = assembly.tasks(contents, [unit.task])
         self._functions: list[Functions] = [shared, *(task.functions for task in self._tasks)]
-        committer = Committer(plan.app, 0, self._bindings, self._clock, {}, {})
+        least_state = plan.options.max_uncommitted // 2 if job.batch is None and job.state is None else 0
+        committer = Committer(plan.app, 0, self._bindings, self._clock, {}, {}, least_state)
         self._threads = Workers(plan.options.threads) if plan.options.threads else None
         self._loop = Loop(
             self._tasks,

@@ -59,7 +59,7 @@ class Sink:
 class World:
     """A graph with one repartitioning, two tasks, a bound output and an environment that notes what it is given."""
 
-    def __init__(self, positions=None):
+    def __init__(self, positions=None, least_state=0):
         app = App("app")
         app.input("in", value=int).partition_by(lambda n: n, partitions=2, op_id="by-rest").send_to(app.output("out"))
         self.log, self.commits = [], []
@@ -72,7 +72,7 @@ class World:
             place_of=lambda stream: stream,
             partitions=lambda stream: {BETWEEN: 2}[stream],
         )
-        self.committer = Committer("app", 7, bindings, Clock(), positions or {"bound=file": 0}, {})
+        self.committer = Committer("app", 7, bindings, Clock(), positions or {"bound=file": 0}, {}, least_state)
         self.tasks = [self.task(0), self.task(1)]
 
     def commit(self, commit):
@@ -100,7 +100,13 @@ class World:
         tables = {"t": (reader("t", number, 3), None, None)}
         outputs = Outputs(number)
         return SimpleNamespace(
-            number=number, touched=touched, lanes=[lane], stores={"s": store}, tables=tables, outputs=outputs
+            number=number,
+            touched=touched,
+            lanes=[lane],
+            stores={"s": store},
+            tables=tables,
+            outputs=outputs,
+            dirty_count=1,
         )
 
     def gather(self):
@@ -131,6 +137,17 @@ def test_what_no_task_has_touched_is_no_part_of_it(world):
     world.committer.done(commit, world.tasks)
     assert [task.touched for task in world.tasks] == [False, False]
     assert world.log.count("committed") == 1
+
+
+def test_state_of_which_little_has_changed_waits_for_a_later_commit():
+    world = World(least_state=2)
+    world.tasks[1].dirty_count = 2
+    assert [writes.task for writes in world.through().state] == [1]
+    assert [world.log.count(each) for each in ("write back", "changes", "committed")] == [1, 1, 1]
+    for task in world.tasks:
+        task.touched, task.dirty_count = True, 2 - task.number
+    assert [writes.task for writes in world.through().state] == [0]
+    assert [world.log.count(each) for each in ("write back", "changes", "committed")] == [2, 2, 2]
 
 
 def test_it_has_the_state_of_all_tasks_and_the_positions_of_inputs_and_tables(world):
