@@ -22,11 +22,13 @@ from planner.levers import Levers
 from planner.plan import Options, StagePlan
 from planner.reshaping import Reshaped
 from runtime.assembly import Assembly
+from runtime.awaiting import calls_at_once
 from runtime.bindings import Bindings, intermediate_of
 from runtime.checkpoint import Position
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
 from runtime.functions import Functions, close_all
+from runtime.garbage import collector_patient
 from runtime.history import begun_at, follow
 from runtime.inputs import Columnar
 from runtime.keys import KeySerde
@@ -263,7 +265,8 @@ class UnitRun:
         try:
             for functions in self._functions:
                 await functions.open()
-            await self._run()
+            with collector_patient(calls_at_once(self._graph, self._job.plan.options)):
+                await self._run()
         except BaseException:
             await self._close(quietly=True)
             raise
