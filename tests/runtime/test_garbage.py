@@ -9,6 +9,8 @@ from runtime.errors import OperatorFailure
 from runtime.garbage import MADE, MANY, collector_patient
 from runtime.systems.lists import ListSink
 from samza_dsl import App
+from tests.simulation.crash import memory
+from tests.spark.shuffling import run_here
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +37,12 @@ def test_a_run_is_patient_with_many_calls_alone(calls, threshold, tmp_path):
     out = ListSink()
     calling(looking, calls).run(data=tmp_path, bind={"numbers": [1, 2], "out": out})
     assert out.values == [threshold] * 2
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_a_unit_on_spark_is_as_patient():
+    run = run_here(calling(looking, MANY), memory(), bind={"numbers": [1, 2]})
+    assert run.received("out") == [[MADE, 1, 10]] * 2
     assert gc.get_threshold() == (700, 10, 10)
 
 
