@@ -14,13 +14,16 @@ from runtime.errors import SamzaError, SerdeError
 from runtime.spark.program import Unit
 from runtime.systems.base import system_errors_told
 from runtime.systems.files import KIND_OF_SUFFIX, open_sink
-from runtime.systems.record_files import sync_directory
+from runtime.systems.record_files import make_durable
 
 COPIED_BYTES = 1 << 24
 
 
 class Staged:
-    """The file, or the directory of Parquet files, that an output is bound to, and where attempts write meanwhile."""
+    """The file, or the directory of files, that an output is bound to, and where attempts write meanwhile.
+
+    Parquet is a directory, and so is what was one before, and empty: it has a file of each task then.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -30,6 +33,7 @@ class Staged:
                 "another path"
             )
         open_sink(self.path).close()
+        self.has_parts = KIND_OF_SUFFIX[self.path.suffix.lower()] == "parquet" or self.path.is_dir()
         self.directory = self.path.parent / f".{self.path.stem}.{uuid4().hex}{self.path.suffix}"
         self.directory.mkdir()
 
@@ -38,20 +42,16 @@ class Staged:
         whole = self.directory / f"whole{self.path.suffix}"
         written = [Path(file) for file in files if Path(file).exists()]
         with system_errors_told(self.path, "written"):
-            if self._is_parquet:
+            if self.has_parts:
                 _gather(written, whole)
             else:
                 joined(written, whole, has_header=self.path.suffix.lower() == ".csv", takes_first=True)
-            sync_directory(self.directory)
+            make_durable(self.directory)
         return str(whole), str(self.path)
 
     def remove(self) -> None:
         """Remove what attempts have written."""
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    @property
-    def _is_parquet(self) -> bool:
-        return KIND_OF_SUFFIX[self.path.suffix.lower()] == "parquet"
 
 
 def attempted(directory: Path, unit: Unit) -> Path:
@@ -60,12 +60,18 @@ def attempted(directory: Path, unit: Unit) -> Path:
 
 
 def _gather(parts: list[Path], whole: Path) -> None:
-    """Bring the files of directories together, under names that keep their order."""
+    """Bring files, and those of directories, together under names that keep their order."""
     whole.mkdir()
-    files = [file for part in parts for file in sorted(part.iterdir()) if file.name[0] not in "._"]
-    for number, file in enumerate(files):
+    for number, file in enumerate(file for part in parts for file in _files_of(part)):
         file.rename(whole / f"part-{number:06}{file.suffix}")
-    sync_directory(whole)
+    make_durable(whole)
+
+
+def _files_of(part: Path) -> list[Path]:
+    """Return the files that an attempt has written something to, be it one or a directory of them."""
+    if part.is_dir():
+        return sorted(file for file in part.iterdir() if file.name[0] not in "._")
+    return [part] if part.stat().st_size else []
 
 
 def gathered(parts: list[Path], whole: Path) -> None:
@@ -73,7 +79,7 @@ def gathered(parts: list[Path], whole: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = [pq.read_table(file) for part in parts for file in sorted(part.iterdir()) if file.name[0] not in "._"]
+    tables = [pq.read_table(file) for part in parts for file in _files_of(part)]
     if tables:
         with whole.open("xb") as file:
             pq.write_table(pa.concat_tables(tables, promote_options="permissive"), file)
