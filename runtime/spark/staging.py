@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,9 +15,11 @@ from runtime.errors import SamzaError, SerdeError
 from runtime.spark.program import Unit
 from runtime.systems.base import system_errors_told
 from runtime.systems.files import KIND_OF_SUFFIX, open_sink
+from runtime.systems.log_locks import is_locked, lock
 from runtime.systems.record_files import make_durable
 
 COPIED_BYTES = 1 << 24
+LOCK = "lock"
 
 
 class Staged:
@@ -34,12 +37,32 @@ class Staged:
             )
         open_sink(self.path).close()
         self.has_parts = KIND_OF_SUFFIX[self.path.suffix.lower()] == "parquet" or self.path.is_dir()
-        self.directory = self.path.parent / f".{self.path.stem}.{uuid4().hex}{self.path.suffix}"
-        self.directory.mkdir()
+        with system_errors_told(self.path, "written"):
+            self._sweep()
+            self.directory, self._lock = self._begun()
+
+    def _begun(self) -> tuple[Path, int | None]:
+        """Make a directory that others see locked from the first moment on."""
+        directory = self.path.parent / f".{self.path.stem}.{uuid4().hex}{self.path.suffix}"
+        unseen = directory.with_name(f"{directory.name}.new")
+        unseen.mkdir()
+        descriptor = lock(unseen / LOCK, wait=False)
+        unseen.rename(directory)
+        return directory, descriptor
+
+    def _sweep(self) -> None:
+        """Remove what runs have left that died before anything was put together."""
+        begun = re.compile(re.escape(f".{self.path.stem}.") + "[0-9a-f]{32}" + re.escape(self.path.suffix))
+        for left in (one for one in self.path.parent.iterdir() if begun.fullmatch(one.name)):
+            if (left / LOCK).exists() and not self._whole(left).exists() and not is_locked(left / LOCK):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def _whole(self, directory: Path) -> Path:
+        return directory / f"whole{self.path.suffix}"
 
     def complete(self, files: Iterable[str]) -> tuple[str, str]:
         """Put what these files hold together, durable and in their order; return where that is, and its place."""
-        whole = self.directory / f"whole{self.path.suffix}"
+        whole = self._whole(self.directory)
         written = [Path(file) for file in files if Path(file).exists()]
         with system_errors_told(self.path, "written"):
             if self.has_parts:
@@ -50,8 +73,11 @@ class Staged:
         return str(whole), str(self.path)
 
     def remove(self) -> None:
-        """Remove what attempts have written."""
+        """Remove what attempts have written; a second call does nothing."""
         shutil.rmtree(self.directory, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def attempted(directory: Path, unit: Unit) -> Path:

@@ -126,6 +126,21 @@ def test_files_of_attempts_stay_as_they_are_where_a_directory_takes_them(tmp_pat
     }
 
 
+def test_what_a_run_has_left_that_died_goes_with_the_next_one_and_no_sooner(tmp_path):
+    paths = [tmp_path / "out.jsonl", tmp_path / "out(1).jsonl"]
+    running, dead, published, another = (Staged(path) for path in (*paths[:1] * 3, paths[1]))
+    for one in (dead, published, another):
+        attempted(one.directory, Unit(0, 0, 0)).write_text("1\n")
+        os.close(one._lock)  # as the system does where a process dies
+    published.complete(map(str, published.directory.glob("0-0-0-*")))
+    for path in paths:
+        begun = Staged(path)
+        assert begun.directory.exists() and published.directory.exists() and running.directory.exists()
+        assert not dead.directory.exists() and another.directory.exists() is (path == paths[0])
+        begun.remove()
+        begun.remove()
+
+
 def test_rows_of_other_columns_are_no_csv_file(tmp_path):
     staged = Staged(tmp_path / "out.csv")
     paths = [attempted(staged.directory, Unit(0, 0, task)) for task in range(2)]
