@@ -52,6 +52,7 @@ from runtime.spark.topic_rows import SUFFIX as ROWS
 from runtime.spark.topic_rows import RowsFile
 from runtime.systems.base import Sink
 from runtime.systems.files import open_sink
+from runtime.systems.record_files import make_durable
 from runtime.workers import Workers
 
 T = TypeVar("T")
@@ -290,6 +291,8 @@ class UnitRun:
     def report(self) -> Report:
         """Return what came of it."""
         snapshot = None if self._kept is None else self._left(self._kept)
+        for path in (path for name, path in self._files.items() if name in self._job.kept and path.is_file()):
+            make_durable(path)
         files = {name: str(path) for name, path in self._files.items()}
         rows = self._environment.finish_rows()
         report = Report(self._number, files, self._metrics(), snapshot=snapshot, rows=rows)
@@ -398,7 +401,7 @@ def _share(program: Program, unit: Unit) -> float | None:
 
 
 def _sink(job: Job, stream: str, path: Path) -> Sink:
-    """Return what takes an attempt's part of an output; of a whole run it is made durable where it is put together."""
+    """Return what takes an attempt's part of an output; of a whole run it is made durable at the end."""
     if path.suffix == ROWS:
         return RowsFile(path, job.streams[stream].partitions)
     return open_sink(path, lasting=job.batch is not None)
