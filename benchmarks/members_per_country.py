@@ -98,7 +98,3 @@ class MembersPerCountry(OnSpark):
         counts.map(members).send_to(app.output("counts", value=Members))
         app.run(on=self.spark, bind={"profiles": self.files, "counts": self.written})
         return self.written
-
-    def outcome(self, result: Path) -> list[bytes]:
-        files = sorted(result.glob("part-*")) if result.is_dir() else [result]
-        return sorted(line for file in files for line in file.read_bytes().splitlines())

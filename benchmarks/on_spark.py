@@ -93,7 +93,9 @@ class OnSpark(Workload):
 
     def ready(self) -> None:
         self.written = self.scratch / "out.jsonl"
-        self.written.unlink(missing_ok=True)
+        shutil.rmtree(self.written, ignore_errors=True)
+        self.written.mkdir()
+        self.by_hand = self.scratch / "by-hand.jsonl"
 
     def read(self) -> Iterator[Tick]:
         for path in sorted(self.files.iterdir()):
@@ -101,7 +103,8 @@ class OnSpark(Workload):
                 yield from map(decode, file)
 
     def outcome(self, result: Path) -> list[bytes]:
-        return sorted(result.read_bytes().splitlines())
+        files = [file for file in result.iterdir() if file.name[0] not in "._"] if result.is_dir() else [result]
+        return sorted(line for file in files for line in file.read_bytes().splitlines())
 
 
 class StatelessOnSpark(OnSpark):
@@ -118,7 +121,7 @@ class StatelessOnSpark(OnSpark):
     )
 
     def baseline(self) -> Path:
-        with self.written.open("wb") as file:
+        with self.by_hand.open("wb") as file:
             chunk = []
             for tick in self.read():
                 if is_kept(tick):
@@ -129,7 +132,7 @@ class StatelessOnSpark(OnSpark):
                             file.write(encode.encode_lines(chunk))
                             chunk.clear()
             file.write(encode.encode_lines(chunk))
-        return self.written
+        return self.by_hand
 
     def app(self) -> App:
         app = App("stateless-on-spark")
@@ -202,11 +205,11 @@ class KeyedOnSpark(OnSpark):
         found: Counter[tuple[str, int]] = Counter()
         for tick in self.read():
             found[tick.key, tick.at // WINDOW_MS * WINDOW_MS] += 1
-        with self.written.open("wb") as file:
+        with self.by_hand.open("wb") as file:
             rows = (Counted(key, start, number) for (key, start), number in found.items())
             while chunk := list(islice(rows, CHUNK)):
                 file.write(encode.encode_lines(chunk))
-        return self.written
+        return self.by_hand
 
     def ours(self) -> Path:
         app = App("keyed-on-spark")

@@ -45,12 +45,12 @@ class CallsOnSpark(OnSpark):
 
         async def work_all() -> None:
             messages, results = self.messages(), list[Message]()
-            with self.written.open("wb") as file:
+            with self.by_hand.open("wb") as file:
                 await asyncio.gather(*(work(messages, results, file) for _ in range(IN_FLIGHT)))
                 file.write(encode.encode_lines(results))
 
         asyncio.run(work_all())
-        return self.written
+        return self.by_hand
 
     def messages(self) -> Iterator[Message]:
         for path in sorted(self.files.iterdir()):

@@ -60,11 +60,11 @@ class JoinOnSpark(OnSpark):
     def baseline(self) -> Path:
         """Take both in the order of time; keep each side's ticks by key, and drop the first that are too old."""
         kept: tuple[dict[str, deque[Tick]], ...] = ({}, {})
-        with ExitStack() as opened, self.written.open("wb") as file:
+        with ExitStack() as opened, self.by_hand.open("wb") as file:
             pairs = self._pairs(kept, opened)
             while chunk := list(islice(pairs, CHUNK)):
                 file.write(encode.encode_lines(chunk))
-        return self.written
+        return self.by_hand
 
     def _pairs(self, kept: tuple[dict[str, deque[Tick]], ...], opened: ExitStack) -> Iterator[Met]:
         lefts, rights = kept

@@ -19,6 +19,7 @@ from planner.levers import ALL, Levers
 from planner.plan import Options
 from runtime.assembly import Assembly
 from runtime.assignment import Placement, sticky
+from runtime.awaiting import calls_at_once
 from runtime.bindings import outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
@@ -26,6 +27,7 @@ from runtime.driving import Watch, check_no_loop, run_whatever_fails, run_whatev
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.following import HEARING_MS, Follower
 from runtime.functions import Around, Functions, close_all
+from runtime.garbage import collector_patient
 from runtime.history import Span, follow, open_history
 from runtime.loop import HEARING_POLL_MS, POLL_MS, Loop
 from runtime.measure import measure
@@ -260,7 +262,8 @@ class Run:
             if self._follower is not None:
                 following = asyncio.create_task(self._follower.follow())
                 following.add_done_callback(lambda following: self._loop.stop())
-            await self._loop.run()
+            with collector_patient(calls_at_once(self._graph, self.plan.options)):
+                await self._loop.run()
             if following is not None and following.done():
                 following.result()
         finally:

@@ -9,6 +9,9 @@ from hypothesis import Phase, settings
 from tests.kafka.sharing import shared_broker
 from tests.scale import SCALE, scale
 
+LONG = ("tests/spark/", "tests/kafka/", "tests/simulation/", "tests/examples/", "tests/bite/", "tests/test_")
+"""Where modules are that take minutes, though they have few tests."""
+
 settings.register_profile(SCALE, max_examples=scale(25, 200, 2_000), deadline=None, print_blob=True)
 settings.register_profile("unshrunk", settings.get_profile(SCALE), phases=(Phase.explicit, Phase.generate))
 settings.load_profile(SCALE)
@@ -34,7 +37,8 @@ def pytest_make_collect_report(collector):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave to CI what takes long."""
+    """Leave to CI what takes long, and begin with modules that do, so that no worker is alone with one at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
     if SCALE == "quick":
         left = [item for item in items if item.get_closest_marker("ci") is not None]
         items[:] = [item for item in items if item not in left]

@@ -240,14 +240,6 @@ class PySparkByHand(Shape):
             ratio = (perf_counter() - begun) / (between - began)
             if number:
                 ratios.append(ratio)
-            elif outcome(workload, out) != workload.outcome(result):
+            elif workload.outcome(out) != workload.outcome(result):
                 raise AssertionError(f"{workload.description.name} by hand comes to something else")
         return median(ratios)
-
-
-def outcome(workload: Any, out: Path) -> list[bytes]:
-    """Return the rows that were written by hand, in order."""
-    if isinstance(workload, ParquetOnSpark):
-        return workload.outcome(out)
-    files = [file for file in sorted(out.iterdir()) if file.name[0] not in "._"]
-    return sorted(line for file in files for line in file.read_bytes().splitlines())

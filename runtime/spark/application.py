@@ -285,6 +285,7 @@ class Application:
             around=around,
             inputs=sources,
             staging=self._staging(),
+            kept=frozenset(name for name, staged in self._staged.items() if staged.has_parts),
             streams=streams,
             ends=ends,
             directory=Path(self._data).absolute() if isinstance(self._data, str | Path) else None,

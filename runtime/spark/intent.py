@@ -14,7 +14,7 @@ from runtime.errors import Damaged, Owned
 from runtime.metrics import RunMetrics
 from runtime.systems.base import Environment, system_errors_told
 from runtime.systems.log_locks import lock
-from runtime.systems.record_files import sync_directory
+from runtime.systems.record_files import make_durable
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ class Intent(msgspec.Struct, frozen=True):
                     if Path(place).is_dir():
                         Path(place).rmdir()
                     Path(whole).replace(place)
-                    sync_directory(Path(place).parent)
+                    make_durable(Path(place).parent)
 
     def has_put(self, place: Path) -> bool:
         """Whether this was put in its place already."""
@@ -72,7 +72,7 @@ def note(intent: Intent, place: Path) -> int:
         descriptor = lock(unfinished, wait=False)
         assert descriptor is not None
         unfinished.replace(place)
-        sync_directory(place.parent)
+        make_durable(place.parent)
     return descriptor
 
 
@@ -95,4 +95,4 @@ def forget(place: Path) -> None:
     with system_errors_told(place, "written"):
         if place.exists():
             place.unlink()
-            sync_directory(place.parent)
+            make_durable(place.parent)

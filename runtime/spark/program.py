@@ -63,6 +63,8 @@ class Job:
     """The directory that takes what attempts have for the driver to put where it belongs; else they tell it."""
     lowered: Mapping[str, Native] = field(default_factory=dict)
     """How inputs whose records lie in columns are computed on these, by the ids of their operators."""
+    kept: frozenset[str] = frozenset()
+    """The outputs that are made of the files of attempts as they are."""
     batch: MicroBatch | None = None
     """The micro-batch that is run; None where all that there is, is run at once."""
 

@@ -19,7 +19,7 @@ from runtime.spark.rows import Part
 from runtime.spark.staging import gathered, joined
 from runtime.systems.base import Append, Commit, Environment, PartitionedSink, Sink, StreamConfig, system_errors_told
 from runtime.systems.files import KIND_OF_SUFFIX, open_sink
-from runtime.systems.record_files import sync_directory
+from runtime.systems.record_files import make_durable
 
 _decode = msgspec.msgpack.Decoder(Part).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -75,7 +75,7 @@ class PartDirectory:
                 else:
                     joined(found, unfinished, has_header=self._kind == "csv")
                 unfinished.replace(whole)
-            sync_directory(self.path)
+            make_durable(self.path)
 
     def sweep(self, kept: Iterable[str]) -> None:
         """Remove what attempts wrote that nobody will publish."""
@@ -180,5 +180,5 @@ def write_rows(parts: Iterable[Part], path: Path) -> bool:
         file.write(_encode(part))
     if not file.close():
         return False
-    sync_directory(path.parent)
+    make_durable(path.parent)
     return True

@@ -20,7 +20,7 @@ from runtime.spark.topic_rows import SUFFIX, rows_in, write_told
 from runtime.systems.base import StreamConfig, system_errors_told
 from runtime.systems.kafka_topic import KafkaTopic
 from runtime.systems.log_locks import lock
-from runtime.systems.record_files import replace_durably, sync_directory
+from runtime.systems.record_files import make_durable, replace_durably
 
 UNPUBLISHED = "unpublished"
 LOCK = "lock"
@@ -85,7 +85,7 @@ class StagedTopics:
         self.unpublished = Unpublished(uuid4().hex, topics, written, metrics)
         with system_errors_told(self._directory, "written"):
             for stream in self.topics:
-                sync_directory(self.staging(stream))
+                make_durable(self.staging(stream))
             replace_durably(self._directory / UNPUBLISHED, msgspec.msgpack.encode(self.unpublished), f".{uuid4().hex}")
 
     def go_on(self) -> RunMetrics:
@@ -104,7 +104,7 @@ class StagedTopics:
                 publishers.append(publisher)
             with system_errors_told(self._directory, "written"):
                 (self._directory / UNPUBLISHED).unlink()
-                sync_directory(self._directory)
+                make_durable(self._directory)
             for publisher in publishers:
                 with suppress(EnvironmentFault):  # what is noted of a run that is over harms nobody
                     publisher.forget()

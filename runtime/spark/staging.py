@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,13 +15,18 @@ from runtime.errors import SamzaError, SerdeError
 from runtime.spark.program import Unit
 from runtime.systems.base import system_errors_told
 from runtime.systems.files import KIND_OF_SUFFIX, open_sink
-from runtime.systems.record_files import sync_directory
+from runtime.systems.log_locks import is_locked, lock
+from runtime.systems.record_files import make_durable
 
 COPIED_BYTES = 1 << 24
+LOCK = "lock"
 
 
 class Staged:
-    """The file, or the directory of Parquet files, that an output is bound to, and where attempts write meanwhile."""
+    """The file, or the directory of files, that an output is bound to, and where attempts write meanwhile.
+
+    Parquet is a directory, and so is what was one before, and empty: it has a file of each task then.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -30,28 +36,48 @@ class Staged:
                 "another path"
             )
         open_sink(self.path).close()
-        self.directory = self.path.parent / f".{self.path.stem}.{uuid4().hex}{self.path.suffix}"
-        self.directory.mkdir()
+        self.has_parts = KIND_OF_SUFFIX[self.path.suffix.lower()] == "parquet" or self.path.is_dir()
+        with system_errors_told(self.path, "written"):
+            self._sweep()
+            self.directory, self._lock = self._begun()
+
+    def _begun(self) -> tuple[Path, int | None]:
+        """Make a directory that others see locked from the first moment on."""
+        directory = self.path.parent / f".{self.path.stem}.{uuid4().hex}{self.path.suffix}"
+        unseen = directory.with_name(f"{directory.name}.new")
+        unseen.mkdir()
+        descriptor = lock(unseen / LOCK, wait=False)
+        unseen.rename(directory)
+        return directory, descriptor
+
+    def _sweep(self) -> None:
+        """Remove what runs have left that died before anything was put together."""
+        begun = re.compile(re.escape(f".{self.path.stem}.") + "[0-9a-f]{32}" + re.escape(self.path.suffix))
+        for left in (one for one in self.path.parent.iterdir() if begun.fullmatch(one.name)):
+            if (left / LOCK).exists() and not self._whole(left).exists() and not is_locked(left / LOCK):
+                shutil.rmtree(left, ignore_errors=True)
+
+    def _whole(self, directory: Path) -> Path:
+        return directory / f"whole{self.path.suffix}"
 
     def complete(self, files: Iterable[str]) -> tuple[str, str]:
         """Put what these files hold together, durable and in their order; return where that is, and its place."""
-        whole = self.directory / f"whole{self.path.suffix}"
+        whole = self._whole(self.directory)
         written = [Path(file) for file in files if Path(file).exists()]
         with system_errors_told(self.path, "written"):
-            if self._is_parquet:
+            if self.has_parts:
                 _gather(written, whole)
             else:
                 joined(written, whole, has_header=self.path.suffix.lower() == ".csv", takes_first=True)
-            sync_directory(self.directory)
+            make_durable(self.directory)
         return str(whole), str(self.path)
 
     def remove(self) -> None:
-        """Remove what attempts have written."""
+        """Remove what attempts have written; a second call does nothing."""
         shutil.rmtree(self.directory, ignore_errors=True)
-
-    @property
-    def _is_parquet(self) -> bool:
-        return KIND_OF_SUFFIX[self.path.suffix.lower()] == "parquet"
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def attempted(directory: Path, unit: Unit) -> Path:
@@ -60,12 +86,18 @@ def attempted(directory: Path, unit: Unit) -> Path:
 
 
 def _gather(parts: list[Path], whole: Path) -> None:
-    """Bring the files of directories together, under names that keep their order."""
+    """Bring files, and those of directories, together under names that keep their order."""
     whole.mkdir()
-    files = [file for part in parts for file in sorted(part.iterdir()) if file.name[0] not in "._"]
-    for number, file in enumerate(files):
+    for number, file in enumerate(file for part in parts for file in _files_of(part)):
         file.rename(whole / f"part-{number:06}{file.suffix}")
-    sync_directory(whole)
+    make_durable(whole)
+
+
+def _files_of(part: Path) -> list[Path]:
+    """Return the files that an attempt has written something to, be it one or a directory of them."""
+    if part.is_dir():
+        return sorted(file for file in part.iterdir() if file.name[0] not in "._")
+    return [part] if part.stat().st_size else []
 
 
 def gathered(parts: list[Path], whole: Path) -> None:
@@ -73,7 +105,7 @@ def gathered(parts: list[Path], whole: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    tables = [pq.read_table(file) for part in parts for file in sorted(part.iterdir()) if file.name[0] not in "._"]
+    tables = [pq.read_table(file) for part in parts for file in _files_of(part)]
     if tables:
         with whole.open("xb") as file:
             pq.write_table(pa.concat_tables(tables, promote_options="permissive"), file)

@@ -14,7 +14,7 @@ import msgspec
 from runtime.errors import EnvironmentFault
 from runtime.spark.frames import FrameFile, frames
 from runtime.systems.base import Commit, StateWrites
-from runtime.systems.record_files import sync_directory
+from runtime.systems.record_files import make_durable
 
 if TYPE_CHECKING:
     from runtime.systems.log import LogEnvironment
@@ -75,7 +75,7 @@ class KeptState:
         if self._changes.size_bytes:
             newest = StateFile(self._changes.path.name, self._changes.close())
             self._files = self._shortened((*self._files, newest))
-            sync_directory(self._directory)
+            make_durable(self._directory)
         return self._files
 
     def close(self) -> None:

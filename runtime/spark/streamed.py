@@ -39,7 +39,7 @@ from runtime.systems.base import Commit, Environment, Offsets, StateWrites, Stre
 from runtime.systems.kafka_topic import KafkaCluster, topic_of
 from runtime.systems.log_locks import lock
 from runtime.systems.memory import MemoryEnvironment
-from runtime.systems.record_files import sync_directory
+from runtime.systems.record_files import make_durable
 
 
 class Streamed:
@@ -139,7 +139,7 @@ class Streamed:
         for stream in write_told(letters, f"told-{name}{ROWS}", lambda stream: self._outputs[stream].staging):
             files.setdefault(stream, []).append(f"told-{name}{ROWS}")
         for stream in files:
-            sync_directory(self._outputs[stream].staging)
+            make_durable(self._outputs[stream].staging)
         (self._directory / "rows").mkdir(exist_ok=True)
         others = (part for part in parts if part.stream not in self._outputs)
         has_rows = write_rows(others, self._directory / "rows" / name)

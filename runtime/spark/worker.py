@@ -22,11 +22,13 @@ from planner.levers import Levers
 from planner.plan import Options, StagePlan
 from planner.reshaping import Reshaped
 from runtime.assembly import Assembly
+from runtime.awaiting import calls_at_once
 from runtime.bindings import Bindings, intermediate_of
 from runtime.checkpoint import Position
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
 from runtime.functions import Functions, close_all
+from runtime.garbage import collector_patient
 from runtime.history import begun_at, follow
 from runtime.inputs import Columnar
 from runtime.keys import KeySerde
@@ -50,6 +52,7 @@ from runtime.spark.topic_rows import SUFFIX as ROWS
 from runtime.spark.topic_rows import RowsFile
 from runtime.systems.base import Sink
 from runtime.systems.files import open_sink
+from runtime.systems.record_files import make_durable
 from runtime.workers import Workers
 
 T = TypeVar("T")
@@ -270,7 +273,8 @@ class UnitRun:
         try:
             for functions in self._functions:
                 await functions.open()
-            await self._run()
+            with collector_patient(calls_at_once(self._graph, self._job.plan.options)):
+                await self._run()
         except BaseException:
             await self._close(quietly=True)
             raise
@@ -294,6 +298,8 @@ class UnitRun:
     def report(self) -> Report:
         """Return what came of it."""
         snapshot = None if self._kept is None else self._left(self._kept)
+        for path in (path for name, path in self._files.items() if name in self._job.kept and path.is_file()):
+            make_durable(path)
         files = {name: str(path) for name, path in self._files.items()}
         rows = self._environment.finish_rows()
         report = Report(self._number, files, self._metrics(), snapshot=snapshot, rows=rows)
@@ -402,7 +408,7 @@ def _share(program: Program, unit: Unit) -> float | None:
 
 
 def _sink(job: Job, stream: str, path: Path) -> Sink:
-    """Return what takes an attempt's part of an output; of a whole run it is made durable where it is put together."""
+    """Return what takes an attempt's part of an output; of a whole run it is made durable at the end."""
     if path.suffix == ROWS:
         return RowsFile(path, job.streams[stream].partitions)
     return open_sink(path, lasting=job.batch is not None)

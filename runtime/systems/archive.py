@@ -11,7 +11,7 @@ import msgspec
 from operators.base import Batch, Serde
 from runtime.errors import Damaged, SamzaError
 from runtime.systems.base import OUTSIDE, Control, Environment, Offsets, Read, ends, system_errors_told
-from runtime.systems.record_files import replace_durably, sync_directory
+from runtime.systems.record_files import make_durable, replace_durably
 
 MANIFEST = "_archive.json"
 """Names all files of an archive; what it does not name is none of it. Tools that read directories pass it over."""
@@ -227,7 +227,7 @@ def _write_part(
     _write_of(kind)(unfinished, partition, found())
     if number:
         unfinished.replace(path / name)
-        sync_directory(path)
+        make_durable(path)
     else:
         unfinished.unlink()
     return Part(file=name, partition=partition, start=offset, end=reached, rows=number), reached

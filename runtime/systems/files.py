@@ -74,13 +74,16 @@ def open_files(paths: Sequence[Path]) -> Source:
 
 
 def open_sink(path: Path, lasting: bool = True) -> Sink:
-    """Return the output at `path`: a file for JSON lines and CSV, a directory of part files for Parquet.
+    """Return the output at `path`: of Parquet a directory of parts, else a file, or one in a directory that is there.
 
-    Where it need not be `lasting`, a file is not made durable: it is a part of another that will be.
+    Where it need not be `lasting`, a file is not made durable, which is done with all of it at the end.
 
     Raises SamzaError when the suffix is of no known kind or the path can't be written.
     """
-    return SINKS[_kind(path)](path, lasting)
+    kind = _kind(path)
+    if kind != "parquet" and path.is_dir():
+        path /= f"part-000001{path.suffix}"
+    return SINKS[kind](path, lasting)
 
 
 def _kind(path: Path) -> str:

@@ -23,7 +23,7 @@ from msgspec import inspect
 from operators.base import Batch, Serde
 from runtime.errors import Damaged, SamzaError, SerdeError
 from runtime.systems.base import Offsets, Read, system_errors_told
-from runtime.systems.record_files import check_not_beyond, sync_directory
+from runtime.systems.record_files import check_not_beyond, make_durable
 from runtime.systems.rows import Rows, alternatives, column_types, row_of, rows_of, type_of_rows
 
 ROWS_AT_ONCE = 8_192
@@ -114,7 +114,7 @@ class ParquetSink:
         self._pending.clear()
         self._parts = position
         self._make_directory()
-        sync_directory(self._path)
+        make_durable(self._path)
 
     def write(self, batch: Batch) -> None:
         """Take rows, in order, some of which may lie in columns already; raises SerdeError for a tombstone."""
@@ -151,7 +151,7 @@ class ParquetSink:
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(target)
-            sync_directory(self._path)
+            make_durable(self._path)
         self._parts += 1
         self._pending = rest
 
@@ -168,7 +168,7 @@ class ParquetSink:
     def _make_directory(self) -> None:
         if not self._path.exists():
             self._path.mkdir()
-            sync_directory(self._path.absolute().parent)
+            make_durable(self._path.absolute().parent)
 
     def _part(self, number: int) -> Path:
         return self._path / f"part-{number:06}.parquet"

@@ -207,8 +207,8 @@ class AppendedFile:
                 file.truncate()
                 if sync:
                     os.fsync(file.fileno())
-            if new:
-                sync_directory(self.path.parent)
+            if new and self._lasting:
+                make_durable(self.path.parent)
         self.length += len(self._pending)
         self._pending.clear()
         self._durable = sync
@@ -231,11 +231,11 @@ def replace_durably(path: Path, data: bytes, attempt: str = "") -> None:
         file.flush()
         os.fsync(file.fileno())
     unfinished.replace(path)
-    sync_directory(path.parent)
+    make_durable(path.parent)
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
+def make_durable(path: Path) -> None:
+    """Make what a file holds durable, or the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

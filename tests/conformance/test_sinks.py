@@ -90,8 +90,12 @@ class Sinks(RuleBasedStateMachine):
         assert not list(self.path.parent.glob("**/*.tmp"))
 
     def leave_unfinished(self, torn: bytes) -> None:
-        with self.path.open("ab") as file:
+        with self.file.open("ab") as file:
             file.write(torn)
+
+    @property
+    def file(self) -> Path:
+        return self.path
 
     @invariant()
     def nothing_flushed_is_lost(self) -> None:
@@ -110,6 +114,20 @@ class JsonlSinks(Sinks):
 
 class CsvSinks(Sinks):
     file_name = "out.csv"
+
+
+class SinksOfParts(Sinks):
+    """A sink of a directory that is there: it writes a file in it."""
+
+    file_name = "out.jsonl"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path.mkdir()
+
+    @property
+    def file(self) -> Path:
+        return self.path / "part-000001.jsonl"
 
 
 class ParquetSinks(Sinks):
@@ -135,9 +153,10 @@ class ListSinks(Sinks):
 
 TestJsonlSink = JsonlSinks.TestCase
 TestCsvSink = CsvSinks.TestCase
+TestSinkOfParts = SinksOfParts.TestCase
 TestParquetSink = ParquetSinks.TestCase
 TestListSink = ListSinks.TestCase
-for _test in (TestJsonlSink, TestCsvSink, TestParquetSink, TestListSink):
+for _test in (TestJsonlSink, TestCsvSink, TestSinkOfParts, TestParquetSink, TestListSink):
     _test.settings = settings(deadline=None, max_examples=40, stateful_step_count=15)
 del _test
 
@@ -191,8 +210,8 @@ def test_what_can_not_be_written_is_refused_at_once(tmp_path: Path, name: str) -
     with pytest.raises(SamzaError, match="known are"):
         open_sink(tmp_path / "out.txt")
     (tmp_path / "out.parquet").touch()
-    (tmp_path / "out.jsonl").mkdir()
-    (tmp_path / "out.csv").mkdir()
+    for suffix in ("jsonl", "csv"):
+        (tmp_path / f"out.{suffix}" / f"part-000001.{suffix}").mkdir(parents=True)
     with pytest.raises(SamzaError, match=r"is a (file|directory)"):
         open_sink(tmp_path / name)
 

@@ -150,6 +150,24 @@ def test_files_become_files(session, tmp_path, suffix):
     assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] == ".") == []
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_directory_takes_a_file_of_each_task(session, tmp_path, suffix):
+    ticks, out, whole = written(tmp_path / "ticks"), tmp_path / f"out.{suffix}", tmp_path / f"whole.{suffix}"
+    out.mkdir()
+    app = App("copying")
+    app.input("ticks", value=Tick).filter(lambda tick: tick.at >= 10).send_to(app.output("out", value=Tick))
+    for path in (out, whole):
+        app.run(on=Spark(session), bind={"ticks": ticks, "out": path})
+    parts = sorted(out.iterdir())
+    assert [path.name for path in parts] == [f"part-{number:06}.{suffix}" for number in range(len(parts))]
+    assert 1 < len(parts) <= len([*ticks.iterdir()])
+    headers = 1 if suffix == "csv" else 0
+    found = [line for part in parts for line in part.read_text().splitlines()[headers:]]
+    assert found == whole.read_text().splitlines()[headers:] != []
+    with pytest.raises(SamzaError, match="has something in it already"):
+        app.run(on=Spark(session), bind={"ticks": ticks, "out": out})
+
+
 def test_event_time_goes_through_the_shuffle(session, tmp_path):
     ticks, out, live = written(tmp_path / "ticks"), tmp_path / "out.jsonl", tmp_path / "live.jsonl"
     run = counting().run(on=Spark(session), bind={"ticks": ticks, "counts": out})

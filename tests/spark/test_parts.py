@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
 from runtime import errors
+from runtime.metrics import RunMetrics
 from runtime.spark import rows
 from runtime.spark.carried import Failed, carried, told
 from runtime.spark.environment import Arrivals
+from runtime.spark.intent import Intent
 from runtime.spark.java import ABSENT, java_home_of_the_wheel
 from runtime.spark.program import Unit
 from runtime.spark.rows import ORDER, SCHEMA, Shuffled, marked, packed, runs_of
@@ -104,6 +106,39 @@ def test_files_of_attempts_become_one_at_once(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
     with pytest.raises(SamzaError, match="has something in it already"):
         Staged(tmp_path / "out.csv")
+
+
+def test_files_of_attempts_stay_as_they_are_where_a_directory_takes_them(tmp_path):
+    (tmp_path / "out.csv").mkdir()
+    staged = Staged(tmp_path / "out.csv")
+    paths = [attempted(staged.directory, Unit(0, 0, task)) for task in range(4)]
+    for path, text in zip(paths, ("a\n1\n", "", "b\n2\n"), strict=False):
+        path.write_text(text)
+    lost = attempted(staged.directory, Unit(0, 0, 0))
+    lost.write_text("a\n1\n")
+    whole, place = staged.complete(map(str, paths))
+    assert [*(tmp_path / "out.csv").iterdir()] == []
+    Intent([(whole, place)], [], topics=False, metrics=RunMetrics()).rename()
+    staged.remove()
+    assert {path.name: path.read_text() for path in Path(place).iterdir()} == {
+        "part-000000.csv": "a\n1\n",
+        "part-000001.csv": "b\n2\n",
+    }
+
+
+def test_what_a_run_has_left_that_died_goes_with_the_next_one_and_no_sooner(tmp_path):
+    paths = [tmp_path / "out.jsonl", tmp_path / "out(1).jsonl"]
+    running, dead, published, another = (Staged(path) for path in (*paths[:1] * 3, paths[1]))
+    for one in (dead, published, another):
+        attempted(one.directory, Unit(0, 0, 0)).write_text("1\n")
+        os.close(one._lock)  # as the system does where a process dies
+    published.complete(map(str, published.directory.glob("0-0-0-*")))
+    for path in paths:
+        begun = Staged(path)
+        assert begun.directory.exists() and published.directory.exists() and running.directory.exists()
+        assert not dead.directory.exists() and another.directory.exists() is (path == paths[0])
+        begun.remove()
+        begun.remove()
 
 
 def test_rows_of_other_columns_are_no_csv_file(tmp_path):
