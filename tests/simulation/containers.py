@@ -139,6 +139,12 @@ class Cluster:
                 driving.cancel()
 
     def look(self) -> None:
+        """See who is gone, and have somebody there; raises what no event explains."""
+        self.count_out()
+        if not self.alive:
+            self.begin()
+
+    def count_out(self) -> None:
         """See who is gone; raises what no event explains."""
         for name, (run, driving) in [*self.alive.items()]:
             if driving.done():
@@ -151,8 +157,6 @@ class Cluster:
                 context.run(self.places.gone, name, error is None)
                 if error is not None and not self.places.survives(error):
                     raise error
-        if not self.alive:
-            self.begin()
 
     async def over(self, rounds: Rounds) -> bool:
         """Ask all how far they are, and return whether they have come to the end."""
@@ -189,8 +193,8 @@ class Cluster:
                 break
         for run, _ in self.alive.values():
             run.stop()
-        for _, driving in self.alive.values():
-            await driving
+        await asyncio.wait([driving for _, driving in self.alive.values()])
+        self.count_out()  # one that was taken for dead hears of it in its last commit
 
 
 def run_among(
