@@ -179,7 +179,11 @@ class Bindings:
         if end is None:
             return origin
         ended = self._is_end_of_stream
-        return replace(origin, offsets=lambda: Offsets(origin.offsets().start, end, ended))
+
+        def until(look: Callable[[], Offsets]) -> Callable[[], Offsets]:
+            return lambda: Offsets(look().start, end, ended)
+
+        return replace(origin, offsets=until(origin.offsets), known=until(origin.known))
 
     def _origin(self, stream: str, partition: int) -> Origin:
         source = self.sources.get(stream)
@@ -190,19 +194,20 @@ class Bindings:
                 stream=stream,
                 partition=partition,
                 read=lambda offset: bound.read(partition, offset),
-                offsets=lambda: bound.offsets(partition),
+                offsets=partial(bound.offsets, partition),
+                known=partial(bound.offsets, partition),
                 version=partial(bound.version, partition) if isinstance(bound, LiveSource) else lambda: 0,
             )
         environment = self.environment
-        live = {}
+        live: dict[str, Any] = {"known": partial(environment.offsets, stream, partition)}
         if isinstance(environment, LiveEnvironment):
-            live["awaits"] = partial(environment.awaits, stream, partition)
+            live = {name: partial(getattr(environment, name), stream, partition) for name in ("known", "awaits")}
         return Origin(
             system="log",
             stream=stream,
             partition=partition,
             read=lambda offset: environment.read(stream, partition, offset),
-            offsets=lambda: environment.offsets(stream, partition),
+            offsets=partial(environment.offsets, stream, partition),
             version=environment.version,
             **live,
         )

@@ -55,8 +55,8 @@ MOST_DEATHS = 5
 """How often in a row a container may die without having committed anything."""
 PAUSE_MS = 500.0
 """How long is waited until another container takes the place of one that failed, and then twice as long each time."""
-SILENCE_S = 1.0
-"""How long an answer is waited for: a container that is stopped gives none."""
+SILENCE_S, MOST_SILENCE_S = 1.0, 16.0
+"""How long an answer is waited for, twice as long each time in a row: a container that is stopped gives none."""
 PATIENCE_S = 60.0
 """How long containers have to end, when one has failed."""
 
@@ -336,7 +336,7 @@ class Containers:
 
     async def _ask(self) -> None:
         """Ask how far all are, and end the run when nothing is left to do anywhere."""
-        rounds, number, was_quiet = Rounds(self.plan.tasks), 0, False
+        rounds, number, was_quiet, silence_s = Rounds(self.plan.tasks), 0, False, SILENCE_S
         while not self._ending:
             number += 1
             before = await self._said_by_others() if was_quiet else {}
@@ -344,7 +344,8 @@ class Containers:
             for one in asked.values():
                 one.line.say(Ask(round=number, metrics=self._is_watched))
             pause_ms, self._is_watched = ROUND_MS if self._is_watched else CALM_MS, False
-            reports = await self._answers(number) if asked else {}
+            reports = await self._answers(number, silence_s) if asked else {}
+            silence_s = SILENCE_S if reports.keys() == asked.keys() else min(2 * silence_s, MOST_SILENCE_S)
             was_quiet = False
             if reports.keys() == asked.keys() and len(asked) == self._number:
                 was_quiet = all(report.finished for report in reports.values())
@@ -374,11 +375,11 @@ class Containers:
             return await asyncio.to_thread(self._sharing.agree, held, commits, before, self.plan.tasks)
         return False
 
-    async def _answers(self, number: int) -> dict[str, Report]:
+    async def _answers(self, number: int, silence_s: float) -> dict[str, Report]:
         """Return the answers to a round by container, once each that is there has answered, or after a while."""
         answers: dict[str, Report] = {}
         with suppress(TimeoutError):
-            async with asyncio.timeout(SILENCE_S):
+            async with asyncio.timeout(silence_s):
                 while len(answers) < len(self._containers):
                     self._changed.clear()
                     found = {one.name: one.report for one in self._containers.values()}

@@ -31,6 +31,8 @@ class Origin:
     partition: int
     read: Callable[[int], Read | None]
     offsets: Callable[[], Offsets]
+    known: Callable[[], Offsets]
+    """The same as of the last look, which takes no time."""
     version: Callable[[], int]
     awaits: Callable[[int], bool] = lambda offset: False
     """Whether something at or beyond an offset that this process has written can't be read yet."""

@@ -120,7 +120,7 @@ def _task(task: Task, loop: Loop) -> TaskMetrics:
 
 
 def _input(reader: Reader, task: Task) -> InputMetrics:
-    end = reader.origin.offsets().end
+    end = reader.origin.known().end
     return InputMetrics(
         stream=reader.origin.stream,
         partition=reader.origin.partition,

@@ -371,6 +371,9 @@ class LiveEnvironment(Environment, Protocol):
     def listen(self, tell: Callable[[], None]) -> None:
         """Have `tell` called, from any thread, when there may be more to read."""
 
+    def known(self, stream: str, partition: int) -> Offsets:
+        """Return the readable range of a partition as it is known here, without asking anybody."""
+
     def awaits(self, stream: str, partition: int, offset: int) -> bool:
         """Whether something at or beyond `offset` that this process has committed can't be read here yet."""
 

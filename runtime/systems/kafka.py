@@ -119,6 +119,10 @@ class KafkaEnvironment:
         """Return the readable range of a partition, in Kafka's offsets: not each of them has a record."""
         return self._streams.fetcher(stream, partition).refresh(partition)
 
+    def known(self, stream: str, partition: int) -> Offsets:
+        """Return what `offsets` has said last, and how far the partition is known to have come since."""
+        return self._streams.fetcher(stream, partition).offsets(partition)
+
     def stream_stats(self, stream: str) -> tuple[int, int]:
         """Return how many records a stream holds, and the bytes of their keys and values; it reads all of them."""
         partitions = self._streams.config(stream).partitions

@@ -77,6 +77,8 @@ class KafkaFetcher:
         self._room = asyncio.Event()
         self._pumping: asyncio.Task[None] | None = None
         self._consumer: Any = None
+        self._asking: Any = None
+        self._one_asks = asyncio.Lock()
         self._thread: KafkaThread | None = KafkaThread.acquire()
         try:
             with kafka_errors_told(topic, "read"):
@@ -209,13 +211,25 @@ class KafkaFetcher:
         return metadata, [Offsets(starts[place], ends[place], ended=False) for place in places]
 
     async def _refresh(self, place: TopicPartition) -> None:
-        start = (await self._consumer.beginning_offsets([place]))[place]
-        end = (await self._consumer.end_offsets([place]))[place]
+        asked = await self._asked()
+        start = (await asked.beginning_offsets([place]))[place]
+        end = (await asked.end_offsets([place]))[place]
         _, known, ended = self._offsets[place.partition]
         is_new = end > known or place not in self._looked_at
         self._looked_at.add(place)
         ended = ended or (is_new and start < end and await self._has_ended(place, start, end))
         self._offsets[place.partition] = Offsets(start, max(end, known), ended)
+
+    async def _asked(self) -> Any:
+        """Return what asks without waiting for a fetch: brokers answer each connection in turn."""
+        async with self._one_asks:
+            if self._asking is None and self._fetched:
+                asking = AIOKafkaConsumer(
+                    **self._topic.client(), enable_auto_commit=False, isolation_level="read_committed"
+                )
+                await asking.start()
+                self._asking = asking
+            return self._asking or self._consumer
 
     async def _has_ended(self, place: TopicPartition, start: int, end: int) -> bool:
         """Whether the last thing that was said in a partition that nobody reads is that it has ended."""
@@ -237,8 +251,8 @@ class KafkaFetcher:
             self._pumping.cancel()
             with suppress(asyncio.CancelledError):
                 await self._pumping
-        if self._consumer is not None:
-            await self._consumer.stop()
+        for consumer in filter(None, (self._consumer, self._asking)):
+            await consumer.stop()
 
     async def _pump(self) -> None:
         """Fetch ahead for ever; what keeps it from that is raised where the next record would have been read."""

@@ -233,6 +233,19 @@ def test_a_script_may_run_itself_in_several(folder, counting):
     check_counts(folder)
 
 
+def test_they_end_though_an_answer_takes_longer_than_it_was_waited_for(folder, counting):
+    produce(folder)
+    (folder / "open").touch()
+    (folder / "hasty.py").write_text(
+        "import runtime.containers\nfrom counting import app\n"
+        "runtime.containers.SILENCE_S = 0.000_01\n"
+        'if __name__ == "__main__":\n    app.run(containers=2)\n'
+    )
+    ran = python(folder, "hasty.py", timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    check_counts(folder)
+
+
 def test_a_script_that_runs_itself_whenever_it_is_loaded_is_told(folder, counting):
     produce(folder)
     counting.write_text(counting.read_text() + "app.run(containers=2)\n")

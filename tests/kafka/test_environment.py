@@ -1,6 +1,9 @@
 """Applications of which everything but the state is on a real broker: exactly once, whatever happens."""
 
+import asyncio
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import msgspec
 import pytest
@@ -8,9 +11,10 @@ import pytest
 from operators.base import Batch
 from runtime.checkpoint import Checkpoint, Position
 from runtime.errors import Damaged, EnvironmentFault, Fenced
-from runtime.systems import kafka_changelog
+from runtime.systems import kafka_changelog, kafka_fetcher
 from runtime.systems.base import Append, Commit, Control, StateWrites, StreamConfig
 from runtime.systems.kafka import KafkaEnvironment
+from runtime.systems.kafka_fetcher import KafkaFetcher
 from samza_dsl import App, Json, KafkaCluster, String
 from tests.kafka.topics import consume, create, group_offsets, produce, replace
 
@@ -119,6 +123,47 @@ def test_what_is_consumed_between_stages_is_removed(opened, topics):
         environment.commit(Commit(topics, generation, rows, [], {}, {(stream, 0): end}))
     environment.close()
     assert opened().offsets(stream, 0).start > 20
+
+
+def test_what_is_asked_waits_for_no_fetch(opened, topics, monkeypatch):
+    monkeypatch.setattr(kafka_fetcher, "BUSY_MS", 0.0)
+    monkeypatch.setattr(kafka_fetcher, "FETCH_WAIT_MS", 20_000)
+    environment, stream = opened(), f"{topics}-s"
+    environment.create_stream(stream, StreamConfig(partitions=2))
+    assert environment.read(stream, 0, 0) is None  # and from now on a broker is asked for more
+    with ThreadPoolExecutor(1) as pool:
+        asked = [pool.submit(environment.offsets, stream, 1) for _ in range(20)]
+        assert not wait(asked, timeout=10).not_done
+    assert environment.known(stream, 1) == environment.offsets(stream, 1)
+
+
+def test_metrics_ask_no_broker(cluster, opened, topics, tmp_path, monkeypatch):
+    environment, stream = opened("writer"), f"{topics}-words"
+    environment.create_stream(stream, StreamConfig(partitions=2))
+    environment.append([Append(stream, 0, Batch([b"read"]))])
+    app, called, may_go_on = App(topics), threading.Event(), threading.Event()
+
+    async def look_up(word):
+        if word != "read":
+            called.set()
+            await asyncio.to_thread(may_go_on.wait)
+        return [word]
+
+    words = app.input(stream, value=String()).async_flat_map(look_up)
+    words.send_to(app.output(f"{topics}-found", value=String()))
+    app.run(tmp_path / "here", environment=cluster, until_now=True)
+    environment.append([Append(stream, 1, Batch([b"new"]))])
+
+    async def check():
+        async with app.running(tmp_path / "here", environment=cluster, until_now=True) as run:
+            await asyncio.to_thread(called.wait)
+            with monkeypatch.context() as patched:
+                patched.setattr(KafkaFetcher, "refresh", lambda self, partition: pytest.fail("asks"))
+                assert [one.lag for one in run.metrics().inputs] == [0, 0]
+            may_go_on.set()
+            await run.settled()
+
+    asyncio.run(check())
 
 
 def committed(topics: str, generation: int, offset: int, *state) -> Commit:
