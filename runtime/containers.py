@@ -59,6 +59,8 @@ SILENCE_S, MOST_SILENCE_S = 1.0, 16.0
 """How long an answer is waited for, twice as long each time in a row: a container that is stopped gives none."""
 PATIENCE_S = 60.0
 """How long containers have to end, when one has failed."""
+JOIN_MS, LOOK_MS = 20_000.0, 250.0
+"""How long containers of a run that has fenced this one have to come, and how often it is looked whether they have."""
 
 
 class Container:
@@ -109,6 +111,7 @@ class Containers:
         host_id: str | None = None,
         placement: str = "sticky",
         standby: int = 0,
+        fenced: Fenced | None = None,
     ) -> None:
         check_rewind(from_start, state)
         self._placement, self._standby = placement, standby
@@ -130,7 +133,7 @@ class Containers:
         self._environment = open_environment(data, environment, host_id)
         self._sharing: Sharing | None = None
         try:
-            alive = self._shared_run()
+            alive = self._shared_run() if fenced is None else self._newer_run(fenced)
             if alive is not None:
                 share = self._join_run(alive, options, bound, bool(around), until_now, from_start)
             else:
@@ -166,6 +169,15 @@ class Containers:
         if isinstance(self._environment, SharedEnvironment):
             self._sharing = Sharing(self._environment.runs(self._graph.app))
         return self._sharing.found() if self._sharing is not None else None
+
+    def _newer_run(self, fenced: Fenced) -> SharedRun:
+        """Return the run that has fenced the one before; raises what has told so where others can't share it."""
+        until_ms = self._clock.elapsed_ms() + JOIN_MS
+        while (alive := self._shared_run()) is None:
+            if self._sharing is None or self._clock.elapsed_ms() >= until_ms:
+                raise fenced
+            asyncio.run(sleep_ms(LOOK_MS))
+        return alive
 
     def _begin_run(self, opened: Opened, levers: Levers, until_now: bool, span: Span | None) -> Share:
         """Make ready what all containers share, and say so where others may start some as well."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from planner.plan import Plan
 from runtime.clock import sleep_ms
-from runtime.errors import Grown, SamzaError, Unavailable
+from runtime.errors import Fenced, Grown, SamzaError, Unavailable
 from runtime.metrics import RunMetrics
 
 
@@ -56,6 +56,28 @@ def run_whatever_grows(make: Callable[[dict[str, Any]], R], watch: Watch | None,
         except Grown as grown:
             how = _anew(how, grown)
             asyncio.run(sleep_ms(GROWN_MS))  # others that share the run may have to end first
+
+
+def run_whatever_begins(make: Callable[[dict[str, Any]], R], watch: Watch | None, how: dict[str, Any]) -> R:
+    """Run to the end as `run_whatever_grows` does, in a newer run where another one has begun that can be shared.
+
+    So it goes with hosts that start at once. Who is made with `fenced` may join a run, or raise that, and begins none.
+    """
+    run: R | None = None
+
+    def made(how: dict[str, Any]) -> R:
+        nonlocal run
+        run = make(how)
+        return run
+
+    while True:
+        try:
+            return run_whatever_grows(made, watch, how)
+        except Fenced as fenced:
+            has_not_joined = run is None and "fenced" in how
+            if has_not_joined or (run is not None and run.stopping):
+                raise
+            how, run = _anew(how, fenced) | {"fenced": fenced}, None
 
 
 def run_whatever_fails(make: Callable[[dict[str, Any]], R], watch: Watch | None, how: dict[str, Any]) -> R:

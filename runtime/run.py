@@ -23,7 +23,7 @@ from runtime.awaiting import calls_at_once
 from runtime.bindings import outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
-from runtime.driving import Watch, check_no_loop, run_whatever_fails, run_whatever_grows
+from runtime.driving import Watch, check_no_loop, run_whatever_begins, run_whatever_fails
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.following import HEARING_MS, Follower
 from runtime.functions import Around, Functions, close_all
@@ -429,7 +429,7 @@ def run_containers(*what: Any, watch: Watch | None = None, **how: Any) -> Contai
     from runtime.containers import Containers
 
     check_no_loop()
-    return run_whatever_grows(lambda how: Containers(*what, **how), watch, how)
+    return run_whatever_begins(lambda how: Containers(*what, **how), watch, how)
 
 
 def running(

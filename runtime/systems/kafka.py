@@ -59,6 +59,7 @@ from runtime.systems.kafka_topic import KafkaCluster
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_locks import owner_lock
 
+FENCED = ProducerFenced, InvalidProducerEpoch
 PURGE_EVERY = 16
 """After how many commits what they have consumed is removed from the topics between stages."""
 
@@ -213,7 +214,7 @@ class KafkaEnvironment:
             ends = self._call(commit.app, transact(self._streams, owner.producer, pending, commit)) if pending else {}
         except EnvironmentFault as error:
             self._disown(commit.app)
-            if isinstance(error.__cause__, ProducerFenced | InvalidProducerEpoch):
+            if isinstance(error.__cause__, FENCED):
                 raise self._fenced(commit) from error
             raise
         owner.ledger.kept.update(kept)
@@ -235,7 +236,7 @@ class KafkaEnvironment:
         self._disown(app)
         self._state.drop(app)
         self._streams.create(ledger_of(app), TABLE, own=True)
-        owner: Owner = self._call(app, begin(self._streams, app))
+        owner: Owner = self._as_owner(app, begin(self._streams, app))
         self._owners[app] = owner
         self._changed()
         return owner.generation
@@ -294,7 +295,12 @@ class KafkaEnvironment:
 
     def runs(self, app: str) -> KafkaRuns:
         """Return what is said of the application's newest run, for those who start containers."""
-        return KafkaRuns(self._streams, app)
+
+        def say(said: Batch) -> None:
+            producer, pending = self._owners[app].producer, {(ledger_of(app), 0): said}
+            self._as_owner(app, transact(self._streams, producer, pending))
+
+        return KafkaRuns(self._streams, app, say)
 
     def checkpoints(self, app: str) -> dict[str, Checkpoint]:
         """Return the application's newest checkpoint of every task."""
@@ -344,7 +350,7 @@ class KafkaEnvironment:
         said = forgotten([name.encode() for name in ledger.checkpoints])
         said.extend(said_of_stores(kept))
         if len(said):
-            self._call(app, transact(self._streams, owner.producer, {(ledger_of(app), 0): said}))
+            self._as_owner(app, transact(self._streams, owner.producer, {(ledger_of(app), 0): said}))
         ledger.checkpoints.clear()
         ledger.kept = kept
         for store in sorted(gone):
@@ -392,6 +398,16 @@ class KafkaEnvironment:
 
     def _call(self, app: str, work: Any) -> Any:
         return self._streams.call(ledger_of(app), work)
+
+    def _as_owner(self, app: str, work: Any) -> Any:
+        """Do what only an application's owner can; raises `Fenced` where another one has come to be that."""
+        try:
+            return self._call(app, work)
+        except EnvironmentFault as error:
+            if isinstance(error.__cause__, FENCED):
+                told = f"Another process has begun a run of application {app!r} while this one did: the newest goes on."
+                raise Fenced(told) from error
+            raise
 
     def _known(self, app: str) -> Ledger:
         owner = self._owners.get(app)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -21,9 +21,10 @@ from runtime.systems.kafka_table import KafkaTable
 class KafkaRuns:
     """The newest run of one application on a cluster, as its ledger and its group have it."""
 
-    def __init__(self, streams: KafkaStreams, app: str) -> None:
+    def __init__(self, streams: KafkaStreams, app: str, say_as_owner: Callable[[Batch], None]) -> None:
         self._streams = streams
         self._app = app
+        self._say_as_owner = say_as_owner
 
     def model(self) -> JobModel:
         """Return who runs what now, as all containers were told; no containers where none lives."""
@@ -47,7 +48,7 @@ class KafkaRuns:
 
     def begin(self, said: bytes) -> None:
         """Say what others need to know who come to share the run."""
-        self._streams.write(ledger_of(self._app), Batch([said], [RUN]))
+        self._say_as_owner(Batch([said], [RUN]))
 
     def say(self, starter: str, said: bytes) -> None:
         """Say how far one's containers are."""

@@ -323,6 +323,13 @@ def test_hosts_share_a_run_and_end_it_together(broker, topics, words, tmp_path):
     check_counts(broker, topics, words)
 
 
+def test_hosts_that_start_at_once_share_one_run(broker, topics, words, tmp_path):
+    hosts = [start(broker, tmp_path, name, "--until-now") for name in ("here", "there", "elsewhere")]
+    for host in hosts:
+        ended(host)
+    check_counts(broker, topics, words)
+
+
 def test_what_runs_is_shared_only_by_the_same_application(broker, topics, words, tmp_path):
     host = start(broker, tmp_path, "here")
     wait_until(lambda: has_committed(broker, topics))

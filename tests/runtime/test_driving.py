@@ -3,8 +3,8 @@
 import pytest
 
 from runtime import driving
-from runtime.driving import MOST_FAILURES, run_whatever_fails
-from runtime.errors import EnvironmentFault, Grown, Unavailable
+from runtime.driving import MOST_FAILURES, run_whatever_begins, run_whatever_fails
+from runtime.errors import EnvironmentFault, Fenced, Grown, Unavailable
 from runtime.metrics import RunMetrics
 
 
@@ -31,7 +31,7 @@ class Run:
             raise self.end
 
 
-def run(*ends, how=None):
+def run(*ends, how=None, driven=run_whatever_fails):
     """Make a run of each of these in turn, an error where it can't be made; return the last, and how each was made."""
     left, said = [*ends], []
 
@@ -42,7 +42,7 @@ def run(*ends, how=None):
             raise end
         return end
 
-    return run_whatever_fails(make, None, how or {}), said
+    return driven(make, None, how or {}), said
 
 
 GONE = Unavailable("no answer")
@@ -73,3 +73,20 @@ def test_what_is_more_than_that_is_told_at_once():
 def test_it_takes_up_more_partitions_as_well():
     last = Run(None)
     assert run(Run(Grown("3 partitions")), Run(GONE), last)[0] is last
+
+
+OUTRUN = Fenced("another one has taken over")
+
+
+def test_who_is_outrun_joins_the_newer_run_again_and_again():
+    last, begins = Run(None), {"driven": run_whatever_begins}
+    found, said = run(OUTRUN, Run(OUTRUN), Run(OUTRUN), last, how={"from_start": True, "state": "reset"}, **begins)
+    assert found is last
+    joining = {"from_start": False, "state": None, "fenced": OUTRUN}
+    assert said == [{"from_start": True, "state": "reset"}, joining, joining, joining]
+
+
+def test_where_there_is_no_newer_run_or_an_end_was_asked_for_that_is_told():
+    for ends in ([Run(OUTRUN), OUTRUN], [Run(OUTRUN, stopping=True)]):
+        with pytest.raises(Fenced):
+            run(*ends, Run(None), driven=run_whatever_begins)
