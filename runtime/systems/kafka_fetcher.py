@@ -299,11 +299,12 @@ class KafkaFetcher:
             found = await self._something_of(wanted)
         except OffsetOutOfRangeError as error:
             raise await self._gone(error) from error
+        has_moved = False
         for number, fetched in known.items():
             place = self._place(number)
-            position = await self._consumer.position(place)
-            self._take(number, fetched, found.get(place, ()), position, self._consumer.last_stable_offset(place))
-        if found:
+            position, stable = await self._consumer.position(place), self._consumer.last_stable_offset(place)
+            has_moved |= self._take(number, fetched, found.get(place, ()), position, stable)
+        if has_moved:
             self._heard_ms = monotonic_ms()
             self._tell()
         is_quiet = monotonic_ms() - self._heard_ms > QUIET_MS
@@ -334,20 +335,24 @@ class KafkaFetcher:
             fetched.is_new = False
             self._consumer.seek(self._place(number), fetched.fetched)
 
-    def _take(self, number: int, fetched: _Fetched, records: Sequence[Any], position: int, end: int | None) -> None:
-        """Keep what was fetched, unless it was asked for another offset meanwhile."""
+    def _take(self, number: int, fetched: _Fetched, records: Sequence[Any], position: int, end: int | None) -> bool:
+        """Keep what was fetched, unless it was asked for another offset meanwhile; return whether that was anything.
+
+        It may have been the marker of a transaction alone.
+        """
         if position == fetched.fetched:
-            return
+            return False
         reads = as_reads(rows_of(records), position, self._metadata.id)
         with self._lock:
             if self._fetched.get(number) is not fetched:
-                return
+                return False
             fetched.reads += reads
             fetched.fetched = position
             fetched.version += 1
             has_ended = ends(reads[-1].control)
             self._reach(number, position if has_ended else max(end or 0, position), has_ended)
             self._lock.notify_all()
+        return True
 
     async def _gone(self, error: OffsetOutOfRangeError) -> SamzaError:
         place, offset = next(iter(error.args[0].items()))
