@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -55,6 +55,7 @@ from runtime.late import late_exit
 from runtime.lookups import lookups
 from runtime.outputs import Destination, Outputs
 from runtime.pace import Pace
+from runtime.reading import look, read_by
 from runtime.relay import Relay
 from runtime.remote_rows import RemoteJoining
 from runtime.serdes import Natural, Tagged
@@ -94,6 +95,15 @@ class Assembly:
     def tasks(self, broadcast: Mapping[str, TableContents], numbers: Iterable[int]) -> list[Task]:
         """Make the tasks of these numbers."""
         return [_TaskBuilder(self, number, broadcast).build() for number in numbers]
+
+    def look(self, numbers: Collection[int]) -> None:
+        """Have it known how far the partitions are that tasks of these numbers read."""
+        look(self.bindings, self.graph, self.stages, self.joined_tables(), numbers)
+
+    @property
+    def stages(self) -> Sequence[StagePlan]:
+        """The stages that are run."""
+        return self.plan.stages if self.only is None else (self.only,)
 
     def shared_functions(self) -> Functions:
         """Make ready the functions that belong to no task: those of broadcast tables."""
@@ -166,10 +176,9 @@ class Assembly:
 
     def destination(self, output: Output) -> Destination:
         """Return where an output goes."""
-        sink = self.bindings.sinks.get(output.stream)
-        value = sink.serde(output.value) if sink is not None else output.value
-        partitions = sink.partitions if sink is not None else self.bindings.partitions(output.stream)
-        return Destination(output.stream, partitions, value, output.key, sink=sink)
+        if (sink := self.bindings.sinks.get(output.stream)) is None:
+            return Destination(output.stream, self.bindings.partitions(output.stream), output.value, output.key)
+        return Destination(output.stream, sink.partitions, sink.serde(output.value), output.key, sink=sink)
 
     def locates(self, ids: Iterable[str]) -> bool:
         """Whether records must carry where they are from, for the dead letters of those that are late."""
@@ -194,8 +203,7 @@ class _TaskBuilder:
         self.assembly = assembly
         self.graph = assembly.graph
         self.number = number
-        stages = assembly.plan.stages if assembly.only is None else (assembly.only,)
-        self.stages = [stage for stage in stages if number in stage.tasks]
+        self.stages = [stage for stage in assembly.stages if number in stage.tasks]
         self.checkpoint = assembly.checkpoints.get(str(number), Checkpoint(0))
         self.tables = dict(broadcast)
         specs = [self.graph.specs[id] for stage in self.stages for id in stage.operators]
@@ -210,8 +218,7 @@ class _TaskBuilder:
     def build(self) -> Task:
         """Make the task."""
         options = self.assembly.plan.options
-        task = Task(self.number, options, self.assembly.clock, self.functions, self.outputs, self.stores)
-        self.task = task
+        self.task = task = Task(self.number, options, self.assembly.clock, self.functions, self.outputs, self.stores)
         for spec in self.assembly.joined_tables():
             if not spec.broadcast:
                 self._add_table(spec.op_id or "", spec)
@@ -237,8 +244,7 @@ class _TaskBuilder:
             **{id: self._held(id) for id in ids if self.graph.specs[id].source},
         }
         columns = {"keys", "timestamps", "stamps"}
-        if any(self.graph.specs[id].reads_signs for id in ids):
-            columns.add("signs")
+        columns |= {"signs"} if any(self.graph.specs[id].reads_signs for id in ids) else set()
         asynchronous = any(self.graph.specs[id].asynchronous for id in ids)
         if asynchronous:
             columns.add("owners")
@@ -273,8 +279,7 @@ class _TaskBuilder:
         self, chain: Chain, foldings: Mapping[str, FoldingSegment], known: Collection[str] = ()
     ) -> Iterable[Reader]:
         bindings, stage = self.assembly.bindings, chain.stage
-        for id in stage.operators:
-            spec = self.graph.specs[id]
+        for id, spec in read_by(stage, self.graph):
             if isinstance(spec, Input):
                 counts = {stream: bindings.partitions(stream) for stream in bindings.streams_of(spec)}
                 if spec.is_pattern:
@@ -292,8 +297,8 @@ class _TaskBuilder:
     def _readers(self, chain: Chain, foldings: Mapping[str, FoldingSegment]) -> Iterable[Reader]:
         bindings, stage = self.assembly.bindings, chain.stage
         yield from self._input_readers(chain, foldings)
-        for id, spec in self.graph.specs.items():
-            if spec.repartitions and set(self.graph.children(id)) & set(stage.operators):
+        for id, spec in read_by(stage, self.graph):
+            if spec.repartitions:
                 stream = intermediate_of(self.graph, spec)
                 if 0 <= (number := stage.partition_of(self.number, stream)) < bindings.partitions(stream):
                     yield self._intermediate_reader(stage, id, spec, stream, number)
@@ -357,12 +362,11 @@ class _TaskBuilder:
 
     def _intermediate(self, id: str, spec: Any) -> Destination:
         stream = intermediate_of(self.graph, spec)
-        key: Serde | None = self.graph.key_serde(id) or Tagged()
         partitions = self.assembly.bindings.partitions(stream)
         by = spec.by if isinstance(spec, PartitionBy) else hash_
         if isinstance(by, ByFunction):
             by = ByFunction(self.functions.by_operator[id]["by"])
-        return Destination(stream, partitions, spec.value or Tagged(), key, by)
+        return Destination(stream, partitions, spec.value or Tagged(), self.graph.key_serde(id) or Tagged(), by)
 
     def _task_exit(self, id: str, spec: TaskSpec) -> TaskExit:
         store = self._shared_store(id, spec)

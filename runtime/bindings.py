@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -211,6 +211,12 @@ class Bindings:
             version=environment.version,
             **live,
         )
+
+    def look(self, places: Mapping[str, Collection[int]]) -> None:
+        """Have it known how far partitions of streams are, where somebody has to be asked for that."""
+        if isinstance(self.environment, LiveEnvironment):
+            for stream in places.keys() - self.sources.keys():
+                self.environment.look(stream, places[stream])
 
     def listen(self, tell: Callable[[], None]) -> None:
         """Have `tell` called, from any thread, when there may be more to read."""

@@ -81,6 +81,7 @@ class Follower:
             return
         environment, app = self._assembly.bindings.environment, self._assembly.plan.app
         checkpoints = await self._apart(partial(environment.checkpoints, app))
+        await self._apart(partial(self._assembly.look, taken))  # which what goes on meanwhile does not wait for
         tasks = replace(self._assembly, checkpoints=checkpoints).tasks(self._broadcast, taken)
         for task in tasks:
             self._functions.append(task.functions)

@@ -32,7 +32,7 @@ class Origin:
     read: Callable[[int], Read | None]
     offsets: Callable[[], Offsets]
     known: Callable[[], Offsets]
-    """The same as of the last look, which takes no time."""
+    """The same as of the last look, which takes no time: `Assembly.look` has it looked before a reader is made."""
     version: Callable[[], int]
     awaits: Callable[[int], bool] = lambda offset: False
     """Whether something at or beyond an offset that this process has written can't be read yet."""
@@ -131,7 +131,7 @@ class Reader:
     ) -> None:
         self.origin = origin
         self.entry = entry
-        self.next_offset = position.offset if position else origin.offsets().start
+        self.next_offset = position.offset if position else origin.known().start
         self.stop_at = stop_at
         self.priority = priority
         self.later = later
@@ -226,7 +226,7 @@ class Reader:
     def refresh(self) -> None:
         """Look whether the partition has ended here."""
         if self._producers is None and not self._ended and self._held is None and self._offered is None:
-            offsets = self.origin.offsets()
+            offsets = self.origin.known()
             self._ended = offsets.ended and self.next_offset >= offsets.end
 
     @property

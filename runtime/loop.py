@@ -381,7 +381,7 @@ class Loop:
         self._fresh.clear()
 
     def _bootstrap(self, readers: Iterable[Reader]) -> None:
-        self._bootstraps |= {reader: reader.origin.offsets().end for reader in readers if not reader.exhausted}
+        self._bootstraps |= {reader: reader.origin.known().end for reader in readers if not reader.exhausted}
 
     def _wants_commit(self, worked: bool) -> bool:
         if not any(task.touched for task in self.tasks):

@@ -14,6 +14,7 @@ import msgspec
 from operators.base import Batch
 from operators.io import Input
 from operators.partition_by import murmur2
+from operators.table_join import TableContents
 from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import Options
@@ -300,8 +301,9 @@ class Run:
             positions = recover(self._environment, opened, self._graph)
             ends = ends_of(self._bindings, self._graph) if until_now else {}
             if span is not None:
-                where = self._environment, self._bindings, self._graph, self.plan
-                history = open_history(span, *where, opened.generation)
+                history = open_history(
+                    span, self._environment, self._bindings, self._graph, self.plan, opened.generation
+                )
         if history is not None:
             ends = follow(history, self._bindings)
         options = self.plan.options
@@ -319,10 +321,12 @@ class Run:
             levers=self._levers,
             discovers=not (until_now or ends),
         )
+        numbers = range(self.plan.tasks) if share is None else ()
+        assembly.look(numbers)
         functions = assembly.shared_functions()
         broadcast = assembly.broadcast_tables(functions)
         contents = {id: contents for id, (_, contents, _) in broadcast.items()}
-        tasks = assembly.tasks(contents, range(self.plan.tasks) if share is None else ())
+        tasks = assembly.tasks(contents, numbers)
         self._functions = [functions, *(task.functions for task in tasks)]
         committer = Committer(self.plan.app, opened.generation, self._bindings, self._clock, positions, assembly.relays)
         self._writer = ThreadPoolExecutor(1, "samza-dsl-writer")
@@ -343,12 +347,16 @@ class Run:
         if share is None and isinstance(self._environment, LiveEnvironment):
             self._environment.announce(self.plan.app, opened.generation)
         if share is not None:
-            seat = self.plan.app, share.generation, share.container, self.plan.tasks
-            membership = self._environment.join(*seat, self._placement, share.standby)
-            if self.keeps_state:
-                self._beside = ThreadPoolExecutor(1, "samza-dsl-member")  # to bring state back takes a while
-            how = (self._beside, self._functions, HEARING_MS) if self.keeps_state else (self._writer, self._functions)
-            self._follower = Follower(membership, assembly, contents, self._loop, *how)
+            self._follower = self._follow(share, assembly, contents)
+
+    def _follow(self, share: Share, assembly: Assembly, broadcast: Mapping[str, TableContents]) -> Follower:
+        """Be one of the containers that share the tasks."""
+        seat = self.plan.app, share.generation, share.container, self.plan.tasks
+        membership = self._environment.join(*seat, self._placement, share.standby)
+        if self.keeps_state:
+            self._beside = ThreadPoolExecutor(1, "samza-dsl-member")  # to bring state back takes a while
+        how = (self._beside, self._functions, HEARING_MS) if self.keeps_state else (self._writer, self._functions)
+        return Follower(membership, assembly, broadcast, self._loop, *how)
 
     async def _open(self) -> None:
         try:

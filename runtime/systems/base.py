@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -370,6 +370,9 @@ class LiveEnvironment(Environment, Protocol):
 
     def listen(self, tell: Callable[[], None]) -> None:
         """Have `tell` called, from any thread, when there may be more to read."""
+
+    def look(self, stream: str, partitions: Collection[int]) -> None:
+        """Ask how far partitions are that are about to be read, so that it is `known`."""
 
     def known(self, stream: str, partition: int) -> Offsets:
         """Return the readable range of a partition as it is known here, without asking anybody."""

@@ -120,6 +120,10 @@ class KafkaEnvironment:
         """Return the readable range of a partition, in Kafka's offsets: not each of them has a record."""
         return self._streams.fetcher(stream, partition).refresh(partition)
 
+    def look(self, stream: str, partitions: Collection[int]) -> None:
+        """Ask how far partitions are, so that it is known."""
+        self._streams.fetcher(stream, max(partitions)).ask(partitions)
+
     def known(self, stream: str, partition: int) -> Offsets:
         """Return what `offsets` has said last, and how far the partition is known to have come since."""
         return self._streams.fetcher(stream, partition).offsets(partition)

@@ -94,10 +94,15 @@ class KafkaFetcher:
 
     def refresh(self, partition: int) -> Offsets:
         """Return the range that is readable now, asking the brokers where the partition is not being read."""
-        if partition not in self._fetched and self._thread is not None:
-            with kafka_errors_told(self._topic, "read"):
-                self._thread.call(self._refresh(self._place(partition)))
+        self.ask([partition])
         return self._offsets[partition]
+
+    def ask(self, partitions: Iterable[int]) -> None:
+        """Ask the brokers how far partitions are, those of them that are not being read."""
+        places = [self._place(number) for number in sorted(partitions) if number not in self._fetched]
+        if places and self._thread is not None:
+            with kafka_errors_told(self._topic, "read"):
+                self._thread.call(self._ask(places))
 
     def wrote(self, partition: int, end: int, ended: bool = False) -> None:
         """Know that this process has written below `end`, and whether that is an end-of-stream."""
@@ -210,15 +215,21 @@ class KafkaFetcher:
         self._pumping = asyncio.create_task(self._pump())
         return metadata, [Offsets(starts[place], ends[place], ended=False) for place in places]
 
-    async def _refresh(self, place: TopicPartition) -> None:
+    async def _ask(self, places: Sequence[TopicPartition]) -> None:
         asked = await self._asked()
-        start = (await asked.beginning_offsets([place]))[place]
-        end = (await asked.end_offsets([place]))[place]
-        _, known, ended = self._offsets[place.partition]
-        is_new = end > known or place not in self._looked_at
-        self._looked_at.add(place)
-        ended = ended or (is_new and start < end and await self._has_ended(place, start, end))
-        self._offsets[place.partition] = Offsets(start, max(end, known), ended)
+        starts, ends = await asked.beginning_offsets(places), await asked.end_offsets(places)
+        behind = {}
+        for place in places:
+            _, known, ended = self._offsets[place.partition]
+            is_new = ends[place] > known or place not in self._looked_at
+            if is_new and not ended and starts[place] < ends[place]:
+                behind[place] = max(starts[place], ends[place] - 2)  # the record, and the marker of its transaction
+        ended_ones = await self._ended_of(behind, ends) if behind else ()
+        self._looked_at |= {*places}
+        for place in places:
+            _, known, ended = self._offsets[place.partition]
+            end = max(ends[place], known)
+            self._offsets[place.partition] = Offsets(starts[place], end, ended or place in ended_ones)
 
     async def _asked(self) -> Any:
         """Return what asks without waiting for a fetch: brokers answer each connection in turn."""
@@ -231,18 +242,22 @@ class KafkaFetcher:
                 self._asking = asking
             return self._asking or self._consumer
 
-    async def _has_ended(self, place: TopicPartition, start: int, end: int) -> bool:
-        """Whether the last thing that was said in a partition that nobody reads is that it has ended."""
+    async def _ended_of(
+        self, behind: Mapping[TopicPartition, int], until: Mapping[TopicPartition, int]
+    ) -> set[TopicPartition]:
+        """Return those partitions, of some that nobody reads, where the last thing that was said is that they ended."""
         consumer = AIOKafkaConsumer(**self._topic.client(), enable_auto_commit=False, isolation_level="read_committed")
         await consumer.start()
         try:
-            consumer.assign([place])
-            consumer.seek(place, max(start, end - 2))  # the record, and the marker of its transaction
-            control = None
-            while await consumer.position(place) < end:
-                for records in (await consumer.getmany(timeout_ms=WAIT_MS)).values():
-                    control = as_reads(rows_of(records), end, 0)[-1].control
-            return ends(control)
+            consumer.assign([*behind])
+            for place, offset in behind.items():
+                consumer.seek(place, offset)
+            said, left = {}, {*behind}
+            while left:
+                for place, records in (await consumer.getmany(timeout_ms=WAIT_MS)).items():
+                    said[place] = as_reads(rows_of(records), until[place], 0)[-1].control
+                left = {place for place in left if await consumer.position(place) < until[place]}
+            return {place for place, control in said.items() if ends(control)}
         finally:
             await consumer.stop()
 
