@@ -156,7 +156,10 @@ class KafkaMembers:
 
     async def _join(self) -> None:
         assert self._group is not None
-        await self._know(await look(self._table))
+        ledger = await look(self._table)
+        newest = max((claim.model for claim in ledger.claims.values()), default=0)
+        self._group.model = JobModel(generation=newest)  # clocks may differ: what comes is newer than what was claimed
+        await self._know(ledger)
         await self._group.join()
 
     async def _know(self, ledger: Ledger) -> None:

@@ -36,6 +36,7 @@ def simulated(cluster: Cluster) -> Iterator[Thread]:
         "AIOKafkaAdminClient": lambda **how: Admin(cluster, **how),
         "KafkaThread": thread,
         "monotonic_ms": lambda: cluster.loop.time() * 1_000,
+        "wall_clock_ms": cluster.clock_ms,
         "threading": SimpleNamespace(Condition=thread.condition),
     }
     modules = (

@@ -27,6 +27,8 @@ BATCH_BYTES, RECORD_BYTES = 1 << 16, 1_048_588
 LONGEST_MS = 5
 """How long a request takes at most."""
 STEP_S, SESSION_S, SILENCE_S, TRANSACTION_S = 0.001, 6.0, 2.0, 60.0
+NOW_MS, SKEW_MS = 1_700_000_000_000, 3_600_000
+"""When it is, and how far a clock may be wrong."""
 EARLIEST = "earliest"
 PROCESS = ContextVar("PROCESS", default="")
 """Which process asks."""
@@ -129,7 +131,14 @@ class Cluster:
         self.numbers = count(1)
         self.loop = Loop()
         self.dead: set[str] = set()
+        self._skews_ms = random.Random(seed)
+        self._clocks_ms: dict[str, int] = {}
         self._news: set[asyncio.Future[None]] = set()
+
+    def clock_ms(self) -> int:
+        """Return what the clock shows of the process that looks: each goes wrong in its own way."""
+        skew_ms = self._clocks_ms.setdefault(PROCESS.get(), self._skews_ms.randint(-SKEW_MS, SKEW_MS))
+        return NOW_MS + int(self.loop.time() * 1_000) + skew_ms
 
     async def heard(self, work: Callable[[], Any] = lambda: None, changes: bool = False) -> Any:
         """Do what a request asks for, and answer, after a while; unless something goes wrong."""
