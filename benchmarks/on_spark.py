@@ -115,7 +115,7 @@ class StatelessOnSpark(OnSpark):
         title="stateless, JSON lines → JSON lines, on Spark with two cores over one process",
         messages=2_000_000,
         quick_scale=0.002,
-        bar=round(1 / 1.5, 2),
+        bar=round(1 / 1.5, 3),
         pairs=5,
         on_spark=True,
     )
@@ -153,7 +153,7 @@ class ParquetOnSpark(StatelessOnSpark):
         title="stateless, Parquet → Parquet, by columns, on Spark with two cores over one process",
         messages=2_000_000,
         quick_scale=0.002,
-        bar=round(1 / 1.5, 2),
+        bar=round(1 / 1.5, 3),
         pairs=5,
         on_spark=True,
     )
@@ -230,7 +230,7 @@ class NativeOnSpark(KeyedOnSpark):
         title="the same of Parquet, folded as columns, on Spark with two cores over one process",
         messages=2_500_000,
         quick_scale=0.002,
-        bar=round(1 / 1.6, 2),
+        bar=round(1 / 1.6, 3),
         pairs=5,
         on_spark=True,
     )

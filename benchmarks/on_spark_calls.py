@@ -26,7 +26,7 @@ class CallsOnSpark(OnSpark):
         title="async calls of 1 ms, 1,000 in flight per worker, on Spark with two cores over one process",
         messages=400_000,
         quick_scale=0.01,
-        bar=round(1 / 1.4, 2),
+        bar=round(1 / 1.4, 3),
         pairs=5,
         on_spark=True,
     )

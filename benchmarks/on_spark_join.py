@@ -47,7 +47,7 @@ class JoinOnSpark(OnSpark):
         title="interval join, 10,000 keys, on Spark with two cores over one process",
         messages=1_000_000,
         quick_scale=0.004,
-        bar=round(1 / 0.6, 2),
+        bar=round(1 / 0.6, 3),
         pairs=5,
         on_spark=True,
     )
