@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -69,6 +70,12 @@ def ticks(messages: int, file: int) -> Iterator[Tick]:
         yield Tick(f"k{draw.randint(0, KEYS - 1)}", at, number)
 
 
+def sync(path: Path) -> None:
+    """Have on the disk what was written by hand, as what we write is."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 class OnSpark(Workload):
     """The files are written, and the session begun, before a time counts."""
 
@@ -132,6 +139,7 @@ class StatelessOnSpark(OnSpark):
                             file.write(encode.encode_lines(chunk))
                             chunk.clear()
             file.write(encode.encode_lines(chunk))
+        sync(self.by_hand)
         return self.by_hand
 
     def app(self) -> App:
@@ -180,6 +188,7 @@ class ParquetOnSpark(StatelessOnSpark):
             while chunk := list(islice(kept, PART)):
                 columns = [[tick.key for tick in chunk], [tick.at for tick in chunk], [tick.number for tick in chunk]]
                 writer.write_table(pa.table([*map(pa.array, columns)], schema=schema))
+        sync(self.by_hand)
         return self.by_hand
 
     def outcome(self, result: Path) -> list[bytes]:
@@ -209,6 +218,7 @@ class KeyedOnSpark(OnSpark):
             rows = (Counted(key, start, number) for (key, start), number in found.items())
             while chunk := list(islice(rows, CHUNK)):
                 file.write(encode.encode_lines(chunk))
+        sync(self.by_hand)
         return self.by_hand
 
     def ours(self) -> Path:

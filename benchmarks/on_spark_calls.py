@@ -10,7 +10,7 @@ from typing import BinaryIO
 import msgspec
 
 from benchmarks.messages import Message, look_up, plain_messages
-from benchmarks.on_spark import CHUNK, FILES, OnSpark, encode
+from benchmarks.on_spark import CHUNK, FILES, OnSpark, encode, sync
 from benchmarks.workload import Description
 from samza_dsl import App
 
@@ -50,6 +50,7 @@ class CallsOnSpark(OnSpark):
                 file.write(encode.encode_lines(results))
 
         asyncio.run(work_all())
+        sync(self.by_hand)
         return self.by_hand
 
     def messages(self) -> Iterator[Message]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from benchmarks.on_spark import CHUNK, FILES, OnSpark, Tick, decode, encode, ticks
+from benchmarks.on_spark import CHUNK, FILES, OnSpark, Tick, decode, encode, sync, ticks
 from benchmarks.workload import Description
 from samza_dsl import App
 
@@ -64,6 +64,7 @@ class JoinOnSpark(OnSpark):
             pairs = self._pairs(kept, opened)
             while chunk := list(islice(pairs, CHUNK)):
                 file.write(encode.encode_lines(chunk))
+        sync(self.by_hand)
         return self.by_hand
 
     def _pairs(self, kept: tuple[dict[str, deque[Tick]], ...], opened: ExitStack) -> Iterator[Met]:

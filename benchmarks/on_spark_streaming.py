@@ -23,6 +23,7 @@ from benchmarks.on_spark import (
     is_kept,
     is_positive,
     moved,
+    sync,
     ticks,
 )
 from benchmarks.workload import Description
@@ -75,6 +76,7 @@ class StatelessStream(OnSpark):
             passing = (after for tick in self.read() if is_kept(tick) and is_positive(after := moved(tick)))
             while chunk := list(islice(passing, CHUNK)):
                 file.write(encode.encode_lines(chunk))
+        sync(self.written / "part.jsonl")
         return self.written
 
     def ours(self) -> Path:
@@ -111,6 +113,7 @@ class KeyedStream(StatelessStream):
             rows = (Counted(key, start, number) for (key, start), number in found.items())
             while chunk := list(islice(rows, CHUNK)):
                 file.write(encode.encode_lines(chunk))
+        sync(self.written / "part.jsonl")
         return self.written
 
     def ours(self) -> Path:

@@ -30,6 +30,7 @@ from benchmarks.on_spark import (
     is_kept,
     is_positive,
     moved,
+    sync,
 )
 from benchmarks.on_spark_calls import IN_FLIGHT, CallsOnSpark
 from benchmarks.on_spark_calls import decode as decode_message
@@ -52,6 +53,7 @@ def write_lines(rows: Iterable[Any], path: Path) -> None:
     with path.open("wb") as file:
         while chunk := list(islice(made, CHUNK)):
             file.write(encode.encode_lines(chunk))
+    sync(path)
 
 
 def chained(lines: Iterable[Any]) -> Iterator[Tick]:
@@ -88,6 +90,7 @@ def parquet_file(out: Path, path: str) -> None:
     with parquet.ParquetFile(path) as file, parquet.ParquetWriter(name, file.schema_arrow) as writer:
         for batch in file.iter_batches(CHUNK):
             writer.write_batch(moved_columns(batch))
+    sync(name)
 
 
 def moved_columns(batch: Any) -> Any:
