@@ -1,5 +1,6 @@
 """What all tests share: how hard Hypothesis looks, and that in CI nothing is skipped."""
 
+import gc
 import os
 import secrets
 
@@ -43,6 +44,14 @@ def pytest_collection_modifyitems(config, items):
         left = [item for item in items if item.get_closest_marker("ci") is not None]
         items[:] = [item for item in items if item not in left]
         config.hook.pytest_deselected(items=left)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen():
+    """Have the collector look no more at what lives on after a module, which each full collection would walk."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,8 @@ from tests.bite.__main__ import ROOT, look_for, main
 from tests.bite.bugs import BUGS, Bug, Changed
 from tests.scale import scale
 
-LOOKED_FOR = scale(BUGS[:1], BUGS, BUGS)
+LOOKED_FOR = scale(BUGS[:1], BUGS[::3], BUGS)
+"""In CI a third of them; `python -m tests.bite` looks for all."""
 
 
 @pytest.mark.timeout(600)

@@ -39,10 +39,8 @@ def run(shared, master, what, tmp_path, *how):
     (shared / what).mkdir()
     done = subprocess.run([sys.executable, program, shared, what, master, *how], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert (shared / "befallen").exists() is ("nothing" not in what)
-    assert (shared / "again").exists() is ("nothing" not in what), "it was tried again"
     for flag in ("befallen", "again"):
-        (shared / flag).unlink(missing_ok=True)
+        (shared / flag).unlink()  # it was there: it was tried again
     return int(done.stdout)
 
 
@@ -57,7 +55,7 @@ def check(lines):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("what", ["nothing", "executor", "slow"])
+@pytest.mark.parametrize("what", ["executor", "slow"])
 def test_counts_are_right_whatever_befalls_the_workers(shared, master, what, tmp_path):
     run(shared, master, what, tmp_path)
     check((shared / what / "out.jsonl").read_bytes().splitlines())
