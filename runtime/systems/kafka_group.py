@@ -58,6 +58,7 @@ class KafkaGroup:
         self._said = said
         self._placement = placement
         self.model = said.model
+        self._above = 0
         self.held: frozenset[int] = frozenset()
         """The tasks that this member has, or is taking."""
         self.copies: Sequence[int] = ()
@@ -85,6 +86,11 @@ class KafkaGroup:
         """Know from now on which hosts have the state of each task."""
         self._said = msgspec.structs.replace(self._said, homes=homes, known=known)
 
+    async def surpass(self, generation: int) -> None:
+        """Have tasks shared out anew, by a model that is newer than one that is known from elsewhere."""
+        self._above = generation
+        self._consumer.subscribe([self._topic.name])
+
     async def leave(self) -> None:
         """Be a member no more."""
         if self._consumer is not None:
@@ -93,7 +99,8 @@ class KafkaGroup:
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return what is said when joining."""
-        said = msgspec.structs.replace(self._said, model=self.model, held=sorted(self.held), copies=self.copies)
+        model = msgspec.structs.replace(self.model, generation=max(self.model.generation, self._above))
+        said = msgspec.structs.replace(self._said, model=model, held=sorted(self.held), copies=self.copies)
         return ConsumerProtocolMemberMetadata(0, [*topics], msgspec.msgpack.encode(said))
 
     def assign(

@@ -108,6 +108,11 @@ class Ledger:
             if str(task) in later.checkpoints:
                 self.checkpoints[str(task)] = later.checkpoints[str(task)]
 
+    @property
+    def newest(self) -> int:
+        """The generation of the newest job model that anybody knew who has claimed a task."""
+        return max((claim.model for claim in self.claims.values()), default=0)
+
     def progress(self, task: int) -> int:
         """Return a number that grows as a task gets on, as far as that was committed."""
         checkpoint = self.checkpoints.get(str(task))

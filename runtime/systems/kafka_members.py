@@ -66,6 +66,7 @@ class KafkaMembers:
         self._table = KafkaTable(streams.topic(ledger_of(app)))
         self._group: KafkaGroup | None = KafkaGroup(app, streams.topic(ledger_of(app)), said, placement)
         self._looked_at = 0
+        self._unheard = 0, 0
         self._call(self._join())
 
     def mine(self) -> frozenset[int]:
@@ -85,6 +86,7 @@ class KafkaMembers:
     def take(self, tasks: Collection[int]) -> dict[int, int]:
         """Take tasks over, and return their new generations; those that another container still has are left out."""
         ledger = before = self._settled()
+        self._surpass(ledger.newest)
         wanted = [task for task in sorted(tasks) if self._is_free(ledger, task)]
         if not wanted:
             return {}
@@ -104,6 +106,17 @@ class KafkaMembers:
         self.taken |= won
         self._group.held = frozenset(self.taken)
         return won
+
+    def _surpass(self, newest: int) -> None:
+        """Ask for a newer model than who has claimed a task knew, where none has come since the last look.
+
+        Who claimed it when this container had joined, and died of that, would never be known to be gone.
+        """
+        assert self._group is not None
+        seen, times = self._unheard
+        self._unheard = newest, times + 1 if newest == seen else 1
+        if newest > self._group.model.generation and self._unheard == (newest, 2):
+            self._call(self._group.surpass(newest))
 
     def give_up(self, tasks: Collection[int]) -> None:
         """Let others take tasks, all of whose effects are committed."""
@@ -157,8 +170,7 @@ class KafkaMembers:
     async def _join(self) -> None:
         assert self._group is not None
         ledger = await look(self._table)
-        newest = max((claim.model for claim in ledger.claims.values()), default=0)
-        self._group.model = JobModel(generation=newest)  # clocks may differ: what comes is newer than what was claimed
+        self._group.model = JobModel(generation=ledger.newest)  # clocks may differ: what comes is newer than claims
         await self._know(ledger)
         await self._group.join()
 

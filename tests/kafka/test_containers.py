@@ -228,6 +228,14 @@ def test_who_takes_a_task_waits_for_what_others_are_in_the_midst_of(run):
     assert third.has_read(task) == (3, b"3")
 
 
+def test_a_claim_under_a_model_that_nobody_who_lives_has_heard_of_is_outlived(run):
+    heir = run("heir")
+    ghost = kafka_ledger.Claim(0, 1, "ghost", heir.run, 2**50)
+    heir.environment._streams.write(kafka_ledger.ledger_of(heir.app), kafka_ledger.said_of_claims([ghost]))
+    heir.takes(0)
+    assert heir.members.taken == {0: 2}
+
+
 def test_who_takes_over_on_a_machine_makes_no_directory_twice_for_good(opened, topics, tmp_path):
     owner = opened("owner")
     owner.create_stream(f"{topics}-words", StreamConfig(partitions=TASKS))

@@ -158,6 +158,9 @@ class Consumer:
 
     def subscribe(self, topics: Sequence[str]) -> None:
         self.topics = topics
+        members = self._cluster.groups.get(self._group or "", {})
+        if self in members.values():  # who subscribes anew joins anew
+            rebalance(members)
 
     def assign(self, places: Sequence[TopicPartition]) -> None:
         self._positions = dict.fromkeys(places)
