@@ -142,25 +142,37 @@ def standbys(placing: Placing, tasks: Sequence[str], count: int) -> tuple[tuple[
     """
     hosts, names = placing.hosts, sorted(placing.hosts)
     most = -(-len(tasks) * count // len(names)) if names else 0
-    had = [{*placing.standbys[task]} if task < len(placing.standbys) else set[str]() for task in range(len(tasks))]
     kept = dict.fromkeys(names, 0)
     found: list[list[str]] = [[] for _ in tasks]
 
-    def choose(task: int, among: Iterable[str]) -> None:
+    def choose(task: int, among: Collection[str]) -> bool:
         taken = {hosts[tasks[task]], *(hosts[name] for name in found[task])}
-        free = [name for name in among if hosts[name] not in taken]
+        free = [name for name in names if name in among and hosts[name] not in taken]
         if free:
             homes = _homes(placing, task)
             found[task].append(min(free, key=lambda name: (kept[name], hosts[name] not in homes, name)))
             kept[found[task][-1]] += 1
+        return bool(free)
 
-    for _ in range(count):
-        for task in range(len(tasks)):
-            choose(task, [name for name in names if name in had[task] and kept[name] < most])
-    for turn in range(count):
-        for task in range(len(tasks)):
-            if len(found[task]) <= turn:
-                choose(task, names)
+    def relieve(name: str, task: int) -> bool:
+        """Give to another what one has too many of, if there is one who has not its share."""
+        others = [other for other in names if kept[other] < most]
+        if kept[name] <= most or name not in found[task]:
+            return False
+        found[task].remove(name)
+        if has_moved := choose(task, others):
+            kept[name] -= 1
+        else:
+            found[task].append(name)
+        return has_moved
+
+    for among in (placing.standbys, [names] * len(tasks)):
+        for turn in range(count):
+            for task in range(min(len(tasks), len(among))):
+                if len(found[task]) <= turn:
+                    choose(task, among[task])
+    while any(relieve(name, task) for name in names for task in range(len(tasks))):
+        pass
     return tuple(tuple(sorted(copies)) for copies in found)
 
 

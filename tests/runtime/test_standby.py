@@ -121,6 +121,7 @@ def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed
 
 
 @given(placings(), st.integers(0, 3), st.data())
+@settings(max_examples=scale(100, 1_000, 20_000))
 def test_copies_are_on_other_hosts_and_as_many_as_there_can_be(placing, count, data):
     names = sorted(placing.hosts)
     lists = st.lists(st.lists(st.sampled_from([*names, "gone"]), unique=True, max_size=2), max_size=placing.tasks)

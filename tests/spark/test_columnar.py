@@ -379,6 +379,20 @@ def rows_in(directory):
     return [repr(row) for file in files for row in pq.read_table(file).to_pylist()]
 
 
+def errors_of_each(app, parts):
+    """Return the errors that a live run over one row or another alone ends with."""
+    found = set()
+    for row in (row for part in parts for row in part):
+        with tempfile.TemporaryDirectory() as scratch:
+            pq.write_table(pa.Table.from_batches([table_of([row])]), Path(scratch, "row.parquet"))
+            try:
+                bind = {"rows": Path(scratch, "row.parquet"), "kept": Path(scratch, "kept.parquet")}
+                run_once(app, memory(), bind=bind)
+            except SamzaError as error:
+                found.add(type(error))
+    return found
+
+
 @given(
     st.sampled_from(["r.whole", "7", "r.whole + 1", "-r.named", "r.whole * r.named - r.whole % 10"]),
     st.sampled_from(["r.flag", "r.whole >= 0 or r.maybe is None", "r.real < 1", "r.maybe > 3", "True"]),
@@ -407,7 +421,8 @@ def test_records_that_are_made_of_columns_are_those_of_a_live_run(source, condit
             live = run_once(app, memory(), bind={"rows": place, "kept": theirs})
         except SamzaError as error:
             expected.append(type(error))
-        assert told == expected
+        if told != expected:  # of several errors, another may be the first
+            assert told and expected and {*told, *expected} <= errors_of_each(app, parts)
         if not told:
             assert sorted(rows_in(ours)) == sorted(rows_in(theirs))
             assert numbers_of(units) == numbers_of(live)
