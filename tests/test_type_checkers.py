@@ -28,6 +28,7 @@ def basedpyright(folder):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.ci
 def test_mypy_accepts_what_the_type_tests_say():
     found = mypy(*map(str, sorted(TYPES.glob("test_types*.py"))))
     assert found.returncode == 0, found.stdout + found.stderr

@@ -97,10 +97,8 @@ def restore(
     """
     held = begin_at(streams, changelogs, kept, tasks)
     return sum(
-        _replay(
-            streams, store, changelogs[store], held[store], [one for one in tasks if store in kept.get(one.task, ())]
-        )
-        for store in changelogs
+        _replay(streams, store, changelogs[store], begun, [one for one in tasks if store in kept.get(one.task, ())])
+        for store, begun in held.items()
     )
 
 

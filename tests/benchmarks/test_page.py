@@ -74,6 +74,7 @@ def command(*arguments):
     return subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.ci
 def test_the_command_writes_the_page_and_keeps_what_it_does_not_measure(tmp_path):
     written = tmp_path / "speed.md"
     (tmp_path / "speed.json").write_text(

@@ -54,6 +54,7 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("elsewhere")
 def test_a_peer_that_cannot_be_installed_has_a_row_with_pips_reason():
     peer = Peer("nobody", "nothing", ("no-such-library==1.0",))

@@ -233,6 +233,7 @@ def test_a_script_may_run_itself_in_several(folder, counting):
     check_counts(folder)
 
 
+@pytest.mark.ci
 def test_they_end_though_an_answer_takes_longer_than_it_was_waited_for(folder, counting):
     produce(folder)
     (folder / "open").touch()

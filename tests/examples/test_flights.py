@@ -37,6 +37,7 @@ def test_the_data_has_the_figures_that_the_issue_names():
     assert (~independent.departed().tailnum.isin(tail_numbers)).sum() == 48_550
 
 
+@pytest.mark.ci
 def test_flights_are_scheduled_when_the_clocks_of_new_york_say():
     loaded = [flight for record in example("flights_data").flights() if (flight := flight_in(record.value))]
     departed = [flight["scheduled_ms"] for flight in loaded if flight["delay"] is not None]

@@ -33,7 +33,7 @@ def numbers(values):
 
 
 @given(records(2), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)), st.booleans())
-@settings(max_examples=scale(60, 500, 20_000))
+@settings(max_examples=scale(30, 500, 20_000))
 def test_what_is_late_depends_on_its_source_partition_alone(parts, crashes, disorder, batch_records, repartition):
     def app():
         app = App("late", Options(batch_records=batch_records, max_uncommitted=4))

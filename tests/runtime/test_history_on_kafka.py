@@ -19,7 +19,7 @@ from tests.simulation.kafka_brokers import Cluster
 
 
 @given(worlds(), st.data(), st.lists(crash_points, max_size=2))
-@settings(max_examples=scale(15, 150, 5_000))
+@settings(max_examples=scale(8, 150, 5_000))
 def test_history_that_is_handed_over_and_the_rest_come_to_what_the_records_say(world, data, crashes):
     with tempfile.TemporaryDirectory() as name, simulated(Cluster(world.seed)):
         folder = Path(name)

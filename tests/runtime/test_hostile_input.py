@@ -40,7 +40,7 @@ batches = st.lists(st.lists(st.tuples(keys, values), max_size=8), min_size=1, ma
 @pytest.mark.parametrize("policy", LENIENT)
 @pytest.mark.parametrize("serde", SERDES)
 @given(batches, st.sampled_from(STAGES), st.sampled_from((1, 3, 2_000)))
-@settings(max_examples=scale(12, 150, 10_000))
+@settings(max_examples=scale(4, 150, 10_000))
 def test_a_lenient_policy_survives_all_and_loses_and_doubles_nothing(serde, policy, batches, stage, batch_records):
     send(batches, serde, policy, stage, batch_records=batch_records)
 

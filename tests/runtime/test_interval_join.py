@@ -121,7 +121,7 @@ def late_of(environment, stream):
     layout=st.sampled_from(("one partition", "partition_by", "partition_by one", "memory of one run")),
     below=st.sampled_from(("window", "window behind a partition_by", "nothing")),
 )
-@settings(max_examples=scale(30, 200, 2_000))
+@settings(max_examples=scale(15, 200, 2_000))
 def test_a_run_comes_to_what_its_histories_say(
     how, data, within, crashes, disorder, batch_records, most, layout, below
 ):
@@ -188,7 +188,7 @@ def check_windows(environment, expected):
     disorder=st.integers(0, 30),
     batch_records=st.sampled_from((1, 3, 2_000)),
 )
-@settings(max_examples=scale(30, 200, 2_000))
+@settings(max_examples=scale(15, 200, 2_000))
 def test_of_one_stream_the_newest_is_the_same_whatever_happens(how, data, within, crashes, disorder, batch_records):
     (part,), _ = data.draw(histories(1))
 

@@ -68,7 +68,7 @@ POLICIES = {"skip": skip, "dead_letter": dead_letter("letters"), "retry": retry(
 @pytest.mark.parametrize("awaits", [False, True])
 @pytest.mark.parametrize("policy", POLICIES)
 @given(numbers, st.data(), st.sampled_from((1, 4, 2_000)))
-@settings(max_examples=scale(25, 300, 10_000))
+@settings(max_examples=scale(12, 300, 10_000))
 def test_a_record_that_fails_leaves_nothing_and_takes_nothing_with_it(policy, awaits, values, data, batch_records):
     places = st.dictionaries(st.integers(0, 30), st.sampled_from(PLACES), max_size=10)
     bad, flaky = data.draw(places), data.draw(places) if policy == "retry" else {}

@@ -90,7 +90,7 @@ def told(case, parts, disorder):
     st.sampled_from(("accumulating", "retracting", "final")),
     st.sampled_from(("all", "branches", "several", "some")),
 )
-@settings(max_examples=scale(20, 200, 5_000))
+@settings(max_examples=scale(10, 200, 5_000))
 def test_windows_below_come_to_what_the_last_panes_say(
     case, one, other, crashes, disorder, batch_records, below, panes, between
 ):

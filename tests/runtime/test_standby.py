@@ -121,7 +121,7 @@ def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed
 
 
 @given(placings(), st.integers(0, 3), st.data())
-@settings(max_examples=scale(100, 1_000, 20_000))
+@settings(max_examples=scale(30, 1_000, 20_000))
 def test_copies_are_on_other_hosts_and_as_many_as_there_can_be(placing, count, data):
     names = sorted(placing.hosts)
     lists = st.lists(st.lists(st.sampled_from([*names, "gone"]), unique=True, max_size=2), max_size=placing.tasks)
@@ -166,3 +166,33 @@ def with_copy(placing, tasks):
 def test_copies_that_nobody_could_have_are_refused(how, wrong, tmp_path):
     with pytest.raises(PlanError, match=wrong):
         App("a").run(tmp_path, **how)
+
+
+def test_who_loses_all_that_it_claims_to_another_goes_on_without():
+    """Two claim the tasks of one that is gone at the same moment, and the other's claim lies before this one's."""
+    cluster = Cluster(0)
+    with tempfile.TemporaryDirectory() as name, simulated(cluster):
+        folder = Path(name)
+        owner = opened(folder / "owner")
+        owner.create_stream("words", StreamConfig(partitions=TASKS))
+        run = owner.own(APP)
+        first = Container(cluster, folder, "first", run)
+        assert first.settles() == {*range(TASKS)}
+        first.commits([(task, "st", 1, True) for task in range(TASKS)])
+        second = Container(cluster, folder, "second", run)
+        first.settles()
+        wanted, settled = second.does(second.members.mine), second.members._settled
+        moments = iter([lambda: first.does(first.members.take, wanted)])
+
+        def and_another_claims_them():
+            found = settled()
+            next(moments, lambda: None)()
+            return found
+
+        second.members._settled = and_another_claims_them
+        assert wanted and second.does(second.members.take, wanted) == {}
+        assert second.does(second.members.mine) == wanted and not second.members.taken
+        for one in (first, second):
+            one.does(one.members.leave)
+            one.does(one.environment.close)
+        owner.close()

@@ -35,7 +35,7 @@ def test_what_units_come_to_is_what_the_records_say(world, seed):
 
 @pytest.mark.parametrize("kinds", SEVERAL_STAGES, ids="-".join)
 @given(st.data(), st.integers(0, 999))
-@settings(max_examples=scale(8, 200, 5_000))
+@settings(max_examples=scale(4, 200, 5_000))
 def test_what_units_come_to_between_shuffles_is_what_the_records_say(kinds, data, seed):
     world = data.draw(worlds(kinds))
     with patch("runtime.spark.rows.BLOCK", 1 + seed % 3):

@@ -22,6 +22,7 @@ settings.load_profile("no-deadline")
 pytest_plugins = ["pytester"]
 
 
+@pytest.mark.ci
 def test_every_story_of_the_page_passes(pytester):
     pytester.makepyprojecttoml("[tool.pytest.ini_options]\nfilterwarnings = ['error']")
     pytester.makeconftest(NO_DEADLINE)
