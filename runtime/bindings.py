@@ -189,6 +189,9 @@ class Bindings:
         source = self.sources.get(stream)
         if source is not None:
             bound = source
+            live: dict[str, Any] = {"version": lambda: 0}
+            if isinstance(bound, LiveSource):
+                live = {name: partial(getattr(bound, name), partition) for name in ("version", "unheard_ms")}
             return Origin(
                 system=bound.name,
                 stream=stream,
@@ -196,12 +199,13 @@ class Bindings:
                 read=lambda offset: bound.read(partition, offset),
                 offsets=partial(bound.offsets, partition),
                 known=partial(bound.offsets, partition),
-                version=partial(bound.version, partition) if isinstance(bound, LiveSource) else lambda: 0,
+                **live,
             )
         environment = self.environment
-        live: dict[str, Any] = {"known": partial(environment.offsets, stream, partition)}
+        live = {"known": partial(environment.offsets, stream, partition)}
         if isinstance(environment, LiveEnvironment):
-            live = {name: partial(getattr(environment, name), stream, partition) for name in ("known", "awaits")}
+            names = "known", "awaits", "unheard_ms"
+            live = {name: partial(getattr(environment, name), stream, partition) for name in names}
         return Origin(
             system="log",
             stream=stream,

@@ -36,6 +36,8 @@ class Origin:
     version: Callable[[], int]
     awaits: Callable[[int], bool] = lambda offset: False
     """Whether something at or beyond an offset that this process has written can't be read yet."""
+    unheard_ms: Callable[[int], float] = lambda offset: 0.0
+    """For how long it is not known whether something lies at or beyond an offset: not at all where each read looks."""
 
 
 class Columnar(Protocol):
@@ -247,12 +249,13 @@ class Reader:
             return False
         if self._quiet_since is None:
             self._quiet_since = elapsed_ms
-        if elapsed_ms - self._quiet_since < after_ms:
+        quiet_ms = elapsed_ms - self._quiet_since - self.origin.unheard_ms(self.next_offset)
+        if quiet_ms < after_ms:
             return False
         if not self.idle:
             self.idle = True
             return True
-        passed_ms = int(elapsed_ms - self._quiet_since) - after_ms
+        passed_ms = int(quiet_ms) - after_ms
         if not self._pacing.close_on_idle or passed_ms < 1 or self.watermark == MIN_TIMESTAMP:
             return False
         self._quiet_since += passed_ms

@@ -380,6 +380,9 @@ class LiveEnvironment(Environment, Protocol):
     def awaits(self, stream: str, partition: int, offset: int) -> bool:
         """Whether something at or beyond `offset` that this process has committed can't be read here yet."""
 
+    def unheard_ms(self, stream: str, partition: int, offset: int) -> float:
+        """Return for how long it is not known whether something lies at or beyond an offset."""
+
     def announce(self, app: str, generation: int) -> None:
         """Let others see, until this is closed, that this process has the application to itself."""
 
@@ -442,6 +445,9 @@ class LiveSource(Source, Protocol):
 
     def version(self, partition: int) -> int:
         """Return a number that grows when there may be more to read."""
+
+    def unheard_ms(self, partition: int, offset: int) -> float:
+        """Return for how long it is not known whether something lies at or beyond an offset."""
 
     def listen(self, tell: Callable[[], None]) -> None:
         """Have `tell` called, from any thread, when there may be more to read."""

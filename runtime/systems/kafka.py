@@ -173,6 +173,10 @@ class KafkaEnvironment:
         """Whether something at or beyond `offset` that this process has committed can't be read here yet."""
         return self._streams.fetcher(stream, partition).awaits(partition, offset)
 
+    def unheard_ms(self, stream: str, partition: int, offset: int) -> float:
+        """Return for how long no broker has said whether something lies at or beyond an offset."""
+        return self._streams.fetcher(stream, partition).unheard_ms(partition, offset)
+
     def is_caught_up(self) -> bool:
         """Whether all that anybody had written between stages, when it was asked, was read here."""
         return self._streams.is_caught_up()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from operators.base import Serde
-from runtime.clock import monotonic_ms, sleep_ms
+from runtime.clock import monotonic_ms, sleep_ms, wall_clock_ms
 from runtime.errors import Damaged, EnvironmentFault, SamzaError, Unavailable
 from runtime.systems.base import Offsets, Read, ends, has_grown, is_gone
 from runtime.systems.kafka_admin import kafka_errors_told, metadata_of
@@ -57,6 +58,10 @@ class _Fetched:
     is_new: bool = True
     """Whether it has still to be fetched from there."""
     version: int = 0
+    polled: int | None = None
+    """The consumer's time of the newest answer of a broker."""
+    heard_ms: float = -math.inf
+    """When it was surely so that nothing lay beyond what was fetched."""
 
 
 class KafkaFetcher:
@@ -70,7 +75,7 @@ class KafkaFetcher:
         self._lock = threading.Condition()
         self._fetched: dict[int, _Fetched] = {}
         self._written: dict[int, int] = {}
-        self._heard_ms = self._checked_ms = monotonic_ms()
+        self._heard_ms = self._checked_ms = self._polled_ms = monotonic_ms()
         self._looked_at: set[TopicPartition] = set()
         self._failure: SamzaError | None = None
         self._tell: Callable[[], None] = lambda: None
@@ -112,6 +117,13 @@ class KafkaFetcher:
     def awaits(self, partition: int, offset: int) -> bool:
         """Whether something that this process has written has not come by `offset`."""
         return offset < self._written.get(partition, 0)
+
+    def unheard_ms(self, partition: int, offset: int) -> float:
+        """Return for how long no broker has said whether something lies at or beyond an offset."""
+        found = self._fetched.get(partition)
+        if found is None or found.reads or found.fetched != offset:
+            return math.inf
+        return monotonic_ms() - found.heard_ms
 
     def positions(self) -> dict[int, int]:
         """Return the offset that is read next of each partition that is read."""
@@ -314,11 +326,12 @@ class KafkaFetcher:
             found = await self._something_of(wanted)
         except OffsetOutOfRangeError as error:
             raise await self._gone(error) from error
-        has_moved = False
+        has_moved, before_ms, self._polled_ms = False, self._polled_ms, monotonic_ms()
         for number, fetched in known.items():
             place = self._place(number)
             position, stable = await self._consumer.position(place), self._consumer.last_stable_offset(place)
             has_moved |= self._take(number, fetched, found.get(place, ()), position, stable)
+            self._hear(fetched, place, position, before_ms)
         if has_moved:
             self._heard_ms = monotonic_ms()
             self._tell()
@@ -368,6 +381,15 @@ class KafkaFetcher:
             self._reach(number, position if has_ended else max(end or 0, position), has_ended)
             self._lock.notify_all()
         return True
+
+    def _hear(self, fetched: _Fetched, place: TopicPartition, position: int, since_ms: float) -> None:
+        """Know whether a broker has said, since the last look, that nothing lies beyond a position."""
+        polled = self._consumer.last_poll_timestamp(place)
+        if polled is not None and polled != fetched.polled:
+            ago_ms = max(wall_clock_ms() - polled, 0)
+            is_all = self._consumer.highwater(place) == position
+            fetched.polled = polled
+            fetched.heard_ms = max(monotonic_ms() - ago_ms, since_ms) if is_all else -math.inf
 
     async def _gone(self, error: OffsetOutOfRangeError) -> SamzaError:
         place, offset = next(iter(error.args[0].items()))

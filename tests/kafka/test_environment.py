@@ -1,6 +1,7 @@
 """Applications of which everything but the state is on a real broker: exactly once, whatever happens."""
 
 import asyncio
+import math
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -16,7 +17,11 @@ from runtime.systems.base import Append, Commit, Control, StateWrites, StreamCon
 from runtime.systems.kafka import KafkaEnvironment
 from runtime.systems.kafka_fetcher import KafkaFetcher
 from samza_dsl import App, Json, KafkaCluster, String
+from tests.faults.processes import wait_until
 from tests.kafka.topics import consume, create, group_offsets, produce, replace
+
+ANSWER_MS = 10_000
+"""How long it takes at most until a broker that has nothing new says so."""
 
 
 @pytest.fixture
@@ -66,6 +71,26 @@ def test_a_pipeline_with_state_goes_on_where_it_was_left(broker, topics, cluster
         produce(broker, f"{topics}-words", *rows)
         counting(topics).run(tmp_path / "state", environment=cluster, until_now=True)
         assert told(broker, topics) == expected(words[: start + 20])
+
+
+def test_brokers_say_when_there_is_no_more_in_a_partition(broker, topics, opened):
+    create(broker, f"{topics}-words", 2)
+    produce(broker, f"{topics}-words", (0, None, b"a"))
+    environment, offset = opened(), 0
+    members = environment.join(topics, opened("owner").own(topics), "one", 1)  # from now on nothing is waited for
+
+    def is_all_read():
+        nonlocal offset
+        found = environment.read(f"{topics}-words", 0, offset)
+        offset = offset if found is None else found.next_offset
+        return environment.unheard_ms(f"{topics}-words", 0, offset) < ANSWER_MS
+
+    assert environment.unheard_ms(f"{topics}-words", 0, offset) == math.inf
+    wait_until(is_all_read)
+    assert offset == 1
+    assert environment.unheard_ms(f"{topics}-words", 0, 0) == math.inf, "there is something"
+    assert environment.unheard_ms(f"{topics}-words", 1, 0) == math.inf, "nobody has asked"
+    members.leave()
 
 
 def test_an_application_that_begins_anew_does_all_of_it_again(broker, topics, cluster, tmp_path):

@@ -131,6 +131,8 @@ class Cluster:
         self.numbers = count(1)
         self.loop = Loop()
         self.dead: set[str] = set()
+        self.silent_until_s = 0.0
+        """Until when no broker answers anybody."""
         self._skews_ms = random.Random(seed)
         self._clocks_ms: dict[str, int] = {}
         self._news: set[asyncio.Future[None]] = set()
@@ -144,7 +146,8 @@ class Cluster:
         """Do what a request asks for, and answer, after a while; unless something goes wrong."""
         if PROCESS.get() in self.dead:
             raise Died
-        await asyncio.sleep(self.chance.uniform(0, LONGEST_MS / 1_000))
+        silent_s = max(self.silent_until_s - self.loop.time(), 0)
+        await asyncio.sleep(silent_s + self.chance.uniform(0, LONGEST_MS / 1_000))
         self.changes += changes
         struck = next((one for one in self.troubles if changes and one.at == self.changes), None)
         if struck is not None:

@@ -135,7 +135,7 @@ class Consumer:
         self._has_left = False
         self._positions: dict[TopicPartition, int | None] = {}
         self._paused: set[TopicPartition] = set()
-        self._stable: dict[TopicPartition, int] = {}
+        self._polled: dict[TopicPartition, tuple[int, int, int]] = {}
 
     async def start(self) -> None:
         await self._cluster.heard()
@@ -165,6 +165,7 @@ class Consumer:
     def assign(self, places: Sequence[TopicPartition]) -> None:
         self._positions = dict.fromkeys(places)
         self._paused.clear()
+        self._polled.clear()
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._positions)
@@ -192,8 +193,14 @@ class Consumer:
             self._positions[place] = found = self._partition(place).start
         return found
 
+    def highwater(self, place: TopicPartition) -> int | None:
+        return self._polled.get(place, (None,))[0]
+
     def last_stable_offset(self, place: TopicPartition) -> int | None:
-        return self._stable.get(place)
+        return self._polled[place][1] if place in self._polled else None
+
+    def last_poll_timestamp(self, place: TopicPartition) -> int | None:
+        return self._polled[place][2] if place in self._polled else None
 
     async def beginning_offsets(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return await self._cluster.heard(lambda: {place: self._partition(place).start for place in places})
@@ -223,7 +230,7 @@ class Consumer:
         stored = partition.log[at - partition.start : end - partition.start]
         rolled_back = partition.aborted if self._committed else set()
         self._positions[place] = max(at, end)
-        self._stable[place] = partition.stable
+        self._polled[place] = partition.end, partition.stable, self._cluster.clock_ms()
         records = (one.record for one in stored)
         return [record for record in records if record is not None and record.offset not in rolled_back]
 
