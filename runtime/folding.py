@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from operators.base import LATEST_MS, Batch
@@ -71,7 +71,7 @@ class FoldingSegment:
                 return None
             for id, each in groups.items():
                 for group in each.by_slots.values():
-                    self._check_held(id, keys, [*group])
+                    self._check_held(id, keys, self._kinds.get(id, kind), group)
             rows = zip(groups, lates, strict=True)
             late_rows = [_late_rows(found, cast(KeySerde, self._rekeyed.get(id, keys)), batch) for id, found in rows]
         except Exception as error:  # the ordinary way tells what it is, and of which row
@@ -80,12 +80,11 @@ class FoldingSegment:
         exits: Any = list(zip(groups, groups.values(), late_rows, strict=True))
         return Folded(len(batch), exits, highest - disorder_ms, counted)
 
-    def _check_held(self, id: str, keys: KeySerde | None, column: list[Any]) -> None:
-        """Raise where keys are not held as themselves."""
+    def _check_held(self, id: str, keys: KeySerde | None, kind: type | None, column: Iterable[Any]) -> None:
+        """Raise where keys, whose type the loop has looked at, are not held as themselves."""
         serde = self._rekeyed.get(id, keys)
-        assert serde is not None
-        serde.hold(column)
-        if id in self._rekeyed and column and serde.kind is not self._kinds[id]:
+        assert serde is not None and kind is not None
+        if not serde.are_held(kind, column):
             raise ValueError("not as keys are held")
 
     def _learn(self, error: Exception) -> None:

@@ -54,6 +54,14 @@ class KeySerde:
         """Return what is held of one key, the like of `hold`."""
         return self.hold([key])[0]
 
+    def are_held(self, kind: type, keys: Iterable[Any]) -> bool:
+        """Whether keys, all of which have exactly one type, are held as themselves.
+
+        >>> KeySerde(Tagged()).are_held(str, ["AA", "BB"]), KeySerde(Tagged()).are_held(bool, [True])
+        (True, False)
+        """
+        return kind in self._plain and self._are_encodable(kind, keys)
+
     def load(self, column: list[Any]) -> list[Key | None]:
         """Return what is held of keys that were stored as bytes; raises what the serde does for others' bytes."""
         if type(self.serde) is String and None not in column:
@@ -97,19 +105,19 @@ class KeySerde:
         """Whether all of a column are held as themselves; `kind` is then their one type."""
         kinds = set(map(type, column))
         self.kind = None
-        if len(kinds) == 1 and kinds <= self._plain and self._are_encodable(column):
-            (self.kind,) = kinds
+        if len(kinds) == 1 and self.are_held(kind := kinds.pop(), column):
+            self.kind = kind
         return self.kind is not None
 
-    def _are_encodable(self, keys: list[Any]) -> bool:
-        if type(keys[0]) is str:
+    def _are_encodable(self, kind: type, keys: Iterable[Any]) -> bool:
+        if kind is str:
             text = "".join(keys)
             return text.isascii() or _is_unicode(text)
-        return type(self.serde) is Tagged or (min(keys) >= LEAST and max(keys) <= MOST)
+        return type(self.serde) is Tagged or (min(keys, default=0) >= LEAST and max(keys, default=0) <= MOST)
 
     def _held(self, key: Any) -> Key:
         data = self.serde.encode(key)
-        if type(key) in self._plain and self._are_encodable([key]):
+        if self.are_held(type(key), [key]):
             plain: Key = key
             return plain
         try:
@@ -120,7 +128,7 @@ class KeySerde:
 
     def _loaded(self, data: bytes) -> Key:
         key = self.serde.decode(data)
-        is_plain = type(key) in self._plain and self._are_encodable([key]) and self.serde.encode(key) == data
+        is_plain = self.are_held(type(key), [key]) and self.serde.encode(key) == data
         return key if is_plain else data
 
 
