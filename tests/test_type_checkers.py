@@ -34,6 +34,7 @@ def test_mypy_accepts_what_the_type_tests_say():
     assert found.returncode == 0, found.stdout + found.stderr
 
 
+@pytest.mark.ci
 def test_basedpyright_accepts_what_the_type_tests_say():
     found = basedpyright(ROOT)
     assert found.returncode == 0, found.stdout + found.stderr

@@ -21,8 +21,8 @@ TABLE = StreamConfig(compacted=True)
 """What its topic is made with."""
 GENERATION, CHANGELOG, KEPT, CLAIM, GIVEN = b"generation", b"changelog:", b"kept:", b"claim:", b"given:"
 HOMES = b"homes:"
-"""How keys begin that are no checkpoint's."""
-RUN, SAID = b"run", b"said:"
+"""How keys begin that are no checkpoint's: but for the first, with what no checkpoint is called."""
+RUN, SAID = b"run:", b"said:"
 """Where it is what a run is that several share, and what each of those has said."""
 LOOK_MS = 20.0
 """How long is waited before it is looked again whether a transaction has ended."""

@@ -149,6 +149,7 @@ def test_a_program_says_why_it_failed():
     assert environment.output([sys.executable, "-c", "print(1)"], 60) == "1\n"
 
 
+@pytest.mark.ci
 def test_a_program_that_takes_too_long_is_ended_with_what_it_started(tmp_path):
     program = (
         "import signal, subprocess, sys\n"

@@ -156,6 +156,7 @@ def test_a_second_signal_stops_at_once_and_nothing_is_lost(program, folder, coun
     check_counts(folder)
 
 
+@pytest.mark.ci
 def test_what_fails_in_one_ends_all_and_names_the_users_line(program, folder, counting):
     produce(folder)
     (folder / "broken").touch()
@@ -247,6 +248,7 @@ def test_they_end_though_an_answer_takes_longer_than_it_was_waited_for(folder, c
     check_counts(folder)
 
 
+@pytest.mark.ci
 def test_a_script_that_runs_itself_whenever_it_is_loaded_is_told(folder, counting):
     produce(folder)
     counting.write_text(counting.read_text() + "app.run(containers=2)\n")

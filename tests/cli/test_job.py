@@ -59,6 +59,7 @@ def test_a_process_that_has_all_tasks_is_shown(call, orders, program):
     assert container.tasks == (0, 1, 2)
 
 
+@pytest.mark.ci
 def test_containers_are_shown_with_their_tasks(call, orders, program):
     process = program("run", "spending.py", "--containers", "2")
     wait_until(lambda: call("job", "show", "spending").exit_code == 0)

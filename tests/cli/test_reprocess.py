@@ -4,6 +4,8 @@ import json
 import re
 from contextlib import closing
 
+import pytest
+
 from runtime.systems.log import LogEnvironment
 from tests.cli.test_run import ORDERS, lines
 
@@ -69,6 +71,7 @@ def test_mistakes_are_told(call, spending):
     assert (result.exit_code, "nowhere holds no handover" in result.stderr) == (1, True)
 
 
+@pytest.mark.ci
 def test_containers_share_history(program, write, spending):
     write("orders.jsonl", lines(ORDERS))
     assert program("streams", "produce", "orders", "--file", "orders.jsonl").wait() == 0

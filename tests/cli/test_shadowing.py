@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 
 def test_a_script_beside_a_folder_named_operators_is_told_so(tmp_path):
     (tmp_path / "operators").mkdir()
@@ -36,6 +38,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.ci
 def test_state_is_the_same_as_a_script_and_by_the_command(tmp_path):
     (tmp_path / "app.py").write_text(STATEFUL)
 

@@ -130,6 +130,7 @@ def test_loading_and_running_again_changes_nothing(data):
     assert {stream: records(data, stream) for stream in before} == before
 
 
+@pytest.mark.ci
 def test_an_interrupted_load_begins_anew(tmp_path):
     with closing(LogEnvironment(tmp_path)) as log:
         log.create_stream("airlines", StreamConfig(partitions=1))

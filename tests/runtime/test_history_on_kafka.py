@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runtime.recompute import take_over
@@ -13,7 +13,7 @@ from tests.runtime.test_laws import crash_points, worlds
 from tests.runtime.test_laws_on_kafka import check, filled
 from tests.runtime.test_merging import crashes, merge_while_live_results_come, results
 from tests.scale import scale
-from tests.simulation.crash import run_once
+from tests.simulation.crash import CrashPoint, run_once
 from tests.simulation.kafka import opened, simulated
 from tests.simulation.kafka_brokers import Cluster
 
@@ -38,6 +38,7 @@ def test_history_that_is_handed_over_and_the_rest_come_to_what_the_records_say(w
         check(world, folder / "anew")
 
 
+@example([(b"b", 0, None)], [[], [(b"b", 0, 0)]], False, [CrashPoint("before_commit", 2)], 1)
 @given(results, st.lists(results, max_size=4), st.booleans(), crashes, st.integers(1, 2))
 @settings(max_examples=scale(15, 150, 5_000))
 def test_a_live_result_holds_whenever_it_comes(recomputed, live, is_windowed, crashes, partitions):

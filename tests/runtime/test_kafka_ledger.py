@@ -1,11 +1,15 @@
 """What the order of the ledger says of who has which task, and who lives."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.assignment import JobModel
+from runtime.checkpoint import Checkpoint
+from runtime.commit import SHARED, STATE
+from runtime.job import JOB
 from runtime.systems.kafka_group import Joining, shared_out
-from runtime.systems.kafka_ledger import Claim, Ledger, said_of_claims, said_of_given
+from runtime.systems.kafka_ledger import Claim, Ledger, said_of_checkpoints, said_of_claims, said_of_given
 
 claims = st.builds(
     Claim,
@@ -47,6 +51,14 @@ def test_a_task_that_was_given_up_is_nobodys_until_it_is_claimed_again():
     records = {**entries([first]), **dict(zip(given_up.keys, given_up.values, strict=True))}
     assert Ledger(records).held(0) is None
     assert Ledger({**records, **entries([second])}).held(0) == second
+
+
+@pytest.mark.parametrize("name", ["run", "live", "recomputed", "claim", SHARED, STATE, JOB])
+def test_no_checkpoint_is_taken_for_something_else(name):
+    checkpoint = Checkpoint(3, meanings={"recomputed": "so"})
+    said = said_of_checkpoints({name: checkpoint})
+    ledger = Ledger(dict(zip(said.keys, said.values, strict=True)))
+    assert ledger.checkpoints == {name: checkpoint} and ledger.run is None and not ledger.said
 
 
 @given(st.lists(st.sampled_from("abcd"), min_size=1, unique=True), st.lists(st.sampled_from("abcd"), unique=True))

@@ -22,7 +22,7 @@ from tests.strategies import AGGREGATIONS, FORMS, LAST, TRIGGERS, WINDOWS
 from tests.strategies import KINDS as OPERATORS
 
 SEEDS = {
-    "crashes": scale(100, 2_000, 1_000_000),
+    "crashes": scale(50, 2_000, 1_000_000),
     "cancellations": scale(40, 500, 100_000),
     "clock": scale(40, 200, 20_000),
     "small": scale(60, 500, 100_000),
@@ -76,6 +76,7 @@ def test_a_seed_replays_exactly(kind):
         assert len(traces[0]) > 10
 
 
+@pytest.mark.ci
 def test_a_failing_seed_is_told_made_smaller_and_with_its_schedule(monkeypatch, capsys):
     monkeypatch.setattr(InFlight, "advance", commit_the_highest)
     assert main(["--seeds", "200", "--first"]) == 1

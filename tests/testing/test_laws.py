@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from samza_dsl import App, after_count, collect, count, dead_letter, fold, laws, reduce, testing, tumbling
 from samza_dsl.testing import Record
+from tests.scale import scale
 
 bounds = st.integers(0, 500)
 quick = settings(database=None)
@@ -215,6 +216,7 @@ def test_a_stream_that_is_not_read_is_refused():
         laws.inputs(counting(0), {"letters": st.just([])})
 
 
+EXAMPLES = scale(20, 100, 1_000)
 NUMBERS = {"numbers": st.lists(st.integers(0, 9), max_size=6)}
 
 
@@ -234,7 +236,7 @@ def broken(app, inputs=NUMBERS):
 
 def test_laws_hold_for_windows_whatever_the_order_of_their_partitions():
     events = laws.events(at, max_disorder_ms=50, late_ms=300)
-    laws.check_laws(counting(50, partitions=2), {"numbers": events}, examples=50)
+    laws.check_laws(counting(50, partitions=2), {"numbers": events}, examples=EXAMPLES)
 
 
 def test_an_order_that_matters_is_told_with_the_operator_and_the_smallest_input():
@@ -245,7 +247,7 @@ def test_an_order_that_matters_is_told_with_the_operator_and_the_smallest_input(
 
 
 def test_order_does_not_matter_in_one_partition():
-    laws.check_laws(folding(lambda total, n: 2 * total + n, partitions=1), NUMBERS, examples=50)
+    laws.check_laws(folding(lambda total, n: 2 * total + n, partitions=1), NUMBERS, examples=EXAMPLES)
 
 
 def test_a_function_that_remembers_is_told():
@@ -296,14 +298,14 @@ def test_windows_do_not_depend_on_the_division_among_partitions():
     keyed.window(tumbling(milliseconds=100), count(), early=after_count(2), op_id="counts").map(
         lambda pane: [pane.key, pane.start, pane.value]
     ).send_to(app.output("out", value=list))
-    laws.check_laws(app, {"numbers": events}, examples=100)
+    laws.check_laws(app, {"numbers": events}, examples=EXAMPLES)
 
 
 def test_no_division_is_tried_where_state_by_key_forbids_it():
     app = App("keyed")
     numbers = app.input("numbers", value=int, key=lambda n: n % 2, timestamp=lambda n: n)
     numbers.scan(lambda total, n: 2 * total + n, init=int, op_id="folded").send_to(app.output("out", value=int))
-    laws.check_laws(app, NUMBERS, examples=50)
+    laws.check_laws(app, NUMBERS, examples=EXAMPLES)
 
 
 def test_async_calls_end_in_any_order():

@@ -42,6 +42,7 @@ def test_an_application_runs_and_is_ended(project):
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.ci
 def test_a_failed_test_shows_what_has_happened(project):
     result = project(
         """
@@ -55,6 +56,7 @@ def test_a_failed_test_shows_what_has_happened(project):
     result.stdout.fnmatch_lines(["*what happened in doubling*", "*0 ms  sent 1 to numbers", "*0 ms  committed"])
 
 
+@pytest.mark.ci
 def test_a_crash_that_never_came_is_an_error(project):
     result = project(
         """
@@ -66,6 +68,7 @@ def test_a_crash_that_never_came_is_an_error(project):
     result.stdout.fnmatch_lines(["*AssertionError: CrashPoint(when='before_commit', number=1) was not reached*"])
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("how", "number"), [((), 10), (("--samza-dsl-schedules=3",), 3)])
 def test_a_test_runs_under_several_schedules(project, how, number):
     result = project(
@@ -81,6 +84,7 @@ def test_a_test_runs_under_several_schedules(project, how, number):
     result.stdout.fnmatch_lines([f"*test_doubling?schedule-{number - 1}?*"])
 
 
+@pytest.mark.ci
 def test_a_project_may_have_fixtures_of_these_names(project):
     result = project(
         """
@@ -101,6 +105,7 @@ def test_a_project_may_have_fixtures_of_these_names(project):
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.ci
 def test_the_fixtures_are_documented(project):
     result = project("", "--fixtures")
     result.stdout.fnmatch_lines(
