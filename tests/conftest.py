@@ -13,7 +13,7 @@ from tests.scale import SCALE, scale
 LONG = ("tests/spark/", "tests/kafka/", "tests/simulation/", "tests/examples/", "tests/bite/", "tests/test_")
 """Where modules are that take minutes, though they have few tests."""
 
-settings.register_profile(SCALE, max_examples=scale(15, 200, 2_000), deadline=None, print_blob=True)
+settings.register_profile(SCALE, max_examples=scale(12, 200, 2_000), deadline=None, print_blob=True)
 settings.register_profile("unshrunk", settings.get_profile(SCALE), phases=(Phase.explicit, Phase.generate))
 settings.load_profile(SCALE)
 

@@ -285,6 +285,7 @@ def test_an_application_that_is_another_one_when_it_is_loaded_is_told(folder, co
     assert ran.returncode == 1 and "is not the one that was started" in ran.stderr
 
 
+@pytest.mark.ci
 def test_a_bound_input_is_read_by_the_one_that_has_its_task(program, folder, write, shouting):
     write("in.jsonl", '"ahoy"\n"all"\n')
     run = program("run", "shouting.py", "--bind", "words=in.jsonl", "--containers", "2")

@@ -3,6 +3,7 @@
 from runtime.systems import kafka_broker
 
 
+@pytest.mark.ci
 def test_a_broker_is_started_found_and_stopped(call, folder):
     directory = folder / "kafka"
     try:
