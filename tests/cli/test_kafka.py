@@ -1,5 +1,7 @@
 """The commands that start a broker, stop it, and say whether one runs."""
 
+import pytest
+
 from runtime.systems import kafka_broker
 
 
