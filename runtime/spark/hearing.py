@@ -128,8 +128,8 @@ class Saying:
 
 
 def _bound(host: str) -> socket.socket:
-    """Return a socket that hears what comes to a host of this machine; to any, where it is not known by that name."""
-    for name in (host, "0.0.0.0"):  # what comes without the token is not looked at
+    """Return a socket that hears what comes to a host; where this machine has none of that name, what it says itself."""
+    for name in (host, "127.0.0.1"):
         with suppress(OSError):
             family, kind, _, _, place = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)[0]
             found = socket.socket(family, kind)

@@ -57,6 +57,13 @@ def test_of_two_attempts_the_one_counts_that_has_come_further():
     hearing.close()
 
 
+def test_where_no_such_host_is_here_only_this_machine_is_heard():
+    hearing = Hearing("198.51.100.7", "a.host.invalid")
+    assert hearing.address.host == "198.51.100.7"
+    assert hearing._socket.getsockname()[0] == "127.0.0.1"
+    hearing.close()
+
+
 def test_what_others_say_is_not_heard():
     hearing = Hearing("127.0.0.1")
     host, port, token = hearing.address
