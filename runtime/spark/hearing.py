@@ -128,7 +128,7 @@ class Saying:
 
 
 def _bound(host: str) -> socket.socket:
-    """Return a socket that hears what comes to a host; where this machine has none of that name, what it says itself."""
+    """Return a socket that hears what comes to a host; where none here has that name, what this machine says itself."""
     for name in (host, "127.0.0.1"):
         with suppress(OSError):
             family, kind, _, _, place = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)[0]
