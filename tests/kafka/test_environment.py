@@ -76,8 +76,9 @@ def test_a_pipeline_with_state_goes_on_where_it_was_left(broker, topics, cluster
 def test_brokers_say_when_there_is_no_more_in_a_partition(broker, topics, opened):
     create(broker, f"{topics}-words", 2)
     produce(broker, f"{topics}-words", (0, None, b"a"))
-    environment, offset = opened(), 0
-    members = environment.join(topics, opened("owner").own(topics), "one", 1)  # from now on nothing is waited for
+    environment, owner, offset = opened(), opened("owner"), 0
+    owner.append([Append(f"{topics}-words", 0, Batch([b"b"]))])  # behind which is the marker of its transaction
+    members = environment.join(topics, owner.own(topics), "one", 1)  # from now on nothing is waited for
 
     def is_all_read():
         nonlocal offset
@@ -87,7 +88,7 @@ def test_brokers_say_when_there_is_no_more_in_a_partition(broker, topics, opened
 
     assert environment.unheard_ms(f"{topics}-words", 0, offset) == math.inf
     wait_until(is_all_read)
-    assert offset == 1
+    assert offset == 3
     assert environment.unheard_ms(f"{topics}-words", 0, 0) == math.inf, "there is something"
     assert environment.unheard_ms(f"{topics}-words", 1, 0) == math.inf, "nobody has asked"
     members.leave()
