@@ -279,7 +279,9 @@ class KafkaEnvironment:
         check_name("application", app)
         writer = writer_of(app, generation, container)
         producer = self._call(app, self._streams.producer(writer))
-        owner = self._owners[app] = Owner(producer, generation, self._ledger(app))
+        self._disown(app)
+        owner = self._owners[app] = Owner(producer, generation, Ledger({}))
+        owner.ledger = self._ledger(app)
         self._is_shared = True
 
         def took(ledger: Ledger, won: Collection[int]) -> None:

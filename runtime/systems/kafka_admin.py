@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from typing import TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -36,6 +36,7 @@ from msgspec.structs import replace
 from runtime.clock import sleep_ms
 from runtime.errors import EnvironmentFault, Unavailable
 from runtime.systems.base import StreamConfig
+from runtime.systems.kafka_clients import during
 from runtime.systems.kafka_log import reason_of
 from runtime.systems.kafka_metadata import TopicMetadata, topics_of
 from runtime.systems.kafka_topic import KafkaTopic
@@ -77,15 +78,9 @@ def kafka_errors_told(topic: KafkaTopic, what: str) -> Iterator[None]:
         raise kind(f"{topic.address} can't be {what}: {told}. {instead}") from error
 
 
-@asynccontextmanager
-async def administering(topic: KafkaTopic) -> AsyncIterator[AIOKafkaAdminClient]:
+def administering(topic: KafkaTopic) -> AbstractAsyncContextManager[AIOKafkaAdminClient]:
     """Have a client for the administration of a topic's cluster during a block."""
-    client = AIOKafkaAdminClient(**topic.client())
-    try:
-        await client.start()
-        yield client
-    finally:
-        await client.close()
+    return during(AIOKafkaAdminClient(**topic.client()))
 
 
 async def answered(ask: Callable[[], Awaitable[R]]) -> R:

@@ -20,13 +20,19 @@ class Announced:
         said = Joining(f"process {os.getpid()}", run, 0, JobModel(), host=host)
         self._group = KafkaGroup(app, streams.topic(ledger_of(app)), said)
         self._thread = thread
-        self._joining = asyncio.run_coroutine_threadsafe(self._join(), thread.loop)
+        self._joining: asyncio.Task[None] = thread.call(self._begin())
 
     def leave(self) -> None:
         """Be a member no more."""
+        self._thread.call(self._end())
+
+    async def _begin(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self._join())
+
+    async def _end(self) -> None:
         self._joining.cancel()
-        with suppress(Exception):
-            self._thread.call(self._group.leave())
+        await asyncio.wait([self._joining])
+        await self._group.leave()
 
     async def _join(self) -> None:
         with suppress(Exception):

@@ -20,6 +20,7 @@ from runtime.errors import Damaged, EnvironmentFault, SamzaError, Unavailable
 from runtime.systems.base import Offsets, Read, ends, has_grown, is_gone
 from runtime.systems.kafka_admin import kafka_errors_told, metadata_of
 from runtime.systems.kafka_batches import by_batches, hold_back, rows_of
+from runtime.systems.kafka_clients import begun, during, ended
 from runtime.systems.kafka_metadata import TopicMetadata
 from runtime.systems.kafka_records import as_reads
 from runtime.systems.kafka_thread import KafkaThread
@@ -212,14 +213,14 @@ class KafkaFetcher:
         metadata = await metadata_of(topic)
         if metadata is None:
             raise is_absent(topic)
-        self._consumer = AIOKafkaConsumer(
+        consumer = AIOKafkaConsumer(
             **topic.client(),
             enable_auto_commit=False,
             auto_offset_reset="none",
             isolation_level="read_committed",
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )
-        await self._consumer.start()
+        self._consumer = await begun(consumer)
         by_batches(self._consumer)
         places = [TopicPartition(topic.name, number) for number in range(metadata.partitions)]
         starts = await begins_at(self._consumer, topic, places)
@@ -247,20 +248,14 @@ class KafkaFetcher:
         """Return what asks without waiting for a fetch: brokers answer each connection in turn."""
         async with self._one_asks:
             if self._asking is None and self._fetched:
-                asking = AIOKafkaConsumer(
-                    **self._topic.client(), enable_auto_commit=False, isolation_level="read_committed"
-                )
-                await asking.start()
-                self._asking = asking
+                self._asking = await begun(self._asker())
             return self._asking or self._consumer
 
     async def _ended_of(
         self, behind: Mapping[TopicPartition, int], until: Mapping[TopicPartition, int]
     ) -> set[TopicPartition]:
         """Return those partitions, of some that nobody reads, where the last thing that was said is that they ended."""
-        consumer = AIOKafkaConsumer(**self._topic.client(), enable_auto_commit=False, isolation_level="read_committed")
-        await consumer.start()
-        try:
+        async with during(self._asker()) as consumer:
             consumer.assign([*behind])
             for place, offset in behind.items():
                 consumer.seek(place, offset)
@@ -270,8 +265,9 @@ class KafkaFetcher:
                     said[place] = as_reads(rows_of(records), until[place], 0)[-1].control
                 left = {place for place in left if await consumer.position(place) < until[place]}
             return {place for place, control in said.items() if ends(control)}
-        finally:
-            await consumer.stop()
+
+    def _asker(self) -> Any:
+        return AIOKafkaConsumer(**self._topic.client(), enable_auto_commit=False, isolation_level="read_committed")
 
     async def _stop(self) -> None:
         if self._pumping is not None:
@@ -279,7 +275,7 @@ class KafkaFetcher:
             with suppress(asyncio.CancelledError):
                 await self._pumping
         for consumer in filter(None, (self._consumer, self._asking)):
-            await consumer.stop()
+            await ended(consumer)
 
     async def _pump(self) -> None:
         """Fetch ahead for ever; what keeps it from that is raised where the next record would have been read."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -15,6 +13,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from runtime.assignment import JobModel, Placement, Placing, placed, standbys, sticky
 from runtime.clock import wall_clock_ms
 from runtime.errors import SamzaError
+from runtime.systems.kafka_clients import begun, ended
 from runtime.systems.kafka_topic import KafkaTopic
 
 SESSION_MS = 6_000
@@ -69,7 +68,7 @@ class KafkaGroup:
 
     async def join(self) -> None:
         """Become a member, and wait until it is said what to run."""
-        self._consumer = AIOKafkaConsumer(
+        consumer = AIOKafkaConsumer(
             **self._topic.client(),
             group_id=self._group,
             enable_auto_commit=False,
@@ -79,8 +78,8 @@ class KafkaGroup:
             max_poll_interval_ms=NEVER_MS,
             auto_offset_reset="none",
         )
-        self._consumer.subscribe([self._topic.name])
-        await self._consumer.start()
+        consumer.subscribe([self._topic.name])
+        self._consumer = await begun(consumer)
 
     def know(self, homes: Sequence[Sequence[str]], known: int) -> None:
         """Know from now on which hosts have the state of each task."""
@@ -94,8 +93,7 @@ class KafkaGroup:
     async def leave(self) -> None:
         """Be a member no more."""
         if self._consumer is not None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._consumer.stop(), STOP_S)
+            await ended(self._consumer)
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
         """Return what is said when joining."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 import msgspec
 
@@ -14,6 +13,7 @@ from runtime.clock import sleep_ms
 from runtime.homes import Homes
 from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_changelog import Changelog
+from runtime.systems.kafka_clients import ended
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.kafka_table import KafkaTable
 
@@ -202,5 +202,4 @@ async def settle(streams: KafkaStreams, app: str, table: KafkaTable, is_gone: Ca
 
 async def fence(streams: KafkaStreams, writer: str) -> None:
     """Have a transactional id for a moment: who had it can't commit any more, and what it had begun is rolled back."""
-    producer: Any = await streams.producer(writer)
-    await producer.stop()
+    await ended(await streams.producer(writer))

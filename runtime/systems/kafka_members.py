@@ -67,7 +67,11 @@ class KafkaMembers:
         self._group: KafkaGroup | None = KafkaGroup(app, streams.topic(ledger_of(app)), said, placement)
         self._looked_at = 0
         self._unheard = 0, 0
-        self._call(self._join())
+        try:
+            self._call(self._join())
+        except BaseException:
+            self.leave()
+            raise
 
     def mine(self) -> frozenset[int]:
         """Return the tasks that this container shall run now."""

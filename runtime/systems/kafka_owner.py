@@ -11,9 +11,10 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from operators.base import Batch
 from runtime.systems.base import Commit
+from runtime.systems.kafka_clients import STOP_S, ended
 from runtime.systems.kafka_ledger import Ledger, ledger_of, look, said_of_generation, settle
 from runtime.systems.kafka_members import KafkaMembers
-from runtime.systems.kafka_sink import STOP_S, ended, send_all
+from runtime.systems.kafka_sink import send_all
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.kafka_table import KafkaTable
 from runtime.systems.kafka_thread import KafkaThread
@@ -46,7 +47,7 @@ async def begin(streams: KafkaStreams, app: str) -> Owner:
             await send_all(producer, {(ledger_of(app), 0): said_of_generation(generation)})
         ledger = await settle(streams, app, table, lambda claim: claim.run < generation)
     except BaseException:
-        await producer.stop()
+        await ended(producer)
         raise
     finally:
         await table.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,6 +15,7 @@ from runtime.clock import sleep_ms
 from runtime.errors import EnvironmentFault, Fenced
 from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_admin import LOOK_MS, configs_of, create_topic, kafka_errors_told, metadata_of
+from runtime.systems.kafka_clients import begun, ended
 from runtime.systems.kafka_records import as_records
 from runtime.systems.kafka_sink import BATCH_BYTES, compression_of, send_all
 from runtime.systems.kafka_table import KafkaTable
@@ -86,8 +86,7 @@ class KafkaPublisher:
             thread, self._thread = self._thread, None
             try:
                 if self._producer is not None:
-                    with suppress(Exception):
-                        thread.call(asyncio.wait_for(self._producer.stop(), TRANSACTION_S))
+                    thread.call(ended(self._producer))
             finally:
                 thread.release()
 
@@ -95,13 +94,15 @@ class KafkaPublisher:
         for topic, config in ((self._topic, self._config), (self._ledger, StreamConfig(compacted=True))):
             if await metadata_of(topic) is None:
                 await create_topic(topic, config.partitions, configs_of(config))
-        self._producer = AIOKafkaProducer(
+        producer = AIOKafkaProducer(
             **self._topic.client(),
             transactional_id=f"samza-dsl-{self._name}",
             compression_type=compression_of(self._topic, self._config),
             max_batch_size=BATCH_BYTES,
         )
-        await self._producer.start()  # what an earlier one of the name has begun is committed or rolled back by now
+        self._producer = await begun(
+            producer
+        )  # what an earlier one of the name has begun is committed or rolled back by now
         return await self._look()
 
     async def _look(self) -> Reached:

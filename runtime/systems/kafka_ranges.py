@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError
 from runtime.clock import monotonic_ms
 from runtime.systems.base import Offsets
 from runtime.systems.kafka_admin import kafka_errors_told, metadata_of
+from runtime.systems.kafka_clients import begun, ended
 from runtime.systems.kafka_fetcher import QUIET_MS, begins_at, check_unchanged, is_absent
 from runtime.systems.kafka_metadata import TopicMetadata
 from runtime.systems.kafka_thread import KafkaThread
@@ -58,7 +59,7 @@ class KafkaRanges:
             thread, self._thread = self._thread, None
             try:
                 if self._consumer is not None:
-                    thread.call(self._consumer.stop())
+                    thread.call(ended(self._consumer))
             finally:
                 thread.release()
 
@@ -67,8 +68,8 @@ class KafkaRanges:
         metadata = await metadata_of(topic)
         if metadata is None:
             raise is_absent(topic)
-        self._consumer = AIOKafkaConsumer(**topic.client(), enable_auto_commit=False, isolation_level="read_committed")
-        await self._consumer.start()
+        consumer = AIOKafkaConsumer(**topic.client(), enable_auto_commit=False, isolation_level="read_committed")
+        self._consumer = await begun(consumer)
         self._places = [TopicPartition(topic.name, number) for number in range(metadata.partitions)]
         self._starts = await begins_at(self._consumer, topic, self._places)
         return metadata, await self._look()

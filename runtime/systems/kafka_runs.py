@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from operators.base import Batch
 from runtime.assignment import JobModel
+from runtime.systems.kafka_admin import administering
 from runtime.systems.kafka_group import Joining, group_of
 from runtime.systems.kafka_ledger import RUN, SAID, Ledger, ledger_of, look
 from runtime.systems.kafka_streams import KafkaStreams
@@ -76,12 +76,9 @@ class KafkaRuns:
         return max(models, key=lambda model: (model.run, model.generation), default=JobModel())
 
     async def _members(self) -> list[Any]:
-        client: Any = AIOKafkaAdminClient(**self._streams.topic(ledger_of(self._app)).client())
-        await client.start()
         try:
-            answers = await client.describe_consumer_groups([group_of(self._app)])
+            async with administering(self._streams.topic(ledger_of(self._app))) as client:
+                answers = await client.describe_consumer_groups([group_of(self._app)])
         except GroupCoordinatorNotAvailableError:  # the brokers make the topic of groups when it is asked for first
             return []
-        finally:
-            await client.close()
         return [member for answer in answers for group in answer.groups for member in group[5]]

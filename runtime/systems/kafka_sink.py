@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -15,13 +14,12 @@ from operators.base import Batch, Serde
 from runtime.errors import SamzaError
 from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_admin import configs_of, create_topic, kafka_errors_told, metadata_of
+from runtime.systems.kafka_clients import begun, ended
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
 _log = logging.getLogger("samza_dsl")
 R = TypeVar("R")
-STOP_S = 10.0
-"""How long a client that failed may take to stop."""
 BATCH_BYTES = 1 << 16
 _COMPRESSIONS = {None: None, "zlib": "gzip", "zstd": "zstd"}
 
@@ -82,7 +80,7 @@ class KafkaSink:
             thread, self._thread = self._thread, None
             try:
                 if self._producer is not None:
-                    thread.call(self._producer.stop())
+                    thread.call(ended(self._producer))
             finally:
                 thread.release()
 
@@ -91,13 +89,13 @@ class KafkaSink:
         partitions = (
             found.partitions if found else await create_topic(self._topic, config.partitions, configs_of(config))
         )
-        self._producer = AIOKafkaProducer(
+        producer = AIOKafkaProducer(
             **self._topic.client(),
             enable_idempotence=True,
             compression_type=self._compression,
             max_batch_size=BATCH_BYTES,
         )
-        await self._producer.start()
+        self._producer = await begun(producer)
         return partitions
 
 
@@ -110,23 +108,6 @@ def compression_of(topic: KafkaTopic, config: StreamConfig) -> str | None:
             'compression="gzip" where the topic is bound'
         )
     return found
-
-
-async def begun(producer: Any) -> Any:
-    """Return a producer once it can be used; one that can't leaves no connection behind."""
-    try:
-        await producer.start()
-    except BaseException:
-        await ended(producer)
-        raise
-    return producer
-
-
-async def ended(producer: Any) -> None:
-    """Have a producer end, whatever it still waits for; how it ends tells nothing."""
-    for ending in (producer.stop, producer.client.close):  # a stop that is given up leaves connections open
-        with suppress(Exception):
-            await asyncio.wait_for(ending(), STOP_S)
 
 
 async def send_all(producer: Any, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:

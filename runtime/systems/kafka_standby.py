@@ -12,6 +12,7 @@ from runtime.errors import EnvironmentFault
 from runtime.systems.base import StateWrites
 from runtime.systems.kafka_batches import rows_of
 from runtime.systems.kafka_changelog import TaskState, begin_at, entries_in
+from runtime.systems.kafka_clients import begun, ended
 from runtime.systems.kafka_ledger import Ledger, ledger_of
 from runtime.systems.kafka_state import KafkaState
 from runtime.systems.kafka_streams import KafkaStreams
@@ -112,7 +113,7 @@ class Standby:
         self._state.drop_copies(self._app, self._state.copies(self._app))
         if self._consumer is not None:
             consumer, self._consumer = self._consumer, None
-            self._streams.call(ledger_of(self._app), consumer.stop())
+            self._streams.call(ledger_of(self._app), ended(consumer))
 
     def _follow_these(self, copies: Mapping[int, TaskState], ledger: Ledger) -> None:
         """Read from where the first of the copies is in each changelog."""
@@ -128,15 +129,14 @@ class Standby:
 
     async def _fetch(self) -> dict[TopicPartition, tuple[list[Any], int]]:
         if self._consumer is None:
-            consumer = AIOKafkaConsumer(
+            follower = AIOKafkaConsumer(
                 **self._streams.topic(ledger_of(self._app)).client(),
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
                 isolation_level="read_committed",
                 fetch_max_wait_ms=FETCH_WAIT_MS,
             )
-            await consumer.start()
-            self._consumer = consumer
+            self._consumer = await begun(follower)
         starts = {place: one.start for place, one in self._followed.items()}
         if starts != self._assigned:
             self._consumer.assign([*starts])

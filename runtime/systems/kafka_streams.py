@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -33,11 +34,12 @@ from runtime.systems.kafka_admin import (
     described,
     kafka_errors_told,
 )
+from runtime.systems.kafka_clients import begun, ended
 from runtime.systems.kafka_fetcher import KafkaFetcher
 from runtime.systems.kafka_metadata import topics_of
 from runtime.systems.kafka_published import PUBLISHED
 from runtime.systems.kafka_records import as_records
-from runtime.systems.kafka_sink import BATCH_BYTES, begun, send_all
+from runtime.systems.kafka_sink import BATCH_BYTES, send_all
 from runtime.systems.kafka_table import KafkaTable, range_of, ranges_of
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
@@ -74,6 +76,7 @@ class KafkaStreams:
         self._registry = KafkaTable(cluster.topic(REGISTRY))
         self._admin: Any = None
         self._registrar: Any = None
+        self._one_begins = asyncio.Lock()
 
     def topic(self, name: str) -> KafkaTopic:
         """Return where a topic is."""
@@ -274,20 +277,19 @@ class KafkaStreams:
         await self._write(REGISTRY, Batch([said], [name.encode()]))
 
     async def _write(self, name: str, records: Batch) -> None:
-        if self._registrar is None:
-            self._registrar = AIOKafkaProducer(**self.topic(REGISTRY).client(), enable_idempotence=True)
-            await self._registrar.start()
+        async with self._one_begins:
+            if self._registrar is None:
+                registrar = AIOKafkaProducer(**self.topic(REGISTRY).client(), enable_idempotence=True)
+                self._registrar = await begun(registrar)
         await send_all(self._registrar, {(name, 0): records})
 
     async def _administrator(self) -> Any:
-        if self._admin is None:
-            self._admin = AIOKafkaAdminClient(**self.topic(REGISTRY).client())
-            await self._admin.start()
-        return self._admin
+        async with self._one_begins:
+            if self._admin is None:
+                self._admin = await begun(AIOKafkaAdminClient(**self.topic(REGISTRY).client()))
+            return self._admin
 
     async def _stop(self) -> None:
-        if self._admin is not None:
-            await self._admin.close()
-        if self._registrar is not None:
-            await self._registrar.stop()
+        for client in filter(None, (self._admin, self._registrar)):
+            await ended(client)
         await self._registry.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -12,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from operators.base import Batch
 from runtime.systems.kafka_admin import kafka_errors_told
 from runtime.systems.kafka_batches import by_batches, rows_of
+from runtime.systems.kafka_clients import begun, during, ended
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
@@ -49,7 +49,7 @@ async def ranges_of(
     places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
     if not places:
         return {}
-    async with _consuming(any_topic, isolation) as consumer:
+    async with during(_consumer(any_topic, isolation)) as consumer:
         starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
     begun = {name: Begun({}, {}) for name in partitions}
     for topic, number in places:
@@ -73,7 +73,7 @@ async def scan(topic: KafkaTopic, starts: Mapping[int, int], ends: Mapping[int, 
     behind = {number: end for number, end in ends.items() if starts[number] < end}
     if not behind:
         return
-    async with _consuming(topic) as consumer:
+    async with during(_consumer(topic)) as consumer:
         by_batches(consumer)
         consumer.assign([TopicPartition(topic.name, number) for number in behind])
         for number in behind:
@@ -126,8 +126,7 @@ class KafkaTable:
     async def end_of_all(self) -> int:
         """Return the offset behind all that was written, also by transactions that are still open."""
         if self._beyond is None:
-            self._beyond = _consumer(self._topic, isolation="read_uncommitted")
-            await self._beyond.start()
+            self._beyond = await begun(_consumer(self._topic, isolation="read_uncommitted"))
         end: int = (await self._beyond.end_offsets([self._place]))[self._place]
         return end
 
@@ -136,15 +135,14 @@ class KafkaTable:
         if self._resting is not None:
             self._resting.cancel()
         for consumer in filter(None, (self._consumer, self._beyond)):
-            await consumer.stop()
+            await ended(consumer)
 
     async def _wake(self) -> None:
         """Be able to read on."""
         if self._resting is not None:
             self._resting.cancel()
         if self._consumer is None:
-            self._consumer = _consumer(self._topic)
-            await self._consumer.start()
+            self._consumer = await begun(_consumer(self._topic))
         if self._place in self._consumer.assignment():
             self._consumer.resume(self._place)
             return
@@ -169,17 +167,6 @@ async def load(topic: KafkaTopic) -> dict[bytes, bytes]:
         return await table.now()
     finally:
         await table.stop()
-
-
-@asynccontextmanager
-async def _consuming(topic: KafkaTopic, isolation: str = "read_committed") -> AsyncIterator[Any]:
-    """Have a consumer of no group during a block."""
-    consumer = _consumer(topic, isolation)
-    try:
-        await consumer.start()
-        yield consumer
-    finally:
-        await consumer.stop()
 
 
 def _consumer(topic: KafkaTopic, isolation: str = "read_committed") -> AIOKafkaConsumer:

@@ -11,13 +11,13 @@ import pytest
 
 from operators.base import Batch
 from runtime.errors import EnvironmentFault
-from runtime.systems import kafka_broker, kafka_owner, kafka_sink
+from runtime.systems import kafka_broker, kafka_clients, kafka_owner
 from runtime.systems.base import Append, StreamConfig
 from runtime.systems.kafka import KafkaEnvironment
 from runtime.systems.kafka_sink import send_all
 from samza_dsl import App, Json, KafkaCluster, Options, String
 from tests.kafka.test_containers import check_counts
-from tests.kafka.test_crashes import PROGRAM, read_so_far, started
+from tests.kafka.test_crashes import PROGRAM, finished, read_so_far, started
 from tests.kafka.topics import consume, create, produce
 
 
@@ -31,7 +31,7 @@ def mortal(tmp_path):
 
 def test_who_appends_while_no_broker_answers_is_told_so_in_time(mortal, topics, tmp_path, monkeypatch):
     monkeypatch.setattr(kafka_owner, "TRANSACTION_S", 2.0)
-    monkeypatch.setattr(kafka_sink, "STOP_S", 1.0)
+    monkeypatch.setattr(kafka_clients, "STOP_S", 1.0)
     directory, broker = mortal
     environment = KafkaEnvironment(KafkaCluster(f"kafka://{broker.bootstrap}"), tmp_path / "data")
     try:
@@ -48,13 +48,11 @@ def test_who_appends_while_no_broker_answers_is_told_so_in_time(mortal, topics, 
     assert [record.value for record in records] in ([b"before", b"after"], [b"before", b"meanwhile", b"after"])
 
 
-# A connection that aiokafka was about to open, when it was given up, is left to the collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 def test_a_transaction_that_takes_too_long_is_given_up_and_the_run_goes_on_from_its_checkpoint(
     mortal, topics, tmp_path, monkeypatch, caplog
 ):
     monkeypatch.setattr(kafka_owner, "TRANSACTION_S", 2.0)
-    monkeypatch.setattr(kafka_sink, "STOP_S", 1.0)
+    monkeypatch.setattr(kafka_clients, "STOP_S", 1.0)
     _, broker = mortal
     words = [b"w%d" % (number % 20) for number in range(3_000)]
     create(broker, f"{topics}-words")
@@ -97,6 +95,5 @@ def test_a_broker_that_restarts_is_waited_for(kill, mortal, topics, tmp_path):
         assert process.poll() is None
     kafka_broker.stop(directory, kill=kill)
     assert kafka_broker.start(directory).port == broker.port
-    assert process.wait(timeout=90) == 0, process.communicate()[1]
-    process.communicate()
+    finished(process)
     check_counts(broker, topics, words)

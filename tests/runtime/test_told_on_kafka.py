@@ -23,7 +23,7 @@ def test_a_fetch_of_nothing_but_the_marker_of_a_transaction_is_told(transactions
         environment.create_stream("words", StreamConfig())
         for rows in transactions:
             environment.append([Append("words", 0, Batch([b"word"] * rows))])
-        environment.join("reading", environment.own("reading"), "a", 1)  # from now on nothing is waited for
+        members = environment.join("reading", environment.own("reading"), "a", 1)  # from now on nothing is waited for
         offset, end, began_s = 0, environment.offsets("words", 0).end, cluster.loop.time()
         while offset < end:
             version = environment.version()
@@ -34,4 +34,5 @@ def test_a_fetch_of_nothing_but_the_marker_of_a_transaction_is_told(transactions
             while environment.version() == version:
                 assert cluster.loop.time() < began_s + PATIENCE_S, f"nothing is told behind offset {offset} of {end}"
                 thread.catch_up(cluster.loop.time() + 0.1)
+        members.leave()
         environment.close()

@@ -23,7 +23,7 @@ def test_nothing_lay_there_when_it_was_last_heard_of(steps, seed):
     with simulated(cluster) as thread, tempfile.TemporaryDirectory() as folder:
         writer, environment = opened(Path(folder, "writer")), opened(Path(folder, "reader"))
         writer.create_stream("words", StreamConfig())
-        environment.join("reading", environment.own("reading"), "a", 1)  # from now on nothing is waited for
+        members = environment.join("reading", environment.own("reading"), "a", 1)  # from now on nothing is waited for
         partition = cluster.partition("words", 0)
         ends, offset, open_one = [(0.0, 0)], 0, None
 
@@ -73,5 +73,6 @@ def test_nothing_lay_there_when_it_was_last_heard_of(steps, seed):
         rest(10)
         assert environment.unheard_ms("words", 0, offset) <= ANSWER_MS
         assert environment.unheard_ms("words", 0, offset + 1) == math.inf
+        members.leave()
         for one in (environment, writer):
             one.close()

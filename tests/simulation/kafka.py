@@ -14,6 +14,7 @@ from runtime.systems import (
     kafka_fetcher,
     kafka_group,
     kafka_members,
+    kafka_ranges,
     kafka_runs,
     kafka_sink,
     kafka_standby,
@@ -41,7 +42,7 @@ def simulated(cluster: Cluster) -> Iterator[Thread]:
     }
     modules = (
         *(kafka_fetcher, kafka_tables, kafka_streams, kafka_sink, kafka_admin),
-        *(kafka_runs, kafka_group, kafka_members, kafka_standby),
+        *(kafka_runs, kafka_group, kafka_members, kafka_standby, kafka_ranges),
     )
     with ExitStack() as stack:
         stack.enter_context(patch.object(kafka, "KafkaThread", thread))
@@ -51,6 +52,7 @@ def simulated(cluster: Cluster) -> Iterator[Thread]:
                     stack.enter_context(patch.object(module, name, instead))
         stack.callback(cluster.loop.close)
         yield thread
+        assert not cluster.connections, "connections are left open"
 
 
 def opened(directory: Path, host: str | None = None) -> KafkaEnvironment:
@@ -69,5 +71,6 @@ def die(cluster: Cluster, environment: KafkaEnvironment) -> None:
     environment._owners.clear()
     environment._streams._thread = SimpleNamespace(call=lambda work: work.close())
     environment.close()
+    cluster.connections = {one: process for one, process in cluster.connections.items() if process != PROCESS.get()}
     cluster.dying()
     cluster.dead.discard(PROCESS.get())

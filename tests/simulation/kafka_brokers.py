@@ -135,6 +135,12 @@ class Cluster:
         """Until when no broker answers anybody."""
         self._skews_ms = random.Random(seed)
         self._clocks_ms: dict[str, int] = {}
+        self.connections: dict[Any, str] = {}
+        """Those that are open, and of which process."""
+        self.ends = random.Random(seed)
+        """Decides how clients begin and end."""
+        self.refuses = 0.0
+        """How often a client can't begin."""
         self._news: set[asyncio.Future[None]] = set()
 
     def clock_ms(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 from aiokafka.errors import (
+    KafkaConnectionError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -17,6 +18,33 @@ from aiokafka.errors import (
 
 from runtime.systems.kafka_metadata import DescribeTopics
 from tests.simulation.kafka_brokers import BATCH_BYTES, EARLIEST, PROCESS, Cluster, Partition, Record, Topic, rebalance
+
+HANGS, CANCELS = 0.02, 0.02
+"""How often a client does not stop, and how often it fails to."""
+
+
+class Connection:
+    """What a client has of the brokers, from when it starts until it is closed."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def open(self) -> None:
+        self._cluster.connections[self] = PROCESS.get()
+        if self._cluster.ends.random() < self._cluster.refuses:
+            raise KafkaConnectionError("refused")
+
+    async def stop(self) -> None:
+        """Stop as aiokafka's clients do: where what they wait for never comes, or is cancelled, nothing closes."""
+        ends = self._cluster.ends.random()
+        if ends < HANGS:
+            await asyncio.Event().wait()
+        if ends < HANGS + CANCELS:
+            raise asyncio.CancelledError
+        await self.close()
+
+    async def close(self) -> None:
+        self._cluster.connections.pop(self, None)
 
 
 class Batch:
@@ -46,13 +74,16 @@ class Producer:
     ) -> None:
         self._cluster, self._id, self._most_bytes = cluster, transactional_id, max_batch_size
         self._writer = 0
-        self.client = SimpleNamespace(add_topic=self._add_topic, close=self.stop)
+        self._connection = Connection(cluster)
+        self.client = SimpleNamespace(add_topic=self._add_topic, close=self._connection.close)
 
     async def start(self) -> None:
+        await self._connection.open()
         self._writer = await self._cluster.heard(lambda: self._cluster.begin(self._id), changes=True)
 
     async def stop(self) -> None:
         """Send nothing more; a transaction that is open stays so."""
+        await self._connection.stop()
 
     def create_batch(self) -> Batch:
         return Batch(self._most_bytes)
@@ -133,11 +164,13 @@ class Consumer:
         self.assignor = next(iter(partition_assignment_strategy), None)
         self.topics: Sequence[str] = ()
         self._has_left = False
+        self._client = Connection(cluster)
         self._positions: dict[TopicPartition, int | None] = {}
         self._paused: set[TopicPartition] = set()
         self._polled: dict[TopicPartition, tuple[int, int, int]] = {}
 
     async def start(self) -> None:
+        await self._client.open()
         await self._cluster.heard()
         if self._group is not None:
             self.join(PROCESS.get())
@@ -155,6 +188,7 @@ class Consumer:
         for name in [name for name, member in members.items() if member is self]:
             del members[name]
             rebalance(members)
+        await self._client.stop()
 
     def subscribe(self, topics: Sequence[str]) -> None:
         self.topics = topics
@@ -247,12 +281,15 @@ class Admin:
 
     def __init__(self, cluster: Cluster, **how: Any) -> None:
         self._cluster = cluster
+        self._client = Connection(cluster)
 
     async def start(self) -> None:
+        await self._client.open()
         await self._cluster.heard()
 
     async def close(self) -> None:
         """Ask nothing more."""
+        await self._client.close()
 
     async def list_topics(self) -> list[str]:
         return await self._cluster.heard(lambda: [*self._cluster.topics])

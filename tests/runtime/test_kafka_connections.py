@@ -1,0 +1,70 @@
+"""Laws of connections to Kafka: whoever has closed all that was opened has none, whatever brokers do meanwhile."""
+
+import tempfile
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.base import Batch
+from runtime.errors import SamzaError
+from runtime.systems.base import Append, StreamConfig
+from runtime.systems.kafka_ranges import KafkaRanges
+from runtime.systems.kafka_sink import KafkaSink
+from runtime.systems.kafka_topic import KafkaTopic
+from tests.simulation.kafka import opened, simulated
+from tests.simulation.kafka_brokers import LOST, UNHEARD, Cluster, Trouble
+
+TOPIC = KafkaTopic("kafka://simulated:9092/words")
+troubles = st.builds(Trouble, st.integers(1, 12), st.sampled_from([LOST, UNHEARD]))
+
+
+def own(environment, stack):
+    environment.announce("counting", environment.own("counting"))
+
+
+def join(environment, stack):
+    members = environment.join("counting", environment.generation("counting"), "a", 1, standby=1)
+    stack.callback(members.leave)
+    members.mine()
+
+
+def write(environment, stack):
+    environment.create_stream("words", StreamConfig())
+    environment.append([Append("words", 0, Batch([b"word"]))])
+
+
+def read(environment, stack):
+    environment.read("words", 0, 0)
+    environment.offsets("words", 0)
+
+
+def look(environment, stack):
+    environment.applications()
+    environment.runs("counting").model()
+
+
+def sink(environment, stack):
+    stack.enter_context(closing(KafkaSink(TOPIC, StreamConfig())))
+
+
+def ranges(environment, stack):
+    stack.enter_context(closing(KafkaRanges(TOPIC)))
+
+
+@given(
+    st.lists(st.sampled_from([own, join, write, read, look, sink, ranges]), max_size=8),
+    st.lists(troubles, max_size=2),
+    st.integers(0, 1_000),
+)
+def test_who_has_closed_all_has_no_connection(steps, troubles, seed):
+    cluster = Cluster(seed)
+    cluster.refuses = 0.1
+    cluster.troubles = [*troubles]
+    with simulated(cluster), tempfile.TemporaryDirectory() as folder, suppress(SamzaError), ExitStack() as stack:
+        environment = opened(Path(folder))
+        stack.callback(environment.close)
+        for step in steps:
+            with suppress(SamzaError):
+                step(environment, stack)
