@@ -3,6 +3,7 @@
 import gc
 import os
 import secrets
+import signal
 
 import pytest
 from hypothesis import Phase, settings
@@ -12,6 +13,9 @@ from tests.scale import SCALE, scale
 
 LONG = ("tests/spark/", "tests/kafka/", "tests/simulation/", "tests/examples/", "tests/bite/", "tests/test_")
 """Where modules are that take minutes, though they have few tests."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background, and in whatever is started here
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(SCALE, max_examples=scale(12, 200, 2_000), deadline=None, print_blob=True)
 settings.register_profile("unshrunk", settings.get_profile(SCALE), phases=(Phase.explicit, Phase.generate))
