@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from planner.inline import construction, expression
+from planner.inline import construction, expression, is_plain_struct, made_by
 from planner.names import label_of
 
 LARGEST_EXACT = 2**53
@@ -26,7 +26,6 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
 }
 ARITHMETIC: dict[type[ast.operator], str] = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply"}
 BY_CONSTANT: dict[type[ast.operator], str] = {ast.Mod: "modulo", ast.FloorDiv: "floor"}
-PLAIN = {name: getattr(msgspec.Struct, name) for name in ("__init__", "__new__")}
 TYPES: dict[type[inspect.Type], str] = {
     inspect.IntType: "int",
     inspect.FloatType: "float",
@@ -101,9 +100,9 @@ def record_of(function: Callable[..., Any], columns: Mapping[str, Term]) -> tupl
     found, label = construction(function), label_of(function)
     if found is None or len(found.parameters) != 1:
         raise NotColumnar(f"{label} does not just make a Struct of one record, as lambda r: Name(r.field, ...) does")
-    kind: Any = function.__globals__.get(found.name)
+    kind = made_by(function)
     fields = columns_of(kind)
-    if type(kind) is not type(msgspec.Struct) or any(getattr(kind, name) is not PLAIN[name] for name in PLAIN):
+    if not is_plain_struct(kind):
         raise NotColumnar(f"{found.name} has a constructor of its own")
     names = kind.__match_args__[: len(found.places)]
     given = {**dict(zip(names, found.places, strict=False)), **found.named}

@@ -18,7 +18,7 @@ from operators.policies import Fail
 from operators.stateless import BranchArm
 from planner.counting import droppers, exit_below, exit_of, teller
 from planner.graph import Graph
-from planner.inline import expression, inlined
+from planner.inline import inlined, made_by, written_out
 from planner.plan import ExitPlan, SegmentPlan
 
 Segment = Callable[..., tuple[Any, ...]]
@@ -105,6 +105,7 @@ def compile_source(source: str, name: str, functions: Mapping[str, Mapping[str, 
     """
     filename = f"{FUSED}{name}>"
     namespace = {bound(id, name): thing for id, named in functions.items() for name, thing in named.items()}
+    namespace |= {_class(name): made_by(thing) for name, thing in namespace.items() if f"{_class(name)}(" in source}
     exec(_compiled(source, filename), namespace)  # the planner's own text, which plan.source() shows
     linecache.cache[filename] = (len(source), None, [line + "\n" for line in source.splitlines()], filename)
     return namespace["segment"], filename
@@ -313,7 +314,8 @@ class Writer:
         if not self.inline:
             return text
         functions = self.graph.specs[id].functions().items()
-        found = {bound(id, name): one for name, function in functions if (one := expression(function)) is not None}
+        names = [(bound(id, name), function) for name, function in functions]
+        found = {name: one for name, function in names if (one := written_out(function, _class(name))) is not None}
         if found:
             self.inlined[id] = None
         return inlined(text, found)
@@ -396,6 +398,11 @@ def word(id: str) -> str:
 def _encoded(id: str, value: str) -> str:
     """Return the expression that encodes a value; None, which takes a key out of a table, has no bytes."""
     return f"None if {value} is None else {bound(id, 'encode')}({value})"
+
+
+def _class(function: str) -> str:
+    """Return the variable by which generated source knows the class of the Structs that a function makes."""
+    return f"Made_by_{function}"
 
 
 def _counter(id: str) -> str:

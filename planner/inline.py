@@ -11,6 +11,8 @@ from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+import msgspec
+
 PLAIN = (
     ast.Attribute,
     ast.BinOp,
@@ -34,6 +36,7 @@ PLAIN = (
 )
 """What an expression may be made of: it calls nothing, binds nothing, and reads no name but its parameters."""
 
+MAKING = {name: getattr(msgspec.Struct, name) for name in ("__init__", "__new__")}
 Definition = ast.Lambda | ast.FunctionDef
 
 
@@ -54,7 +57,7 @@ class _Renamed(ast.NodeTransformer):
         self._names = names
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        return ast.Name(self._names[node.id], node.ctx)
+        return ast.Name(self._names.get(node.id, node.id), node.ctx)
 
 
 def expression(function: Any) -> Expression | None:
@@ -92,6 +95,33 @@ def construction(function: Any) -> Construction | None:
         return None
     call: Any = found.body
     return Construction(found.parameters, call.func.id, (*call.args,), {one.arg: one.value for one in call.keywords})
+
+
+def made_by(function: Any) -> Any:
+    """Return what the global name stands for that a construction calls."""
+    return function.__globals__.get(function.__code__.co_names[0])
+
+
+def is_plain_struct(kind: Any) -> bool:
+    """Whether to make one of a class is msgspec's work alone: nobody's code is called."""
+    if type(kind) is not type(msgspec.Struct) or hasattr(kind, "__post_init__"):
+        return False
+    return all(getattr(kind, name) is made for name, made in MAKING.items())
+
+
+def written_out(function: Any, variable: str) -> Expression | None:
+    """Return what may be written where a function would be called, which makes a Struct by `variable`; or None.
+
+    Such a function is an `expression`, or makes a Struct of such.
+    """
+    found = expression(function)
+    if found is not None:
+        return found
+    made = construction(function)
+    if made is None or not is_plain_struct(made_by(function)):
+        return None
+    keywords = [ast.keyword(name, value) for name, value in made.named.items()]
+    return Expression(made.parameters, ast.Call(ast.Name(variable, ast.Load()), [*made.places], keywords))
 
 
 def _is_construction(body: ast.expr, parameters: tuple[str, ...]) -> bool:

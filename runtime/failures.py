@@ -11,7 +11,7 @@ from operators.base import Spec
 from operators.process import TimerFailed
 from planner.errors import PlanError
 from planner.fuse import FUSED, VALUES_ONLY, bound, row_in
-from planner.inline import called, expression
+from planner.inline import called, written_out
 from planner.plan import SegmentPlan
 from runtime.errors import OperatorFailure
 
@@ -104,7 +104,7 @@ def trace_into(error: Exception, spec: Spec, files: Collection[str], calling: Se
     line = source.splitlines()[last.tb_lineno - 1]
     for name, function in spec.functions().items():
         call = called(line, bound(spec.op_id, name))
-        if call is not None and expression(function) is not None:
+        if call is not None and written_out(function, "") is not None:
             try:
                 function(*map(known.__getitem__, call))
             except Exception as same:

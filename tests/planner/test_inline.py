@@ -4,12 +4,14 @@ import ast
 import functools
 import linecache
 from itertools import count
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.inline import expression, inlined
+from planner.inline import expression, inlined, written_out
 from samza_dsl import App, Options
 
 files = (f"<inlining {number}>" for number in count())
@@ -129,6 +131,56 @@ def test_an_inlined_expression_does_what_the_function_does(source, one, other, r
     assert logs[0] == logs[1]
 
 
+class Pair(msgspec.Struct):
+    one: Any
+    other: Any = None
+
+
+MADE = [
+    "({})",
+    "({}, {})",
+    "({0}, other={1})",
+    "(other={}, one={})",
+    "()",
+    "({}, {}, {})",
+    "({0}, one={1})",
+    "(none={})",
+]
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+@given(st.sampled_from(MADE), st.lists(expressions, min_size=3, max_size=3), values, values, st.integers(1, 12))
+def test_a_struct_is_made_as_the_function_makes_it(made, parts, one, other, refuses_at):
+    function = defined(f"f = lambda a, b: Pair{made.format(*parts)}\n", Pair=Pair)
+    found = written_out(function, "Made")
+    assert found is not None
+    written = defined(f"def written(v1, value): return {found.of(['v1', 'value'])}\n", "written", Made=Pair)
+    assert outcome(written, one, other) == outcome(function, one, other)
+    logs = [], []
+    for call, log in zip((function, written), logs, strict=True):
+        log.append(outcome(call, Witness("w", log, refuses_at), Witness("xy", log, refuses_at)))
+    assert logs[0] == logs[1]
+
+
+NOT_MADE = {
+    "code of its own": "class C(Struct):\n    a: int\n    def __post_init__(self): self.a += 1\nf = lambda n: C(n)",
+    "a constructor of its own": "class C(Struct):\n    a: int\nC.__init__ = print\nf = lambda n: C(n)",
+    "a metaclass of its own": "class M(type(Struct)): ...\nclass C(Struct, metaclass=M): ...\nf = lambda: C()",
+    "no Struct": "class C:\n    def __init__(self, a): self.b = a\nf = lambda n: C(n)",
+    "a function": "def C(a): return a\nf = lambda n: C(n)",
+    "a builtin": "f = lambda n: dict(n=n)",
+    "a name of nothing": "f = lambda n: C(n)",
+    "one in the other": "class C(Struct):\n    a: int\nf = lambda n: C(C(n))",
+    "what is unpacked": "class C(Struct):\n    a: int\nf = lambda n: C(*n)",
+    "a method": "class C(Struct):\n    a: int\nf = lambda n: C(n).a",
+}
+
+
+@pytest.mark.parametrize("source", NOT_MADE.values(), ids=NOT_MADE)
+def test_nothing_else_is_made(source):
+    assert written_out(defined(source + "\n", Struct=msgspec.Struct, __name__="a"), "Made") is None
+
+
 CALLED = {
     "a call": "f = lambda n: abs(n)",
     "a method": "f = lambda n: n.strip()",
@@ -205,6 +257,14 @@ def plus_one(n):
     return n + 1
 
 
+class Doubled(msgspec.Struct):
+    number: int
+
+
+def doubled(number: int) -> Doubled:
+    return Doubled(number * 2)
+
+
 def source_of(app):
     return app.plan().source("stage-1")
 
@@ -221,3 +281,12 @@ def test_it_can_be_switched_off_and_wrapped_functions_are_called():
     app = chained()
     app.wrap(lambda function, operator: functools.wraps(function)(lambda *arguments: function(*arguments)))
     assert "v1 = map__plus(value)" in source_of(app)
+
+
+def test_a_struct_is_made_in_the_loop_by_its_class(tmp_path):
+    app = App("inlined")
+    out = app.output("out", value=Doubled)
+    app.input("numbers", value=int).map(doubled, op_id="doubled").filter(lambda one: one.number > 1).send_to(out)
+    assert "v1 = Made_by_map__doubled(value * 2)" in source_of(app)
+    app.run(tmp_path / "data", bind={"numbers": [1, 0, 3], "out": tmp_path / "out.jsonl"})
+    assert (tmp_path / "out.jsonl").read_text() == '{"number":2}\n{"number":6}\n'
