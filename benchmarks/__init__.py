@@ -6,6 +6,7 @@ from benchmarks.async_calls import AsyncCalls, CallsByKey, TimedCalls
 from benchmarks.embedded_log import EmbeddedLog
 from benchmarks.event_windows import HoppingCount, SessionCount, TopTen
 from benchmarks.interval_join import IntervalJoin
+from benchmarks.json_lines import JsonLines
 from benchmarks.keyed_count import KeyedCount
 from benchmarks.members_per_country import MembersPerCountry
 from benchmarks.on_kafka import ExactlyOnceOnKafka, OnKafka
@@ -33,6 +34,7 @@ KINDS: tuple[type[Workload], ...] = (
     SlowService,
     WordCount,
     EmbeddedLog,
+    JsonLines,
     ReadWrite4,
     ReadWrite5,
     ReadWrite6,

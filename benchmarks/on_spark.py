@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -76,6 +76,30 @@ def sync(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def chained() -> App:
+    """Return the application of what is stateless."""
+    app = App("stateless")
+    kept = app.input("ticks", value=Tick).filter(is_kept).map(moved).filter(is_positive)
+    kept.send_to(app.output("moved", value=Tick))
+    return app
+
+
+def chain_by_hand(ticks: Iterable[Tick], path: Path) -> None:
+    """Do the same by hand."""
+    with path.open("wb") as file:
+        chunk = []
+        for tick in ticks:
+            if is_kept(tick):
+                tick = moved(tick)
+                if is_positive(tick):
+                    chunk.append(tick)
+                    if len(chunk) == CHUNK:
+                        file.write(encode.encode_lines(chunk))
+                        chunk.clear()
+        file.write(encode.encode_lines(chunk))
+    sync(path)
+
+
 class OnSpark(Workload):
     """The files are written, and the session begun, before a time counts."""
 
@@ -128,28 +152,11 @@ class StatelessOnSpark(OnSpark):
     )
 
     def baseline(self) -> Path:
-        with self.by_hand.open("wb") as file:
-            chunk = []
-            for tick in self.read():
-                if is_kept(tick):
-                    tick = moved(tick)
-                    if is_positive(tick):
-                        chunk.append(tick)
-                        if len(chunk) == CHUNK:
-                            file.write(encode.encode_lines(chunk))
-                            chunk.clear()
-            file.write(encode.encode_lines(chunk))
-        sync(self.by_hand)
+        chain_by_hand(self.read(), self.by_hand)
         return self.by_hand
 
-    def app(self) -> App:
-        app = App("stateless-on-spark")
-        kept = app.input("ticks", value=Tick).filter(is_kept).map(moved).filter(is_positive)
-        kept.send_to(app.output("moved", value=Tick))
-        return app
-
     def ours(self) -> Path:
-        self.app().run(on=self.spark, bind={"ticks": self.files, "moved": self.written})
+        chained().run(on=self.spark, bind={"ticks": self.files, "moved": self.written})
         return self.written
 
 

@@ -18,7 +18,7 @@ from operators.policies import Fail
 from operators.stateless import BranchArm
 from planner.counting import droppers, exit_below, exit_of, teller
 from planner.graph import Graph
-from planner.inline import inlined, made_by, written_out
+from planner.inline import called, inlined, made_by, written_out
 from planner.plan import ExitPlan, SegmentPlan
 
 Segment = Callable[..., tuple[Any, ...]]
@@ -79,6 +79,7 @@ def fuse(
         ),
         counted=tuple(writer.counted),
         inlined=tuple(writer.inlined),
+        calls=writer.calls,
         reads=writer.reads,
         reading=writer.reading,
     )
@@ -157,6 +158,7 @@ class Writer:
         self.counted: list[str] = []
         self.taken: list[str] = []
         self.inlined: dict[str, None] = {}
+        self.calls = False
         self.reached = self._reached()
         self.inner = self._inner_functions()
         self.droppers = droppers(graph, [id for id in self.reached if graph.specs[id].code is not None])
@@ -311,14 +313,15 @@ class Writer:
 
     def written(self, text: str, id: str) -> str:
         """Return a line of an operator with its functions' expressions in place of calls, where they are inlined."""
-        if not self.inline:
-            return text
-        functions = self.graph.specs[id].functions().items()
-        names = [(bound(id, name), function) for name, function in functions]
-        found = {name: one for name, function in names if (one := written_out(function, _class(name))) is not None}
-        if found:
-            self.inlined[id] = None
-        return inlined(text, found)
+        names = {bound(id, name): function for name, function in self.graph.specs[id].functions().items()}
+        if self.inline:
+            written = {name: written_out(function, _class(name)) for name, function in names.items()}
+            found = {name: one for name, one in written.items() if one is not None}
+            if found:
+                self.inlined[id] = None
+            text = inlined(text, found)
+        self.calls |= any(called(text, name) is not None for name in names)
+        return text
 
     def _inner(self, id: str) -> Iterator[Line]:
         """Write what several ways lead to, or what is too deep, as a function of its own."""

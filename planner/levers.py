@@ -13,7 +13,8 @@ class Levers:
     reading of keys, `folding` that of keys and times, and windows; `inlining` writes expressions in the place of
     calls. `columns` carries only what something downstream reads. `batches` takes in many messages at once, and
     completes them at once. `hot_state` keeps states as plain dicts until the commit. `relays` hands on in memory what
-    one stage writes for the next. `flights` keeps messages as columns while they await.
+    one stage writes for the next. `flights` keeps messages as columns while they await. `together` encodes at once what
+    nobody's code has seen.
 
     Not an option of users, who can only switch off `inline`.
     """
@@ -28,6 +29,7 @@ class Levers:
     hot_state: bool = True
     relays: bool = True
     flights: bool = True
+    together: bool = True
 
 
 ALL = Levers()

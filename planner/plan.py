@@ -73,9 +73,9 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     `folding`, where all its exits are windows, reads keys and times off the values and groups these by window in the
     same loop. `lines` and so on say which operator each line of these came from; `counted` are the operators for which
     the function counts: what they drop where something below tells the rest, else what they emit; `inlined` those whose
-    functions it does not call; `reads` the columns beside the values that it takes, without the keys where it is
-    `reading` these itself; `keyed` the operators that keep state by key within it, as exits from which their messages
-    come back.
+    functions it does not call, and `calls` whether it calls any; `reads` the columns beside the values that it takes,
+    without the keys where it is `reading` these itself; `keyed` the operators that keep state by key within it, as
+    exits from which their messages come back.
     """
 
     entry: str
@@ -86,6 +86,7 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
     exits: tuple[ExitPlan, ...]
     counted: tuple[str, ...] = ()
     inlined: tuple[str, ...] = ()
+    calls: bool = True
     reads: tuple[str, ...] = ()
     reading: bool = False
     keyed: tuple[ExitPlan, ...] = ()

@@ -67,7 +67,9 @@ class Bindings:
                         check_source(graph, name, self.sources[name].partitions)
                 elif name in written:
                     self._bind_output(written[name], what)
-                elif name in letters and is_another(what):
+                elif name in letters:
+                    if not is_another(what):
+                        raise _not_to_bind(name, what, "dead letters", f'another stream, as "{ANOTHER}{name}-2"')
                     self._bind_to_another(name, what)
                 else:
                     known = ", ".join(sorted(read | written.keys() | letters))

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from operators.base import EVENT_COLUMNS, MAX_TIMESTAMP, MIN_TIMESTAMP, NEVER, Batch, Clocked, Operator
 from operators.key_states import KeyStates
 from planner.errors import PlanError
-from planner.fuse import LONGEST_RUN, compile_segment, fuse
+from planner.fuse import LONGEST_RUN, Segment, compile_segment, fuse
 from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import SegmentPlan, StagePlan
@@ -19,6 +19,7 @@ from runtime.exits import NO_TIME, SinkExit
 from runtime.failures import Failure, Whence, locate, row_of, trace_into
 from runtime.first_call import check_fused, check_kept
 from runtime.folding import Folded, FoldingSegment
+from runtime.lines import Lines, rows_in
 
 
 class Exit(Protocol):
@@ -84,8 +85,12 @@ class FusedSegment:
         new_keys = {exit.id: {"keys"} for exit in plan.exits if graph.specs[exit.operators[0]].rekeys}
         self._columns = {id: columns.difference(names, new_keys.get(id, ())) for id, names in unread.items()}
         self._carried = frozenset[str]().union(*self._columns.values())
+        self._together = self._encoders(exits) if levers.together and not plan.calls and not plan.keyed else {}
+        self._unencoded: Segment | None = None
+        if self._together:
+            self._unencoded, _ = compile_segment(plan, self._without_encoding(functions), plain=True)
         self._full, filename = compile_segment(plan, functions)
-        self._plain, plain_name = compile_segment(plan, functions, plain=True)
+        self._plain, plain_name = compile_segment(plan, functions, plain=True)  # the last: its source tracebacks show
         self.lines = {filename: plan.lines, plain_name: plan.plain_lines}
         for function in (self._full, self._plain):
             check_fused(function, graph)
@@ -106,15 +111,18 @@ class FusedSegment:
         if plan.reading:
             read["keys"] = []
         makes_keys = plan.reading and "keys" in self._carried
-        segment = self._plain if not makes_keys and all(map(is_constant, carried.values())) else self._full
-        results = segment(batch.values, **read)
+        is_plain = not makes_keys and all(map(is_constant, carried.values()))
+        if is_plain and self._unencoded is not None:
+            results = self._run_together(self._unencoded, batch.values, read)
+        else:
+            results = (self._plain if is_plain else self._full)(batch.values, **read)
         if makes_keys:
             carried["keys"] = read["keys"]
         counts.enter(plan, len(batch.values), results[-1])
         found = []
         for exit, (values, rows, *new_keys) in zip(plan.exits, results, strict=False):
             if values:
-                counts.leave(exit.id, len(values))
+                counts.leave(exit.id, sum(map(rows_in, values)) if exit.id in self._together else len(values))
                 out = Batch(values, *new_keys)
                 for name in self._columns[exit.id] & carried.keys():
                     column = carried[name]
@@ -125,6 +133,30 @@ class FusedSegment:
                     setattr(out, name, column)
                 found.append((exit.id, out))
         return found
+
+    def _encoders(self, exits: Mapping[str, Exit]) -> dict[str, Callable[[list[Any]], Lines]]:
+        """Return what encodes all that goes to an exit, behind the loop: nobody's code can change it in between."""
+        found = {exit.id: getattr(exits[exit.id], "together", None) for exit in self.plan.exits}
+        return {id: encode for id, encode in found.items() if encode is not None and not self._columns[id]}
+
+    def _without_encoding(self, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        later = {id for exit in self.plan.exits if exit.id in self._together for id in exit.operators}
+        return {
+            id: {name: thing for name, thing in named.items() if name != "encode" or id not in later}
+            for id, named in functions.items()
+        }
+
+    def _run_together(self, segment: Segment, values: list[Any], read: dict[str, Any]) -> tuple[Any, ...]:
+        """Run the loop, and encode what it has made; where that fails, again, so that it is known of which row."""
+        try:
+            *made, counted = segment(values, **read)
+            for number, exit in enumerate(self.plan.exits):
+                together, (found, *columns) = self._together.get(exit.id), made[number]
+                if together is not None and found:
+                    made[number] = ([together(found)], *columns)
+            return (*made, counted)
+        except Exception:
+            return self._plain(values, **read)
 
 
 class Chain:

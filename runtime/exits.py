@@ -34,8 +34,9 @@ from operators.window import WindowOperator
 from operators.window_groups import Groups
 from operators.window_types import ByClock, Counted, Sessions, Sliding
 from runtime.keys import KeySerde
+from runtime.lines import Lines
 from runtime.outputs import Destination, Outputs
-from runtime.serdes import Natural, Tagged, encode_all, remembering
+from runtime.serdes import Json, Natural, Tagged, encode_all, remembering
 
 NO_TIME = "the records have no timestamps, and event time is needed here; give the input timestamp="
 
@@ -47,6 +48,10 @@ class SendToExit:
         self._outputs = outputs
         self._to = to
         self.columns = EVENT_COLUMNS if to.sink is None else to.sink.columns
+        self.together: Callable[[list[Any]], Lines] | None = None
+        """Encodes all values at once, where that comes to the same."""
+        if isinstance(to.value, Json):
+            self.together = getattr(to.sink, "together", None)
         key = to.key or keys.serde
         self._key_as_written = remembering(lambda held: key.encode(keys.decode(held)))
 
@@ -55,6 +60,8 @@ class SendToExit:
         if batch.keys is not None:
             batch.keys = list(map(self._key_as_written, batch.keys))
         self._outputs.place(self._to, Batch(batch.values, batch.keys, batch.timestamps, batch.stamps))
+        if type(batch.values[0]) is Lines:
+            self._outputs.combined += batch.values[0].rows - 1
 
     def fold(self, columns: Any, late: Batch) -> None:
         """Write rows that lie in columns to an output that takes these."""

@@ -7,7 +7,7 @@ from statistics import median
 from time import process_time
 from unittest.mock import patch
 
-from benchmarks.on_spark import StatelessOnSpark
+from benchmarks.on_spark import StatelessOnSpark, chained
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
 from runtime.chain import Counts
 from runtime.spark.application import Application
@@ -53,7 +53,7 @@ class Counters(Shape):
 
     def _run(self, workload: FilesAlone, counts: bool) -> float:
         """Return the seconds of the processor that the tasks take, one after the other."""
-        app = workload.app()
+        app = chained()
         bind = {"ticks": workload.files, "moved": workload.written}
         with ExitStack() as opened:
             if not counts:

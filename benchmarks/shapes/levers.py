@@ -8,6 +8,7 @@ from statistics import median
 
 from benchmarks.async_calls import AsyncCalls
 from benchmarks.embedded_log import EmbeddedLog
+from benchmarks.json_lines import JsonLines
 from benchmarks.keyed_count import KeyedCount
 from benchmarks.running import run
 from benchmarks.running_count import DurableCount, RunningCount
@@ -28,6 +29,7 @@ SHOWN_BY: Mapping[str, type[Workload]] = {
     "hot_state": DurableCount,
     "relays": WordCount,
     "flights": AsyncCalls,
+    "together": JsonLines,
 }
 """By lever, a workload that it is for."""
 SHARE = 0.2

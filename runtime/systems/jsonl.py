@@ -12,10 +12,12 @@ import msgspec
 
 from operators.base import Batch, Serde
 from runtime.errors import SerdeError
+from runtime.lines import Lines, rows_in
 from runtime.serdes import Json, MessagePack, String, Tagged
 from runtime.systems.record_files import AppendedFile, RecordSource
 
 NULL = b"null"
+_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class JsonlSource(RecordSource):
@@ -51,6 +53,10 @@ class JsonlSink:
         """Return JSON of the declared type; what Bytes or a serde of the user's own makes is checked to be JSON."""
         return _json_of(declared) or JsonLine(declared)
 
+    def together(self, values: list[Any]) -> Lines:
+        """Encode some values as JSON of their own, whatever they are; they come to what each by itself comes to."""
+        return Lines.of(len(values), _encode_lines(values))
+
     def recover(self, position: int) -> None:
         """Cut the file back to `position`; raises `Damaged` when it is shorter."""
         self._file.cut(position)
@@ -63,7 +69,7 @@ class JsonlSink:
         if None in values:
             values = [NULL if value is None else value for value in values]
         lines = b"\n".join(values) + b"\n"
-        if lines.count(b"\n") != len(values):
+        if lines.count(b"\n") not in (len(values), sum(map(rows_in, values))):
             raise SerdeError(f"a value for {self._file.path} contains a line break; encode it as JSON on one line")
         self._file.append(lines)
 

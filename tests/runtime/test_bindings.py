@@ -98,6 +98,15 @@ def test_what_is_no_output_can_not_be_bound_to_one(app, what):
         app.run(MemoryEnvironment(), bind={"doubles": what})
 
 
+def test_dead_letters_can_not_be_bound_to_a_file():
+    app = App("checking")
+    numbers = app.input("numbers", value=int, on_error=dead_letter("bad"))
+    numbers.send_to(app.output("out"))
+    told = r"dead letters can't be bound to that; write instead: another stream, as \"stream:bad-2\""
+    with pytest.raises(SamzaError, match=told):
+        app.run(MemoryEnvironment(), bind={"bad": "bad.jsonl"})
+
+
 def test_a_bind_that_names_no_streams(app):
     with pytest.raises(SamzaError, match=r"bind=\['numbers.jsonl'\] names no streams; write instead: bind={"):
         app.run(MemoryEnvironment(), bind=["numbers.jsonl"])
