@@ -328,7 +328,7 @@ BUGS = (
     Bug(
         "a container of an application on Kafka takes tasks, and lets who had them go on",
         "runtime/systems/kafka_ledger.py",
-        "    producer: Any = await streams.producer(writer)\n    await producer.stop()",
+        "    await ended(await streams.producer(writer))",
         "    return",
         AMONG_ON_KAFKA,
     ),
