@@ -251,7 +251,8 @@ class Chaos:
                 break
             assert time.time() - began < PATIENCE_S, f"a task has no owner: {done} of {wanted}; {self.told()}"
         self.longest_s = max(self.longest_s, time.time() - began)
-        until = time.time() + SESSION_MS / 1_000
+        known_to_be_gone = began + SESSION_MS / 1_000  # who was killed just before, where nothing was left to do
+        until = max(time.time(), known_to_be_gone) + SESSION_MS / 1_000
         while {len(self.owners().get(f"{task}", ())) for task in range(PARTITIONS)} != {1}:
             assert time.time() < until, f"a task has none or two that have it: {self.owners()}; {self.told()}"
             self.write(time.time() + 0.1)
