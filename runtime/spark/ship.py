@@ -128,6 +128,10 @@ def is_only_here(module: ModuleType) -> bool:
     return not _is_installed(file)
 
 
+_elsewhere: dict[str, Any] = {}
+"""The modules that workers find by themselves, by name: there are thousands."""
+
+
 @cache
 def _is_installed(file: str) -> bool:
     path = Path(file)
@@ -143,7 +147,7 @@ def _installed() -> tuple[str, ...]:
 @contextmanager
 def _modules_going_along(cloudpickle: Any) -> Iterator[None]:
     said = set(cloudpickle.cloudpickle.list_registry_pickle_by_value())
-    modules = [one for name, one in [*sys.modules.items()] if name not in said and _is_only_here(name, one)]
+    modules = [one for one in _only_here() if one.__name__ not in said]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -153,8 +157,14 @@ def _modules_going_along(cloudpickle: Any) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _is_only_here(name: str, module: Any) -> bool:
-    return isinstance(module, ModuleType) and module.__name__ == name and is_only_here(module)
+def _only_here() -> Iterator[ModuleType]:
+    """Yield the modules that workers don't find by themselves; those that they do are not looked at again."""
+    for name, module in [*sys.modules.items()]:
+        if _elsewhere.get(name) is not module:
+            if isinstance(module, ModuleType) and module.__name__ == name and is_only_here(module):
+                yield module
+            else:
+                _elsewhere[name] = module
 
 
 def _said(thing: Any) -> dict[str, Any]:

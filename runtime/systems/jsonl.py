@@ -17,6 +17,8 @@ from runtime.serdes import Json, MessagePack, String, Tagged
 from runtime.systems.record_files import AppendedFile, RecordSource
 
 NULL = b"null"
+VISIBLE = b"!"
+"""What a line that does not begin with white space is not less than."""
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
@@ -68,7 +70,7 @@ class JsonlSink:
             return
         if None in values:
             values = [NULL if value is None else value for value in values]
-        lines = b"\n".join(values) + b"\n"
+        lines = b"\n".join([*values, b""])
         if lines.count(b"\n") not in (len(values), sum(map(rows_in, values))):
             raise SerdeError(f"a value for {self._file.path} contains a line break; encode it as JSON on one line")
         self._file.append(lines)
@@ -120,7 +122,9 @@ def split_lines(data: bytes, last: bool) -> tuple[list[bytes], int]:
     used = len(data) if last else len(data) - len(lines.pop())
     if b"\r" in data:
         lines = [line.removesuffix(b"\r") for line in lines]
-    return list(filterfalse(bytes.isspace, filter(None, lines))), used
+    if min(lines, default=VISIBLE) < VISIBLE:  # few files have blank lines, and to look at each takes longer
+        lines = list(filterfalse(bytes.isspace, filter(None, lines)))
+    return lines, used
 
 
 def _json_of(declared: Serde) -> Json | None:
