@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from itertools import chain, repeat
 from math import inf
 from operator import length_hint
@@ -48,12 +48,13 @@ Call = tuple[Asked, int]
 class Worker:
     """Makes one call after the other; it is `given_up` when one of them takes too long, with what that may say later.
 
-    `started` is when the one at hand was begun.
+    `started` is when the one at hand was begun; `context` is its own, and changes with what a call sets there.
     """
 
-    __slots__ = ("asked", "given_up", "row", "started", "task")
+    __slots__ = ("asked", "context", "given_up", "row", "started", "task")
 
     task: asyncio.Task[None]
+    context: Context
     asked: Asked
     row: int
 
@@ -133,7 +134,8 @@ class Calls:
     def _hire(self, worker: Worker, first: Call | None = None, delay_ms: float = 0) -> None:
         self._workers[worker] = None
         loop = asyncio.get_running_loop()
-        worker.task = loop.create_task(self._work(worker, first, delay_ms), context=self._context.copy())
+        worker.context = self._context.copy()
+        worker.task = loop.create_task(self._work(worker, first, delay_ms), context=worker.context)
         if self._timer is None:
             self._timer = loop.call_at(loop.time() + self._timeout_s, self._look_after)
 
@@ -158,7 +160,7 @@ class Calls:
 
     async def _work(self, worker: Worker, first: Call | None, delay_ms: float) -> None:
         function, ended, clock = self._function, self._on_ended, clock_of(asyncio.get_running_loop())
-        task, context = worker.task, copy_context()
+        task, context, unchanged = worker.task, worker.context, worker.context.copy()
         if delay_ms:
             await sleep_ms(delay_ms)
         calls = self._calls if first is None else chain((first,), self._calls)
@@ -172,7 +174,7 @@ class Calls:
                 except BaseException as error:
                     self._raised(worker, error)
                     return
-                leaves = task.cancelling() or copy_context() != context or worker.given_up
+                leaves = task.cancelling() or context != unchanged or worker.given_up
                 if leaves and not await self._counts(worker):
                     return
                 if not asked.returned:
