@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
 
@@ -235,14 +236,14 @@ class Tagged:
     def decode_all(self, column: list[bytes]) -> list[Any]:
         """Return the value of each of many bytes."""
         start = column[0][:1] if column else b""
-        if start == PLAIN and all(data.startswith(PLAIN) for data in column):
+        if start == PLAIN and all(map(bytes.startswith, column, repeat(PLAIN))):
             return [_unpack(data[1:]) for data in column]
         if start == WHOLE:
             name, _ = _whole_decoder.decode(column[0][1:])
             start = WHOLE + PAIR + _pack(name)
-            if all(data.startswith(start) for data in column):
-                decode = _decoder_of(name).decode
-                return [decode(data[1:])[1] for data in column]
+            if all(map(bytes.startswith, column, repeat(start))):
+                decode, skipped = _decoder_behind(name).decode, len(start)
+                return [decode(data[skipped:]) for data in column]
         return list(map(self.decode, column))
 
 
@@ -370,7 +371,7 @@ def know(kind: Any, name: str) -> None:
     """Take a class that came to this process as a value for the one of its name, "module:class"."""
     _known_names.pop(_known.get(name), None)
     _known[name], _known_names[kind] = kind, name
-    for remembered in (_name_of, _class_of, _decoder_of):
+    for remembered in (_name_of, _class_of, _decoder_of, _decoder_behind):
         remembered.cache_clear()
 
 
@@ -417,6 +418,12 @@ def _class_of(name: str) -> Any:
 def _decoder_of(name: str) -> msgspec.msgpack.Decoder[Any]:
     declared: Any = tuple.__class_getitem__((str, _class_of(name)))
     return msgspec.msgpack.Decoder(declared)
+
+
+@cache
+def _decoder_behind(name: str) -> msgspec.msgpack.Decoder[Any]:
+    """Return what decodes what comes behind the name of a class."""
+    return msgspec.msgpack.Decoder(_class_of(name))
 
 
 def _is_record(kind: type) -> bool:

@@ -6,6 +6,7 @@ import sys
 import msgspec
 import pytest
 
+from operators.partition_by import hash_, ranges
 from runtime.spark.ship import dumps, is_only_here, loads
 from tests.source import ROOT
 from tests.spark.carried_along import told
@@ -41,3 +42,8 @@ def test_decoders_are_made_anew(coder):
 def test_encoders_keep_their_hooks():
     encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
     assert loads(dumps(encoder)).encode({"b": 1j, "a": 1}) == encoder.encode({"b": 1j, "a": 1})
+
+
+def test_a_partitioner_by_hashes_is_elsewhere_told_from_others():
+    assert loads(dumps([hash_, ranges([1])])) == [hash_, ranges([1])]
+    assert loads(dumps(hash_)) is hash_
