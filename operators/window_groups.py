@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from operators.base import Batch
+from operators.base import EARLIEST_MS, Batch
 from operators.window_types import WindowType
 
 
@@ -51,7 +51,7 @@ class Groups:
             return LATE
         if stamp >= high:
             return 0, 0, group
-        met = (low, high, group)
+        met = (max(low, EARLIEST_MS), high, group)  # what is before that is no time at all
         self._met.append(met)
         return met
 

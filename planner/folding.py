@@ -9,6 +9,10 @@ from operators.io import Input
 from planner.fuse import INDENT, Line, Writer, bound
 from planner.graph import Graph
 
+IN_LOOP = 2
+"""How deep lines are that every message comes to."""
+EARLY = (f"if timestamp < {EARLIEST_MS}:", '    raise ValueError("too early a timestamp")')
+
 
 def fold(graph: Graph, entry: str, inline: bool = True) -> list[Line]:
     """Write the loop; nothing where not all that messages from `entry` reach are windows that tile the time line.
@@ -31,11 +35,13 @@ class _FoldingWriter(Writer):
     """Writes a loop over the values of one source partition.
 
     In the window at hand, `low` <= timestamp < `high`, nothing is late: the watermark, `highest` less the disorder
-    allowed, has not reached `high`. Whatever could change that gives up the bounds.
+    allowed, has not reached `high`. Whatever could change that gives up the bounds. No time there is too early, so only
+    where not every message comes to a window all times are looked at.
     """
 
     def __init__(self, graph: Graph, entry: str, inline: bool, disorder_ms: int) -> None:
         self.disorder_ms = disorder_ms
+        self.all_come = False
         super().__init__(graph, entry, inline)
 
     def lines(self, rows: bool) -> list[Line]:
@@ -64,8 +70,7 @@ class _FoldingWriter(Writer):
             "            highest = timestamp",
             f"            if {' or '.join(f'timestamp >= high{n}' for n in exits)}:",
             f"                {no_bounds}",
-            f"        elif timestamp < {EARLIEST_MS}:",
-            '            raise ValueError("too early a timestamp")',
+            *(() if self.all_come else [f"        el{EARLY[0]}", INDENT * 2 + EARLY[1]]),
             f"    return highest, ({''.join(f'late{n}, ' for n in exits)}), {self.counts()}",
         ]
         return [*map(Line, body), *self.body, *map(Line, after)]
@@ -77,11 +82,14 @@ class _FoldingWriter(Writer):
         key = f"key{n}" if rekeys else "key"
         add = (self.graph.specs[id].fold or "pass").format(value=value, key=key, group=f"group{n}")
         stamp = f"highest - {self.disorder_ms}"
+        looks = depth == IN_LOOP and not self.all_come
+        self.all_come |= looks
         for line in (
             *(self._reading_key(id, n, value) if rekeys else ()),
             f"if low{n} <= timestamp < high{n}:",
             f"    {add}",
             "else:",
+            *([INDENT + line for line in EARLY] if looks else ()),
             f"    low{n}, high{n}, group{n} = place{n}(timestamp, {stamp})",
             f"    if group{n} is None:",
             f"        late{n}.append(({value}, {key}, timestamp, {stamp}, ~rest.__length_hint__()))",

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operators.base import EARLIEST_MS
 from planner import passes
 from runtime.errors import SamzaError
 from runtime.folding import FoldingSegment
@@ -24,12 +25,13 @@ class Name(StrEnum):
 
 USUAL = st.tuples(st.sampled_from((1, 2, 3)), st.integers(-100, 100), st.integers(0, 9))
 ODD_KEYS = (None, True, 1.0, "a", Name.A, b"1", (1, 2), 2**70)
-ODD_TIMES = (None, True, 5.0, 10**30, -(10**30), 253_402_300_799_999, -62_135_596_800_000, "noon")
+ODD_TIMES = (None, True, 5.0, 10**30, -(10**30), 253_402_300_799_999, EARLIEST_MS, EARLIEST_MS - 1, "noon")
 ODD = st.tuples(st.sampled_from((1, *ODD_KEYS)), st.sampled_from((0, *ODD_TIMES)), st.integers(0, 9))
 RECORDS = st.lists(st.one_of(*[USUAL] * 6, ODD), max_size=30)
 SHAPES = st.lists(st.sampled_from(("filter", "map", "flat_map", "raise")), max_size=3)
 WINDOWS = st.lists(
-    st.sampled_from((("5 ms", "count"), ("5 ms", "list"), ("50 ms", "list"), ("day", "count"))), max_size=3
+    st.sampled_from((("5 ms", "count"), ("5 ms", "list"), ("7 ms", "count"), ("50 ms", "list"), ("day", "count"))),
+    max_size=3,
 )
 
 
@@ -134,3 +136,10 @@ def test_late_records_are_taken_by_the_loop(monkeypatch):
 @pytest.mark.parametrize("odd", [("b", True), (Name.A, 5), ("a", 5.0), (7, 5)])
 def test_a_batch_with_an_unusual_record_goes_the_ordinary_way(monkeypatch, odd):
     assert folded_batches(monkeypatch, [("a", 1), ("a", 2), ("a", 3), odd]) == [False]
+
+
+@pytest.mark.parametrize("shape", [[], ["filter"]])
+def test_no_window_takes_a_time_before_all_times(shape):
+    records = [(1, 0, 0), *[(1, EARLIEST_MS + at, 0) for at in (0, 1, 2, -1, 3)]]
+    arguments = shape, [("7 ms", "count")], 2**60, 3, skip
+    assert outcome(app_of(*arguments), records) == ordinarily(app_of(*arguments), records)
