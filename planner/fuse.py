@@ -315,8 +315,13 @@ class Writer:
         """Return a line of an operator with its functions' expressions in place of calls, where they are inlined."""
         names = {bound(id, name): function for name, function in self.graph.specs[id].functions().items()}
         if self.inline:
-            written = {name: written_out(function, _class(name)) for name, function in names.items()}
-            found = {name: one for name, one in written.items() if one is not None}
+            given = {name: arguments for name in names if (arguments := called(text, name)) is not None}
+            written = {name: written_out(names[name], _class(name)) for name in given}
+            found = {
+                name: one
+                for name, one in written.items()
+                if one is not None and len(one.parameters) == len(given[name])  # what has a default may have fewer
+            }
             if found:
                 self.inlined[id] = None
             text = inlined(text, found)

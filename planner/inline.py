@@ -65,7 +65,7 @@ def expression(function: Any) -> Expression | None:
 
     It must be a lambda, or a def of nothing but a return, whose source is at hand and still is what was compiled; with
     plain parameters, and of parameters, literals, operators, attributes and subscripts only. Then evaluating it
-    differs in nothing from calling the function, but for the frame in a traceback.
+    differs in nothing from calling the function with all its arguments, but for the frame in a traceback.
 
     >>> found = expression(lambda n: n["km"] / 2)
     >>> found and found.of(["v1"])
@@ -133,7 +133,7 @@ def _is_construction(body: ast.expr, parameters: tuple[str, ...]) -> bool:
 
 
 def _returned_by(function: Any, is_fit: Callable[[ast.expr, tuple[str, ...]], bool]) -> Expression | None:
-    if type(function) is not FunctionType or function.__defaults__ or function.__kwdefaults__ or function.__closure__:
+    if type(function) is not FunctionType or function.__kwdefaults__ or function.__closure__:
         return None
     code = function.__code__
     source = "".join(linecache.getlines(code.co_filename, function.__globals__))
@@ -193,7 +193,7 @@ def _returned(node: Definition) -> ast.expr | None:
 
 
 def _has_plain_parameters(args: ast.arguments) -> bool:
-    return not (args.vararg or args.kwarg or args.kwonlyargs or args.defaults)
+    return not (args.vararg or args.kwarg or args.kwonlyargs)
 
 
 def _is_plain(node: ast.AST, parameters: tuple[str, ...]) -> bool:

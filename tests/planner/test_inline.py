@@ -117,9 +117,19 @@ def outcome(function, *arguments):
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
-@given(expressions, values, values, st.integers(1, 12), st.booleans())
-def test_an_inlined_expression_does_what_the_function_does(source, one, other, refuses_at, as_lambda):
-    text = f"f = lambda a, b: {source}\n" if as_lambda else f"def f(a, b):\n    'It is.'\n    return {source}\n"
+@given(
+    expressions,
+    values,
+    values,
+    st.integers(1, 12),
+    st.booleans(),
+    st.sampled_from(["a, b", "a, /, b", "a, b=a", "a=1, b=2"]),
+)
+def test_an_inlined_expression_does_what_the_function_does(source, one, other, refuses_at, as_lambda, parameters):
+    text = f"f = lambda {parameters}: {source}\n"
+    if not as_lambda:
+        text = f"def f({parameters}):\n    'It is.'\n    return {source}\n"
+    text = f"a = 3\n{text}"
     function = defined(text)
     found = expression(function)
     assert found is not None
@@ -186,7 +196,6 @@ CALLED = {
     "a method": "f = lambda n: n.strip()",
     "a global": "k = 1\nf = lambda n: n + k",
     "a closure": "f = (lambda k: lambda n: n + k)(1)",
-    "a default": "f = lambda n, k=1: n + k",
     "a keyword": "def f(n, *, k=1): return n + k",
     "any arguments": "f = lambda *n: n",
     "any keywords": "f = lambda n, **k: n",
@@ -251,6 +260,22 @@ def test_only_whole_calls_with_as_many_arguments_are_written_out():
     assert inlined("v1 = map__b(value, row_x)", found) == "v1 = value[row_x]"
     assert inlined("v1 = map__a_b(value)", found) == "v1 = map__a_b(value)"
     assert inlined("v1 = map__b(value)", found) == "v1 = map__b(value)"
+
+
+def test_a_default_is_there_where_an_argument_is_not():
+    app = App("defaults")
+    app.input("numbers", value=int).map(lambda n, m=2: n * m, op_id="plus").send_to(app.output("out"))
+    assert "v1 = map__plus(value)" in source_of(app)
+    (segment,) = app.plan().stages[0].segments
+    assert not segment.inlined and segment.calls
+    app = App("defaults")
+    numbers = app.input("numbers", value=int, key=lambda n: n)
+    numbers.scan(lambda found, n, m=2: found + n * m, init=int, op_id="adding").send_to(app.output("out"))
+    assert "step__adding(" in source_of(app)
+    app = App("defaults")
+    numbers = app.input("numbers", value=int, key=lambda n: n)
+    numbers.scan(lambda found, n=2: found + n, init=int, op_id="adding").send_to(app.output("out"))
+    assert "= state_adding + value" in source_of(app)
 
 
 def plus_one(n):
