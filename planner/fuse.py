@@ -40,11 +40,12 @@ LONGEST_RUN = 15
 
 
 class Line(NamedTuple):
-    """A line of generated source: the operator that it came from, and the exit for whose rows alone it is there."""
+    """A line of generated source: the operator that it came from, and the exit for whose rows, or keys, alone it is."""
 
     text: str
     operator: str = ""
     rows_of: str = ""
+    keys_of: str = ""
 
 
 def fuse(
@@ -155,6 +156,8 @@ class Writer:
         self.longest_run = longest_run
         self.exits: dict[str, dict[str, None]] = {}
         self.partial: set[str] = set()
+        self.keyed_apart: set[str] = set()
+        """The exits at which not every value is its own key."""
         self.counted: list[str] = []
         self.taken: list[str] = []
         self.inlined: dict[str, None] = {}
@@ -181,7 +184,7 @@ class Writer:
             lines.append(Line(f"{INDENT}{self._list(exit)} = []"))
             lines.append(Line(f"{INDENT}{self._list(exit)}_rows = []", rows_of=exit))
             if self._rekeys(exit):
-                lines.append(Line(f"{INDENT}{self._list(exit)}_keys = []"))
+                lines.append(Line(f"{INDENT}{self._list(exit)}_keys = []", keys_of=exit))
         if self.counters():
             lines.append(Line(INDENT + self.counters_at_zero()))
         lines += self.inner_lines
@@ -189,7 +192,12 @@ class Writer:
         lines += [*self._head(tracked, rows), *(self.body or [Line(INDENT * 2 + "pass")])]
         found = [f"({self._columns_of(exit, rows)})" for exit in self.exits]
         lines.append(Line(f"{INDENT}return ({''.join(one + ', ' for one in [*found, self.counts()])})"))
-        kept = [line for line in lines if not line.rows_of or (rows and line.rows_of in self.partial)]
+        kept = [
+            line
+            for line in lines
+            if (not line.rows_of or (rows and line.rows_of in self.partial))
+            and (not line.keys_of or line.keys_of in self.keyed_apart)
+        ]
         return kept if tracked else [line._replace(text=line.text.replace(", row)", ")")) for line in kept]
 
     def _head(self, tracked: bool, rows: bool) -> Iterator[Line]:
@@ -234,7 +242,8 @@ class Writer:
     def _columns_of(self, exit: str, rows: bool) -> str:
         name = self._list(exit)
         columns = [name, f"{name}_rows" if rows and exit in self.partial else "None"]
-        return ", ".join([*columns, f"{name}_keys"] if self._rekeys(exit) else columns)
+        keys = f"{name}_keys" if exit in self.keyed_apart else name
+        return ", ".join([*columns, keys] if self._rekeys(exit) else columns)
 
     def _below(self, id: str, value: str, depth: int, whole: bool) -> Iterator[Line]:
         for child in self._children(id):
@@ -306,7 +315,9 @@ class Writer:
         yield Line(f"{INDENT * depth}{self._list(exit)}_rows.append(row)", id, rows_of=exit)
         if self.graph.specs[id].rekeys:
             key = self.written(f"{bound(id, 'key')}({value})", id)
-            yield Line(f"{INDENT * depth}{self._list(exit)}_keys.append({key})", id)
+            if key != value:
+                self.keyed_apart.add(exit)
+            yield Line(f"{INDENT * depth}{self._list(exit)}_keys.append({key})", id, keys_of=exit)
 
     def _as_taken(self, id: str, value: str) -> str:
         return _encoded(id, value) if self.graph.specs[id].encodes else value

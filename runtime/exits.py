@@ -82,6 +82,7 @@ class PartitionByExit:
         assert to.key is not None
         self._keys, self._values = KeySerde(to.key), KeySerde(to.value)
         self._hashed = remembering(lambda key: murmur2(self._keys.encode(key)))
+        self._alike = to.key == to.value
 
     @property
     def by(self) -> Callable[[Any, int], int]:
@@ -97,7 +98,9 @@ class PartitionByExit:
         """Write."""
         to, keys = self._to, batch.keys
         assert keys is not None
-        held = Batch(self._values.hold_values(batch.values), self._keys.hold(keys), batch.timestamps, batch.stamps)
+        values = self._values.hold_values(batch.values)
+        are_keys = values is keys and self._alike  # values that are their own keys, and held as they are
+        held = Batch(values, values if are_keys else self._keys.hold(keys), batch.timestamps, batch.stamps)
         held.signs = batch.signs
         for partition, rows in self._outputs.spread(to, held, self._hashed, keys):
             self._outputs.hand((to.stream, partition), rows, self._values, self._keys)

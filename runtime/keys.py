@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import countOf
 from typing import Any
 
 from operators.base import Key, Serde
@@ -103,10 +104,9 @@ class KeySerde:
 
     def _are_plain(self, column: list[Any]) -> bool:
         """Whether all of a column are held as themselves; `kind` is then their one type."""
-        kinds = set(map(type, column))
-        self.kind = None
-        if len(kinds) == 1 and self.are_held(kind := kinds.pop(), column):
-            self.kind = kind
+        kind = type(column[0]) if column else None
+        alike = kind in self._plain and countOf(map(type, column), kind) == len(column)
+        self.kind = kind if alike and kind is not None and self._are_encodable(kind, column) else None
         return self.kind is not None
 
     def _are_encodable(self, kind: type, keys: Iterable[Any]) -> bool:
