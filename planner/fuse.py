@@ -36,7 +36,9 @@ USER_KEY = "{key} if type({key}) is not bytes else {decode}({key})"
 HOLD = "user_key if type(user_key) is int or (type(user_key) is str and user_key.isascii()) else {hold}(user_key)"
 """What is held of a key that a loop reads itself."""
 LONGEST_RUN = 15
-"""Python nests 20 loops at most; after so many operators a run goes on in an inner function of its own."""
+"""Python nests 20 loops at most; after so many blocks a run goes on in an inner function of its own."""
+BLOCK = 8
+"""As so many operators that open none."""
 
 
 class Line(NamedTuple):
@@ -59,7 +61,7 @@ def fuse(
     """Write the function for everything that messages from `entry` reach before awaiting, writing, or state.
 
     Where `keyed`, operators that keep state by key and nothing but that go on in the same loop, which where `reading`
-    reads the keys off the values, if it can. After `longest_run` operators it goes on in an inner function.
+    reads the keys off the values, if it can. After `longest_run` blocks it goes on in an inner function.
     """
     writer = Writer(graph, entry, inline, keyed, longest_run, reading)
     lines, plain = writer.lines(rows=True), writer.lines(rows=False)
@@ -364,13 +366,16 @@ class Writer:
         return [id for id in self.graph.specs if id in found and id != self.entry]
 
     def _inner_functions(self) -> list[str]:
-        """Merges that several ways lead to, and every so many operators one more; callees before their callers."""
-        depth = {self.entry: 0}
+        """Merges that several ways lead to, and one more every so many blocks; callees before their callers."""
+        depth, most = {self.entry: 0}, self.longest_run * BLOCK
         inner: list[str] = []
         for id in self.reached:
-            depth[id] = 1 + max(depth[parent] for parent in self._parents(id))
+            above = max(depth[parent] for parent in self._parents(id))
+            opens = self.longest_run == 1 or any(line.endswith(":") for line in self.code_of(id) or ())
+            depth[id] = above + (BLOCK if opens else 1)
             ways = sum(self.graph.specs[id].parents.count(self.graph.specs[p]) for p in self._parents(id))
-            if ways > 1 or (depth[id] % self.longest_run == 0 and not isinstance(self.graph.specs[id], BranchArm)):
+            is_deep = depth[id] // most > above // most
+            if ways > 1 or (is_deep and not isinstance(self.graph.specs[id], BranchArm)):
                 inner.append(id)
         return inner[::-1]
 
