@@ -13,8 +13,8 @@ class Levers:
     reading of keys, `folding` that of keys and times, and windows; `inlining` writes expressions in the place of
     calls. `columns` carries only what something downstream reads. `batches` takes in many messages at once, and
     completes them at once. `hot_state` keeps states as plain dicts until the commit. `relays` hands on in memory what
-    one stage writes for the next. `flights` keeps messages as columns while they await. Where nobody's code sees a
-    value, `in_turn` decodes it as the loop comes to it, and `together` encodes at once what the loop has made.
+    one stage writes for the next. `flights` keeps messages as columns while they await. `together` encodes at once what
+    nobody's code has seen.
 
     Not an option of users, who can only switch off `inline`.
     """
@@ -29,7 +29,6 @@ class Levers:
     hot_state: bool = True
     relays: bool = True
     flights: bool = True
-    in_turn: bool = True
     together: bool = True
 
 

@@ -167,7 +167,6 @@ class Assembly:
             priority=spec.priority,
             folding=folding,
             columnar=self.columnar.get(spec.op_id or ""),
-            in_turn=segment is not None and segment.decodes,
         )
 
     def _pacing(self, spec: Input) -> Pacing:
@@ -247,7 +246,8 @@ class _TaskBuilder:
         columns = {"keys", "timestamps", "stamps"}
         columns |= {"signs"} if any(self.graph.specs[id].reads_signs for id in ids) else set()
         asynchronous = any(self.graph.specs[id].asynchronous for id in ids)
-        columns |= {"owners"} if asynchronous else set()
+        if asynchronous:
+            columns.add("owners")
         if asynchronous or any(isinstance(self.graph.specs[id], TaskSpec) for id in ids):
             columns.add("offsets")
         if self.assembly.locates(ids):

@@ -15,7 +15,7 @@ from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import SegmentPlan, StagePlan
 from runtime.control import is_constant
-from runtime.exits import NO_TIME, SendToExit, SinkExit
+from runtime.exits import NO_TIME, SinkExit
 from runtime.failures import Failure, Whence, locate, row_of, trace_into
 from runtime.first_call import check_fused, check_kept
 from runtime.folding import Folded, FoldingSegment
@@ -85,11 +85,7 @@ class FusedSegment:
         new_keys = {exit.id: {"keys"} for exit in plan.exits if graph.specs[exit.operators[0]].rekeys}
         self._columns = {id: columns.difference(names, new_keys.get(id, ())) for id, names in unread.items()}
         self._carried = frozenset[str]().union(*self._columns.values())
-        is_unseen = not plan.calls and not plan.keyed
-        writes_only = all(isinstance(exits[exit.id], SendToExit) for exit in plan.exits)
-        self.decodes = levers.in_turn and is_unseen and writes_only
-        """Whether values may be decoded in its loop, and it be run again where one can't be."""
-        self._together = self._encoders(exits) if levers.together and is_unseen else {}
+        self._together = self._encoders(exits) if levers.together and not plan.calls and not plan.keyed else {}
         self._unencoded: Segment | None = None
         if self._together:
             self._unencoded, _ = compile_segment(plan, self._without_encoding(functions), plain=True)

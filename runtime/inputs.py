@@ -18,9 +18,8 @@ from runtime.folding import Folded, FoldingSegment
 from runtime.in_flight import Entry, InFlight, Rows
 from runtime.keys import KeySerde
 from runtime.relay import Relay
-from runtime.serdes import Json, decoded
+from runtime.serdes import decoded
 from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends, is_another
-from runtime.undecoded import Undecoded
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,6 @@ class Decoding:
         """The names of the user's functions."""
         return [name for name in ("key_of", "timestamp_of", "watermark_of") if getattr(self, name) is not None]
 
-    @property
-    def is_of_values(self) -> bool:
-        """Whether nothing of a record is read but its value, of JSON."""
-        more = self.calls or self.stamped or self.timed or self.trusted or self.tombstones or self.located
-        return isinstance(self.value, Json) and self.key is None and not more
-
 
 @dataclass(frozen=True)
 class Malformed:
@@ -98,7 +91,7 @@ class Taken:
     """What a reader offers: the readable rows, the same rows as they were stored, and those that are malformed.
 
     `next_offset`, `watermark` and `control` are what the reader goes on with once all of it was accepted. Where it was
-    `folded`, the batch has values only; where it `is_undecoded`, values that are decoded as they are gone through.
+    `folded`, the batch has values only.
     """
 
     batch: Batch
@@ -108,7 +101,6 @@ class Taken:
     watermark: int
     control: Control | None = None
     folded: Folded | None = None
-    is_undecoded: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,7 +130,6 @@ class Reader:
         folding: FoldingSegment | None = None,
         relay: Relay | None = None,
         columnar: Columnar | None = None,
-        in_turn: bool = False,
     ) -> None:
         self.origin = origin
         self.entry = entry
@@ -149,7 +140,6 @@ class Reader:
         self.relay = relay
         self._decoding = decoding
         self._folding, self._columnar = folding, columnar
-        self._in_turn = in_turn and folding is None and decoding.is_of_values
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
         self.idle = False
         """Whether it holds event time back for nobody, as nothing has come for long."""
@@ -385,11 +375,7 @@ class Reader:
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=stamps, offsets=raw.offsets)
         batch.signs = raw.signs
         self._locate(batch)
-        taken = Taken(batch, raw, [], following, self._source.value, control)
-        if self._in_turn:
-            later: Any = Undecoded(raw.values, self._decoding.value.decode)
-            return replace(self.unfold(taken), batch=Batch(later, offsets=raw.offsets), is_undecoded=True)
-        taken = _after(taken, "value", self._decode_values)
+        taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
         if self._folding is not None and not taken.malformed:
             folded = self._folding.run(taken.batch, self._keys, self._source.value)
             if folded is not None:
@@ -399,12 +385,6 @@ class Reader:
     def _locate(self, batch: Batch) -> None:
         if self._decoding.located:
             batch.headers = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
-
-    def decode(self, taken: Taken) -> Taken:
-        """Decode what was taken to be decoded in turn, as all that comes from now on: something there is malformed."""
-        self._in_turn = False
-        batch = Batch(taken.raw.values, offsets=taken.raw.offsets)
-        return _after(replace(taken, batch=batch, is_undecoded=False), "value", self._decode_values)
 
     def unfold(self, taken: Taken) -> Taken:
         """Read keys and times into columns, and return what was taken with these."""

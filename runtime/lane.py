@@ -71,21 +71,6 @@ class Lane:
                     found.setdefault(exit, Batch([])).extend(rows)
             return [*found.items()], failures
 
-    def run_in_turn(self, entry: str, batch: Batch, where: Callable[[int | None], Whence]) -> bool:
-        """Run rows that are decoded as the loop comes to them; return whether that went well, or nothing was done."""
-        found: list[tuple[str, Batch]] | None = None
-
-        def work() -> None:
-            nonlocal found
-            found = self.chain.explore(entry, batch)
-            for exit, rows in found:
-                self.chain.apply(exit, rows)
-
-        failure = self.guard.attempt(work)
-        if failure is not None and found is not None:
-            self.guard.must_be_lenient(failure, where)
-        return failure is None
-
     @property
     def repartitions(self) -> bool:
         """Whether another stage hears of this one's watermark."""

@@ -161,10 +161,8 @@ class Task:
             if not lane.guard.at_once(fold, partial(reader.place, taken.batch)):
                 taken = reader.unfold(taken)
         taken = self._accepted(lane, reader, taken)
-        if taken.is_undecoded and not lane.run_in_turn(reader.entry, taken.batch, partial(reader.place, taken.batch)):
-            taken = reader.decode(taken)
         self._refuse(lane.guard, reader, taken.malformed)
-        if not len(taken.batch) or taken.folded is not None or taken.is_undecoded:
+        if not len(taken.batch) or taken.folded is not None:
             reader.track().release()
         elif lane.units is None:
             entry = reader.track()

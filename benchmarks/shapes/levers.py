@@ -29,7 +29,6 @@ SHOWN_BY: Mapping[str, type[Workload]] = {
     "hot_state": DurableCount,
     "relays": WordCount,
     "flights": AsyncCalls,
-    "in_turn": JsonLines,
     "together": JsonLines,
 }
 """By lever, a workload that it is for."""

@@ -305,13 +305,6 @@ BUGS = (
         Tested("tests/runtime/test_state_in_time.py"),
     ),
     Bug(
-        "take what could not be decoded in the loop for done",
-        "runtime/lane.py",
-        "            self.guard.must_be_lenient(failure, where)\n        return failure is None\n",
-        "            self.guard.must_be_lenient(failure, where)\n        return True\n",
-        Tested("tests/runtime/test_in_turn.py"),
-    ),
-    Bug(
         "say on Kafka what is done before the transaction that does it",
         "runtime/systems/kafka.py",
         "            pending[ledger_of(commit.app), 0] = said\n        try:\n",
