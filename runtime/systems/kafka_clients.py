@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
 C = TypeVar("C")
 STOP_S = 5.0
 """How long a client may take to stop."""
 
+_known: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakSet[Any]] = WeakKeyDictionary()
+"""By event loop, the connections of all clients that anything holds on to, ended or not."""
+
 
 async def begun(client: C) -> C:
     """Return a producer, consumer or administrator once it can be used; raises what keeps it from that."""
     unbegun: Any = client
+    _known.setdefault(asyncio.get_running_loop(), WeakSet()).add(_connections(client))
     try:
         await unbegun.start()
     except BaseException:
@@ -27,13 +32,24 @@ async def ended(client: Any) -> None:
     """Have a client end, whatever it still waits for; how it ends tells nothing."""
     # A stop closes connections last: not where it fails before, nor where what it cancels goes on all the same.
     for ending in (client.stop if hasattr(client, "stop") else client.close, _connections(client).close):
-        task = asyncio.ensure_future(ending())
-        try:
-            await asyncio.wait([task], timeout=STOP_S)
-        finally:
-            task.cancel()
-        if task.done() and not task.cancelled():
-            task.exception()  # else it is told that nobody has looked
+        await _awaited(ending())
+
+
+async def none_left() -> None:
+    """Close what clients of this event loop have opened behind their end, as what a stop has cancelled may still do."""
+    for connections in [*_known.get(asyncio.get_running_loop(), ())]:
+        await _awaited(connections.close())
+
+
+async def _awaited(ending: Awaitable[object]) -> None:
+    """Wait for an end, though not for ever."""
+    task = asyncio.ensure_future(ending)
+    try:
+        await asyncio.wait([task], timeout=STOP_S)
+    finally:
+        task.cancel()
+    if task.done() and not task.cancelled():
+        task.exception()  # else it is told that nobody has looked
 
 
 @asynccontextmanager

@@ -66,6 +66,12 @@ class Batch:
         return len(self.rows)
 
 
+class Connections(SimpleNamespace):
+    """Those of one client, which are others than those of the next."""
+
+    __hash__ = object.__hash__
+
+
 class Producer:
     """What aiokafka's producer does, as far as it is asked here."""
 
@@ -75,7 +81,7 @@ class Producer:
         self._cluster, self._id, self._most_bytes = cluster, transactional_id, max_batch_size
         self._writer = 0
         self._connection = Connection(cluster)
-        self.client = SimpleNamespace(add_topic=self._add_topic, close=self._connection.close)
+        self.client = Connections(add_topic=self._add_topic, close=self._connection.close)
 
     async def start(self) -> None:
         await self._connection.open()
