@@ -328,16 +328,11 @@ class Writer:
         """Return a line of an operator with its functions' expressions in place of calls, where they are inlined."""
         names = {bound(id, name): function for name, function in self.graph.specs[id].functions().items()}
         if self.inline:
-            given = {name: arguments for name in names if (arguments := called(text, name)) is not None}
-            written = {name: written_out(names[name], _class(name)) for name in given}
-            found = {
-                name: one
-                for name, one in written.items()
-                if one is not None and len(one.parameters) == len(given[name])  # what has a default may have fewer
-            }
-            if found:
+            here = [name for name in names if called(text, name) is not None]
+            found = {name: one for name in here if (one := written_out(names[name], _class(name))) is not None}
+            calling, text = text, inlined(text, found)
+            if text != calling:
                 self.inlined[id] = None
-            text = inlined(text, found)
         self.calls |= any(called(text, name) is not None for name in names)
         return text
 

@@ -104,9 +104,11 @@ class KeySerde:
 
     def _are_plain(self, column: list[Any]) -> bool:
         """Whether all of a column are held as themselves; `kind` is then their one type."""
-        kind = type(column[0]) if column else None
-        alike = kind in self._plain and countOf(map(type, column), kind) == len(column)
-        self.kind = kind if alike and kind is not None and self._are_encodable(kind, column) else None
+        self.kind = None
+        if column:
+            kind = type(column[0])
+            if countOf(map(type, column), kind) == len(column) and self.are_held(kind, column):
+                self.kind = kind
         return self.kind is not None
 
     def _are_encodable(self, kind: type, keys: Iterable[Any]) -> bool:
