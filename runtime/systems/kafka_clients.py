@@ -37,8 +37,8 @@ async def ended(client: Any) -> None:
 
 async def none_left() -> None:
     """Close what clients of this event loop have opened behind their end, as what a stop has cancelled may still do."""
-    for connections in [*_known.get(asyncio.get_running_loop(), ())]:
-        await _awaited(connections.close())
+    known = [*_known.get(asyncio.get_running_loop(), ())]
+    await asyncio.gather(*(_awaited(connections.close()) for connections in known))
 
 
 async def _awaited(ending: Awaitable[object]) -> None:
