@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 from collections.abc import Sequence
 from functools import cache
 from itertools import count
@@ -31,7 +30,6 @@ Record = tuple[bytes | None, bytes | None]
 @cache
 def bootstrap() -> str:
     """Return where the broker is: it is started when it is first asked for, and stopped when this process ends."""
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells each try, of which a new broker needs a few
     directory = TemporaryDirectory(prefix="samza-dsl-benchmark-kafka-")
     path = Path(directory.name)
     atexit.register(directory.cleanup)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import logging
 import pstats
 import sys
 from dataclasses import fields
@@ -109,6 +110,7 @@ def main() -> None:
     parser.add_argument("--without", choices=[lever.name for lever in fields(Levers)])
     parser.add_argument("--profile", action="store_true")
     said = parser.parse_args()
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells each try, of which a new broker needs a few
     with TemporaryDirectory(prefix="samza-dsl-benchmark-") as scratch:
         if said.name in SHAPES:
             found: Any = trace(SHAPES[said.name](said.scale, said.pairs, Path(scratch)))
