@@ -6,23 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
 
 C = TypeVar("C")
 STOP_S = 5.0
-"""How long a client may take to stop."""
-
-_known: WeakKeyDictionary[asyncio.AbstractEventLoop, WeakSet[Any]] = WeakKeyDictionary()
-"""By event loop, the connections of all clients that anything holds on to, ended or not."""
+"""How long a client may take for each step of its end."""
 
 
 async def begun(client: C) -> C:
     """Return a producer, consumer or administrator once it can be used; raises what keeps it from that."""
     unbegun: Any = client
-    _known.setdefault(asyncio.get_running_loop(), WeakSet()).add(_connections(client))
+    beginning, answered = asyncio.ensure_future(unbegun.start()), asyncio.Event()
+    _connections(client).cluster.add_listener(lambda _: answered.set())
     try:
-        await unbegun.start()
+        await asyncio.shield(beginning)
     except BaseException:
+        await _cancelled(beginning, answered)
         await ended(client)
         raise
     return client
@@ -35,10 +33,13 @@ async def ended(client: Any) -> None:
         await _awaited(ending())
 
 
-async def none_left() -> None:
-    """Close what clients of this event loop have opened behind their end, as what a stop has cancelled may still do."""
-    known = [*_known.get(asyncio.get_running_loop(), ())]
-    await asyncio.gather(*(_awaited(connections.close()) for connections in known))
+async def _cancelled(beginning: asyncio.Future[Any], answered: asyncio.Event) -> None:
+    """Have a client begin no further; before brokers have answered it would lose its first connection, left open."""
+    hearing = asyncio.ensure_future(answered.wait())
+    await asyncio.wait([beginning, hearing], timeout=STOP_S, return_when=asyncio.FIRST_COMPLETED)
+    hearing.cancel()
+    beginning.cancel()
+    await _awaited(beginning)
 
 
 async def _awaited(ending: Awaitable[object]) -> None:

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 from aiokafka.errors import KafkaConnectionError
 
-from runtime.systems.kafka_clients import none_left
-
 R = TypeVar("R")
 CANCELLED_S = 1.0
 """How long tasks may take to end that are cancelled."""
@@ -46,7 +44,6 @@ class KafkaThread:
                 return
             KafkaThread._shared = None
         self.call(_cancel_others())
-        self.call(none_left())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()

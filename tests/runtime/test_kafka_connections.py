@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from operators.base import Batch
 from runtime.errors import SamzaError
 from runtime.systems.base import Append, StreamConfig
-from runtime.systems.kafka_clients import begun, ended
 from runtime.systems.kafka_ranges import KafkaRanges
 from runtime.systems.kafka_sink import KafkaSink
-from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 from tests.simulation.kafka import opened, simulated
 from tests.simulation.kafka_brokers import LOST, UNHEARD, Cluster, Trouble
@@ -70,36 +68,3 @@ def test_who_has_closed_all_has_no_connection(steps, troubles, seed):
         for step in steps:
             with suppress(SamzaError):
                 step(environment, stack)
-
-
-class Connections:
-    """Those of a client."""
-
-    is_open = True
-
-    async def close(self):
-        self.is_open = False
-
-
-class Client:
-    """A client that knows how to begin and to end."""
-
-    def __init__(self):
-        self.client = Connections()
-
-    async def start(self):
-        pass
-
-    async def stop(self):
-        await self.client.close()
-
-
-def test_what_a_client_opens_behind_its_end_is_closed_with_the_thread():
-    thread, client = KafkaThread.acquire(), Client()
-    try:
-        thread.call(begun(client))
-        thread.call(ended(client))
-        client.client.is_open = True  # what the stop has cancelled went on all the same
-    finally:
-        thread.release()
-    assert not client.client.is_open

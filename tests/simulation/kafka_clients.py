@@ -28,9 +28,17 @@ class Connection:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._told: list[Callable[[object], None]] = []
+        self.cluster = SimpleNamespace(add_listener=self._told.append)
 
     async def open(self) -> None:
-        self._cluster.connections[self] = PROCESS.get()
+        """Begin as aiokafka's clients do: whoever is cancelled before it has heard leaves its first one behind."""
+        first = object()
+        self._cluster.connections[self] = self._cluster.connections[first] = PROCESS.get()
+        await self._cluster.heard()
+        del self._cluster.connections[first]
+        for tell in self._told:
+            tell(self.cluster)
         if self._cluster.ends.random() < self._cluster.refuses:
             raise KafkaConnectionError("refused")
 
@@ -66,12 +74,6 @@ class Batch:
         return len(self.rows)
 
 
-class Connections(SimpleNamespace):
-    """Those of one client, which are others than those of the next."""
-
-    __hash__ = object.__hash__
-
-
 class Producer:
     """What aiokafka's producer does, as far as it is asked here."""
 
@@ -81,7 +83,9 @@ class Producer:
         self._cluster, self._id, self._most_bytes = cluster, transactional_id, max_batch_size
         self._writer = 0
         self._connection = Connection(cluster)
-        self.client = Connections(add_topic=self._add_topic, close=self._connection.close)
+        self.client = SimpleNamespace(
+            add_topic=self._add_topic, close=self._connection.close, cluster=self._connection.cluster
+        )
 
     async def start(self) -> None:
         await self._connection.open()
@@ -177,7 +181,6 @@ class Consumer:
 
     async def start(self) -> None:
         await self._client.open()
-        await self._cluster.heard()
         if self._group is not None:
             self.join(PROCESS.get())
 
@@ -291,7 +294,6 @@ class Admin:
 
     async def start(self) -> None:
         await self._client.open()
-        await self._cluster.heard()
 
     async def close(self) -> None:
         """Ask nothing more."""
