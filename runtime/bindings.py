@@ -25,6 +25,7 @@ from runtime.systems.base import (
     Sink,
     Source,
     StreamConfig,
+    UncountedSource,
     check_name,
     contradicted,
 )
@@ -192,15 +193,18 @@ class Bindings:
         if source is not None:
             bound = source
             live: dict[str, Any] = {"version": lambda: 0}
+            known: Callable[[int], Offsets] = bound.offsets
             if isinstance(bound, LiveSource):
                 live = {name: partial(getattr(bound, name), partition) for name in ("version", "unheard_ms")}
+            if isinstance(bound, UncountedSource):
+                known, live["expected"] = bound.known, partial(bound.expected, partition)
             return Origin(
                 system=bound.name,
                 stream=stream,
                 partition=partition,
                 read=lambda offset: bound.read(partition, offset),
                 offsets=partial(bound.offsets, partition),
-                known=partial(bound.offsets, partition),
+                known=partial(known, partition),
                 **live,
             )
         environment = self.environment

@@ -32,12 +32,17 @@ class Origin:
     read: Callable[[int], Read | None]
     offsets: Callable[[], Offsets]
     known: Callable[[], Offsets]
-    """The same as of the last look, which takes no time: `Assembly.look` has it looked before a reader is made."""
+    """The same as of the last look, which takes no time: `Assembly.look` has it looked before a reader is made.
+
+    Its end is MAX_TIMESTAMP where that is not known.
+    """
     version: Callable[[], int]
     awaits: Callable[[int], bool] = lambda offset: False
     """Whether something at or beyond an offset that this process has written can't be read yet."""
     unheard_ms: Callable[[int], float] = lambda offset: 0.0
     """For how long it is not known whether something lies at or beyond an offset: not at all where each read looks."""
+    expected: Callable[[], int] | None = None
+    """About what its end is, where that is not known."""
 
 
 class Columnar(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from operators.base import MIN_TIMESTAMP
+from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP
 from planner.counting import exit_below, exit_of, is_alone, teller
 from planner.graph import Graph
 from runtime.clock import Clock
@@ -120,7 +120,9 @@ def _task(task: Task, loop: Loop) -> TaskMetrics:
 
 
 def _input(reader: Reader, task: Task) -> InputMetrics:
-    end = reader.origin.known().end
+    end, expected = reader.origin.known().end, reader.origin.expected
+    if end == MAX_TIMESTAMP and expected is not None:
+        end = max(expected(), reader.next_offset)
     return InputMetrics(
         stream=reader.origin.stream,
         partition=reader.origin.partition,

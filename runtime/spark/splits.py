@@ -60,6 +60,8 @@ class Splits:
         """Return the readable range, open at its end until it was read to there."""
         return Offsets(0, self._ends.get(partition, MAX_TIMESTAMP), ended=True)
 
+    known = offsets
+
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on; None at the end."""
         found = self._source(partition).read(0, offset, max_records)

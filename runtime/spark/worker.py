@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 import pyarrow as pa
 
-from operators.base import MAX_TIMESTAMP, NEVER
+from operators.base import NEVER
 from operators.partition_by import PartitionBy
 from operators.task import Effects
 from planner.levers import Levers
@@ -34,7 +34,7 @@ from runtime.inputs import Columnar
 from runtime.keys import KeySerde
 from runtime.loop import Loop
 from runtime.measure import measure
-from runtime.metrics import InputMetrics, RunMetrics
+from runtime.metrics import RunMetrics
 from runtime.serdes import Tagged
 from runtime.spark.carried import carried
 from runtime.spark.columnar import ColumnarFolding
@@ -46,7 +46,6 @@ from runtime.spark.program import Job, Program, Unit
 from runtime.spark.reshaping import ColumnarReshaping
 from runtime.spark.rows import Report, Run, beginnings, runs_of, to_bytes
 from runtime.spark.ship import loads
-from runtime.spark.splits import Splits
 from runtime.spark.staging import attempted
 from runtime.spark.topic_rows import SUFFIX as ROWS
 from runtime.spark.topic_rows import RowsFile
@@ -318,15 +317,7 @@ class UnitRun:
 
     def _metrics(self) -> RunMetrics:
         found = measure({}, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
-        return msgspec.structs.replace(found, inputs=tuple(map(self._read, found.inputs)))
-
-    def _read(self, one: InputMetrics) -> InputMetrics:
-        """Return the numbers of an input, with about how many records there are where that is not known."""
-        source = self._job.inputs.get(one.stream)
-        if isinstance(source, Splits) and one.end == MAX_TIMESTAMP:
-            end = max(source.expected(one.partition), one.offset)
-            return msgspec.structs.replace(one, end=end, lag=end - one.offset)
-        return self._environment.passed(one)
+        return msgspec.structs.replace(found, inputs=tuple(map(self._environment.passed, found.inputs)))
 
     @property
     def writes(self) -> frozenset[str]:

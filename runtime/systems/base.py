@@ -440,6 +440,17 @@ class Source(Protocol):
 
 
 @runtime_checkable
+class UncountedSource(Source, Protocol):
+    """A bound input whose end is not known before it was read to there, unless all is read for it."""
+
+    def known(self, partition: int) -> Offsets:
+        """Return the readable range as far as it is known without reading: to MAX_TIMESTAMP where its end is not."""
+
+    def expected(self, partition: int) -> int:
+        """Return about how many records there are."""
+
+
+@runtime_checkable
 class LiveSource(Source, Protocol):
     """A bound input that has no end: what can be read of it grows."""
 

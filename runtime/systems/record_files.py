@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from operators.base import Batch
+from operators.base import MAX_TIMESTAMP, Batch
 from runtime.errors import Damaged, SamzaError
 from runtime.systems.base import Offsets, Read, system_errors_told
 
@@ -57,9 +57,14 @@ class RecordFile:
 
     def count(self) -> int:
         """Return the number of records; the first call reads what has not been read yet."""
-        while self._positions[-1] < self._size:
+        while not self.is_counted:
             self._load(len(self._positions) - 1)
         return self._firsts[-1]
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it was read to its end."""
+        return self._positions[-1] >= self._size
 
     def expected(self) -> int:
         """Return how many records there are about, by how many there are in what was read: in one block at least."""
@@ -127,8 +132,12 @@ class RecordSource:
         self._files = [RecordFile(path, split) for path in paths]
 
     def offsets(self, partition: int) -> Offsets:
-        """Return the readable range; the first call reads the file to its end to count the records."""
+        """Return the readable range; the first call reads on to the end of the file, to count the records."""
         return Offsets(0, max(0, self._files[partition].count() - self.skipped), ended=True)
+
+    def known(self, partition: int) -> Offsets:
+        """Return the readable range, open at its end until the file was read to there."""
+        return self.offsets(partition) if self._files[partition].is_counted else Offsets(0, MAX_TIMESTAMP, ended=True)
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on, not more than one block of the file; None at the end.

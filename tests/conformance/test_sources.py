@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import Batch
+from operators.base import MAX_TIMESTAMP, Batch
 from runtime.errors import Damaged, SamzaError
 from runtime.serdes import Bytes, Json, MessagePack, String
 from runtime.systems import parquet, record_files
@@ -27,6 +27,7 @@ from runtime.systems.base import Append, Source, StreamConfig
 from runtime.systems.files import open_sink, open_source
 from runtime.systems.lists import ListSource
 from runtime.systems.memory import MemoryEnvironment
+from runtime.systems.record_files import RecordSource
 
 
 class Row(msgspec.Struct):
@@ -130,6 +131,24 @@ def test_reads_of_any_size_from_anywhere_agree_with_the_list(
         assert decoded(source) == rows
         source.close()
         source.close()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@given(rows=ROWS.filter(bool), until=st.integers(0, 45))
+@settings(deadline=None, max_examples=30)
+def test_the_end_of_a_file_is_known_once_it_was_read(kind: str, rows: list[Row], until: int) -> None:
+    with small_blocks() as directory:
+        source = written(directory / FILES[kind], rows)
+        assert isinstance(source, RecordSource)
+        offset = 0
+        while offset < until and (read := source.read(0, offset)):
+            assert source.expected(0) > 0
+            offset = read.next_offset
+        known = source.known(0)
+        assert known.end in (len(rows), MAX_TIMESTAMP)
+        if offset == len(rows) and source.read(0, offset) is None:
+            assert known == source.known(0) == source.offsets(0) == (0, len(rows), True)
+            assert source.expected(0) == len(rows)
 
 
 @given(rows=ROWS, reads=READS)

@@ -1,14 +1,17 @@
 """Files bound in the place of streams: exactly once, and never over what is not ours."""
 
+import asyncio
 import json
 
 import pytest
 
 from planner.errors import PlanError
 from runtime.errors import SamzaError
+from runtime.systems import record_files
 from runtime.systems.base import StreamConfig
 from runtime.systems.lists import ListSource
 from runtime.systems.memory import MemoryEnvironment
+from runtime.systems.record_files import RecordFile
 from samza_dsl import App, count, daily, dead_letter, testing
 
 
@@ -42,6 +45,42 @@ def test_a_second_run_goes_on_where_the_first_stopped(app, numbers, tmp_path):
     numbers.write_text("1\n2\n3\n4\n")
     app.run(tmp_path / "data", bind={"numbers": numbers, "doubles": out})
     assert read(out) == [2, 4, 6, 8]
+
+
+def test_a_file_is_read_once_from_its_beginning_on(numbers, monkeypatch):
+    monkeypatch.setattr(record_files, "BLOCK", 1_000)
+    monkeypatch.setattr(record_files, "MANY", 1)
+    numbers.write_text("".join(f"{n}\n" for n in range(10_000)))
+    read_bytes, seen = [], []
+    read_as_ever = RecordFile._bytes
+
+    def noted(file, position, length):
+        read_bytes.append(length)
+        return read_as_ever(file, position, length)
+
+    monkeypatch.setattr(RecordFile, "_bytes", noted)
+    app = App("once")
+    app.input("numbers", value=int).sink(lambda n: seen.append((n, sum(read_bytes))))
+    app.run(MemoryEnvironment(), bind={"numbers": numbers})
+    assert [n for n, _ in seen] == [*range(10_000)]
+    assert seen[0][1] == 1_000
+    assert sum(read_bytes) <= 1.01 * numbers.stat().st_size  # what is left of a record at a block's end is read again
+
+
+def test_what_is_still_to_be_read_of_a_file_is_told_about(app, numbers):
+    many = 300_000
+    numbers.write_text("7\n" * many)
+
+    async def main():
+        async with app.running(MemoryEnvironment(), bind={"numbers": numbers}) as run:
+            soon = run.metrics()
+            await run.ended()
+            return soon, run.metrics()
+
+    (soon,), (last,) = (metrics.inputs for metrics in asyncio.run(main()))
+    assert not soon.ended
+    assert (soon.end, soon.lag) == (many, many - soon.offset)
+    assert (last.end, last.lag, last.ended) == (many, 0, True)
 
 
 def test_rows_beyond_the_commit_are_cut_off(app, numbers, tmp_path):
