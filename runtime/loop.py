@@ -176,7 +176,7 @@ class Loop:
         if began >= self._look_ms:
             self._look_for_idle()
         if self._growing and began >= self._discover_ms:
-            self._discover()
+            await self._discover()
         while self._step():
             worked = True
             if self._clock.elapsed_ms() - began > SLICE_MS:
@@ -193,7 +193,7 @@ class Loop:
             return False
         finished = self._finished()
         if finished:
-            if not self.stopping and self._discover():
+            if not self.stopping and await self._discover():
                 return False
             if self.stopping or not self.shared:
                 return True
@@ -291,10 +291,16 @@ class Loop:
             return None
         return min((reader.watermark for reader in self._sources() if reader.ready()), default=MAX_TIMESTAMP)
 
-    def _discover(self) -> bool:
-        """Read new streams that match an input's pattern as well; return whether there are any."""
+    async def _discover(self) -> bool:
+        """Read new streams that match an input's pattern as well; return whether there are any.
+
+        It is looked in a thread, as brokers may take long to answer.
+        """
+        if not self._growing:
+            return False
+        look = asyncio.get_running_loop().run_in_executor(self._writer, _new_readers, self._growing)
+        found = await asyncio.shield(look)
         self._discover_ms = self._clock.elapsed_ms() + LOOK_MS
-        found = [(task, lane, reader) for task, lane in self._growing for reader in lane.find_readers()]
         for task, lane, reader in found:
             lane.readers = [*lane.readers, reader]
             self._chooser.add(reader.priority, Choice(task, lane, reader))
@@ -474,6 +480,10 @@ class Loop:
             await asyncio.wait(futures, timeout=PATIENCE_S)
         if self._working:
             await asyncio.wait(self._working, timeout=PATIENCE_S)
+
+
+def _new_readers(growing: Iterable[tuple[Task, Lane]]) -> list[tuple[Task, Lane, Reader]]:
+    return [(task, lane, reader) for task, lane in growing for reader in lane.find_readers()]
 
 
 def _feed_broadcast(id: str, contents: TableContents, guard: Guard, taken: Taken, reader: Reader) -> None:

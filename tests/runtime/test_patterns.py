@@ -1,6 +1,7 @@
 """Streams that come to match a pattern while a run goes on: they are read, once, and restarts know of them."""
 
 import asyncio
+import threading
 from contextlib import suppress
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from operators.base import Batch
 from planner.errors import PlanError
+from runtime import loop
 from runtime.clock import LoopClock
 from runtime.run import Run
 from runtime.systems.base import END, Append, StreamConfig
@@ -81,6 +83,28 @@ def test_a_new_stream_is_read_by_the_run_that_goes_on(environment):
     write(environment, "orders-b", 6)
     run_once(copying(), environment, until_now=True)
     assert sorted(seen(environment)) == ["1", "2", "3", "4", "5", "6"]
+
+
+def test_the_loop_goes_on_while_brokers_say_which_streams_there_are(environment, monkeypatch):
+    write(environment, "orders-a", 1)
+    monkeypatch.setattr(loop, "LOOK_MS", 1.0)
+    look, asked, answered, went_on = environment.streams, threading.Event(), threading.Event(), []
+
+    def slow_look():
+        asked.set()
+        went_on.append(answered.wait(timeout=5))
+        return look()
+
+    async def main():
+        async with copying().running(environment) as run:
+            await run.settled()
+            monkeypatch.setattr(environment, "streams", slow_look)
+            while not asked.is_set():
+                await asyncio.sleep(0)
+            answered.set()
+
+    asyncio.run(main())
+    assert went_on[0]
 
 
 def test_a_run_waits_for_the_first_stream(environment):
