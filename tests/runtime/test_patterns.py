@@ -88,19 +88,20 @@ def test_a_new_stream_is_read_by_the_run_that_goes_on(environment):
 def test_the_loop_goes_on_while_brokers_say_which_streams_there_are(environment, monkeypatch):
     write(environment, "orders-a", 1)
     monkeypatch.setattr(loop, "LOOK_MS", 1.0)
-    look, asked, answered, went_on = environment.streams, threading.Event(), threading.Event(), []
-
-    def slow_look():
-        asked.set()
-        went_on.append(answered.wait(timeout=5))
-        return look()
+    look, answered, went_on = environment.streams, threading.Event(), []
 
     async def main():
+        asked, running = asyncio.Event(), asyncio.get_running_loop()
+
+        def slow_look():
+            running.call_soon_threadsafe(asked.set)
+            went_on.append(answered.wait(timeout=5))
+            return look()
+
         async with copying().running(environment) as run:
             await run.settled()
             monkeypatch.setattr(environment, "streams", slow_look)
-            while not asked.is_set():
-                await asyncio.sleep(0)
+            await asked.wait()
             answered.set()
 
     asyncio.run(main())
