@@ -6,6 +6,7 @@ from benchmarks.shapes.counters import Counters
 from benchmarks.shapes.flat_memory import FlatMemory
 from benchmarks.shapes.join_state import IntervalState, TemporalState
 from benchmarks.shapes.kafka_recovery import ColdRestore, WarmRestart
+from benchmarks.shapes.kafka_transactions import TransactionsOfTasks
 from benchmarks.shapes.latency import Latency
 from benchmarks.shapes.levers import LeftOut
 from benchmarks.shapes.local_join import LocalJoin
@@ -40,6 +41,7 @@ KINDS: tuple[type[Shape], ...] = (
     MicroBatchFloor,
     ColdRestore,
     WarmRestart,
+    TransactionsOfTasks,
     Counters,
     PySparkByHand,
 )
