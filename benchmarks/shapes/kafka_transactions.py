@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 from benchmarks.broker import PARTITIONS, bootstrap, fresh_name, fresh_topic
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
 from operators.base import Batch
-from runtime.systems.kafka_clients import ended
+from runtime.systems.kafka_clients import during
 from runtime.systems.kafka_sink import BATCH_BYTES, send_all
 
 FEW, MANY = 100, 25_000
@@ -52,14 +53,11 @@ class TransactionsOfTasks(Shape):
     async def _measured(self, topic: str, rows: int) -> list[tuple[Took, Took]]:
         tasks: list[Pending] = [{(topic, number): Batch([VALUE] * rows)} for number in range(PARTITIONS)]
         together: Pending = {place: batch for pending in tasks for place, batch in pending.items()}
-        shared, *own = producers = [_producer() for _ in range(PARTITIONS + 1)]
-        try:
-            await asyncio.gather(*(producer.start() for producer in producers))
+        async with AsyncExitStack() as stack:
+            shared, *own = [await stack.enter_async_context(during(_producer())) for _ in range(PARTITIONS + 1)]
             await _committed([shared], [together])
             await _committed(own, tasks)  # topics and coordinators are known from then on
             return [(await _committed([shared], [together]), await _committed(own, tasks)) for _ in range(self.rounds)]
-        finally:
-            await asyncio.gather(*map(ended, producers))
 
 
 def _producer() -> Any:

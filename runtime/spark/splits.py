@@ -8,9 +8,8 @@ from pathlib import Path
 from operators.base import MAX_TIMESTAMP, Serde
 from planner.lowering import Lowered
 from planner.reshaping import Reshaped
-from runtime.systems.base import Offsets, Read, Source
+from runtime.systems.base import Offsets, Read, Source, UncountedSource
 from runtime.systems.files import open_files, paths_of
-from runtime.systems.record_files import RecordSource
 
 
 class Splits:
@@ -74,7 +73,7 @@ class Splits:
         if partition in self._ends:
             return self._ends[partition]
         source = self._source(partition)
-        return source.expected(0) if isinstance(source, RecordSource) else source.offsets(0).end
+        return source.expected(0) if isinstance(source, UncountedSource) else source.offsets(0).end
 
     def size_bytes(self, partition: int) -> int:
         """Return how long a file is."""
