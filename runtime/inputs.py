@@ -17,6 +17,7 @@ from runtime.failures import Whence
 from runtime.folding import Folded, FoldingSegment
 from runtime.in_flight import Entry, InFlight, Rows
 from runtime.keys import KeySerde
+from runtime.lines import ObjectLines
 from runtime.relay import Relay
 from runtime.serdes import decoded
 from runtime.systems.base import OUTSIDE, Control, Offsets, Read, ends, is_another
@@ -427,7 +428,7 @@ class Reader:
         decode = serde.decode
 
         def decode_all(values: list[Any]) -> list[Any]:
-            if None not in values:
+            if isinstance(values, ObjectLines) or None not in values:
                 return decoded(serde, values)
             if not self._decoding.tombstones:
                 raise SerdeError("the record has no value")

@@ -1,8 +1,10 @@
-"""Values that were encoded together, as what a file of lines takes."""
+"""Lines of a file that stay together: values encoded together, and JSON objects that are not cut apart."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, overload
 
 
 class Lines(bytes):
@@ -21,3 +23,47 @@ class Lines(bytes):
 def rows_in(value: Any) -> int:
     """Return how many rows there are in what stands for one or for several."""
     return value.rows if type(value) is Lines else 1
+
+
+class ObjectLines(Sequence[bytes]):
+    r"""Lines of which each seems to be a JSON object, cut apart only where one of them is asked for.
+
+    >>> lines = ObjectLines.of(b'{"a": 1}\n{"a": {}}')
+    >>> len(lines), lines[1]
+    (2, b'{"a": {}}')
+    >>> ObjectLines.of(b'{"a": 1}\n[2]') is None
+    True
+    """
+
+    def __init__(self, data: bytes, rows: int) -> None:
+        self.data = data
+        self._rows = rows
+
+    @classmethod
+    def of(cls, data: bytes) -> ObjectLines | None:
+        """Return lines that all begin with the same field, and end where an object does; None where they are others.
+
+        Between `}` and `{` no value goes on, so as many values as there are lines lie one on each.
+        """
+        first = data[: data.find(b":") + 1]
+        if not first.startswith(b'{"') or not data.endswith(b"}") or not data.startswith(first, data.rfind(b"\n") + 1):
+            return None
+        rows = data.count(b"\n") + 1
+        return cls(data, rows) if data.count(b"}\n" + first) == rows - 1 else None
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, place: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(place, slice) and place.indices(self._rows) == (0, self._rows, 1):
+            return self
+        return self.rows[place]
+
+    @cached_property
+    def rows(self) -> list[bytes]:
+        """The lines, one by one."""
+        return self.data.split(b"\n")

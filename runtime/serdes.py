@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import cache
@@ -16,6 +16,7 @@ import msgspec
 
 from operators.base import Serde
 from runtime.errors import SerdeError
+from runtime.lines import ObjectLines
 
 REMEMBERED_KEYS = 100_000
 REFUSALS = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError, ValueError, OverflowError, KeyError)
@@ -33,13 +34,25 @@ class Json:
     type: Any = Any
 
     def __post_init__(self) -> None:
-        _freeze(self, msgspec.json.Encoder().encode, msgspec.json.Decoder(self.type).decode)
+        decoder = msgspec.json.Decoder(self.type)
+        _freeze(self, msgspec.json.Encoder().encode, decoder.decode)
+        object.__setattr__(self, "_decode_lines", decoder.decode_lines)
+
+    def decode_lines(self, lines: ObjectLines) -> list[Any]:
+        """Return the value of each line; raises `SerdeError` or what `decode` raises, where one is no single value."""
+        if _is_kept_within(self.type):  # one line that is kept would keep all of them
+            return list(map(self.decode, lines))
+        values = self._decode_lines(lines.data)
+        if len(values) != len(lines):
+            raise SerdeError("a line is to hold one value")
+        return values
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.type,)
 
     encode: Callable[[Any], bytes] = dataclasses.field(init=False, repr=False, compare=False)
     decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
+    _decode_lines: Callable[[bytes], list[Any]] = dataclasses.field(init=False, repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +246,7 @@ class Tagged:
             return _rebuild(_class_of(name), [self.decode(field) for field in payload])
         raise SerdeError(f"bytes that start with {data[:8]!r} were not written by Tagged()")
 
-    def decode_all(self, column: list[bytes]) -> list[Any]:
+    def decode_all(self, column: Sequence[bytes]) -> list[Any]:
         """Return the value of each of many bytes."""
         start = column[0][:1] if column else b""
         if start == PLAIN and all(map(bytes.startswith, column, repeat(PLAIN))):
@@ -268,7 +281,7 @@ class Unread:
         """Return None."""
         return None
 
-    def decode_all(self, column: list[bytes]) -> list[Any]:
+    def decode_all(self, column: Sequence[bytes]) -> list[Any]:
         """Return None for each of many values."""
         return [None] * len(column)
 
@@ -347,14 +360,37 @@ def encoded(serde: Serde, values: list[Any]) -> list[bytes]:
     return serde.encode_all(values) if isinstance(serde, Tagged | Unread) else list(map(serde.encode, values))
 
 
-def decoded(serde: Serde, column: list[bytes]) -> list[Any]:
+def decoded(serde: Serde, column: Sequence[bytes]) -> list[Any]:
     """Decode a column, none of which is None."""
+    if isinstance(column, ObjectLines):
+        return serde.decode_lines(column) if isinstance(serde, Json) else list(map(serde.decode, column.rows))
     return serde.decode_all(column) if isinstance(serde, Tagged | Unread) else list(map(serde.decode, column))
 
 
 def _freeze(serde: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> None:
     object.__setattr__(serde, "encode", encode)
     object.__setattr__(serde, "decode", decode)
+
+
+@cache
+def _is_kept_within(kind: Any) -> bool:
+    """Whether values of a type hold a part of the bytes that they were decoded from, as `msgspec.Raw` does."""
+    from msgspec import inspect  # which few programs need
+
+    known = inspect.type_info(kind)
+    met, left = set(), [known]
+    while left:
+        one: Any = left.pop()
+        if isinstance(one, inspect.RawType):
+            return True
+        if id(one) in met:
+            continue
+        met.add(id(one))
+        if isinstance(one, tuple):
+            left += one
+        elif isinstance(one, msgspec.Struct):
+            left += (getattr(one, name) for name in one.__struct_fields__)
+    return False
 
 
 _to_json = msgspec.json.Encoder().encode

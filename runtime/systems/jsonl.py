@@ -12,7 +12,7 @@ import msgspec
 
 from operators.base import Batch, Serde
 from runtime.errors import SerdeError
-from runtime.lines import Lines, rows_in
+from runtime.lines import Lines, ObjectLines, rows_in
 from runtime.serdes import Json, MessagePack, String, Tagged
 from runtime.systems.record_files import AppendedFile, RecordSource
 
@@ -31,7 +31,7 @@ class JsonlSource(RecordSource):
     name = "jsonl"
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        super().__init__(paths, split_lines)
+        super().__init__(paths, lines_in)
 
     def serde(self, declared: Serde) -> Serde:
         """Return JSON of the declared type; Bytes, or a serde of the user's own, reads the line itself."""
@@ -110,6 +110,19 @@ class JsonLine:
     def decode(self, data: bytes) -> Any:
         """Return the value of a line."""
         return self.declared.decode(data)
+
+
+def lines_in(data: bytes, last: bool) -> tuple[Sequence[bytes], int]:
+    r"""Find the lines in `data` that are not blank, and leave them together where they seem to be JSON objects.
+
+    >>> lines_in(b'{"a": 1}\n{"a": 2}\n{"a', last=False)[0].data
+    b'{"a": 1}\n{"a": 2}'
+    >>> lines_in(b"1\n2\n", last=True)
+    ([b'1', b'2'], 4)
+    """
+    used = len(data) if last else data.rfind(b"\n") + 1
+    found = ObjectLines.of(data[: used - data.endswith(b"\n", 0, used)])
+    return (found, used) if found is not None else split_lines(data, last)
 
 
 def split_lines(data: bytes, last: bool) -> tuple[list[bytes], int]:

@@ -6,6 +6,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from operators.base import MAX_TIMESTAMP, Batch
 from runtime.errors import Damaged, SamzaError
@@ -21,7 +22,7 @@ PENDING_BYTES = 1 << 20
 LONGEST_RECORD = 1 << 26
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-Split = Callable[[bytes, bool], tuple[list[bytes], int]]
+Split = Callable[[bytes, bool], tuple[Sequence[bytes], int]]
 """Cuts bytes that begin at a record into whole records, and says how many bytes these took.
 
 The second argument says whether the bytes reach the end of the file, so that what is left over is a record too.
@@ -46,9 +47,9 @@ class RecordFile:
         self._positions = [len(BYTE_ORDER_MARK) if marked else 0]
         self._firsts = [0]
         self._first = 0
-        self._records: list[bytes] = []
+        self._records: Sequence[bytes] = []
 
-    def read(self, record: int, max_records: int) -> list[bytes]:
+    def read(self, record: int, max_records: int) -> Sequence[bytes]:
         """Return records from number `record` on, at least one unless the file ends before it."""
         if not 0 <= record - self._first < len(self._records):
             self._find(record)
@@ -144,7 +145,7 @@ class RecordSource:
 
         Raises `Damaged` beyond the end: the file had more records when that offset was committed.
         """
-        records: list[bytes] = self._files[partition].read(offset + self.skipped, max_records)
+        records: Any = self._files[partition].read(offset + self.skipped, max_records)
         if not records:
             check_not_beyond(offset, self.offsets(partition).end, self._files[partition].path)
             return None
