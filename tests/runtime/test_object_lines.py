@@ -66,6 +66,7 @@ def test_lines_are_the_same_whether_or_not_they_stay_together(data, last):
 @given(files | objects, st.sampled_from(KINDS))
 @settings(max_examples=scale(500, 3_000, 300_000))
 @example(b'{"a": {}}\n{"a": 1} {"a": 2}\n{"a": {\n}}', Any)
+@example(b"[{}\n]{}", Any)
 @example(b'{"a": 1,"b":{}\n{"a":2}}\n{"a": 3} {"a": 4}', Any)
 def test_values_are_those_that_each_line_by_itself_has(data, kind):
     lines = ObjectLines.of(data)
