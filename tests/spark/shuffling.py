@@ -1,6 +1,5 @@
 """Does what Spark does with a program, in this process: schedules units, and shuffles, sorts and cuts their rows."""
 
-import asyncio
 import random
 from contextlib import closing, contextmanager
 from unittest.mock import patch
@@ -9,6 +8,7 @@ import pyarrow as pa
 
 from runtime.clock import LoopClock
 from runtime.history import beside
+from runtime.spark import worker
 from runtime.spark.application import Application
 from runtime.spark.batch import SparkRun, finish
 from runtime.spark.program import Program
@@ -57,5 +57,5 @@ def shuffled(program, chance, clock):
 @contextmanager
 def virtual_time(seed):
     """Let event loops that are made in a block be virtual ones."""
-    with patch.object(asyncio, "new_event_loop", lambda: VirtualLoop(seed)):
+    with patch.object(worker, "new_event_loop", lambda: VirtualLoop(seed)):
         yield
