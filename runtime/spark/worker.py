@@ -177,7 +177,7 @@ def run_unit(program: Program, number: int, runs: Iterator[Run], clock: Clock) -
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's event loop where it is installed, which wakes calls sooner than Python's own does, or else that."""
+    """Return uvloop's event loop, which takes less to wake a call, or Python's where that is not installed."""
     try:
         import uvloop
     except ImportError:
