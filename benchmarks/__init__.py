@@ -10,7 +10,14 @@ from benchmarks.json_lines import JsonLines
 from benchmarks.keyed_count import KeyedCount
 from benchmarks.members_per_country import MembersPerCountry
 from benchmarks.on_kafka import ExactlyOnceOnKafka, OnKafka
-from benchmarks.on_spark import KeyedOnSpark, NativeOnSpark, ParquetOnSpark, StatelessOnSpark
+from benchmarks.on_spark import (
+    KeyedOnSpark,
+    NativeOnSpark,
+    OwnFoldOnSpark,
+    ParquetOnSpark,
+    StatelessOnSpark,
+    UnfoldedOnSpark,
+)
 from benchmarks.on_spark_calls import CallsOnSpark
 from benchmarks.on_spark_join import JoinOnSpark
 from benchmarks.on_spark_streaming import KeyedStream, StatelessStream
@@ -49,6 +56,8 @@ KINDS: tuple[type[Workload], ...] = (
     StatelessOnSpark,
     ParquetOnSpark,
     KeyedOnSpark,
+    UnfoldedOnSpark,
+    OwnFoldOnSpark,
     NativeOnSpark,
     JoinOnSpark,
     CallsOnSpark,

@@ -1,4 +1,4 @@
-"""B14, B14p, B15 and B15n: files to files on Spark with two cores, over the loop that one process runs by hand."""
+"""B14 and B15, of files and to files, on Spark with two cores, over the loop that one process runs by hand."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import Struct
 
 from benchmarks.workload import Description, Workload
-from samza_dsl import App, Pane, Spark, count, tumbling
+from samza_dsl import Aggregation, App, Pane, Spark, count, fold, hash_, tumbling
 
 FILES = 4
 KEYS = 10_000
@@ -56,6 +56,14 @@ def moved(tick: Tick) -> Tick:
 
 def is_positive(tick: Tick) -> bool:
     return tick.number >= 0
+
+
+def one_more(counted: int, tick: Tick) -> int:
+    return counted + 1
+
+
+def chosen(key: str, partitions: int) -> int:
+    return int(key[1:]) % partitions
 
 
 def counted(pane: Pane[str, int]) -> Counted:
@@ -217,12 +225,19 @@ class KeyedOnSpark(OnSpark):
         on_spark=True,
     )
 
-    def baseline(self) -> Path:
+    aggregation: ClassVar[Aggregation[Tick, int]] = count()
+    by: ClassVar[Any] = hash_
+
+    def counts(self) -> dict[tuple[str, int], int]:
+        """Count by hand, by key and window."""
         found: Counter[tuple[str, int]] = Counter()
         for tick in self.read():
             found[tick.key, tick.at // WINDOW_MS * WINDOW_MS] += 1
+        return found
+
+    def baseline(self) -> Path:
         with self.by_hand.open("wb") as file:
-            rows = (Counted(key, start, number) for (key, start), number in found.items())
+            rows = (Counted(key, start, number) for (key, start), number in self.counts().items())
             while chunk := list(islice(rows, CHUNK)):
                 file.write(encode.encode_lines(chunk))
         sync(self.by_hand)
@@ -231,12 +246,49 @@ class KeyedOnSpark(OnSpark):
     def ours(self) -> Path:
         app = App("keyed-on-spark")
         keyed = app.input("ticks", value=Tick, timestamp=lambda tick: tick.at).partition_by(
-            lambda tick: tick.key, partitions=FILES, op_id="by-key"
+            lambda tick: tick.key, partitions=FILES, by=self.by, op_id="by-key"
         )
-        panes = keyed.window(tumbling(milliseconds=WINDOW_MS), count(), op_id="counting")
+        panes = keyed.window(tumbling(milliseconds=WINDOW_MS), self.aggregation, op_id="counting")
         panes.map(counted).send_to(app.output("counts", value=Counted))
         app.run(on=self.spark, bind={"ticks": self.files, "counts": self.written})
         return self.written
+
+
+class UnfoldedOnSpark(KeyedOnSpark):
+    """The same count where a function of one's own chooses the partition, so that each message goes to our operator."""
+
+    description = Description(
+        name="B15u",
+        title="the same count with all messages through the shuffle",
+        messages=2_500_000,
+        quick_scale=0.002,
+        bar=round(1 / 0.55, 3),
+        pairs=5,
+        on_spark=True,
+    )
+    by = staticmethod(chosen)
+
+
+class OwnFoldOnSpark(KeyedOnSpark):
+    """The same with a fold of one's own, which may ask for the order: messages are shuffled with their values."""
+
+    description = Description(
+        name="B15f",
+        title="the same with a fold of one's own, all messages and their values through the shuffle",
+        messages=2_500_000,
+        quick_scale=0.002,
+        bar=None,
+        pairs=5,
+        on_spark=True,
+    )
+    aggregation = fold(int, one_more)
+
+    def counts(self) -> dict[tuple[str, int], int]:
+        found: dict[tuple[str, int], int] = {}
+        for tick in self.read():
+            place = tick.key, tick.at // WINDOW_MS * WINDOW_MS
+            found[place] = one_more(found.get(place, 0), tick)
+        return found
 
 
 class NativeOnSpark(KeyedOnSpark):

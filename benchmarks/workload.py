@@ -16,13 +16,13 @@ COMMIT_EVERY = 10_000
 
 @dataclass(frozen=True)
 class Description:
-    """What is measured: `bar` is the highest ratio of our time to the hand loop's that is good enough."""
+    """What is measured: `bar` is the highest ratio of our time to the hand loop's that is good enough, or None."""
 
     name: str
     title: str
     messages: int
     quick_scale: float
-    bar: float
+    bar: float | None
     pairs: int = 7
     durable: bool = False
     on_spark: bool = False

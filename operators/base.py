@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -83,9 +84,9 @@ class Batch:
 
     def take(self, rows: Sequence[int]) -> Batch:
         """Return the rows at the given places."""
+        pick = itemgetter(*rows) if len(rows) > 1 else lambda column: [column[row] for row in rows]
         return Batch(
-            [self.values[row] for row in rows],
-            *(column if column is None else [column[row] for row in rows] for column in self._columns()),
+            [*pick(self.values)], *(column if column is None else [*pick(column)] for column in self._columns())
         )
 
     @classmethod

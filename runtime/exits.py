@@ -81,7 +81,7 @@ class PartitionByExit:
         self.calls = ["by"] if isinstance(to.by, ByFunction) else []
         assert to.key is not None
         self._keys, self._values = KeySerde(to.key), KeySerde(to.value)
-        self._hashed = remembering(lambda key: murmur2(self._keys.encode(key)))
+        self._place_of = remembering(lambda key: murmur2(self._keys.encode(key)) % to.partitions)
         self._alike = to.key == to.value
 
     @property
@@ -102,7 +102,7 @@ class PartitionByExit:
         are_keys = values is keys and self._alike  # values that are their own keys, and held as they are
         held = Batch(values, values if are_keys else self._keys.hold(keys), batch.timestamps, batch.stamps)
         held.signs = batch.signs
-        for partition, rows in self._outputs.spread(to, held, self._hashed, keys):
+        for partition, rows in self._outputs.spread(to, held, self._place_of, keys):
             self._outputs.hand((to.stream, partition), rows, self._values, self._keys)
 
 

@@ -63,13 +63,15 @@ class Outputs:
         if to.partitions == 1:
             self.append((to.stream, 0), encoded)
         else:
-            for partition, rows in self.spread(to, encoded, murmur2):
+            for partition, rows in self.spread(
+                to, encoded, lambda key: None if key is None else murmur2(key) % to.partitions
+            ):
                 self.append((to.stream, partition), rows)
 
     def spread(
-        self, to: Destination, rows: Batch, hashed: Callable[[Any], int], keys: list[Any] | None = None
+        self, to: Destination, rows: Batch, place_of: Callable[[Any], int | None], keys: list[Any] | None = None
     ) -> Iterator[tuple[int, Batch]]:
-        """Yield the rows of each partition: by their keys as `hashed`, or as the user chooses for `keys`.
+        """Yield the rows of each partition: that which is the `place_of` their keys, or the user's choice for `keys`.
 
         Those without a key stay in that of the task, where it is not the user who chooses.
         """
@@ -79,8 +81,9 @@ class Outputs:
             return
         places: list[list[int]] = [[] for _ in range(count)]
         if to.by is hash_:
-            for row, key in enumerate(rows.keys):
-                places[here if key is None else hashed(key) % count].append(row)
+            add = {partition: found.append for partition, found in enumerate(places)} | {None: places[here].append}
+            for row, partition in enumerate(map(place_of, rows.keys)):
+                add[partition](row)
         else:
             assert keys is not None and to.key is not None
             for row, key in enumerate(keys):

