@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from itertools import repeat
 from pathlib import Path
 from typing import Any, get_origin, get_type_hints
@@ -40,12 +40,16 @@ class Json:
 
     def decode_lines(self, lines: ObjectLines) -> list[Any]:
         """Return the value of each line; raises `SerdeError` or what `decode` raises, where one is no single value."""
-        if _is_kept_within(self.type):  # one line that is kept would keep all of them
+        if self._keeps_bytes:  # one value that is kept would keep all lines
             return list(map(self.decode, lines))
         values = self._decode_lines(lines.data)
         if len(values) != len(lines):
             raise SerdeError("a line is to hold one value")
         return values
+
+    @cached_property
+    def _keeps_bytes(self) -> bool:
+        return _keeps_bytes(self.type)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.type,)
@@ -372,8 +376,7 @@ def _freeze(serde: Any, encode: Callable[[Any], bytes], decode: Callable[[bytes]
     object.__setattr__(serde, "decode", decode)
 
 
-@cache
-def _is_kept_within(kind: Any) -> bool:
+def _keeps_bytes(kind: Any) -> bool:
     """Whether values of a type hold a part of the bytes that they were decoded from, as `msgspec.Raw` does."""
     from msgspec import inspect  # which few programs need
 

@@ -207,6 +207,28 @@ def test_a_transaction_that_the_dead_have_left_open_hides_nothing_that_others_ha
     assert third.has_read(theirs) == (1, b"1")
 
 
+def test_with_a_container_for_each_task_transactions_are_of_one_task_and_none_waits_for_another(run):
+    containers = [run(f"container-{number}") for number in range(TASKS)]
+    wait_until(lambda: all(len(one.members.mine()) == 1 for one in containers))
+    for one in containers:
+        one.takes(*one.members.mine())
+        one.commits(min(one.members.taken), 1)
+    held, *others = containers
+    begin(held, min(held.members.taken))
+    with ThreadPoolExecutor() as pool:
+        committing = [pool.submit(one.commits, min(one.members.taken), 3) for one in others]
+        assert not wait(committing, timeout=30).not_done
+    for one in others:
+        assert one.has_read(min(one.members.taken)) == (3, b"3")
+    held.goes_silent()
+    heir = others[0]
+    heir.takes(*held.members.taken)  # which fences one task, and no other
+    with pytest.raises(Fenced):
+        held.commits(min(held.members.taken), 5)
+    for one in others:
+        one.commits(min(one.members.taken), 7)
+
+
 def test_who_takes_a_task_waits_for_what_others_are_in_the_midst_of(run):
     pair = [run("first"), run("second")]
     wait_until(lambda: all(len(one.members.mine()) == TASKS / 2 for one in pair))
