@@ -5,6 +5,7 @@ from __future__ import annotations
 from benchmarks.shapes.counters import Counters
 from benchmarks.shapes.flat_memory import FlatMemory
 from benchmarks.shapes.join_state import IntervalState, TemporalState
+from benchmarks.shapes.kafka_idle import IdleContainers
 from benchmarks.shapes.kafka_recovery import ColdRestore, WarmRestart
 from benchmarks.shapes.kafka_transactions import TransactionsOfTasks
 from benchmarks.shapes.latency import Latency
@@ -41,6 +42,7 @@ KINDS: tuple[type[Shape], ...] = (
     MicroBatchFloor,
     ColdRestore,
     WarmRestart,
+    IdleContainers,
     TransactionsOfTasks,
     Counters,
     PySparkByHand,
