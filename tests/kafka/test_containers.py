@@ -189,6 +189,11 @@ def begin(container: Container, task: int) -> None:
     container.environment._call(app, work())
 
 
+def roll_back(container: Container) -> None:
+    """End the transaction that it has begun."""
+    container.environment._thread.call(container.environment._owners[container.app].producer.abort_transaction())
+
+
 def test_a_transaction_that_the_dead_have_left_open_hides_nothing_that_others_have_committed(run):
     dying, living = run("dying"), run("living")
     wait_until(lambda: len(dying.members.mine()) == len(living.members.mine()) == TASKS / 2)
@@ -220,6 +225,7 @@ def test_with_a_container_for_each_task_transactions_are_of_one_task_and_none_wa
         assert not wait(committing, timeout=30).not_done
     for one in others:
         assert one.has_read(min(one.members.taken)) == (3, b"3")
+    roll_back(held)
     held.goes_silent()
     heir = others[0]
     heir.takes(*held.members.taken)  # which fences one task, and no other
@@ -245,7 +251,7 @@ def test_who_takes_a_task_waits_for_what_others_are_in_the_midst_of(run):
     with ThreadPoolExecutor() as pool:
         taking = pool.submit(third.members.take, [task])
         assert not wait([taking], timeout=1).done, "it can't be known yet what was committed"
-        busy.environment._thread.call(busy.environment._owners[busy.app].producer.abort_transaction())
+        roll_back(busy)
         assert taking.result() == {task: 2}
     assert third.has_read(task) == (3, b"3")
 
