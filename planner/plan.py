@@ -22,7 +22,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     decoded, `threads` how many tasks with blocking functions run at once (0: on the loop);
     then a call that blocks longer than `blocking_timeout_ms` ends the run. With `inline` what a function returns is
     written into the generated loop where that does the same as calling it. A task reads the partitions of its number of
-    all inputs, or one partition of one (`group_by`).
+    all inputs, or one partition of one (`group_by`). A commit is of one task, or of all of a container (`commit_by`).
 
     >>> Options(commit_interval_ms=100).guarantee
     'exactly_once'
@@ -40,6 +40,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     blocking_timeout_ms: int | None = None
     inline: bool = True
     group_by: Literal["partition", "stream_partition"] = "partition"
+    commit_by: Literal["task", "container"] | None = None
 
 
 class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):

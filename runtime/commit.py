@@ -50,8 +50,8 @@ class Committer:
         self._with_state: set[int] = set()
         """The tasks whose state the commit at hand has."""
 
-    def gather(self, tasks: Sequence[Task]) -> Commit:
-        """Return the commit of everything that the tasks have done; nothing is changed yet."""
+    def gather(self, tasks: Sequence[Task], among: Sequence[Task]) -> Commit:
+        """Return the commit of everything that some of the tasks here have done; nothing is changed yet."""
         appends = [
             Append(*place, _without_gaps(relay.stored(), self._clock)) for place, relay in self.relays.items() if relay
         ]
@@ -66,7 +66,7 @@ class Committer:
             for lane in task.lanes:
                 lane.follow()
             state += self._changes(task)
-            appends += self._messages(task, tasks)
+            appends += self._messages(task, among)
             readers = [reader for lane in task.lanes for reader in lane.readers]
             readers += [reader for reader, _, _ in task.tables.values()]
             positions = tuple(reader.position() for reader in readers)

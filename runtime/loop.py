@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from operators.base import MAX_TIMESTAMP, NEVER
 from operators.table_join import TableContents
@@ -17,6 +18,7 @@ from runtime.choice import Choice
 from runtime.chooser import Chooser
 from runtime.clock import Clock, sleep_ms
 from runtime.commit import Committer
+from runtime.commits import Commits
 from runtime.errors import OperatorFailure
 from runtime.failures import Failure
 from runtime.guard import Guard
@@ -36,9 +38,6 @@ LOOK_MS = 1_000.0
 SLICE_MS = 5.0
 """How long the loop works before it lets other coroutines run."""
 
-DRAINS = 4
-"""A commit is due no sooner than after so many times what the last one had to wait for what was in flight."""
-
 PATIENCE_S = 5.0
 """How long the end of a run waits for calls that were cancelled, and for threads."""
 
@@ -48,7 +47,8 @@ BroadcastTables = Mapping[str, tuple[list[Reader], TableContents, Guard]]
 class Loop:
     """Runs all tasks of a container until their inputs end or a stop is asked for.
 
-    Where it is `shared`, other containers have tasks as well: tasks come and go, and the end is for others to see.
+    Where it is `shared`, other containers have tasks as well: tasks come and go, and the end is for others to see. All
+    tasks commit together, or each `by_task`, while the others go on.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Loop:
         poll_ms: float = POLL_MS,
         shared: bool = False,
         per_second: float | None = None,
+        by_task: bool = False,
     ) -> None:
         self.tasks: list[Task] = []
         self.shared = shared
@@ -70,8 +71,9 @@ class Loop:
         """Whether nothing was left to do here when it last looked."""
         self.on_finished: Callable[[], None] = lambda: None
         self.committer = committer
-        self.commit_ms = 0.0
-        self.committed_at: float | None = None
+        self.commits = Commits(
+            committer, self.tasks, options, clock, writer, self.wake, self._hand_on_to_fresh, by_task
+        )
         self.stopping = False
         self._broadcast = broadcast
         self._options = options
@@ -87,9 +89,7 @@ class Loop:
         self._running: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
-        self._commit_wanted = self._begun = False
-        self._due_since: float | None = None
-        self._due_ms = clock.elapsed_ms() + options.commit_interval_ms
+        self._begun = False
         self._growing: list[tuple[Task, Lane]] = []
         self._discover_ms = clock.elapsed_ms() + LOOK_MS
         self._look_ms = 0.0
@@ -119,7 +119,7 @@ class Loop:
 
     def want_commit(self) -> None:
         """Ask for a commit as soon as it can be made."""
-        self._commit_wanted = True
+        self.commits.want()
         self.wake()
 
     def grant(self, effects: Effects) -> None:
@@ -154,9 +154,7 @@ class Loop:
         try:
             for task in self.tasks:
                 task.begin()
-            if any(task.touched for task in self.tasks):
-                # Before anything is read: an input that was idle may have as much to read as others.
-                await self._commit()
+            await self.commits.begin()  # an input that was idle may have as much to read as others
             while not await self._turn():
                 pass
         finally:
@@ -171,7 +169,8 @@ class Loop:
         began = self._clock.elapsed_ms()
         worked = False
         self._look_after_threads()
-        if self._change and (not self._change[0] or all(task.at_cut and not task.touched for task in self.tasks)):
+        self.commits.check()
+        if self._change and self._may_change(self._change[0]):
             self._change_tasks()
         if began >= self._look_ms:
             self._look_for_idle()
@@ -181,12 +180,10 @@ class Loop:
             worked = True
             if self._clock.elapsed_ms() - began > SLICE_MS:
                 break
-        if self._wants_commit(worked):
-            if self._may_commit():
-                self.finished = False
-                await self._commit()
-                return False
-            self._due_since = self._due_since or began
+        self.finished = self.finished and not any(task.touched for task in self.tasks)
+        idle, at_once = not worked and self._throttle.is_open, self.stopping or self._change is not None
+        if await self.commits.make(began, idle, at_once, lambda: self._relayed_next() is not None):
+            return False
         if worked:
             self.finished = False
             await sleep_ms(0)
@@ -209,7 +206,7 @@ class Loop:
         """Do one thing, if there is one to do."""
         moved = False
         for task in self.tasks:
-            if not task.busy and task.can_go_on and not (task.at_cut and (self.stopping or self._is_commit_due())):
+            if not task.busy and task.can_go_on and not self._halts(task):
                 moved = self._work(task, task.advance) or moved
             if self._begun and task.clocked and task.drained and not self.stopping and task.heed():
                 moved = self._work(task, task.fire) or moved
@@ -218,9 +215,13 @@ class Loop:
                 moved = True
         if self.stopping or self._change:
             return moved
-        if self._is_commit_due():
+        if self.commits.are_all_due():
             return self._feed_relayed() or moved
         return self._feed_tables() or self._feed() or moved
+
+    def _halts(self, task: Task) -> bool:
+        """Whether a task goes no further, as what it has done so far is about to be committed."""
+        return task.at_cut and (self.stopping or self.commits.is_due(task, at_once=self._change is not None))
 
     def _feed_relayed(self) -> bool:
         """Take in what is handed on in memory, later stages first."""
@@ -249,7 +250,7 @@ class Loop:
                     return True
         for task in self.tasks:
             for stream, (reader, _, _) in task.tables.items():
-                if task.drained and reader.ready():
+                if task.drained and reader.ready() and not self.commits.is_due(task):
                     self._work(task, partial(task.feed_table, stream, self._options.batch_records))
                     return True
         return False
@@ -267,11 +268,16 @@ class Loop:
             return True
         slowest = self._slowest()
         is_open = self._throttle.is_open
-        choice = self._chooser.choose(lambda choice: choice.may_be_taken(slowest, is_open))
+        choice = self._chooser.choose(
+            lambda choice: (
+                choice.may_be_taken(slowest, is_open)
+                and not (self.commits.by_task and self.commits.is_due(choice.task))
+            )
+        )
         if choice is not None:
             self._feed_from(choice)
         elif any(relay.is_full for relay in self.committer.relays.values()):
-            self._commit_wanted = True  # what waits there is stored, and the stages before it can go on
+            self.want_commit()  # what waits there is stored, and the stages before it can go on
         return choice is not None
 
     def _look_for_idle(self) -> None:
@@ -335,7 +341,7 @@ class Loop:
         future.add_done_callback(self._worked)
         return True
 
-    def _worked(self, future: asyncio.Future[bool]) -> None:
+    def _worked(self, future: asyncio.Future[Any]) -> None:
         self.wake()
         _ = future.cancelled() or future.exception()  # asked for: of two that fail at once only one is raised
 
@@ -345,12 +351,19 @@ class Loop:
                 del self._bootstraps[reader]
         return not self._bootstraps
 
+    def _may_change(self, leaving: Collection[int]) -> bool:
+        """Whether tasks may come and go now: all that those have done that leave must be committed."""
+        tasks = [task for task in self.tasks if task.number in leaving] if self.commits.by_task else self.tasks
+        return not leaving or all(task.at_cut and not task.touched for task in tasks)
+
     def _change_tasks(self) -> None:
         """Let tasks go, and take in those that have come."""
         assert self._change is not None
         (leaving, arriving, changed), self._change = self._change, None
         going = [task for task in self.tasks if task.number in leaving]
-        self.tasks = [task for task in self.tasks if task not in going]
+        self.tasks[:] = [task for task in self.tasks if task not in going]
+        for task in going:
+            self.commits.let_go(task)
         self._growing = [(task, lane) for task, lane in self._growing if task not in going]
         self._chooser.drop(lambda choice: choice.task in going)
         self._relayed = [choice for choice in self._relayed if choice.task not in going]
@@ -366,9 +379,10 @@ class Loop:
         if not changed.done():
             changed.set_result(going)
 
-    def _take_in(self, tasks: Iterable[Task]) -> None:
+    def _take_in(self, tasks: Collection[Task]) -> None:
         for task in tasks:
             self.tasks.append(task)
+            self.commits.take_in(task)
             for lane in task.lanes:
                 self._lines |= lane.chain.lines
                 if lane.patterns:
@@ -389,44 +403,8 @@ class Loop:
     def _bootstrap(self, readers: Iterable[Reader]) -> None:
         self._bootstraps |= {reader: reader.origin.known().end for reader in readers if not reader.exhausted}
 
-    def _wants_commit(self, worked: bool) -> bool:
-        if not any(task.touched for task in self.tasks):
-            if self._clock.elapsed_ms() >= self._due_ms:
-                self._due_ms = self._clock.elapsed_ms() + self._options.commit_interval_ms
-            return False
-        idle = not worked and self._throttle.is_open and self._drained()
-        return idle or self._is_commit_due() or self.stopping
-
-    def _is_commit_due(self) -> bool:
-        if self._commit_wanted or self._change or self._clock.elapsed_ms() >= self._due_ms:
-            return any(task.touched for task in self.tasks)
-        pending = sum(task.outputs.count + task.dirty_count for task in self.tasks if task.touched)
-        return pending >= self._options.max_uncommitted
-
-    def _may_commit(self) -> bool:
-        if not (self.stopping or self._change) and self._relayed_next() is not None:
-            return False
-        if self._options.guarantee == "exactly_once" or self.stopping or self._change:
-            return all(task.at_cut for task in self.tasks)
-        return not any(task.busy or (task.firing and not task.at_cut) for task in self.tasks)
-
     def _drained(self) -> bool:
         return all(task.drained for task in self.tasks)
-
-    async def _commit(self) -> None:
-        """Commit while nothing else happens in any task; the write itself is in a thread of its own."""
-        started = self._clock.elapsed_ms()
-        self._commit_wanted = False
-        commit = self.committer.gather(self.tasks)
-        loop = asyncio.get_running_loop()
-        await asyncio.shield(loop.run_in_executor(self._writer, self.committer.write, commit, self.tasks))
-        self.committer.done(commit, self.tasks)
-        self._hand_on_to_fresh()
-        self.committed_at = self._clock.elapsed_ms()
-        self.commit_ms += self.committed_at - started
-        drained_ms = started - (self._due_since or started)
-        self._due_since = None
-        self._due_ms = self.committed_at + max(self._options.commit_interval_ms, DRAINS * drained_ms)
 
     def _finished(self) -> bool:
         """Whether nothing is left to do: asked to stop, or all inputs read, and everything committed."""
@@ -478,8 +456,9 @@ class Loop:
         ]
         if futures:
             await asyncio.wait(futures, timeout=PATIENCE_S)
-        if self._working:
-            await asyncio.wait(self._working, timeout=PATIENCE_S)
+        under_way: list[asyncio.Future[Any]] = [*self._working, *self.commits.under_way]
+        if under_way:
+            await asyncio.wait(under_way, timeout=PATIENCE_S)
 
 
 def _new_readers(growing: Iterable[tuple[Task, Lane]]) -> list[tuple[Task, Lane, Reader]]:

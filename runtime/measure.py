@@ -19,14 +19,14 @@ def measure(
     stats: Mapping[tuple[str, int], tuple[int, int]], graph: Graph, loop: Loop, elapsed_ms: float, clock: Clock
 ) -> RunMetrics:
     """Return everything that is known of a run at this moment; `stats` has entries and bytes by store and task."""
-    since = None if loop.committed_at is None else clock.elapsed_ms() - loop.committed_at
+    since = None if loop.commits.last_at is None else clock.elapsed_ms() - loop.commits.last_at
     return RunMetrics(
         operators=tuple(one for task in loop.tasks for one in passed(graph, task)),
         tasks=tuple(_task(task, loop) for task in loop.tasks),
         inputs=tuple(_input(reader, task) for task in loop.tasks for lane in task.lanes for reader in lane.readers),
         stores=tuple(StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items()),
         commits=loop.committer.commits,
-        commit_ms=loop.commit_ms,
+        commit_ms=loop.commits.spent_ms,
         since_commit_ms=since,
         elapsed_ms=elapsed_ms,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -24,6 +24,7 @@ from runtime.awaiting import calls_at_once
 from runtime.bindings import outputs_of
 from runtime.clock import Clock, SystemClock
 from runtime.commit import Committer
+from runtime.commits import MOST_WRITERS, commits_by_task, storing
 from runtime.driving import Watch, check_no_loop, run_whatever_begins, run_whatever_fails
 from runtime.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.following import HEARING_MS, Follower
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 State = Literal["reset", "keep"] | None
 Cluster = str | KafkaCluster | None
 """The Kafka cluster that is a run's environment; None for the embedded log."""
+WRITER = "samza-dsl-writer"
+"""What the threads are called that commit."""
 
 
 class Run:
@@ -306,7 +309,7 @@ class Run:
                 )
         if history is not None:
             ends = follow(history, self._bindings)
-        options = self.plan.options
+        options, by_task = self.plan.options, commits_by_task(self.plan, self._bindings)
         assembly = Assembly(
             self.plan,
             self._graph,
@@ -318,7 +321,7 @@ class Run:
             lambda: self._loop.wake(),
             lambda effects: self._loop.grant(effects),
             Path(self._data) if isinstance(self._data, str | Path) else None,
-            levers=self._levers,
+            levers=storing(self._levers) if by_task else self._levers,
             discovers=not (until_now or ends),
         )
         numbers = range(self.plan.tasks) if share is None else ()
@@ -329,7 +332,7 @@ class Run:
         tasks = assembly.tasks(contents, numbers)
         self._functions = [functions, *(task.functions for task in tasks)]
         committer = Committer(self.plan.app, opened.generation, self._bindings, self._clock, positions, assembly.relays)
-        self._writer = ThreadPoolExecutor(1, "samza-dsl-writer")
+        self._writer = self._writers(committer, numbers) if by_task else ThreadPoolExecutor(1, WRITER)
         self._threads = Workers(options.threads) if options.threads else None
         self._loop = Loop(
             tasks,
@@ -342,12 +345,20 @@ class Run:
             HEARING_POLL_MS if self.keeps_state else self._poll_ms,
             shared=share is not None,
             per_second=history.per_second if history is not None else None,
+            by_task=by_task,
         )
         self._bindings.listen(self._loop.wake)
         if share is None and isinstance(self._environment, LiveEnvironment):
             self._environment.announce(self.plan.app, opened.generation)
         if share is not None:
             self._follower = self._follow(share, assembly, contents)
+
+    def _writers(self, committer: Committer, tasks: Collection[int]) -> ThreadPoolExecutor:
+        """Return threads in which tasks commit by themselves: at once where the environment can tell them apart."""
+        if not isinstance(self._environment, LiveEnvironment):
+            return ThreadPoolExecutor(1, WRITER)
+        committer.taken |= self._environment.commit_by_task(self.plan.app, tasks)
+        return ThreadPoolExecutor(min(self.plan.tasks, MOST_WRITERS), WRITER)
 
     def _follow(self, share: Share, assembly: Assembly, broadcast: Mapping[str, TableContents]) -> Follower:
         """Be one of the containers that share the tasks."""

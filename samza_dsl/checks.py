@@ -97,7 +97,7 @@ def check_options(site: Site, options: Any) -> None:
         wrong = f"{name}={getattr(options, name)!r} in Options(...): {error}"
         raise refuse(site, wrong, f"{name}={getattr(Options(), name)!r}") from None
     for name, number in msgspec.structs.asdict(options).items():
-        if name not in ("guarantee", "inline", "group_by"):
+        if name not in ("guarantee", "inline", "group_by", "commit_by"):
             least = 0 if name in ("threads", "cache_entries") else 1
             check_whole(site, name, number, least=least, optional=name == "blocking_timeout_ms")
     if options.blocking_timeout_ms is not None and not options.threads:

@@ -386,6 +386,12 @@ class LiveEnvironment(Environment, Protocol):
     def announce(self, app: str, generation: int) -> None:
         """Let others see, until this is closed, that this process has the application to itself."""
 
+    def commit_by_task(self, app: str, tasks: Collection[int]) -> dict[int, int]:
+        """Have each task of an application commit by itself, from any thread, and be fenced by itself.
+
+        Returns the generations of those that are given, which are all this owner's; a container takes its own later.
+        """
+
     def is_caught_up(self) -> bool:
         """Whether all that lay between stages when it was asked was read here; asking may take a while."""
 

@@ -31,31 +31,42 @@ from runtime.systems.base import (
     is_taken,
 )
 from runtime.systems.kafka_announced import Announced
-from runtime.systems.kafka_changelog import PARTITIONS, Changelog, entries_of
+from runtime.systems.kafka_changelog import PARTITIONS
+from runtime.systems.kafka_clients import ended
 from runtime.systems.kafka_group import Joining
 from runtime.systems.kafka_ledger import (
     TABLE,
     Ledger,
     forgotten,
     ledger_of,
-    look,
-    said_of_changelog,
-    said_of_checkpoints,
     said_of_homes,
     said_of_stores,
-    settle,
     writer_of,
 )
 from runtime.systems.kafka_members import KafkaMembers
-from runtime.systems.kafka_owner import Owner, begin, stop, stores_of, transact, write_alone
+from runtime.systems.kafka_owner import (
+    Owner,
+    add_changelog,
+    begin,
+    claim_all,
+    empty,
+    let_go,
+    records_of,
+    seen,
+    stop,
+    stores_of,
+    transact,
+    write_alone,
+)
 from runtime.systems.kafka_records import is_said
 from runtime.systems.kafka_runs import KafkaRuns
 from runtime.systems.kafka_standby import Standby
 from runtime.systems.kafka_state import KafkaState
 from runtime.systems.kafka_streams import KafkaStreams
-from runtime.systems.kafka_table import KafkaTable, range_of, scan
+from runtime.systems.kafka_table import range_of, scan
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaCluster
+from runtime.systems.kafka_writers import Writers
 from runtime.systems.log import LogEnvironment
 from runtime.systems.log_locks import owner_lock
 
@@ -83,6 +94,9 @@ class KafkaEnvironment:
         self._directory = Path(directory)
         self._locks: dict[str, int] = {}
         self._is_shared = False
+        self._by_task: set[str] = set()
+        """The applications whose tasks commit by themselves."""
+        self._committing, self._appending = threading.Lock(), threading.Lock()
         self._announced: list[Announced] = []
         self._thread: KafkaThread | None = KafkaThread.acquire()
         self._streams = KafkaStreams(cluster, self._thread, self._changed)
@@ -186,7 +200,9 @@ class KafkaEnvironment:
         appends = list(appends)
         pending = self._streams.records_of(appends)
         if pending:
-            self._streams.reached(self._streams.call(next(iter(pending))[0], self._append(pending)), appends)
+            with self._appending:
+                ends = self._streams.call(next(iter(pending))[0], self._append(pending))
+            self._streams.reached(ends, appends)
             self._changed()
 
     def end_stream(self, stream: str) -> None:
@@ -202,34 +218,31 @@ class KafkaEnvironment:
     def commit(self, commit: Commit) -> None:
         """Make everything in `commit` visible in one transaction, then write its state here.
 
-        Raises `Fenced` when another owner has come since. After any other failure nobody knows whether it was
-        committed: the application must be owned anew, and go on from its checkpoint.
+        Tasks that commit by themselves may do so at once. Raises `Fenced` when another owner has come since. After any
+        other failure nobody knows whether it was committed: the application must be owned anew, and go on from its
+        checkpoint.
         """
-        owner = self._owner(commit)
         commit = commit._replace(state=[writes for writes in commit.state if writes.items])
-        pending = self._streams.records_of(commit.appends)
-        for store in sorted({writes.store for writes in commit.state} - owner.ledger.changelogs.keys()):
-            self._add_changelog(commit.app, owner, store)
-        for writes in commit.state:
-            for place, rows in entries_of(commit.app, writes).items():
-                pending.setdefault(place, Batch([], [])).extend(rows)
-        kept = stores_of(commit, owner.ledger)
-        said = said_of_checkpoints(commit.checkpoints)
-        said.extend(said_of_stores(kept))
-        if len(said):
-            pending[ledger_of(commit.app), 0] = said
+        with self._committing:
+            owner = self._owner(commit)
+            kept = stores_of(commit, owner.ledger)
+            for store in sorted({writes.store for writes in commit.state} - owner.ledger.changelogs.keys()):
+                owner.ledger.changelogs[store] = add_changelog(self._streams, commit.app, store)
+            pending = records_of(self._streams, commit, owner.ledger, kept)
+            writer = owner.writer(commit)
         try:
-            ends = self._call(commit.app, transact(self._streams, owner.producer, pending, commit)) if pending else {}
+            ends = self._call(commit.app, transact(self._streams, writer, pending, commit)) if pending else {}
         except EnvironmentFault as error:
             self._disown(commit.app)
             if isinstance(error.__cause__, FENCED):
                 raise self._fenced(commit) from error
             raise
-        owner.ledger.kept.update(kept)
-        self._write_locally(commit, owner, ends)
-        owner.ledger.checkpoints.update(commit.checkpoints)
-        self._streams.reached(ends, commit.appends)
-        self._consume(owner, commit)
+        with self._committing:
+            owner.ledger.kept.update(kept)
+            self._write_locally(commit, owner, ends)
+            owner.ledger.checkpoints.update(commit.checkpoints)
+            self._streams.reached(ends, commit.appends)
+            self._consume(owner, commit)
         self._changed()
 
     def own(self, app: str) -> int:
@@ -254,6 +267,18 @@ class KafkaEnvironment:
         assert self._thread is not None
         self._announced.append(Announced(self._streams, self._thread, app, generation, self._host))
 
+    def commit_by_task(self, app: str, tasks: Collection[int]) -> dict[int, int]:
+        """Have each task commit by itself, under a transactional id of its own.
+
+        Returns the generations of those that are given, which are all this owner's; a container takes its own later.
+        """
+        self._by_task.add(app)
+        owner = self._owners.get(app)
+        if owner is None or not tasks:
+            return {}
+        self._as_owner(app, claim_all(self._streams, app, owner, frozenset(tasks)))
+        return owner.taken
+
     def generation(self, app: str) -> int:
         """Return the application's generation: 0 before anyone owned it."""
         return self._ledger(app).generation
@@ -277,10 +302,13 @@ class KafkaEnvironment:
         So many other hosts keep a copy of each task's state.
         """
         check_name("application", app)
-        writer = writer_of(app, generation, container)
-        producer = self._call(app, self._streams.producer(writer))
+        by_task = app in self._by_task
+        writers = Writers(self._streams, app, generation, container) if by_task else None
+        producer = None
+        if not by_task:
+            producer = self._call(app, self._streams.producer(writer_of(app, generation, container)))
         self._disown(app)
-        owner = self._owners[app] = Owner(producer, generation, Ledger({}))
+        owner = self._owners[app] = Owner(producer, generation, Ledger({}), writers)
         owner.ledger = self._ledger(app)
         self._is_shared = True
 
@@ -289,12 +317,14 @@ class KafkaEnvironment:
             self._state.bring(app, ledger, won)
 
         def gave(given: Collection[int]) -> None:
+            if writers is not None:
+                self._call(app, writers.end(given))
             self._state.drop(app, given)
             self._streams.drop(given)
 
         said = Joining(container, generation, tasks, JobModel(), host=self._host, standby=standby)
         copies = Standby(self._streams, self._state, app) if standby else None
-        owner.members = KafkaMembers(self._streams, app, said, placement, took, gave, copies)
+        owner.members = KafkaMembers(self._streams, app, said, placement, took, gave, copies, writers)
         return owner.members
 
     def job_model(self, app: str) -> JobModel:
@@ -364,7 +394,7 @@ class KafkaEnvironment:
         ledger.checkpoints.clear()
         ledger.kept = kept
         for store in sorted(gone):
-            self._call(app, self._empty(app, ledger.changelogs[store], store))
+            self._call(app, empty(self._streams, ledger.changelogs[store].topic(app, store)))
         self._changed()
 
     def reclaim(self, app: str) -> bool:
@@ -389,9 +419,10 @@ class KafkaEnvironment:
             announced.leave()
         thread, self._thread = self._thread, None
         try:
-            producers = [self._outside, *(owner.producer for owner in self._owners.values())]
-            for producer in filter(None, producers):
-                stop(thread, producer)
+            for app, owner in self._owners.items():
+                stop(thread, let_go(self._streams, app, owner))
+            if self._outside is not None:
+                stop(thread, ended(self._outside))
             self._streams.close()
         finally:
             self._owners.clear()
@@ -426,22 +457,7 @@ class KafkaEnvironment:
     def _ledger(self, app: str) -> Ledger:
         if ledger_of(app) not in self._streams.all(own=True):
             return Ledger({})
-        return self._call(app, self._look(app))  # type: ignore[no-any-return]
-
-    async def _look(self, app: str) -> Ledger:
-        table = KafkaTable(self._streams.topic(ledger_of(app)))
-        try:
-            return await look(table)
-        finally:
-            await table.stop()
-
-    async def _all_of(self, app: str) -> Ledger:
-        """Return the ledger with all that was written; who is in the midst of a transaction is waited for."""
-        table = KafkaTable(self._streams.topic(ledger_of(app)))
-        try:
-            return await settle(self._streams, app, table, lambda claim: False)
-        finally:
-            await table.stop()
+        return self._call(app, seen(self._streams, app))  # type: ignore[no-any-return]
 
     def _here(self, app: str, task: int | None = None) -> LogEnvironment | None:
         """Have the state of an application here that has one owner, and return that of a task."""
@@ -471,7 +487,7 @@ class KafkaEnvironment:
             if current == commit.generation:
                 raise Fenced(f"A commit of {commit.app!r} has failed: run it again, from its checkpoint.")
             raise is_fenced(commit.app, commit.generation, current)
-        taken = owner.members.taken if owner.members is not None else {}
+        taken = owner.members.taken if owner.members is not None else owner.taken
         for task, generation in commit.tasks.items():
             if taken.get(task) != generation:
                 raise is_taken(commit.app, task, generation, taken.get(task, 0))
@@ -488,7 +504,7 @@ class KafkaEnvironment:
     def _disown(self, app: str) -> None:
         owner = self._owners.pop(app, None)
         if owner is not None and self._thread is not None:
-            stop(self._thread, owner.producer)
+            stop(self._thread, owner.end())
 
     async def _append(self, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
         producer, self._outside = self._outside, None  # which is kept where nothing goes wrong
@@ -506,20 +522,6 @@ class KafkaEnvironment:
             end = ends[changelog.topic(commit.app, writes.store), number]
             positions[writes.store, writes.task] = {changelog.place(writes.store, number): end}
         self._state.write(commit.app, commit.state, positions)
-
-    def _add_changelog(self, app: str, owner: Owner, store: str) -> None:
-        changelog = Changelog(secrets.token_hex(8))
-        self._streams.create(changelog.topic(app, store), changelog.config, own=True)
-        self._streams.write(ledger_of(app), said_of_changelog(store, changelog))
-        owner.ledger.changelogs[store] = self._call(app, self._all_of(app)).changelogs[store]
-
-    async def _empty(self, app: str, changelog: Changelog, store: str) -> None:
-        """Remove all that a changelog holds."""
-        topic = self._streams.topic(changelog.topic(app, store))
-        starts, ends = await range_of(topic, changelog.config.partitions)
-        below = {(topic.name, number): end for number, end in ends.items() if starts[number] < end}
-        if below:
-            await self._streams.purge(below)
 
     def _consume(self, owner: Owner, commit: Commit) -> None:
         """Now and then remove what nobody will read again; a failure is made good by the next time."""

@@ -32,7 +32,8 @@ _encode = msgspec.msgpack.Encoder().encode
 class Claim(msgspec.Struct, frozen=True, array_like=True):
     """That a container of a run takes a task; `model` is the newest job model that it knew.
 
-    Who claims a generation of a task first has it: the order of the topic decides.
+    Who claims a generation of a task first has it: the order of the topic decides. A run that has all tasks is its own
+    only container, without a name. Where the task commits `alone`, it does so under a transactional id of its own.
     """
 
     task: int
@@ -40,11 +41,16 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     container: str
     run: int
     model: int
+    alone: bool = False
 
     @property
     def key(self) -> bytes:
         """Where it is; nobody writes there twice, so that compaction does not change the order."""
         return CLAIM + f"{self.task}:{self.generation}:{self.container}".encode()
+
+    def writer(self, app: str) -> str:
+        """Return the transactional id under which it commits for the task."""
+        return writer_of(app, self.run, self.container, self.task if self.alone else None)
 
 
 class Ledger:
@@ -113,6 +119,10 @@ class Ledger:
         """The generation of the newest job model that anybody knew who has claimed a task."""
         return max((claim.model for claim in self.claims.values()), default=0)
 
+    def newest_of(self, task: int) -> int:
+        """Return the newest generation of a task that anybody has claimed; 0 where nobody has."""
+        return self.claims[task].generation if task in self.claims else 0
+
     def progress(self, task: int) -> int:
         """Return a number that grows as a task gets on, as far as that was committed."""
         checkpoint = self.checkpoints.get(str(task))
@@ -129,9 +139,9 @@ def ledger_of(app: str) -> str:
     return f"{app}-checkpoints"
 
 
-def writer_of(app: str, run: int, container: str) -> str:
-    """Return the transactional id of a container."""
-    return f"{app}-{run}-{container}"
+def writer_of(app: str, run: int, container: str, task: int | None = None) -> str:
+    """Return the transactional id of a container, or of one of its tasks that commits by itself."""
+    return f"{app}-{run}-{container}" if task is None else f"{app}-{run}-{container}-task-{task}"
 
 
 def said_of_generation(generation: int) -> Batch:
@@ -190,7 +200,7 @@ async def settle(streams: KafkaStreams, app: str, table: KafkaTable, is_gone: Ca
         end = await table.end_of_all()
         ledger = await look(table)
         held = [claim for task in ledger.claims if (claim := ledger.held(task)) is not None and is_gone(claim)]
-        gone = {writer_of(app, claim.run, claim.container) for claim in held} - fenced
+        gone = {claim.writer(app) for claim in held} - fenced
         if gone:
             await asyncio.gather(*(fence(streams, writer) for writer in gone))
             fenced |= gone

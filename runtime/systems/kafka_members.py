@@ -26,6 +26,7 @@ from runtime.systems.kafka_ledger import (
 from runtime.systems.kafka_standby import Standby
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.kafka_table import KafkaTable
+from runtime.systems.kafka_writers import Writers
 
 R = TypeVar("R")
 Took = Callable[[Ledger, Collection[int]], None]
@@ -51,6 +52,7 @@ class KafkaMembers:
         took: Took,
         gave: Gave,
         standby: Standby | None = None,
+        writers: Writers | None = None,
     ) -> None:
         self.name = said.name
         self.taken: dict[int, int] = {}
@@ -60,6 +62,7 @@ class KafkaMembers:
         self._host, self._tasks = said.host, said.tasks
         self._took, self._gave = took, gave
         self._standby = standby
+        self._writers = writers
         self._kept: frozenset[int] = frozenset()
         """The tasks of whose state there shall be copies here, as of the last look."""
         self._look_at_ms = self._look_in_ms = 0.0
@@ -97,11 +100,16 @@ class KafkaMembers:
         assert self._group is not None
         self._group.held |= {*wanted}
         model = self._group.model.generation
-        had = {task: ledger.claims[task].generation if task in ledger.claims else 0 for task in wanted}
-        claims = [Claim(task, generation + 1, self.name, self._run, model) for task, generation in had.items()]
+        had = {task: ledger.newest_of(task) for task in wanted}
+        alone = self._writers is not None
+        claims = [Claim(task, generation + 1, self.name, self._run, model, alone) for task, generation in had.items()]
+        if self._writers is not None:
+            self._call(self._writers.begin(wanted))
         self._streams.write(ledger_of(self._app), said_of_claims(claims))
         ledger = self._settled()
         won = {claim.task: claim.generation for claim in claims if ledger.claims[claim.task] == claim}
+        if self._writers is not None:
+            self._call(self._writers.end(had.keys() - won.keys()))
         self._took(ledger, won)
         self._move_in(ledger, won, before)
         outlived = [key for task in won for key in ledger.outlived.get(task, ())]

@@ -200,7 +200,15 @@ class KafkaStreams:
 
     def write(self, name: str, records: Batch) -> None:
         """Write records to a topic of one partition, in no transaction."""
-        self.call(name, self._write(name, records))
+        self.call(name, self.say(name, records))
+
+    async def say(self, name: str, records: Batch) -> None:
+        """Write records as `write` does."""
+        async with self._one_begins:
+            if self._registrar is None:
+                registrar = AIOKafkaProducer(**self.topic(REGISTRY).client(), enable_idempotence=True)
+                self._registrar = await begun(registrar)
+        await send_all(self._registrar, {(name, 0): records})
 
     def is_caught_up(self) -> bool:
         """Whether all that was written between stages was read here, in the partitions that are read here."""
@@ -274,14 +282,7 @@ class KafkaStreams:
         await self._register(name, None)
 
     async def _register(self, name: str, said: bytes | None) -> None:
-        await self._write(REGISTRY, Batch([said], [name.encode()]))
-
-    async def _write(self, name: str, records: Batch) -> None:
-        async with self._one_begins:
-            if self._registrar is None:
-                registrar = AIOKafkaProducer(**self.topic(REGISTRY).client(), enable_idempotence=True)
-                self._registrar = await begun(registrar)
-        await send_all(self._registrar, {(name, 0): records})
+        await self.say(REGISTRY, Batch([said], [name.encode()]))
 
     async def _administrator(self) -> Any:
         async with self._one_begins:

@@ -43,7 +43,7 @@ class KafkaThread:
             if self._users:
                 return
             KafkaThread._shared = None
-        self.call(_cancel_others())
+        self.call(cancel_others())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
@@ -59,7 +59,7 @@ class KafkaThread:
             raise KafkaConnectionError("a lost connection has cancelled it") from error
 
 
-async def _cancel_others() -> None:
+async def cancel_others() -> None:
     """Cancel what is left of clients that could not be stopped."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:

@@ -78,8 +78,8 @@ BUGS = (
     ),
     Bug(
         "skip the drain",
-        "runtime/loop.py",
-        """        if self._options.guarantee == "exactly_once" or self.stopping or self._change:
+        "runtime/cut.py",
+        """        if self._options.guarantee == "exactly_once" or at_once:
             return all(task.at_cut for task in self.tasks)
 """,
         "",
@@ -199,9 +199,9 @@ BUGS = (
     ),
     Bug(
         "go on before the commit is durable",
-        "runtime/loop.py",
-        "        await asyncio.shield(loop.run_in_executor(self._writer, self.committer.write, commit, self.tasks))\n",
-        "        loop.run_in_executor(self._writer, self.committer.write, commit, [*self.tasks])\n",
+        "runtime/commits.py",
+        "                await asyncio.shield(writing)\n",
+        "                pass\n",
     ),
     Bug(
         "never start the next message of a key",
@@ -306,9 +306,9 @@ BUGS = (
     ),
     Bug(
         "say on Kafka what is done before the transaction that does it",
-        "runtime/systems/kafka.py",
-        "            pending[ledger_of(commit.app), 0] = said\n        try:\n",
-        "            self._streams.write(ledger_of(commit.app), said)\n        try:\n",
+        "runtime/systems/kafka_owner.py",
+        "        pending[ledger_of(commit.app), 0] = said\n",
+        "        streams.write(ledger_of(commit.app), said)\n",
         ON_KAFKA,
     ),
     Bug(

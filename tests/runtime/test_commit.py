@@ -110,7 +110,7 @@ class World:
         )
 
     def gather(self):
-        return self.committer.gather(self.tasks)
+        return self.committer.gather(self.tasks, self.tasks)
 
     def through(self):
         commit = self.gather()

@@ -56,7 +56,7 @@ def test_what_is_let_in_can_end_in_time(copies, order, width, rounds, keys, also
     rows = [(None, b"[%d,%d]" % (place, number), 0) for place, number in enumerate(copies)]
     fill(environment, "in", [rows])
     watched = Watched(environment, None, lambda commit: commits.append(asyncio.get_running_loop().time() * 1_000))
-    with mock.patch("runtime.loop.DRAINS", 0):  # what lies between commits is then their wait, and little else
+    with mock.patch("runtime.cut.DRAINS", 0):  # what lies between commits is then their wait, and little else
         run_once(app(), watched)
     assert max(after - before for before, after in pairwise(commits)) <= rounds * TIMEOUT_MS + INTERVAL_MS + SLACK_MS
 

@@ -109,13 +109,13 @@ def lived(world, cluster, directory, crash, seed):
     try:
         environment = opened(directory)
         run_once(build(world.pipeline, world.options, world.seed, on_sink=see), Watched(environment, crash), seed)
+        environment.close()
     except (Crash, Died, SamzaError) as error:
         is_alive = isinstance(error, SamzaError) and PROCESS.get() not in cluster.dead  # who dies may hear of it first
         if environment is not None:
             _ = environment.close() if is_alive else die(cluster, environment)
         cluster.dead.discard(PROCESS.get())
         return False
-    environment.close()
     return True
 
 

@@ -22,6 +22,7 @@ from runtime.systems import (
 )
 from runtime.systems import kafka_table as kafka_tables
 from runtime.systems.kafka import KafkaEnvironment
+from runtime.systems.kafka_thread import cancel_others
 from runtime.systems.kafka_topic import KafkaCluster
 from tests.simulation.kafka_brokers import PROCESS, Cluster, Thread
 from tests.simulation.kafka_clients import Admin, Consumer, Producer
@@ -51,6 +52,7 @@ def simulated(cluster: Cluster) -> Iterator[Thread]:
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, instead))
         stack.callback(cluster.loop.close)
+        stack.callback(lambda: thread.call(cancel_others()))  # what the dead were in the midst of
         yield thread
         assert not cluster.connections, "connections are left open"
 
@@ -67,6 +69,8 @@ def die(cluster: Cluster, environment: KafkaEnvironment) -> None:
             fetcher._pumping.cancel()
             fetcher._thread = None
     environment._streams._fetchers.clear()
+    for announced in environment._announced:
+        announced._joining.cancel()
     environment._announced.clear()
     environment._owners.clear()
     environment._streams._thread = SimpleNamespace(call=lambda work: work.close())

@@ -1,0 +1,163 @@
+"""The commits of a container: of all its tasks together, or of each by itself while the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Any
+
+from planner.levers import Levers
+from planner.plan import Options, Plan
+from runtime.bindings import Bindings
+from runtime.clock import Clock
+from runtime.commit import Committer
+from runtime.cut import Cut
+from runtime.errors import SamzaError
+from runtime.systems.base import LiveEnvironment
+from runtime.task import Task
+
+MOST_ALONE = 32
+"""Of how many tasks, at most, each commits by itself where nobody has said how: each has connections of its own."""
+MOST_WRITERS = 16
+"""How many of them can commit at the same moment."""
+
+
+class Commits:
+    """Makes commits when they are due; while one is made nothing happens in its tasks.
+
+    `tasks` are all that are run here now, of which each commits `by_task`, or all at once. `on_durable` is called after
+    each commit, and `wake` when one has ended that others did not wait for.
+    """
+
+    def __init__(
+        self,
+        committer: Committer,
+        tasks: Sequence[Task],
+        options: Options,
+        clock: Clock,
+        writer: Executor,
+        wake: Callable[[], None],
+        on_durable: Callable[[], None],
+        by_task: bool,
+    ) -> None:
+        self.by_task = by_task
+        self.spent_ms = 0.0
+        self.last_at: float | None = None
+        self.under_way: set[asyncio.Future[None]] = set()
+        """Those that only their own tasks wait for."""
+        self._committer = committer
+        self._tasks = tasks
+        self._options = options
+        self._clock = clock
+        self._writer = writer
+        self._wake = wake
+        self._on_durable = on_durable
+        self._cuts = [] if by_task else [Cut(tasks, options, clock)]
+        self._cut_of: dict[Task, Cut] = {}
+
+    def take_in(self, task: Task) -> None:
+        """Commit a task as well."""
+        if self.by_task:
+            self._cuts.append(Cut([task], self._options, self._clock))
+        self._cut_of[task] = self._cuts[-1]
+
+    def let_go(self, task: Task) -> None:
+        """Commit a task no more."""
+        cut = self._cut_of.pop(task)
+        if self.by_task:
+            self._cuts.remove(cut)
+
+    def want(self) -> None:
+        """Have commits made as soon as they can be."""
+        for cut in self._cuts:
+            cut.wanted = True
+
+    def is_due(self, task: Task, at_once: bool = False) -> bool:
+        """Whether a task has to come to a commit, and takes nothing in before it."""
+        return self._cut_of[task].is_due(at_once)
+
+    def are_all_due(self) -> bool:
+        """Whether all tasks have to."""
+        return bool(self._cuts) and all(cut.is_due(at_once=False) for cut in self._cuts)
+
+    async def begin(self) -> None:
+        """Commit what tasks have to say before anything is read."""
+        for cut in self._cuts:
+            if any(task.touched for task in cut.tasks):
+                await self._commit(cut)
+
+    async def make(self, began_ms: float, idle: bool, at_once: bool, is_held_up: Callable[[], bool]) -> bool:
+        """Make those that are to be made, and can be; return whether all tasks were committed.
+
+        They can't be while something `is_held_up` that has to come first.
+        """
+        for cut in self._cuts:
+            if not cut.wants(idle, at_once):
+                continue
+            if not cut.is_complete(at_once) or (not at_once and is_held_up()):
+                cut.waits(began_ms)
+                continue
+            if not self.by_task:
+                await self._commit(cut)
+                return True
+            commit = asyncio.ensure_future(self._commit(cut))
+            self.under_way.add(commit)
+            commit.add_done_callback(self._ended)
+        return False
+
+    def check(self) -> None:
+        """Raise what went wrong with one that only its own tasks have waited for."""
+        for commit in [one for one in self.under_way if one.done()]:
+            self.under_way.remove(commit)
+            commit.result()
+
+    def _ended(self, commit: asyncio.Future[None]) -> None:
+        self._wake()
+        _ = commit.cancelled() or commit.exception()  # asked for: of two that fail at once only one is raised
+
+    def _commit(self, cut: Cut) -> Coroutine[Any, Any, None]:
+        """Have a commit made from what is done now; the write itself is in a thread of its own."""
+        started, tasks = self._clock.elapsed_ms(), [*cut.tasks]
+        cut.wanted = False
+        commit = self._committer.gather(tasks, self._tasks)
+        for task in tasks:
+            task.busy = True
+
+        async def write() -> None:
+            writing = asyncio.get_running_loop().run_in_executor(self._writer, self._committer.write, commit, tasks)
+            try:
+                await asyncio.shield(writing)
+            finally:
+                for task in tasks:
+                    task.busy = False
+            self._committer.done(commit, tasks)
+            self._on_durable()
+            self.last_at = self._clock.elapsed_ms()
+            self.spent_ms += self.last_at - started
+            cut.committed(started)
+
+        return write()
+
+
+def commits_by_task(plan: Plan, bindings: Bindings) -> bool:
+    """Whether each task commits by itself: as the options say, else where an environment can tell tasks apart.
+
+    There it is so where none hands anything on to another, and none writes to a file that others write to.
+    """
+    asked, is_bound = plan.options.commit_by, bool(bindings.sinks)
+    if asked == "task" and is_bound:
+        raise SamzaError(
+            f'commit_by="task": {", ".join(map(repr, bindings.sinks))} is written outside of the environment, by all '
+            'tasks together: leave commit_by out, or say commit_by="container"'
+        )
+    if asked is not None:
+        return asked == "task"
+    is_split = any(stream.role == "intermediate" for stream in plan.streams)
+    return isinstance(bindings.environment, LiveEnvironment) and not (is_split or is_bound or plan.tasks > MOST_ALONE)
+
+
+def storing(levers: Levers) -> Levers:
+    """Return levers with which what one stage writes for the next lies in the log, whoever reads it."""
+    return replace(levers, relays=False)
