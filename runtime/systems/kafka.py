@@ -229,7 +229,7 @@ class KafkaEnvironment:
             for store in sorted({writes.store for writes in commit.state} - owner.ledger.changelogs.keys()):
                 owner.ledger.changelogs[store] = add_changelog(self._streams, commit.app, store)
             pending = records_of(self._streams, commit, owner.ledger, kept)
-            writer = owner.writer(commit)
+            writer = owner.writer(*commit.tasks) if len(commit.tasks) == 1 else owner.producer
         try:
             ends = self._call(commit.app, transact(self._streams, writer, pending, commit)) if pending else {}
         except EnvironmentFault as error:
@@ -242,7 +242,10 @@ class KafkaEnvironment:
             self._write_locally(commit, owner, ends)
             owner.ledger.checkpoints.update(commit.checkpoints)
             self._streams.reached(ends, commit.appends)
-            self._consume(owner, commit)
+            consumed = self._consumed(owner, commit)
+        if consumed:
+            with suppress(EnvironmentFault):  # which the next time makes good
+                self._call(commit.app, self._streams.purge(consumed))
         self._changed()
 
     def own(self, app: str) -> int:
@@ -523,13 +526,13 @@ class KafkaEnvironment:
             positions[writes.store, writes.task] = {changelog.place(writes.store, number): end}
         self._state.write(commit.app, commit.state, positions)
 
-    def _consume(self, owner: Owner, commit: Commit) -> None:
-        """Now and then remove what nobody will read again; a failure is made good by the next time."""
+    def _consumed(self, owner: Owner, commit: Commit) -> dict[tuple[str, int], int]:
+        """Return, now and then, below which offsets nobody will read again."""
         for place, offset in commit.consumed.items():
             if self._streams.config(place[0]).intermediate:
                 owner.consumed[place] = offset
         owner.commits += 1
-        if owner.consumed and owner.commits % PURGE_EVERY == 0:
-            below, owner.consumed = owner.consumed, {}
-            with suppress(EnvironmentFault):
-                self._call(commit.app, self._streams.purge(below))
+        if owner.commits % PURGE_EVERY:
+            return {}
+        below, owner.consumed = owner.consumed, {}
+        return below

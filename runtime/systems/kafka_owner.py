@@ -56,12 +56,9 @@ class Owner:
         self.consumed: dict[tuple[str, int], int] = {}
         self.commits = 0
 
-    def writer(self, commit: Commit) -> Any:
-        """Return the producer of the transaction that a commit is."""
-        if self.writers is None or not commit.tasks:
-            return self.producer
-        (task,) = commit.tasks
-        return self.writers.of(task)
+    def writer(self, task: int | None = None) -> Any:
+        """Return the producer of a task's transactions, or of those that are of no single task."""
+        return self.producer if self.writers is None or task is None else self.writers.of(task)
 
     async def end(self) -> None:
         """Let go of all producers."""

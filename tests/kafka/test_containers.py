@@ -17,7 +17,8 @@ from runtime.checkpoint import Checkpoint, Position
 from runtime.errors import Fenced
 from runtime.systems import kafka_ledger
 from runtime.systems.base import Append, Commit, StateWrites, StreamConfig
-from runtime.systems.kafka import KafkaEnvironment
+from runtime.systems.kafka import FENCED, KafkaEnvironment
+from runtime.systems.kafka_owner import transact
 from runtime.systems.kafka_sink import send_all
 from samza_dsl import KafkaCluster
 from tests.faults.processes import wait_until
@@ -62,9 +63,11 @@ def opened(broker, topics, tmp_path):
 class Container:
     """A container without a loop: it has tasks, and commits what it is told to."""
 
-    def __init__(self, opened, app: str, run: int, name: str) -> None:
+    def __init__(self, opened, app: str, run: int, name: str, commit_by: str = "container") -> None:
         self.app, self.run = app, run
         self.environment = opened(name)
+        if commit_by == "task":
+            self.environment.commit_by_task(app, ())
         self.members = self.environment.join(app, run, name, TASKS)
 
     def takes(self, *tasks: int) -> None:
@@ -83,6 +86,10 @@ class Container:
         taken = {task: self.members.taken[task]}
         return Commit(self.app, self.run, [], state, {str(task): checkpoint}, tasks=taken)
 
+    def producer_of(self, task: int):
+        """Return the producer of a task's transactions."""
+        return self.environment._owners[self.app].writer(task)
+
     def has_read(self, task: int) -> tuple[int, bytes | None]:
         """Return what its checkpoint and its state say."""
         checkpoint = self.environment.checkpoints(self.app)[str(task)]
@@ -93,15 +100,15 @@ class Container:
         self.environment._thread.call(self.members._group.leave())
 
 
-@pytest.fixture
-def run(opened, topics):
+@pytest.fixture(params=["container", "task"])
+def run(opened, topics, request):
     """A run of an application, and a way to start containers of it; all leave at the end."""
     owner = opened("owner")
     owner.create_stream(f"{topics}-words", StreamConfig(partitions=TASKS))
     generation, joined = owner.own(topics), []
 
     def container(name: str) -> Container:
-        joined.append(Container(opened, topics, generation, name))
+        joined.append(Container(opened, topics, generation, name, request.param))
         return joined[-1]
 
     yield container
@@ -178,20 +185,19 @@ def test_without_the_fence_a_zombie_would_commit(run, monkeypatch):
 
 def begin(container: Container, task: int) -> None:
     """Begin a transaction that says something of a task in the ledger, and leave it open."""
-    app = container.app
+    app, producer = container.app, container.producer_of(task)
     said = {(f"{app}-checkpoints", 0): kafka_ledger.said_of_checkpoints({str(task): Checkpoint(9)})}
 
     async def work():
-        producer = container.environment._owners[app].producer
         await producer.begin_transaction()
         await send_all(producer, said)
 
     container.environment._call(app, work())
 
 
-def roll_back(container: Container) -> None:
+def roll_back(container: Container, task: int) -> None:
     """End the transaction that it has begun."""
-    container.environment._thread.call(container.environment._owners[container.app].producer.abort_transaction())
+    container.environment._thread.call(container.producer_of(task).abort_transaction())
 
 
 def test_a_transaction_that_the_dead_have_left_open_hides_nothing_that_others_have_committed(run):
@@ -225,7 +231,7 @@ def test_with_a_container_for_each_task_transactions_are_of_one_task_and_none_wa
         assert not wait(committing, timeout=30).not_done
     for one in others:
         assert one.has_read(min(one.members.taken)) == (3, b"3")
-    roll_back(held)
+    roll_back(held, min(held.members.taken))
     held.goes_silent()
     heir = others[0]
     heir.takes(*held.members.taken)  # which fences one task, and no other
@@ -233,6 +239,47 @@ def test_with_a_container_for_each_task_transactions_are_of_one_task_and_none_wa
         held.commits(min(held.members.taken), 5)
     for one in others:
         one.commits(min(one.members.taken), 7)
+
+
+@pytest.mark.parametrize("run", ["task"], indirect=True)
+def test_tasks_of_one_container_commit_at_once_and_each_is_fenced_by_itself(run, opened):
+    container = run("all")
+    container.takes(*range(TASKS))
+    begin(container, 0)
+    with ThreadPoolExecutor() as pool:
+        committing = [pool.submit(container.commits, task, 3) for task in range(1, TASKS)]
+        assert not wait(committing, timeout=30).not_done, "none waits for the transaction of another"
+    roll_back(container, 0)
+    other = opened("other")
+    writer = kafka_ledger.writer_of(container.app, container.run, "all", 0)
+    other._thread.call(kafka_ledger.fence(other._streams, writer))
+    for task in range(1, TASKS):
+        container.commits(task, 5)
+    with pytest.raises(Fenced):
+        container.commits(0, 5)
+    assert [other.checkpoints(container.app)[str(task)].positions[0].offset for task in range(1, TASKS)] == [5] * 3
+    assert "0" not in other.checkpoints(container.app)
+
+
+def test_a_new_run_fences_every_task_of_a_run_that_had_all(opened, topics):
+    zombie, ledger = opened("zombie"), (kafka_ledger.ledger_of(topics), 0)
+    zombie.create_stream(f"{topics}-words", StreamConfig(partitions=TASKS))
+    generation = zombie.own(topics)
+    taken = zombie.commit_by_task(topics, range(TASKS))
+    assert taken == dict.fromkeys(range(TASKS), 1)
+    begun = {str(task): Checkpoint(generation) for task in range(TASKS)}
+    for task in range(TASKS):
+        zombie.commit(Commit(topics, generation, [], [], {str(task): begun[str(task)]}, tasks={task: 1}))
+    successor = opened("successor")
+    assert successor.own(topics) == generation + 1
+    assert {task: successor.checkpoints(topics)[task] for task in begun} == begun
+    for task in range(TASKS):
+        writing = transact(
+            zombie._streams, zombie._owners[topics].writer(task), {ledger: kafka_ledger.said_of_checkpoints(begun)}
+        )
+        with pytest.raises(FENCED):
+            zombie._thread.call(writing)
+    assert successor.commit_by_task(topics, range(TASKS)) == dict.fromkeys(range(TASKS), 2)
 
 
 def test_who_takes_a_task_waits_for_what_others_are_in_the_midst_of(run):
@@ -251,7 +298,7 @@ def test_who_takes_a_task_waits_for_what_others_are_in_the_midst_of(run):
     with ThreadPoolExecutor() as pool:
         taking = pool.submit(third.members.take, [task])
         assert not wait([taking], timeout=1).done, "it can't be known yet what was committed"
-        roll_back(busy)
+        roll_back(busy, min(busy.members.taken))
         assert taking.result() == {task: 2}
     assert third.has_read(task) == (3, b"3")
 

@@ -50,7 +50,7 @@ class World:
 
 
 @st.composite
-def worlds(draw, kinds=(), guarantee="exactly_once"):
+def worlds(draw, kinds=(), guarantee="exactly_once", commit_by=(None, "task")):
     pipeline = draw(pipelines(kinds=kinds))
     options = Options(
         guarantee=guarantee,
@@ -59,7 +59,7 @@ def worlds(draw, kinds=(), guarantee="exactly_once"):
         max_in_flight=draw(st.sampled_from((1, 4, 1_000))),
         commit_interval_ms=draw(st.sampled_from((5, 1_000))),
         cache_entries=draw(st.sampled_from((0, 1, 100))),
-        commit_by=draw(st.sampled_from((None, "task"))),
+        commit_by=draw(st.sampled_from(commit_by)),
     )
     return World(pipeline, draw(records(pipeline.partitions, nulls=pipeline.nulls)), draw(st.integers(0, 999)), options)
 

@@ -1,0 +1,133 @@
+"""Tasks commit together, or each by itself while the others go on."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.errors import SamzaError
+from runtime.run import Run
+from samza_dsl import App, Options
+from tests.runtime.test_laws import crash_points, worlds
+from tests.scale import scale
+from tests.simulation.crash import Watched, fill, memory, run_once
+from tests.simulation.kafka import opened, simulated
+from tests.simulation.kafka_brokers import Cluster
+from tests.simulation.loop import rest
+
+CALL_MS, INTERVAL_MS = 20_000, 100
+
+
+@given(worlds(commit_by=("task",)), st.lists(crash_points, max_size=2))
+@settings(max_examples=scale(30, 300, 10_000))
+def test_by_task_a_commit_is_of_one_task_with_all_that_it_did(world, crashes):
+    def see(commit):
+        for task in (name for name in commit.checkpoints if name.isdecimal()):
+            assert len(commit.checkpoints) == 1
+            assert {writes.task for writes in commit.state} <= {int(task)}
+            assert {append.control.producer for append in commit.appends if append.control} <= {task}
+        world.outcome.check_cut()
+
+    world.run(crashes, see)
+    world.outcome.check_end()
+
+
+def slowly(app, slow):
+    """Have values of some partitions take long."""
+
+    async def call(value):
+        if value // 100 in slow:
+            await rest(CALL_MS)
+        return [value]
+
+    stream = app.input("in", value=int).async_flat_map(call, max_in_flight=2, timeout_ms=2 * CALL_MS)
+    stream.send_to(app.output("out", value=int))
+    return app
+
+
+def committed_at(commit_by, sizes, slow):
+    """Return when each task had committed all that it was to read, in ms."""
+    found = {}
+
+    def see(commit):
+        for name, checkpoint in commit.checkpoints.items():
+            if any(position.offset >= sizes[int(name)] for position in checkpoint.positions):
+                found.setdefault(int(name), asyncio.get_running_loop().time() * 1_000)
+
+    environment = memory()
+    parts = [[(None, b"%d" % (100 * part + row), 0) for row in range(size)] for part, size in enumerate(sizes)]
+    fill(environment, "in", parts)
+    app = App("app", Options(commit_by=commit_by, commit_interval_ms=INTERVAL_MS, max_drain_ms=2 * CALL_MS))
+    run_once(slowly(app, slow), Watched(environment, None, see))
+    return found
+
+
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.data())
+@settings(max_examples=scale(20, 200, 2_000))
+def test_by_task_slow_calls_of_one_hold_up_no_other(sizes, data):
+    slow = data.draw(st.sets(st.integers(0, len(sizes) - 1), min_size=1, max_size=len(sizes) - 1))
+    found = committed_at("task", sizes, slow)
+    assert found.keys() == {*range(len(sizes))}
+    for task, at in found.items():
+        assert (at >= CALL_MS) == (task in slow)
+
+
+def test_by_container_all_wait_for_the_slowest():
+    assert min(committed_at("container", [1, 1], {0}).values()) >= CALL_MS
+
+
+def ran(app, directory, records=("1", "2"), bind=None):
+    """Run an application on a simulated Kafka, and return its commits."""
+    environment = opened(directory)
+    try:
+        fill(environment, "in", [[(b"k", value.encode(), 0)] for value in records])
+        watched = Watched(environment)
+        run_once(app, watched, bind=bind)
+        return [commit for commit in watched.commits if any(name.isdecimal() for name in commit.checkpoints)]
+    finally:
+        environment.close()
+
+
+def copying(commit_by=None):
+    app = App("app", Options(commit_by=commit_by))
+    app.input("in", value=int).send_to(app.output("out", value=int))
+    return app
+
+
+def counting(commit_by=None):
+    app = App("app", Options(commit_by=commit_by))
+    numbers = app.input("in", value=int).partition_by(lambda number: number, op_id="by-number")
+    numbers.scan(lambda total, number: (total or 0) + number, op_id="sum").send_to(app.output("out", value=int))
+    return app
+
+
+@pytest.mark.parametrize(
+    ("app", "commit_by", "by_task"),
+    [
+        (copying, None, True),
+        (copying, "container", False),
+        (counting, None, False),
+        (counting, "task", True),
+    ],
+)
+def test_on_kafka_each_task_commits_by_itself_where_none_hands_on_in_memory(app, commit_by, by_task, tmp_path):
+    with simulated(Cluster()):
+        commits = ran(app(commit_by), tmp_path)
+    assert commits
+    assert all((len(commit.tasks) == 1) == by_task for commit in commits)
+    assert {task for commit in commits for task in commit.tasks} == ({0, 1} if by_task else set())
+
+
+def test_many_tasks_do_not_have_connections_of_their_own_each(tmp_path):
+    with simulated(Cluster()):
+        commits = ran(copying(), tmp_path, records=["1"] * 33)
+    assert commits
+    assert not any(commit.tasks for commit in commits)
+
+
+def test_what_all_tasks_write_to_is_not_committed_by_one(tmp_path):
+    environment = memory()
+    fill(environment, "in", [[(None, b"1", 0)]])
+    with pytest.raises(SamzaError, match="'out' is written outside of the environment, by all tasks together"):
+        Run(copying("task").graph(), Options(commit_by="task"), (), environment, bind={"out": tmp_path / "out.jsonl"})
