@@ -1,4 +1,4 @@
-"""X1: what a commit on Kafka would cost with a transaction for each task, beside one for all of them."""
+"""X1: what a commit on Kafka costs with a transaction for each task, beside one for all of them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from runtime.systems.kafka_metadata import topics_of
 from runtime.systems.kafka_published import PUBLISHED
 from runtime.systems.kafka_records import as_records
 from runtime.systems.kafka_sink import BATCH_BYTES, send_all
-from runtime.systems.kafka_table import KafkaTable, range_of, ranges_of
+from runtime.systems.kafka_table import Begun, KafkaTable, range_of, ranges_of
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
 from runtime.systems.log_batch import check_columns
@@ -53,6 +53,8 @@ DELETIONS_MS = 7 * 86_400_000
 """How long a deletion is kept in what is compacted: who has not read it by then would keep what it deletes."""
 LOOKS_EACH = 3
 """How often in a row, times the brokers, any of several has to know what has become of a topic."""
+GONE_S = 2.0
+"""After how long without an answer it is looked whether a topic that was asked for is there at all."""
 _TABLE = StreamConfig(compacted=True)
 
 
@@ -121,11 +123,13 @@ class KafkaStreams:
 
     def ranges(self) -> dict[str, list[Offsets]]:
         """Return the readable range of each partition of all streams, without a look at whether any has ended."""
-        counts = {name: config.partitions for name, config in self.all().items()}
-        begun = self.call(REGISTRY, ranges_of(self.topic(REGISTRY), counts))
+        found = None
+        while found is None:
+            counts = {name: config.partitions for name, config in self.all().items()}
+            found = self.call(REGISTRY, self._ranges(counts))
         return {
             name: [Offsets(starts[number], ends[number], ended=False) for number in range(counts[name])]
-            for name, (starts, ends) in begun.items()
+            for name, (starts, ends) in found.items()
         }
 
     def described(self, name: str) -> StreamConfig:
@@ -252,6 +256,18 @@ class KafkaStreams:
         entries = await self._registry.now()
         known = {name.decode(): msgspec.msgpack.decode(said, type=_Known) for name, said in entries.items()}
         return counts, {name: one for name, one in known.items() if name in counts}
+
+    async def _ranges(self, partitions: Mapping[str, int]) -> dict[str, Begun] | None:
+        """Return the ranges of topics; None where one has gone meanwhile, of which aiokafka would ask on and on."""
+        asking = asyncio.ensure_future(ranges_of(self.topic(REGISTRY), partitions))
+        try:
+            while not (await asyncio.wait([asking], timeout=GONE_S))[0]:
+                if partitions.keys() - (await self._look())[0].keys():
+                    return None
+            return await asking
+        finally:
+            asking.cancel()
+            await asyncio.wait([asking])
 
     async def _create(self, name: str, config: StreamConfig, own: bool) -> None:
         configs = configs_of(config)

@@ -54,6 +54,7 @@ class Chaos:
 
     def __init__(self, folder: Path, seed: int, brokers: int = 1) -> None:
         self.folder, self.chance = folder, random.Random(seed)
+        self.commit_by = "task" if seed % 2 else "container"
         self.brokers = Brokers(folder / "brokers", brokers)
         self._disks = ExitStack()
         self.has_disks = os.geteuid() == 0
@@ -80,9 +81,10 @@ class Chaos:
         number = str(self.chance.randint(2, 3))
         program = [Path(sys.executable).with_name("samza-dsl"), "run", str(ROOT / "tests/chaos/pipeline.py")]
         where = ["--environment", self.cluster.address, "--data", str(self.folder / "data"), "--containers", number]
-        environment = {**os.environ, "CHAOS_APP": APP, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-        with (self.folder / "told.txt").open("a") as told:
-            return subprocess.Popen([*program, *where, *how], env=environment, stdout=told, stderr=told, text=True)
+        told = {"CHAOS_APP": APP, "CHAOS_COMMIT_BY": self.commit_by}
+        environment = {**os.environ, **told, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+        with (self.folder / "told.txt").open("a") as file:
+            return subprocess.Popen([*program, *where, *how], env=environment, stdout=file, stderr=file, text=True)
 
     def write(self, until: float) -> None:
         """Write records, as many a second as it goes, until a time; a broker that is away is waited for."""
@@ -353,7 +355,7 @@ def trial(folder: Path, minutes: float, seed: int, brokers: int = 1) -> Chaos:
         chaos.finish()
         counted = f"{check(chaos):,} records counted once, after {dict(chaos.struck)}"
         most = f"caught up within {chaos.longest_s:.0f} s, in at most {chaos.most_mib:.0f} MiB"
-        print(f"seed {seed}: {counted}; {most}", flush=True)
+        print(f"seed {seed}, by {chaos.commit_by}: {counted}; {most}", flush=True)
     finally:
         chaos.close()
     return chaos

@@ -6,7 +6,7 @@ import random
 
 from samza_dsl import App, Json, Options, count, dead_letter, retry, tumbling
 
-NAME = os.environ.get("CHAOS_APP", "chaos")
+NAME, COMMIT_BY = os.environ.get("CHAOS_APP", "chaos"), os.environ.get("CHAOS_COMMIT_BY", "container")
 PARTITIONS, WINDOW_MS = 4, 1_000
 UNKNOWN = "unknown"
 
@@ -23,9 +23,9 @@ def counted(record: dict, context) -> list[list]:
     return [[record["word"], context.state, record["number"]]]
 
 
-def app_of(name: str) -> App:
+def app_of(name: str, commit_by: str) -> App:
     """Return the application, whose streams all begin with its name."""
-    app = App(name, Options(commit_interval_ms=200, max_in_flight=50))
+    app = App(name, Options(commit_interval_ms=200, max_in_flight=50, commit_by=commit_by))
     bad = dead_letter(f"{name}-letters")
     records = app.input(f"{name}-records", value=Json(dict), timestamp=lambda record: record["at"], on_error=bad)
     found = records.async_flat_map(looked_up, on_error=retry(1, backoff_ms=5, then=bad), op_id="look-up")
@@ -39,4 +39,4 @@ def app_of(name: str) -> App:
     return app
 
 
-app = app_of(NAME)
+app = app_of(NAME, COMMIT_BY)

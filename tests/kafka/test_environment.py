@@ -290,3 +290,15 @@ def test_the_inputs_positions_are_those_of_a_group_without_members(broker, opene
     environment.append([Append(f"{topics}-words", 0, Batch([b"a", b"b"]))])
     environment.commit(committed(topics, environment.own(topics), 2))
     assert group_offsets(broker, topics) == {(f"{topics}-words", 0): 2}
+
+
+def test_the_ranges_of_all_streams_are_told_though_one_is_deleted_meanwhile(opened, topics, monkeypatch):
+    environment = opened()
+    environment.create_stream(f"{topics}-kept", StreamConfig(partitions=2))
+    gone = iter([{f"{topics}-gone": StreamConfig()}])
+    all_of = environment._streams.all
+    monkeypatch.setattr(environment._streams, "all", lambda **how: next(gone, {}) | all_of(**how))
+    found = environment.ranges()
+    assert [one.end for one in found[f"{topics}-kept"]] == [0, 0]
+    assert f"{topics}-gone" not in found
+    assert next(gone, None) is None
