@@ -106,6 +106,8 @@ def scenario(seed: int, kind: Kind = "crashes") -> Scenario:
     bound = number == 1 and chance.random() < 0.3
     if calm:
         processes, options = ((),) * number, msgspec.structs.replace(options, commit_interval_ms=5)
+    if not bound and chance.random() < 0.3:
+        options = msgspec.structs.replace(options, commit_by="task")
     return Scenario(seed, pipeline, _frozen(parts), options, processes, arriving, flood, work_ms=work_ms, bound=bound)
 
 
