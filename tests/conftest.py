@@ -17,7 +17,7 @@ LONG = ("tests/spark/", "tests/kafka/", "tests/simulation/", "tests/examples/", 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background, and in whatever is started here
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile(SCALE, max_examples=scale(12, 200, 2_000), deadline=None, print_blob=True)
+settings.register_profile(SCALE, max_examples=scale(12, 120, 2_000), deadline=None, print_blob=True)
 settings.register_profile("unshrunk", settings.get_profile(SCALE), phases=(Phase.explicit, Phase.generate))
 settings.load_profile(SCALE)
 

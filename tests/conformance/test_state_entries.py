@@ -12,7 +12,7 @@ entries = st.dictionaries(keys, st.none() | st.binary(max_size=20), max_size=6)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1), entries), max_size=12), st.data())
-@settings(max_examples=scale(12, 100, 1_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=scale(12, 60, 1_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_state_is_what_was_written_last_and_its_size_is_known(environment, writes, data):  # noqa: F811
     app = f"app{environment.version()}"
     generation, model = environment.own(app), {}

@@ -78,7 +78,7 @@ CASES = st.builds(
 )
 
 
-@settings(max_examples=scale(200, 1_000, 20_000))
+@settings(max_examples=scale(200, 600, 20_000))
 @given(CASES)
 def test_windows_that_are_given_are_like_those_that_are_known(case):
     driven = Driven(case, collect()).run()
@@ -119,7 +119,7 @@ def joined(case):
     return found, late
 
 
-@settings(max_examples=scale(200, 1_000, 20_000))
+@settings(max_examples=scale(200, 600, 20_000))
 @given(RECORDS, CUTS)
 def test_windows_that_merge_are_those_of_the_sorted_history(records, cuts):
     case = Case(records, cuts, windows=Lasting())

@@ -106,14 +106,14 @@ def told(driven):
     return [(pane.timing, pane.index, pane.value, now) for pane, now in driven.panes]
 
 
-@settings(max_examples=scale(200, 1_000, 10_000))
+@settings(max_examples=scale(200, 600, 10_000))
 @given(STEPS, WINDOWS, st.integers(1, 40), st.sampled_from(["accumulating", "discarding"]))
 def test_a_pane_is_due_so_long_after_the_first_value_that_is_in_none(steps, windows, delay_ms, panes):
     driven = Driven(windows, AfterClockDelay(delay_ms), panes).run(steps)
     assert sorted(told(driven)) == sorted(expected(steps, windows, delay_ms, panes))
 
 
-@settings(max_examples=scale(200, 1_000, 10_000))
+@settings(max_examples=scale(200, 600, 10_000))
 @given(STEPS, WINDOWS, TRIGGERS, PANES)
 def test_what_is_complete_does_not_depend_on_the_clock(steps, windows, early, panes):
     found = []

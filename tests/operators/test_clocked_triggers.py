@@ -130,7 +130,7 @@ def expected(steps, delay_ms, panes):
     return found
 
 
-@settings(max_examples=scale(200, 1_000, 10_000))
+@settings(max_examples=scale(200, 600, 10_000))
 @given(STEPS, st.integers(1, 40), st.sampled_from(["accumulating", "discarding"]))
 def test_a_pane_is_due_so_long_after_the_first_value_that_is_in_none(steps, delay_ms, panes):
     driven = Driven(tumbling(milliseconds=SIZE_MS), AfterClockDelay(delay_ms), panes)
@@ -141,7 +141,7 @@ def test_a_pane_is_due_so_long_after_the_first_value_that_is_in_none(steps, dela
     assert sorted(told) == sorted(expected(steps, delay_ms, panes))
 
 
-@settings(max_examples=scale(200, 1_000, 10_000))
+@settings(max_examples=scale(200, 600, 10_000))
 @given(STEPS, TRIGGERS, st.sampled_from([tumbling(milliseconds=SIZE_MS), session(milliseconds=9)]))
 def test_what_comes_at_last_does_not_depend_on_the_clock(steps, early, windows):
     final = []

@@ -89,7 +89,7 @@ def pane_of(key, held, merges):
     return key, *bounds, tuple(sorted(value for _, value in held))
 
 
-@settings(max_examples=scale(200, 1_000, 20_000))
+@settings(max_examples=scale(200, 600, 20_000))
 @given(STEPS, st.sampled_from((False, True, "sliding")))
 def test_values_are_in_the_windows_of_when_they_came(steps, merges):
     store = MemoryStore()
@@ -193,7 +193,7 @@ def shown(steps, number, delay_ms, panes):
     return Counter(found)
 
 
-@settings(max_examples=scale(200, 1_000, 20_000))
+@settings(max_examples=scale(200, 600, 20_000))
 @given(STEPS, st.integers(1, 4), st.integers(1, 15), st.booleans(), st.sampled_from(["accumulating", "discarding"]))
 def test_windows_of_the_clock_are_shown_early_by_count_and_by_the_clock(steps, number, delay_ms, by_clock, panes):
     delay = (AfterClockDelay if by_clock else AfterDelay)(delay_ms)
@@ -202,7 +202,7 @@ def test_windows_of_the_clock_are_shown_early_by_count_and_by_the_clock(steps, n
     assert told == shown(steps, number, delay_ms, panes)
 
 
-@settings(max_examples=scale(200, 1_000, 20_000))
+@settings(max_examples=scale(200, 600, 20_000))
 @given(STEPS, st.booleans(), TRIGGERS)
 def test_what_is_withdrawn_was_there_at_that_time_and_what_is_left_are_the_last_panes(steps, merges, early):
     net, came = Counter(), {}

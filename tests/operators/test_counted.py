@@ -98,7 +98,7 @@ def expected(case):
     return found
 
 
-@settings(max_examples=scale(200, 1_000, 20_000))
+@settings(max_examples=scale(200, 600, 20_000))
 @given(CASES)
 def test_windows_are_slices_of_what_came(case):
     driven = Counting(case, collect()).run()
@@ -248,7 +248,7 @@ class Shown:
         self.last, self.new, self.index = pane, [], self.index + 1
 
 
-@settings(max_examples=scale(150, 1_000, 20_000))
+@settings(max_examples=scale(150, 600, 20_000))
 @given(RECORDS, CUTS, SHAPES, TRIGGERS, PANES)
 def test_windows_are_shown_early_when_triggers_say_so_and_in_full_when_they_are_complete(
     records, cuts, shape, early, panes

@@ -50,7 +50,7 @@ other = st.tuples(st.just(1), st.none() | st.integers(1, 9), st.sampled_from(NAM
 
 @pytest.mark.parametrize("how", HOW)
 @given(batches=st.lists(st.lists(own | other, min_size=1, max_size=5), max_size=8))
-@settings(max_examples=scale(60, 200, 2_000))
+@settings(max_examples=scale(60, 120, 2_000))
 def test_it_is_a_join_of_two_dicts_before_and_after_each_change(how, batches):
     join, tables, expected, found = operator(how), ({}, {}), [], []
     for batch in batches:

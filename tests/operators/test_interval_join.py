@@ -169,7 +169,7 @@ def stories(draw, how, keep):
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("keep", ["all", "latest"])
 @given(data=st.data())
-@settings(max_examples=scale(30, 200, 2_000))
+@settings(max_examples=scale(30, 120, 2_000))
 def test_it_is_a_nested_loop_over_all_that_is_in_time(how, keep, data):
     story, events = data.draw(stories(how, keep))
     numbers = count()

@@ -48,7 +48,7 @@ changes = st.tuples(st.sampled_from((0, 1)), st.none() | st.integers(1, 9), st.s
 
 @pytest.mark.parametrize("how", HOW)
 @given(batches=st.lists(st.lists(changes, min_size=1, max_size=5), max_size=8))
-@settings(max_examples=scale(30, 200, 2_000))
+@settings(max_examples=scale(30, 120, 2_000))
 def test_it_is_a_join_of_two_dicts_before_and_after_each_change(how, batches):
     join, tables, expected, found = operator(how), ({}, {}), [], []
     for batch in batches:

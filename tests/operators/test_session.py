@@ -55,7 +55,7 @@ def expected(case):
     return Counter((key, v[0], v[-1] + case.gap, tuple(v)) for key, v in sessions), late
 
 
-@settings(max_examples=scale(200, 1_000, 20_000))
+@settings(max_examples=scale(200, 600, 20_000))
 @given(CASES)
 def test_sessions_are_those_of_the_sorted_history(case):
     driven = Driven(case, collect()).run()

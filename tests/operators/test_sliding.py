@@ -96,7 +96,7 @@ def expected_again(case):
     return panes, dropped
 
 
-@settings(max_examples=scale(200, 1_000, 20_000))
+@settings(max_examples=scale(200, 600, 20_000))
 @given(LATE)
 def test_late_values_change_the_windows_they_are_in_and_no_others(case):
     driven = TwoSources(case, collect()).run()
@@ -110,7 +110,7 @@ def test_late_values_change_the_windows_they_are_in_and_no_others(case):
         assert sign == -1 or pane.timing == ("on_time" if stamp == pane.end - 1 else "late")
 
 
-@settings(max_examples=scale(100, 500, 10_000))
+@settings(max_examples=scale(100, 300, 10_000))
 @given(LATE)
 def test_what_is_withdrawn_is_what_was_told(case):
     told = Counter()
@@ -125,7 +125,7 @@ def test_what_is_withdrawn_is_what_was_told(case):
     }
 
 
-@settings(max_examples=scale(100, 500, 10_000))
+@settings(max_examples=scale(100, 300, 10_000))
 @given(FINAL)
 def test_a_final_pane_waits_for_what_is_late(case):
     driven = TwoSources(case, collect()).run()
@@ -144,7 +144,7 @@ def found(panes):
     return Counter((p.key, p.start, p.end, tuple(sorted(p.value))) for p in panes)
 
 
-@settings(max_examples=scale(200, 1_000, 20_000))
+@settings(max_examples=scale(200, 600, 20_000))
 @given(CASES, st.booleans())
 def test_windows_look_back_from_each_time_over_the_history(case, can_remove):
     values = collect() if can_remove else replace(collect(), remove=None)
@@ -154,7 +154,7 @@ def test_windows_look_back_from_each_time_over_the_history(case, can_remove):
     assert driven.late == late
 
 
-@settings(max_examples=scale(100, 500, 10_000))
+@settings(max_examples=scale(100, 300, 10_000))
 @given(CASES)
 def test_every_aggregation_sees_the_same_values(case):
     kept = fold(list, lambda held, value: [*held, value], finish=sorted, remove=without)

@@ -151,7 +151,7 @@ def stories(draw, how):
 
 @pytest.mark.parametrize("how", HOW)
 @given(data=st.data())
-@settings(max_examples=scale(40, 200, 2_000))
+@settings(max_examples=scale(40, 120, 2_000))
 def test_it_is_a_look_through_all_versions_that_came_in_time(how, data):
     story, events = data.draw(stories(how))
     for event in events:

@@ -371,7 +371,7 @@ def comparable(panes):
     )
 
 
-@settings(max_examples=scale(150, 600, 20_000))
+@settings(max_examples=scale(150, 360, 20_000))
 @given(cases_of(KINDS) | final_of(KINDS))
 def test_panes_are_those_of_the_whole_history(case):
     driven = Driven(case, collect()).run()

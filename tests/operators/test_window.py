@@ -144,7 +144,7 @@ def comparable(panes):
     )
 
 
-@settings(max_examples=scale(200, 1_000, 20_000))
+@settings(max_examples=scale(200, 600, 20_000))
 @given(CASES)
 def test_panes_hold_what_they_should_however_it_was_batched_fired_and_restarted(case):
     driven = Driven(case, collect()).run()
@@ -153,7 +153,7 @@ def test_panes_hold_what_they_should_however_it_was_batched_fired_and_restarted(
     assert driven.late == late
 
 
-@settings(max_examples=scale(100, 500, 10_000))
+@settings(max_examples=scale(100, 300, 10_000))
 @given(CASES)
 def test_every_aggregation_sees_the_same_values(case):
     longest = fold(list, lambda kept, value: [*kept, value], finish=len)

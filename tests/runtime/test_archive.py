@@ -68,7 +68,7 @@ def test_an_archive_reads_as_its_stream(partitions, kind, rows_per_file, data):
 
 
 @given(worlds(), st.sampled_from(KINDS))
-@settings(max_examples=scale(15, 200, 5_000))
+@settings(max_examples=scale(15, 120, 5_000))
 def test_what_is_made_of_archives_is_what_the_records_say(world, kind):
     with tempfile.TemporaryDirectory() as scratch:
         bind = {stream: archived(world, stream, scratch, kind) for stream in world.pipeline.inputs().values()}
@@ -79,7 +79,7 @@ def test_what_is_made_of_archives_is_what_the_records_say(world, kind):
 
 
 @given(worlds(), st.sampled_from(KINDS), st.data())
-@settings(max_examples=scale(15, 200, 5_000))
+@settings(max_examples=scale(15, 120, 5_000))
 def test_history_in_archives_is_handed_over_to_the_streams(world, kind, data):
     with tempfile.TemporaryDirectory() as scratch:
         cuts, directory = drawn_cuts(data, world), Path(scratch) / "handover"

@@ -73,7 +73,7 @@ def by_row(parts, disorder, lateness, repartitioned):
     st.sampled_from((1, 3, 2_000)),
     st.sampled_from(("the key's partition", "broadcast", "behind a partition_by")),
 )
-@settings(max_examples=scale(40, 200, 20_000))
+@settings(max_examples=scale(40, 120, 20_000))
 def test_a_table_says_the_length_of_each_key(parts, crashes, disorder, lateness, batch_records, layout):
     repartition = layout == "behind a partition_by"
 
@@ -132,7 +132,7 @@ def merged(parts, disorder, repartitioned):
 
 
 @given(records(2), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)), st.booleans())
-@settings(max_examples=scale(40, 200, 20_000))
+@settings(max_examples=scale(40, 120, 20_000))
 def test_windows_that_overlap_become_one(parts, crashes, disorder, batch_records, repartition):
     def app():
         app = App("lasting", Options(batch_records=batch_records, max_uncommitted=4))

@@ -125,7 +125,7 @@ def in_log(values):
 
 
 @given(numbers, jobs, crashes, st.sampled_from((1, 4, 1_000)), st.sampled_from((0, 100)))
-@settings(max_examples=scale(50, 800, 20_000))
+@settings(max_examples=scale(50, 480, 20_000))
 def test_state_and_results_are_those_of_one_call_after_the_other_in_every_commit(values, job, crashes, most, cache):
     environment, items = in_log(values)
 

@@ -20,7 +20,7 @@ CALL_MS, INTERVAL_MS = 20_000, 100
 
 
 @given(worlds(commit_by=("task",)), st.lists(crash_points, max_size=2))
-@settings(max_examples=scale(30, 300, 10_000))
+@settings(max_examples=scale(30, 180, 10_000))
 def test_by_task_a_commit_is_of_one_task_with_all_that_it_did(world, crashes):
     def see(commit):
         for task in (name for name in commit.checkpoints if name.isdecimal()):
@@ -64,7 +64,7 @@ def committed_at(commit_by, sizes, slow):
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.data())
-@settings(max_examples=scale(20, 200, 2_000))
+@settings(max_examples=scale(20, 120, 2_000))
 def test_by_task_slow_calls_of_one_hold_up_no_other(sizes, data):
     slow = data.draw(st.sets(st.integers(0, len(sizes) - 1), min_size=1, max_size=len(sizes) - 1))
     found = committed_at("task", sizes, slow)

@@ -30,7 +30,7 @@ SLACK_MS = 50
     st.booleans(),
     st.sampled_from((1, 2, 1_000)),
 )
-@settings(max_examples=scale(60, 400, 10_000))
+@settings(max_examples=scale(60, 240, 10_000))
 def test_what_is_let_in_can_end_in_time(copies, order, width, rounds, keys, also_sent, fans_out, outstanding):
     copies = copies if fans_out else [1] * len(copies)
 
@@ -69,7 +69,7 @@ def test_what_is_let_in_can_end_in_time(copies, order, width, rounds, keys, also
 
 
 @given(st.integers(2, 6), st.integers(0, 99))
-@settings(max_examples=scale(8, 100, 1_000))
+@settings(max_examples=scale(8, 60, 1_000))
 def test_commits_do_not_starve_slow_calls_of_messages(width, seed):
     pace, messages = random.Random(seed), 400
     waits = [pace.randint(TIMEOUT_MS // 2, TIMEOUT_MS - 1) for _ in range(messages)]

@@ -43,7 +43,7 @@ def refusing(what, bad):
 records = st.lists(st.tuples(st.integers(1, 9), st.sampled_from("ab"), st.integers(0, 90)), max_size=25)
 
 
-@settings(max_examples=scale(60, 200, 5_000))
+@settings(max_examples=scale(60, 120, 5_000))
 @given(
     st.sampled_from(sorted(KINDS)),
     records,

@@ -33,7 +33,7 @@ def numbers(values):
 
 
 @given(records(2), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)), st.booleans())
-@settings(max_examples=scale(30, 500, 20_000))
+@settings(max_examples=scale(30, 300, 20_000))
 def test_what_is_late_depends_on_its_source_partition_alone(parts, crashes, disorder, batch_records, repartition):
     def app():
         app = App("late", Options(batch_records=batch_records, max_uncommitted=4))
@@ -64,7 +64,7 @@ said = st.tuples(st.sampled_from(("record", "watermark")), st.integers(0, 300))
 
 
 @given(st.lists(said, max_size=20), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)))
-@settings(max_examples=scale(60, 500, 20_000))
+@settings(max_examples=scale(60, 300, 20_000))
 def test_what_a_producer_says_of_event_time_holds_for_what_comes_after_it(events, crashes, disorder, batch_records):
     def app():
         app = App("told", Options(batch_records=batch_records, max_uncommitted=2))
@@ -239,7 +239,7 @@ def test_what_is_no_time_is_refused_by_the_name_of_what_said_it(said, at, wrong)
 
 
 @given(st.integers(0, 99), st.integers(1, 5), crashes)
-@settings(max_examples=scale(20, 200, 5_000))
+@settings(max_examples=scale(20, 120, 5_000))
 def test_a_task_never_has_process_window_and_commit_at_once(seed, most, crashes):
     running, seen = set(), Counter()
 

@@ -127,7 +127,7 @@ def compared(job, environment, parts):
 
 @pytest.mark.parametrize("way", WAYS, ids=["columns", "units"])
 @given(numbers, jobs, crashes, st.sampled_from((1, 3, 1_000)), st.sampled_from((1, 7, 1_000)))
-@settings(max_examples=scale(30, 500, 20_000))
+@settings(max_examples=scale(30, 300, 20_000))
 def test_every_commit_holds_exactly_what_lies_before_it(way, parts, job, crashes, most, uncommitted):
     environment, parts = stored(parts)
 

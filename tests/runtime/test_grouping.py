@@ -60,7 +60,7 @@ def grouped(world):
 
 
 @given(worlds(), st.lists(crash_points, max_size=2))
-@settings(max_examples=scale(10, 200, 10_000), suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=scale(10, 120, 10_000), suppress_health_check=[HealthCheck.filter_too_much])
 def test_a_task_for_each_partition_of_each_stream_comes_to_what_records_say(world, crashes):
     plan = grouped(world)
     assert plan.tasks > max(stage.partitions for stage in plan.stages if stage.apart)
@@ -69,7 +69,7 @@ def test_a_task_for_each_partition_of_each_stream_comes_to_what_records_say(worl
 
 
 @given(worlds(), st.integers(1, 3), happenings)
-@settings(max_examples=scale(5, 100, 5_000), suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=scale(5, 60, 5_000), suppress_health_check=[HealthCheck.filter_too_much])
 def test_so_do_containers_that_share_such_tasks(world, number, happenings):
     grouped(world)
     app = build(

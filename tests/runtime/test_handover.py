@@ -75,20 +75,20 @@ def check_handed_over(world, cuts, crashes=()):
 
 
 @given(worlds(), st.data())
-@settings(max_examples=scale(30, 500, 20_000))
+@settings(max_examples=scale(30, 300, 20_000))
 def test_history_that_is_handed_over_and_the_rest_come_to_what_the_records_say(world, data):
     check_handed_over(world, drawn_cuts(data, world))
 
 
 @pytest.mark.parametrize("kinds", SEVERAL_STAGES, ids="-".join)
 @given(st.data())
-@settings(max_examples=scale(10, 200, 5_000))
+@settings(max_examples=scale(10, 120, 5_000))
 def test_operators_that_keep_state_are_handed_over(kinds, data):
     world = data.draw(worlds(kinds))
     check_handed_over(world, drawn_cuts(data, world))
 
 
 @given(worlds(), st.data(), st.lists(crash_points, min_size=1, max_size=3))
-@settings(max_examples=scale(15, 200, 5_000))
+@settings(max_examples=scale(15, 120, 5_000))
 def test_history_may_crash_before_it_is_handed_over(world, data, crashes):
     check_handed_over(world, drawn_cuts(data, world), crashes)

@@ -19,7 +19,7 @@ from tests.simulation.kafka_brokers import Cluster
 
 
 @given(worlds(), st.data(), st.lists(crash_points, max_size=2))
-@settings(max_examples=scale(8, 150, 5_000))
+@settings(max_examples=scale(8, 90, 5_000))
 def test_history_that_is_handed_over_and_the_rest_come_to_what_the_records_say(world, data, crashes):
     with tempfile.TemporaryDirectory() as name, simulated(Cluster(world.seed)):
         folder = Path(name)
@@ -40,7 +40,7 @@ def test_history_that_is_handed_over_and_the_rest_come_to_what_the_records_say(w
 
 @example([(b"b", 0, None)], [[], [(b"b", 0, 0)]], False, [CrashPoint("before_commit", 2)], 1)
 @given(results, st.lists(results, max_size=4), st.booleans(), crashes, st.integers(1, 2))
-@settings(max_examples=scale(15, 150, 5_000))
+@settings(max_examples=scale(15, 90, 5_000))
 def test_a_live_result_holds_whenever_it_comes(recomputed, live, is_windowed, crashes, partitions):
     with tempfile.TemporaryDirectory() as folder, simulated(Cluster()):
         environment = opened(Path(folder))

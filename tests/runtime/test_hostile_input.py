@@ -40,13 +40,13 @@ batches = st.lists(st.lists(st.tuples(keys, values), max_size=8), min_size=1, ma
 @pytest.mark.parametrize("policy", LENIENT)
 @pytest.mark.parametrize("serde", SERDES)
 @given(batches, st.sampled_from(STAGES), st.sampled_from((1, 3, 2_000)))
-@settings(max_examples=scale(4, 150, 10_000))
+@settings(max_examples=scale(4, 90, 10_000))
 def test_a_lenient_policy_survives_all_and_loses_and_doubles_nothing(serde, policy, batches, stage, batch_records):
     send(batches, serde, policy, stage, batch_records=batch_records)
 
 
 @given(batches, st.sampled_from(STAGES), st.lists(st.integers(1, 30), min_size=1, max_size=3))
-@settings(max_examples=scale(40, 300, 20_000))
+@settings(max_examples=scale(40, 180, 20_000))
 def test_crashes_neither_lose_nor_double_a_dead_letter(batches, stage, turns):
     environment, reads = environment_of(batches), SERDES["a Struct as JSON"]
 
@@ -59,7 +59,7 @@ def test_crashes_neither_lose_nor_double_a_dead_letter(batches, stage, turns):
 
 @pytest.mark.parametrize("serde", SERDES)
 @given(batches, st.sampled_from(STAGES))
-@settings(max_examples=scale(12, 150, 10_000))
+@settings(max_examples=scale(12, 90, 10_000))
 def test_fail_tells_stream_partition_and_offset_and_commits_nothing_of_the_record(serde, batches, stage):
     send(batches, serde, "fail", stage)
 
@@ -95,7 +95,7 @@ def test_ten_megabytes_pass_or_become_a_dead_letter_whole(policy, size):
 
 @pytest.mark.parametrize("policy", LENIENT)
 @given(st.lists(st.sampled_from([None, "a", "b"]), max_size=8))
-@settings(max_examples=scale(10, 100, 2_000))
+@settings(max_examples=scale(10, 60, 2_000))
 def test_a_null_key_at_a_keyed_operator_meets_its_policy(policy, found):
     events = [msgspec.json.encode(Event(n, key, n)) for n, key in enumerate(found)]
     environment = environment_of([[(None, event) for event in events]])

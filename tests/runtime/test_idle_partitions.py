@@ -245,7 +245,7 @@ def merged(kind, numbers):
 @example([(1, 5), (0, 5), ("wait", 40), ("crash", 0), (0, 10)])
 @example([(0, 0), ("wait", 40), ("crash", 0), (0, 10)])
 @example([(0, 1), ("wait", 40), ("end", 0), (1, 0)])
-@settings(max_examples=scale(5, 200, 2_000))
+@settings(max_examples=scale(5, 120, 2_000))
 def test_what_is_due_comes_with_event_time_and_once(kind, steps):
     time = EventTime()
     committed, told = MIN_TIMESTAMP, 0

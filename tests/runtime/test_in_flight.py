@@ -102,4 +102,4 @@ def test_without_event_time_the_watermark_is_the_least():
 
 
 TestInFlight = Model.TestCase
-TestInFlight.settings = settings(max_examples=scale(40, 500, 10_000), stateful_step_count=40, deadline=None)
+TestInFlight.settings = settings(max_examples=scale(40, 300, 10_000), stateful_step_count=40, deadline=None)

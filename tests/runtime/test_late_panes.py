@@ -55,7 +55,7 @@ def expected(parts, disorder, lateness, panes, repartitioned):
     st.sampled_from((0, 1, 30, 500)),
     st.sampled_from(("accumulating", "discarding")),
 )
-@settings(max_examples=scale(40, 200, 20_000))
+@settings(max_examples=scale(40, 120, 20_000))
 def test_panes_are_those_of_the_stamps(parts, crashes, disorder, batch_records, repartition, lateness, panes):
     def app():
         app = App("late", Options(batch_records=batch_records, max_uncommitted=4))

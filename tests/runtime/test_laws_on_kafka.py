@@ -144,7 +144,7 @@ def check(world, directory):
 
 
 @given(worlds(), troubles, st.lists(crash_points, max_size=2))
-@settings(max_examples=scale(8, 150, 5_000))
+@settings(max_examples=scale(8, 90, 5_000))
 def test_a_run_comes_to_what_its_records_say_whatever_brokers_do(world, troubles, crashes):
     with tempfile.TemporaryDirectory() as folder:
         run_on_kafka(world, Path(folder), troubles, crashes, check)
@@ -245,14 +245,14 @@ def run_among_on_kafka(world, folder, troubles, number, happenings, standby=0):
 
 
 @given(worlds(), troubles, st.integers(1, 3), happenings)
-@settings(max_examples=scale(5, 100, 3_000))
+@settings(max_examples=scale(5, 60, 3_000))
 def test_so_do_containers_that_come_and_die_and_fall_silent(world, troubles, number, happenings):
     with tempfile.TemporaryDirectory() as folder:
         run_among_on_kafka(world, Path(folder), troubles, number, happenings)
 
 
 @given(worlds(), troubles, st.integers(2, 3), happenings, st.integers(1, 2))
-@settings(max_examples=scale(5, 100, 3_000))
+@settings(max_examples=scale(5, 60, 3_000))
 def test_so_do_containers_that_keep_copies_of_what_others_have(world, troubles, number, happenings, standby):
     with tempfile.TemporaryDirectory() as folder:
         run_among_on_kafka(world, Path(folder), troubles, number, happenings, standby)

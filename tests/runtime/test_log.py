@@ -155,7 +155,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLog = LogMachine.TestCase
-TestLog.settings = settings(max_examples=scale(15, 200, 2_000))  # Each opening waits for the disk.
+TestLog.settings = settings(max_examples=scale(15, 120, 2_000))  # Each opening waits for the disk.
 
 
 class CompactionMachine(RuleBasedStateMachine):

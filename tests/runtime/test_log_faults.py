@@ -53,7 +53,7 @@ def test_no_flipped_bit_goes_unnoticed(written):
     data = (written / "data.mdb").read_bytes()
     randomness = random.Random(5)
     noticed = 0
-    for number in range(scale(300, 3_000, 100_000)):
+    for number in range(scale(300, 1_800, 100_000)):
         changed = bytearray(data)
         # Every fourth is where the first two pages say which state is the newest.
         place = (
@@ -201,7 +201,7 @@ while True:
     log.commit(Commit("app", generation, [Append("s", 0, Batch([b"%d" % number * 900]))], [state], {}))
     print(number + 1, flush=True)
 """
-    for kill in range(scale(5, 100, 2_000)):
+    for kill in range(scale(5, 60, 2_000)):
         process = start(program, tmp_path)
         acknowledged = [int(process.stdout.readline()) for _ in range(1 + 7 * kill % 20)]
         process.kill()

@@ -54,7 +54,7 @@ def appends(draw):
 
 
 @given(appends(), st.integers(1, 500))
-@settings(max_examples=scale(50, 500, 5_000))
+@settings(max_examples=scale(50, 300, 5_000))
 def test_however_rows_are_cut_all_of_them_are_seen_at_once(drawn, most_bytes):
     made, expected = drawn
     log = SimulatedLog(Directory(), now_ms=lambda: 1_000)

@@ -100,7 +100,7 @@ def merge_while_live_results_come(environment, recomputed, live, is_windowed, cr
     [(A, 0, 1)], [[(C, 1, 2)], [], [], [(A, 1, 2)], [(A, 1, 5)]], False, [], 1
 )  # two come before the first is seen
 @example([(A, 0, 1)], [[(C, 1, 2)], [(A, 1, 2)], [(A, 1, 5)]], False, [CrashPoint("after_commit", 2)], 1)
-@settings(max_examples=scale(300, 3_000, 50_000))
+@settings(max_examples=scale(300, 1_800, 50_000))
 def test_a_live_result_holds_whenever_it_comes(recomputed, live, is_windowed, crashes, partitions):
     environment = memory()
     merge_while_live_results_come(environment, recomputed, live, is_windowed, crashes, partitions)

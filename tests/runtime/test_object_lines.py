@@ -51,7 +51,7 @@ def rows_of(environment, stream):
 
 
 @given(files | objects, st.booleans())
-@settings(max_examples=scale(300, 2_000, 200_000))
+@settings(max_examples=scale(300, 1_200, 200_000))
 @example(b'{"a": 1}\n\n{"a": 2}', True)
 @example(b'\n{"a": 1}', True)
 @example(b'{"a": 1}\r', True)
@@ -64,7 +64,7 @@ def test_lines_are_the_same_whether_or_not_they_stay_together(data, last):
 
 
 @given(files | objects, st.sampled_from(KINDS))
-@settings(max_examples=scale(500, 3_000, 300_000))
+@settings(max_examples=scale(500, 1_800, 300_000))
 @example(b'{"a": {}}\n{"a": 1} {"a": 2}\n{"a": {\n}}', Any)
 @example(b"[{}\n]{}", Any)
 @example(b'{"a": 1,"b":{}\n{"a":2}}\n{"a": 3} {"a": 4}', Any)
@@ -86,7 +86,7 @@ def test_values_are_those_that_each_line_by_itself_has(data, kind):
     st.lists(st.sampled_from([b'{"a": 1}', b'{"a": 2}', b'{"a": 1} {"a": 2}', b'{"a": {}', b"[1]"]), max_size=6),
     st.sampled_from([1, 4, 1_000]),
 )
-@settings(max_examples=scale(40, 200, 5_000))
+@settings(max_examples=scale(40, 120, 5_000))
 @pytest.mark.parametrize("policy", ["fail", "skip", "dead_letter"])
 def test_a_line_that_is_no_value_meets_its_policy_and_no_other_line_does(policy, lines, batch_records):
     good = {b'{"a": 1}': 1, b'{"a": 2}': 2}

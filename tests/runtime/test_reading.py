@@ -37,7 +37,7 @@ def ran(app, keys, columns, **levers):
     return None
 
 
-@settings(max_examples=scale(50, 300, 5_000))
+@settings(max_examples=scale(50, 180, 5_000))
 @given(KEYS, st.sampled_from([(), ("keys",), ("timestamps",), ("keys", "timestamps")]), st.sampled_from([fail, skip]))
 def test_whatever_the_keys_are_they_are_held_as_in_a_column(keys, columns, on_error):
     app = counting(on_error)

@@ -95,7 +95,7 @@ def test_a_stage_that_calls_a_sink_reads_what_is_committed():
 
 
 @given(st.integers(1, 50), st.integers(1, 30), st.integers(1, 3))
-@settings(max_examples=scale(15, 100, 2_000))
+@settings(max_examples=scale(15, 60, 2_000))
 def test_batches_and_commits_in_any_number_come_to_the_same(batch, uncommitted, partitions):
     environment = memory()
     fill(environment, "lines", LINES)

@@ -66,7 +66,7 @@ tables = st.fixed_dictionaries(
     crashes=crashes,
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=scale(60, 200, 2_000))
+@settings(max_examples=scale(60, 120, 2_000))
 def test_it_comes_to_what_a_dict_says_and_asks_no_more_than_it_may(numbers, how, said, delays, failing, crashes, seed):
     lives = []
 

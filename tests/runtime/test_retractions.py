@@ -90,7 +90,7 @@ def told(case, parts, disorder):
     st.sampled_from(("accumulating", "retracting", "final")),
     st.sampled_from(("all", "branches", "several", "some")),
 )
-@settings(max_examples=scale(10, 200, 5_000))
+@settings(max_examples=scale(10, 120, 5_000))
 def test_windows_below_come_to_what_the_last_panes_say(
     case, one, other, crashes, disorder, batch_records, below, panes, between
 ):
@@ -138,7 +138,7 @@ def test_windows_below_come_to_what_the_last_panes_say(
 
 
 @given(CASES, records(2), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)), st.booleans())
-@settings(max_examples=scale(15, 200, 5_000))
+@settings(max_examples=scale(15, 120, 5_000))
 def test_changes_come_to_the_last_panes(case, parts, crashes, disorder, batch_records, together):
     def app():
         app = App("changes", Options(batch_records=batch_records, max_uncommitted=4))

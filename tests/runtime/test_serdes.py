@@ -157,7 +157,7 @@ def same(a, b):
 @example(Loose((1,), Flat(2)))
 @example(Counted([1, 2]))
 @example(2**100)
-@settings(max_examples=scale(200, 2_000, 100_000))
+@settings(max_examples=scale(200, 1_200, 100_000))
 def test_tagged_brings_back_what_it_was_given(value):
     assert same(Tagged().decode(Tagged().encode(value)), value)
 
@@ -260,13 +260,13 @@ serdes = st.sampled_from([Json(), Json(Flat), MessagePack(), MessagePack(Flat), 
 
 
 @given(serdes, st.binary(max_size=60) | st.binary(max_size=60).map(b"\x05".__add__))
-@settings(max_examples=scale(300, 5_000, 1_000_000))
+@settings(max_examples=scale(300, 3_000, 1_000_000))
 def test_random_bytes_raise_only_exceptions(serde, data):
     check_hostile(serde, data)
 
 
 @given(values, st.data())
-@settings(max_examples=scale(200, 5_000, 1_000_000))
+@settings(max_examples=scale(200, 3_000, 1_000_000))
 def test_damaged_bytes_raise_only_exceptions(value, data):
     good = bytearray(Tagged().encode(value))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -38,7 +38,7 @@ def expected(parts, disorder, repartitioned):
 
 
 @given(records(2), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)), st.booleans())
-@settings(max_examples=scale(40, 200, 20_000))
+@settings(max_examples=scale(40, 120, 20_000))
 def test_sessions_are_those_of_what_is_in_time(parts, crashes, disorder, batch_records, repartition):
     def app():
         app = App("sessions", Options(batch_records=batch_records, max_uncommitted=4))

@@ -43,7 +43,7 @@ def test_several_containers_come_to_what_the_records_say(world, number):
 
 
 @given(worlds(), st.integers(1, 3), st.lists(events, min_size=1, max_size=6))
-@settings(max_examples=scale(30, 500, 20_000))
+@settings(max_examples=scale(30, 300, 20_000))
 def test_so_do_those_that_come_and_die_and_go(world, number, happenings):
     among(world, number, happenings)
     world.outcome.check_end()
@@ -57,7 +57,7 @@ def test_at_least_once_nothing_is_lost_among_them(world, happenings):
 
 @pytest.mark.parametrize("kinds", [("window",), ("window", "partition_by", "window")])
 @given(st.data(), st.sampled_from((1, 2, 5)), st.lists(events, max_size=4))
-@settings(max_examples=scale(10, 200, 5_000))
+@settings(max_examples=scale(10, 120, 5_000))
 def test_a_firing_that_moves_while_it_is_cut_goes_on_where_it_was(kinds, data, most, happenings):
     world = data.draw(worlds(kinds))
     with patch("runtime.lane.MOST_FIRED", most):
@@ -146,7 +146,7 @@ def test_one_that_stops_leaves_its_tasks_to_the_others(environment):
 
 
 @given(st.lists(moves, min_size=1, max_size=6), st.sampled_from((5, 50, 1_000)), st.integers(0, 999))
-@settings(max_examples=scale(10, 100, 2_000))
+@settings(max_examples=scale(10, 60, 2_000))
 def test_tasks_that_move_often_lose_nothing(happenings, commit_interval_ms, seed):
     environment = memory()
     lines(environment, 20, ended=True)
@@ -157,7 +157,7 @@ def test_tasks_that_move_often_lose_nothing(happenings, commit_interval_ms, seed
 
 
 @given(st.lists(moves, min_size=1, max_size=6), st.sampled_from((5, 50, 1_000)), st.integers(0, 999))
-@settings(max_examples=scale(10, 100, 2_000))
+@settings(max_examples=scale(10, 60, 2_000))
 def test_what_is_handed_on_in_memory_is_neither_lost_nor_passed_where_tasks_move(happenings, commit_interval_ms, seed):
     """Readers are slow to take what is handed on, and tasks move often: each key's numbers come through in order."""
     environment, chance, feed = memory(), random.Random(seed), Loop._feed_relayed

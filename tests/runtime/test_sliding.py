@@ -55,7 +55,7 @@ def expected(parts, disorder, repartitioned):
     st.booleans(),
     st.sampled_from(("lmdb", "memory")),
 )
-@settings(max_examples=scale(40, 200, 20_000))
+@settings(max_examples=scale(40, 120, 20_000))
 def test_windows_are_those_of_what_is_in_time(parts, crashes, disorder, batch_records, repartition, folds, store):
     numbers = lambda event: (event.number,)  # noqa: E731
     values = maximum(numbers) if folds else collect()

@@ -81,7 +81,7 @@ class Container:
 
 
 @given(steps, st.integers(0, 1_000))
-@settings(max_examples=scale(15, 100, 5_000))
+@settings(max_examples=scale(15, 60, 5_000))
 @example([[(0, "st", 1, True), (1, "st", 1, True)], None, [(0, "st", 2, True)]], 0)
 def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed(steps, seed):
     cluster = Cluster(seed)
@@ -121,7 +121,7 @@ def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed
 
 
 @given(placings(), st.integers(0, 3), st.data())
-@settings(max_examples=scale(30, 1_000, 20_000))
+@settings(max_examples=scale(30, 600, 20_000))
 def test_copies_are_on_other_hosts_and_as_many_as_there_can_be(placing, count, data):
     names = sorted(placing.hosts)
     lists = st.lists(st.lists(st.sampled_from([*names, "gone"]), unique=True, max_size=2), max_size=placing.tasks)

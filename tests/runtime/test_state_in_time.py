@@ -31,7 +31,7 @@ def run(app, parts, crashes):
 
 
 @given(records(2, most=40), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)))
-@settings(max_examples=scale(30, 200, 10_000))
+@settings(max_examples=scale(30, 120, 10_000))
 def test_a_timer_finds_the_messages_whose_source_had_not_come_to_its_time(parts, crashes, disorder, batch_records):
     def app():
         def on_message(event, context):
@@ -63,7 +63,7 @@ def test_a_timer_finds_the_messages_whose_source_had_not_come_to_its_time(parts,
 
 
 @given(records(2, most=40), crashes, st.integers(0, 60), st.integers(1, 200), st.sampled_from((1, 3, 2_000)))
-@settings(max_examples=scale(30, 200, 10_000))
+@settings(max_examples=scale(30, 120, 10_000))
 def test_state_lives_on_until_its_source_is_that_far_past_its_last_message(
     parts, crashes, disorder, ttl, batch_records
 ):

@@ -117,7 +117,7 @@ def number_of(environment, stream):
     layout=st.sampled_from(("one partition", "partition_by", "memory of one run")),
     below=st.sampled_from(("window", "window behind a partition_by", "nothing")),
 )
-@settings(max_examples=scale(15, 200, 2_000))
+@settings(max_examples=scale(15, 120, 2_000))
 def test_a_run_comes_to_what_its_histories_say(
     how, data, crashes, disorder, retention, batch_records, most, layout, below
 ):

@@ -132,7 +132,7 @@ def written(environment, stream):
 
 
 @given(numbers, jobs, crashes, st.sampled_from((1, 10, 1_000, 1_000)), st.sampled_from((1, 7, 1_000)))
-@settings(max_examples=scale(40, 600, 20_000))
+@settings(max_examples=scale(40, 360, 20_000))
 def test_every_commit_holds_exactly_what_one_message_after_the_other_comes_to(parts, job, crashes, most, uncommitted):
     environment = memory()
     fill(environment, "in", [[(None, b"%d" % n, 0) for n in part] for part in parts], random.Random(job.width))

@@ -99,7 +99,7 @@ def joined(history, kind, disorder, how):
     batch_records=st.sampled_from((1, 3, 2_000)),
     crashes=crashes,
 )
-@settings(max_examples=scale(8, 200, 2_000))
+@settings(max_examples=scale(8, 120, 2_000))
 def test_a_pane_has_each_choice_of_what_the_streams_have_in_its_window(
     how, kind, data, streams, many, disorder, batch_records, crashes
 ):

@@ -22,10 +22,10 @@ from tests.strategies import AGGREGATIONS, FORMS, LAST, TRIGGERS, WINDOWS
 from tests.strategies import KINDS as OPERATORS
 
 SEEDS = {
-    "crashes": scale(50, 2_000, 1_000_000),
-    "cancellations": scale(40, 500, 100_000),
-    "clock": scale(40, 200, 20_000),
-    "small": scale(60, 500, 100_000),
+    "crashes": scale(50, 1_200, 1_000_000),
+    "cancellations": scale(40, 300, 100_000),
+    "clock": scale(40, 120, 20_000),
+    "small": scale(60, 300, 100_000),
 }
 LEAST_STRUCK = 0.85
 """The share of the seeds in which a fault strikes: what it was drawn for may come to its end before."""
@@ -68,7 +68,7 @@ def features(node):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_replays_exactly(kind):
-    for seed in range(scale(4, 100, 1_000)):
+    for seed in range(scale(4, 60, 1_000)):
         traces = [[], []]
         for trace in traces:
             failure(scenario(seed, kind), trace)

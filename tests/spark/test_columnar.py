@@ -117,7 +117,7 @@ def table_of(rows, schema=SCHEMA):
 
 
 @given(EXPRESSIONS, st.lists(ROWS, min_size=1, max_size=5))
-@settings(max_examples=scale(250, 2_000, 200_000))
+@settings(max_examples=scale(250, 1_200, 200_000))
 def test_a_condition_over_columns_is_what_python_makes_of_it(source, rows):
     function = defined(f"f = lambda r: {source}")
     try:
@@ -129,7 +129,7 @@ def test_a_condition_over_columns_is_what_python_makes_of_it(source, rows):
 
 
 @given(NUMBERS, st.lists(ROWS, min_size=1, max_size=5))
-@settings(max_examples=scale(250, 2_000, 200_000))
+@settings(max_examples=scale(250, 1_200, 200_000))
 def test_a_value_over_columns_is_what_python_makes_of_it(source, rows):
     function = defined(f"f = lambda r: {source}")
     try:
@@ -208,7 +208,7 @@ def numbers_of(run):
 
 
 @given(choices(), st.sampled_from(["count", *KINDS]), st.integers(1, 4), st.integers(0, 999))
-@settings(max_examples=scale(30, 400, 30_000))
+@settings(max_examples=scale(30, 240, 30_000))
 def test_inputs_that_are_folded_as_columns_come_to_what_a_live_run_comes_to(one, kind, at_once, seed):
     app, live, other = measuring(one, kind), memory(), memory()
     app.options = Options(batch_records=at_once, max_uncommitted=seed % 7 + 1)

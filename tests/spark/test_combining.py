@@ -40,7 +40,7 @@ def numbers_of(run):
 
 
 @given(choices(), st.integers(1, 3), st.integers(0, 999))
-@settings(max_examples=scale(30, 1_000, 30_000))
+@settings(max_examples=scale(30, 600, 30_000))
 def test_windows_that_are_folded_in_parts_come_to_what_a_live_run_comes_to(one, at_once, seed):
     app, live, other = app_of(one), filled(one.parts), filled(one.parts)
     app.options = Options(batch_records=at_once, max_uncommitted=seed % 7 + 1)
@@ -105,7 +105,7 @@ def test_what_more_reads_than_a_window_goes_on_one_by_one():
 
 
 @given(choices(), st.integers(0, 999))
-@settings(max_examples=scale(15, 300, 5_000))
+@settings(max_examples=scale(15, 180, 5_000))
 def test_functions_that_are_wrapped_are_those_of_their_operators(one, seed):
     calls = []
     for run in (lambda app, environment: run_here(app, environment, seed=seed), run_once):

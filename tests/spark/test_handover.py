@@ -33,21 +33,21 @@ def check_handed_over(world, cuts, seed, bind=None):
 
 
 @given(worlds(), st.data(), st.integers(0, 999))
-@settings(max_examples=scale(20, 300, 10_000))
+@settings(max_examples=scale(20, 180, 10_000))
 def test_history_that_units_hand_over_and_the_rest_come_to_what_the_records_say(world, data, seed):
     check_handed_over(world, drawn_cuts(data, world), seed)
 
 
 @pytest.mark.parametrize("kinds", SEVERAL_STAGES, ids="-".join)
 @given(st.data(), st.integers(0, 999))
-@settings(max_examples=scale(8, 150, 5_000))
+@settings(max_examples=scale(8, 90, 5_000))
 def test_operators_that_keep_state_are_handed_over_by_units(kinds, data, seed):
     world = data.draw(worlds(kinds))
     check_handed_over(world, drawn_cuts(data, world), seed)
 
 
 @given(worlds(), st.data(), st.integers(0, 999))
-@settings(max_examples=scale(10, 150, 5_000))
+@settings(max_examples=scale(10, 90, 5_000))
 def test_units_read_history_from_archives(world, data, seed):
     with tempfile.TemporaryDirectory() as scratch:
         bind = {stream: Path(scratch) / stream for stream in world.pipeline.inputs().values()}

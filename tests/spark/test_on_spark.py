@@ -78,7 +78,7 @@ def drawn(number, strategy):
 
 
 def test_windows_that_are_folded_in_parts_come_on_spark_to_what_a_live_run_comes_to(session):
-    drawings = drawn(scale(20, 150, 2_000), choices())
+    drawings = drawn(scale(20, 90, 2_000), choices())
     apps, environments = [*map(app_of_choices, drawings)], [seen(one.parts) for one in drawings]
     run_together(session, [prepared(*one) for one in zip(apps, environments, strict=True)], most_tasks=4)
     for one, app, environment in zip(drawings, apps, environments, strict=True):
@@ -88,7 +88,7 @@ def test_windows_that_are_folded_in_parts_come_on_spark_to_what_a_live_run_comes
 
 
 def test_inputs_that_are_folded_as_columns_come_on_spark_to_what_a_live_run_comes_to(session, tmp_path):
-    drawings = drawn(scale(20, 150, 2_000), st.tuples(choices(), st.sampled_from(["count", *KINDS])))
+    drawings = drawn(scale(20, 90, 2_000), st.tuples(choices(), st.sampled_from(["count", *KINDS])))
     apps, environments, applications = [measuring(*one) for one in drawings], [memory() for _ in drawings], []
     for number, ((one, _), app, environment) in enumerate(zip(drawings, apps, environments, strict=True)):
         directory = tmp_path / str(number)
@@ -119,7 +119,7 @@ def test_every_operator_comes_on_spark_to_what_the_live_run_comes_to(session):
 
 def test_pipelines_that_are_drawn_come_on_spark_to_what_their_records_say(session):
     worlds = []
-    for seed in range(scale(20, 150, 2_000)):
+    for seed in range(scale(20, 90, 2_000)):
         chance = random.Random(seed)
         pipeline = any_pipeline(chance)
         parts = any_records(chance, pipeline.partitions, nulls=pipeline.nulls)

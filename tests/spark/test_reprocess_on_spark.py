@@ -67,7 +67,7 @@ def test_the_log_is_recomputed_from_a_point_into_another_stream(session, tmp_pat
 
 def test_drawn_pipelines_hand_over_on_spark_what_their_records_say(session, tmp_path):
     worlds, applications = [], []
-    for seed in range(scale(12, 100, 1_000)):
+    for seed in range(scale(12, 60, 1_000)):
         chance = random.Random(1_000 + seed)
         pipeline = any_pipeline(chance)
         parts = any_records(chance, pipeline.partitions, nulls=pipeline.nulls)

@@ -82,7 +82,7 @@ def errors_of_each(app, parts):
     st.lists(st.lists(ROWS, max_size=7), min_size=1, max_size=3),
     st.integers(0, 999),
 )
-@settings(max_examples=scale(30, 400, 30_000))
+@settings(max_examples=scale(30, 240, 30_000))
 def test_records_that_are_made_of_columns_are_those_of_a_live_run(source, condition, timestamp, parts, seed):
     app = reshaping(source, condition, timestamp)
     app.options = Options(max_uncommitted=seed % 7 + 1)

@@ -39,7 +39,7 @@ def directories(tmp_path_factory):
 
 
 @given(world=worlds())
-@settings(max_examples=scale(8, 250, 4_000))
+@settings(max_examples=scale(8, 150, 4_000))
 def test_inputs_that_are_cut_into_micro_batches_come_to_what_their_records_say(directories, world):
     stream_here(
         lambda: build(world.pipeline, world.options, world.seed), world.environment, directories(), seed=world.seed
@@ -57,7 +57,7 @@ STEPS = (
 
 
 @given(world=worlds(), deaths=st.lists(st.tuples(st.sampled_from(STEPS), st.booleans(), st.integers(1, 6)), max_size=4))
-@settings(max_examples=scale(8, 250, 4_000))
+@settings(max_examples=scale(8, 150, 4_000))
 def test_a_driver_that_dies_at_any_step_loses_and_doubles_nothing(directories, world, deaths):
     directory = directories()
     for (where, step), is_before, number in deaths:
@@ -404,7 +404,7 @@ def test_what_was_changed_from_outside_is_told(tmp_path):
 @given(
     st.lists(st.lists(st.sampled_from(["1", "22", "", " ", "333\r"]), max_size=5), min_size=1, max_size=4), st.data()
 )
-@settings(max_examples=scale(50, 300, 5_000))
+@settings(max_examples=scale(50, 180, 5_000))
 def test_lines_are_read_from_any_of_them_on(directories, files, data):
     directory, pieces, start = directories(), [], 0
     for number, rows in enumerate(files):

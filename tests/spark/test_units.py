@@ -30,7 +30,7 @@ from tests.strategies import SEVERAL_STAGES
 
 
 @given(worlds(), st.integers(0, 999))
-@settings(max_examples=scale(20, 500, 20_000))
+@settings(max_examples=scale(20, 300, 20_000))
 def test_what_units_come_to_is_what_the_records_say(world, seed):
     with patch("runtime.spark.rows.BLOCK", 1 + seed % 3):
         run_here(build(world.pipeline, world.options, world.seed), world.environment, seed=seed)
@@ -39,7 +39,7 @@ def test_what_units_come_to_is_what_the_records_say(world, seed):
 
 @pytest.mark.parametrize("kinds", SEVERAL_STAGES, ids="-".join)
 @given(st.data(), st.integers(0, 999))
-@settings(max_examples=scale(4, 200, 5_000))
+@settings(max_examples=scale(4, 120, 5_000))
 def test_what_units_come_to_between_shuffles_is_what_the_records_say(kinds, data, seed):
     world = data.draw(worlds(kinds))
     with patch("runtime.spark.rows.BLOCK", 1 + seed % 3):

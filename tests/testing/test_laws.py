@@ -216,7 +216,7 @@ def test_a_stream_that_is_not_read_is_refused():
         laws.inputs(counting(0), {"letters": st.just([])})
 
 
-EXAMPLES = scale(20, 100, 1_000)
+EXAMPLES = scale(20, 60, 1_000)
 NUMBERS = {"numbers": st.lists(st.integers(0, 9), max_size=6)}
 
 
