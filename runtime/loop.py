@@ -266,19 +266,16 @@ class Loop:
                 self._work(task, task.fire)  # what a commit has left due
         if self._feed_relayed():
             return True
-        slowest = self._slowest()
-        is_open = self._throttle.is_open
-        choice = self._chooser.choose(
-            lambda choice: (
-                choice.may_be_taken(slowest, is_open)
-                and not (self.commits.by_task and self.commits.is_due(choice.task))
-            )
-        )
+        choice = self._chooser.choose(partial(self._may_be_fed, self._slowest(), self._throttle.is_open))
         if choice is not None:
             self._feed_from(choice)
         elif any(relay.is_full for relay in self.committer.relays.values()):
             self.want_commit()  # what waits there is stored, and the stages before it can go on
         return choice is not None
+
+    def _may_be_fed(self, slowest: int | None, is_open: bool, choice: Choice) -> bool:
+        """Whether there is something to take, and its task is not about to commit while others go on."""
+        return choice.may_be_taken(slowest, is_open) and not (self.commits.by_task and self.commits.is_due(choice.task))
 
     def _look_for_idle(self) -> None:
         """See which inputs nothing comes of, and fire what has waited for these."""

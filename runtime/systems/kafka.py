@@ -95,7 +95,7 @@ class KafkaEnvironment:
         self._locks: dict[str, int] = {}
         self._is_shared = False
         self._by_task: set[str] = set()
-        """The applications whose tasks commit by themselves."""
+        """The applications that are about to be joined, and whose tasks commit by themselves."""
         self._committing, self._appending = threading.Lock(), threading.Lock()
         self._announced: list[Announced] = []
         self._thread: KafkaThread | None = KafkaThread.acquire()
@@ -275,10 +275,10 @@ class KafkaEnvironment:
 
         Returns the generations of those that are given, which are all this owner's; a container takes its own later.
         """
-        self._by_task.add(app)
-        owner = self._owners.get(app)
-        if owner is None or not tasks:
+        if not tasks:
+            self._by_task.add(app)
             return {}
+        owner = self._owners[app]
         self._as_owner(app, claim_all(self._streams, app, owner, frozenset(tasks)))
         return owner.taken
 
@@ -306,6 +306,7 @@ class KafkaEnvironment:
         """
         check_name("application", app)
         by_task = app in self._by_task
+        self._by_task.discard(app)
         writers = Writers(self._streams, app, generation, container) if by_task else None
         producer = None
         if not by_task:
