@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
 
+from planner.graph import Graph
 from planner.levers import Levers
 from planner.plan import Options, Plan
 from runtime.bindings import Bindings
@@ -15,6 +16,7 @@ from runtime.clock import Clock
 from runtime.commit import Committer
 from runtime.cut import Cut
 from runtime.errors import SamzaError
+from runtime.spread import check_spread
 from runtime.systems.base import LiveEnvironment
 from runtime.task import Task
 
@@ -127,11 +129,9 @@ class Commits:
 
         async def write() -> None:
             writing = asyncio.get_running_loop().run_in_executor(self._writer, self._committer.write, commit, tasks)
-            try:
-                await asyncio.shield(writing)
-            finally:
-                for task in tasks:
-                    task.busy = False
+            await asyncio.shield(writing)
+            for task in tasks:  # not where it failed: nobody may commit that again
+                task.busy = False
             self._committer.done(commit, tasks)
             self._on_durable()
             self.last_at = self._clock.elapsed_ms()
@@ -141,17 +141,20 @@ class Commits:
         return write()
 
 
-def commits_by_task(plan: Plan, bindings: Bindings) -> bool:
+def commits_by_task(plan: Plan, bindings: Bindings, graph: Graph) -> bool:
     """Whether each task commits by itself: as the options say, else where an environment can tell tasks apart.
 
-    There it is so where none hands anything on to another, and none writes to a file that others write to.
+    There it is so where none hands anything on to another, and none writes to a file that others write to. Raises
+    SamzaError and PlanError where it is asked for and can't be.
     """
     asked, is_bound = plan.options.commit_by, bool(bindings.sinks)
-    if asked == "task" and is_bound:
-        raise SamzaError(
-            f'commit_by="task": {", ".join(map(repr, bindings.sinks))} is written outside of the environment, by all '
-            'tasks together: leave commit_by out, or say commit_by="container"'
-        )
+    if asked == "task":
+        check_spread(plan, bindings, graph, 'leave commit_by="task" out')
+        if is_bound:
+            raise SamzaError(
+                f'commit_by="task": {", ".join(map(repr, bindings.sinks))} is written outside of the environment, by '
+                'all tasks together: leave commit_by out, or say commit_by="container"'
+            )
     if asked is not None:
         return asked == "task"
     is_split = any(stream.role == "intermediate" for stream in plan.streams)

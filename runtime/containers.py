@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from operators.io import Input
-from planner.errors import PlanError, refuse
+from planner.errors import PlanError
 from planner.graph import Graph
 from planner.levers import ALL, Levers
 from planner.plan import Options
@@ -31,6 +30,7 @@ from runtime.opening import Opened, Share, ends_of, join_application, open_appli
 from runtime.rewind import check_rewind
 from runtime.run import open_environment
 from runtime.sharing import SharedEnvironment, SharedRun, Sharing, check_same
+from runtime.spread import check_spread
 from runtime.systems.kafka_topic import KafkaCluster
 from runtime.systems.log import LogEnvironment
 from runtime.talk import (
@@ -181,7 +181,7 @@ class Containers:
 
     def _begin_run(self, opened: Opened, levers: Levers, until_now: bool, span: Span | None) -> Share:
         """Make ready what all containers share, and say so where others may start some as well."""
-        _check_spread(opened, self._graph)
+        check_spread(opened.plan, opened.bindings, self._graph, "run containers=1")
         recover(self._environment, opened, self._graph)
         ends = ends_of(opened.bindings, self._graph) if until_now else {}
         share = Share(
@@ -440,19 +440,3 @@ def _error_of(failed: Failed) -> Exception:
     error = kind(failed.text) if kind is not None else SamzaError(f"{failed.kind}: {failed.text}")
     error.__cause__ = Elsewhere(failed.lines) if failed.lines else None
     return error
-
-
-def _check_spread(opened: Opened, graph: Graph) -> None:
-    """Refuse a pattern where tasks without a partition would have to hear of those of another process."""
-    for stage in opened.plan.stages:
-        specs = [graph.specs[id] for id in stage.operators]
-        pattern = next((spec for spec in specs if isinstance(spec, Input) and spec.is_pattern), None)
-        if pattern is None or not any(spec.repartitions for spec in specs):
-            continue
-        streams = [name for spec in specs if isinstance(spec, Input) for name in opened.bindings.streams_of(spec)]
-        streams += [name for name in stage.inputs if opened.plan.stream(name).role == "intermediate"]
-        widest = max(map(opened.bindings.partitions, streams), default=0)
-        if widest < stage.partitions:
-            wrong = f"its streams have {widest} partitions at most, and {stage.partitions} tasks read it"
-            instead = f"partitions={widest or 1}, or run containers=1: tasks without a partition follow the others"
-            raise refuse(pattern, wrong, instead)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -218,7 +218,7 @@ class Run:
         partition = murmur2(data) % self._bindings.partitions(stream) if data is not None else 0
         batch = Batch([spec.value.encode(value)], [data], None if timestamp is None else [timestamp])
         await asyncio.get_running_loop().run_in_executor(
-            self._writer, self._environment.append, [Append(stream, partition, batch)]
+            self._sender, self._environment.append, [Append(stream, partition, batch)]
         )
         self._loop.wake()
 
@@ -309,7 +309,7 @@ class Run:
                 )
         if history is not None:
             ends = follow(history, self._bindings)
-        options, by_task = self.plan.options, commits_by_task(self.plan, self._bindings)
+        options, by_task = self.plan.options, commits_by_task(self.plan, self._bindings, self._graph)
         assembly = Assembly(
             self.plan,
             self._graph,
@@ -332,7 +332,10 @@ class Run:
         tasks = assembly.tasks(contents, numbers)
         self._functions = [functions, *(task.functions for task in tasks)]
         committer = Committer(self.plan.app, opened.generation, self._bindings, self._clock, positions, assembly.relays)
-        self._writer = self._writers(committer, numbers) if by_task else ThreadPoolExecutor(1, WRITER)
+        self._sender = self._writer = ThreadPoolExecutor(1, WRITER)
+        if by_task and isinstance(self._environment, LiveEnvironment):
+            committer.taken |= self._environment.commit_by_task(self.plan.app, numbers)
+            self._writer = ThreadPoolExecutor(min(self.plan.tasks, MOST_WRITERS), WRITER)
         self._threads = Workers(options.threads) if options.threads else None
         self._loop = Loop(
             tasks,
@@ -352,13 +355,6 @@ class Run:
             self._environment.announce(self.plan.app, opened.generation)
         if share is not None:
             self._follower = self._follow(share, assembly, contents)
-
-    def _writers(self, committer: Committer, tasks: Collection[int]) -> ThreadPoolExecutor:
-        """Return threads in which tasks commit by themselves: at once where the environment can tell them apart."""
-        if not isinstance(self._environment, LiveEnvironment):
-            return ThreadPoolExecutor(1, WRITER)
-        committer.taken |= self._environment.commit_by_task(self.plan.app, tasks)
-        return ThreadPoolExecutor(min(self.plan.tasks, MOST_WRITERS), WRITER)
 
     def _follow(self, share: Share, assembly: Assembly, broadcast: Mapping[str, TableContents]) -> Follower:
         """Be one of the containers that share the tasks."""
@@ -390,7 +386,7 @@ class Run:
         """Let go of threads, bindings and the environment, as a run does at its end; return what failed."""
         failures: list[Exception] = []
         closers: list[Callable[[], object]] = [
-            _shut(pool) for name in ("_beside", "_writer", "_threads") if (pool := getattr(self, name, None))
+            _shut(pool) for name in ("_beside", "_sender", "_writer", "_threads") if (pool := getattr(self, name, None))
         ]
         if self._follower is not None:
             closers.append(self._follower.membership.leave)

@@ -16,7 +16,7 @@ from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 from operators.base import Batch
 from runtime.assignment import JobModel, Membership, Placement, sticky
 from runtime.checkpoint import Checkpoint
-from runtime.errors import EnvironmentFault, Fenced
+from runtime.errors import EnvironmentFault, Fenced, SamzaError
 from runtime.homes import Homes
 from runtime.systems.base import (
     END,
@@ -78,9 +78,9 @@ PURGE_EVERY = 16
 class KafkaEnvironment:
     """Streams, changelogs and checkpoints in a cluster; state in `directory`, never ahead of these.
 
-    `host` names the machine that has the directory, where that is not its own name. Whoever owns an application has the
-    transactional id of its name, so that what an earlier owner still commits is refused. Raises `EnvironmentFault`
-    where the cluster can't be used.
+    `host` names the machine that has the directory, where that is not its own name. Whoever comes to own an application
+    takes the transactional ids of who did before, whose commits are refused then. Raises `EnvironmentFault` where the
+    cluster can't be used.
     """
 
     def __init__(self, cluster: KafkaCluster, directory: str | Path, host: str | None = None) -> None:
@@ -233,10 +233,12 @@ class KafkaEnvironment:
         try:
             ends = self._call(commit.app, transact(self._streams, writer, pending, commit)) if pending else {}
         except EnvironmentFault as error:
-            self._disown(commit.app)
-            if isinstance(error.__cause__, FENCED):
-                raise self._fenced(commit) from error
-            raise
+            failure = self._fenced(commit) if isinstance(error.__cause__, FENCED) else error
+            with self._committing:
+                owner.failure = owner.failure or failure
+            if owner.failure is error:
+                raise
+            raise _again(owner.failure) from error
         with self._committing:
             owner.ledger.kept.update(kept)
             self._write_locally(commit, owner, ends)
@@ -456,7 +458,7 @@ class KafkaEnvironment:
 
     def _known(self, app: str) -> Ledger:
         owner = self._owners.get(app)
-        return owner.ledger if owner is not None else self._ledger(app)
+        return owner.ledger if owner is not None and owner.failure is None else self._ledger(app)
 
     def _ledger(self, app: str) -> Ledger:
         if ledger_of(app) not in self._streams.all(own=True):
@@ -488,9 +490,9 @@ class KafkaEnvironment:
         owner = self._owners.get(commit.app)
         if owner is None or owner.generation != commit.generation:
             current = owner.generation if owner is not None else self.generation(commit.app)
-            if current == commit.generation:
-                raise Fenced(f"A commit of {commit.app!r} has failed: run it again, from its checkpoint.")
             raise is_fenced(commit.app, commit.generation, current)
+        if owner.failure is not None:
+            raise _again(owner.failure)
         taken = owner.members.taken if owner.members is not None else owner.taken
         for task, generation in commit.tasks.items():
             if taken.get(task) != generation:
@@ -537,3 +539,8 @@ class KafkaEnvironment:
             return {}
         below, owner.consumed = owner.consumed, {}
         return below
+
+
+def _again(failure: SamzaError) -> SamzaError:
+    """Return what a commit is told of which another one has failed before."""
+    return type(failure)(str(failure))

@@ -112,8 +112,9 @@ class KafkaFetcher:
 
     def wrote(self, partition: int, end: int, ended: bool = False) -> None:
         """Know that this process has written below `end`, and whether that is an end-of-stream."""
-        self._written[partition] = end
-        self._reach(partition, end, ended)
+        with self._lock:
+            self._written[partition] = max(self._written.get(partition, 0), end)
+            self._reach(partition, end, ended)
 
     def awaits(self, partition: int, offset: int) -> bool:
         """Whether something that this process has written has not come by `offset`."""

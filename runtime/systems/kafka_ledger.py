@@ -46,7 +46,7 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
     @property
     def key(self) -> bytes:
         """Where it is; nobody writes there twice, so that compaction does not change the order."""
-        return CLAIM + f"{self.task}:{self.generation}:{self.container}".encode()
+        return CLAIM + f"{self.task}:{self.generation}:{self.container or f'run {self.run}'}".encode()
 
     def writer(self, app: str) -> str:
         """Return the transactional id under which it commits for the task."""
@@ -189,13 +189,15 @@ async def look(table: KafkaTable) -> Ledger:
     return Ledger(await table.now())
 
 
-async def settle(streams: KafkaStreams, app: str, table: KafkaTable, is_gone: Callable[[Claim], bool]) -> Ledger:
+async def settle(
+    streams: KafkaStreams, app: str, table: KafkaTable, is_gone: Callable[[Claim], bool], fenced: set[str] | None = None
+) -> Ledger:
     """Return all that was committed, when who is gone can't commit any more and what it had begun is rolled back.
 
     A transaction that is open keeps what comes after it from being read. Those who live end theirs; those who are gone
-    are fenced, each known by a claim that lies before what it has written.
+    are `fenced`, each known by a claim that lies before what it has written.
     """
-    fenced: set[str] = set()
+    fenced = set() if fenced is None else fenced
     while True:
         end = await table.end_of_all()
         ledger = await look(table)

@@ -92,9 +92,10 @@ class KafkaMembers:
 
     def take(self, tasks: Collection[int]) -> dict[int, int]:
         """Take tasks over, and return their new generations; those that another container still has are left out."""
-        ledger = before = self._settled()
+        fenced: set[str] = set()
+        ledger = before = self._settled(fenced)
         self._surpass(ledger.newest)
-        wanted = [task for task in sorted(tasks) if self._is_free(ledger, task)]
+        wanted = [task for task in sorted(tasks) if self._is_free(ledger, task, fenced)]
         if not wanted:
             return {}
         assert self._group is not None
@@ -147,6 +148,8 @@ class KafkaMembers:
                 self._standby.stop()
             self._call(group.leave())
             self._call(self._table.stop())
+            if self._writers is not None:
+                self._call(self._writers.end())
 
     def _stand_by(self, model: JobModel) -> None:
         """Keep the copies that the model says, and those of tasks that this container is about to take."""
@@ -205,8 +208,8 @@ class KafkaMembers:
             ledger.homes |= homes
             self._call(self._know(ledger))
 
-    def _settled(self) -> Ledger:
-        ledger = self._call(settle(self._streams, self._app, self._table, self._is_gone))
+    def _settled(self, fenced: set[str] | None = None) -> Ledger:
+        ledger = self._call(settle(self._streams, self._app, self._table, self._is_gone, fenced))
         if ledger.generation != self._run:
             raise is_fenced(self._app, self._run, ledger.generation)
         return ledger
@@ -219,9 +222,10 @@ class KafkaMembers:
                 if (current := ledger.claims[task].generation) != generation:
                     raise is_taken(self._app, task, generation, current)
 
-    def _is_free(self, ledger: Ledger, task: int) -> bool:
+    def _is_free(self, ledger: Ledger, task: int, fenced: Collection[str]) -> bool:
+        """Whether nobody has a task who could still commit for it: who has gone since the look is not yet fenced."""
         claim = ledger.held(task)
-        return claim is None or self._is_gone(claim)
+        return claim is None or claim.writer(self._app) in fenced
 
     def _is_gone(self, claim: Claim) -> bool:
         """Whether who has claimed a task lives no more, as far as is known here: nothing newer than that was known."""

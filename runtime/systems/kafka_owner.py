@@ -11,6 +11,7 @@ from typing import Any
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from operators.base import Batch
+from runtime.errors import SamzaError
 from runtime.systems.base import Commit, is_fenced
 from runtime.systems.kafka_changelog import PARTITIONS, Changelog, entries_of
 from runtime.systems.kafka_clients import STOP_S, ended
@@ -55,6 +56,8 @@ class Owner:
         """Whether the state of all tasks is here."""
         self.consumed: dict[tuple[str, int], int] = {}
         self.commits = 0
+        self.failure: SamzaError | None = None
+        """What the first commit has failed of, after which there are no others."""
 
     def writer(self, task: int | None = None) -> Any:
         """Return the producer of a task's transactions, or of those that are of no single task."""
@@ -174,7 +177,7 @@ def add_changelog(streams: KafkaStreams, app: str, store: str) -> Changelog:
 async def let_go(streams: KafkaStreams, app: str, owner: Owner) -> None:
     """End what an owner writes with; tasks that are its own need not be fenced by the next one."""
     await owner.end()
-    if owner.taken:
+    if owner.taken and owner.failure is None:
         async with asyncio.timeout(STOP_S):
             await streams.say(ledger_of(app), said_of_given(owner.taken))
 

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import SamzaError
+from planner.errors import PlanError
+from runtime.checkpoint import Checkpoint
+from runtime.errors import Fenced, SamzaError, Unavailable
 from runtime.run import Run
+from runtime.systems import kafka
+from runtime.systems.base import Commit
 from samza_dsl import App, Options
 from tests.runtime.test_laws import crash_points, worlds
 from tests.scale import scale
@@ -124,6 +128,54 @@ def test_many_tasks_do_not_have_connections_of_their_own_each(tmp_path):
         commits = ran(copying(), tmp_path, records=["1"] * 33)
     assert commits
     assert not any(commit.tasks for commit in commits)
+
+
+def test_what_a_run_claims_late_hides_nothing_of_who_has_claimed_it_since(tmp_path):
+    with simulated(Cluster()):
+        late, next_one = opened(tmp_path / "late"), opened(tmp_path / "next")
+        late.own("app")
+        generation = next_one.own("app")
+        next_one.commit_by_task("app", [0])
+        with pytest.raises(Fenced):
+            late.commit_by_task("app", [0])
+        last = opened(tmp_path / "last")
+        last.own("app")
+        commit = Commit("app", generation, [], [], {"0": Checkpoint(generation)}, tasks={0: 1})
+        with pytest.raises(Fenced):
+            next_one.commit(commit)
+        for environment in (late, next_one, last):
+            environment.close()
+
+
+def test_when_a_commit_has_failed_all_others_fail_of_the_same(tmp_path, monkeypatch):
+    with simulated(Cluster()):
+        environment = opened(tmp_path)
+        generation = environment.own("app")
+        environment.commit_by_task("app", [0, 1])
+        commits = [Commit("app", generation, [], [], {f"{task}": Checkpoint(9)}, tasks={task: 1}) for task in (0, 1)]
+
+        async def unanswered(*what):
+            raise Unavailable("nobody has answered")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(kafka, "transact", unanswered)
+            with pytest.raises(Unavailable, match="nobody has answered"):
+                environment.commit(commits[0])
+        for commit in commits:
+            with pytest.raises(Unavailable, match="nobody has answered"):
+                environment.commit(commit)
+        assert environment.checkpoints("app") == {}
+        environment.close()
+
+
+def test_a_pattern_whose_tasks_have_not_all_something_to_read_is_refused():
+    environment = memory()
+    fill(environment, "in-a", [[(None, b"1", 0)]])
+    app = App("app", Options(commit_by="task"))
+    numbers = app.input("in-*", value=int, partitions=3).partition_by(lambda number: number, op_id="by-number")
+    numbers.send_to(app.output("out", value=int))
+    with pytest.raises(PlanError, match='leave commit_by="task" out: tasks without a partition follow the others'):
+        run_once(app, environment)
 
 
 def test_what_all_tasks_write_to_is_not_committed_by_one(tmp_path):

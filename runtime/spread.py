@@ -1,0 +1,28 @@
+"""Patterns that match streams of fewer partitions than there are tasks: some of these have nothing to read."""
+
+from __future__ import annotations
+
+from operators.io import Input
+from planner.errors import refuse
+from planner.graph import Graph
+from planner.plan import Plan
+from runtime.bindings import Bindings
+
+
+def check_spread(plan: Plan, bindings: Bindings, graph: Graph, otherwise: str) -> None:
+    """Refuse that tasks without a partition tell the next stage what they would have to hear from others first.
+
+    That is for those to do that commit together; `otherwise` says how they do.
+    """
+    for stage in plan.stages:
+        specs = [graph.specs[id] for id in stage.operators]
+        pattern = next((spec for spec in specs if isinstance(spec, Input) and spec.is_pattern), None)
+        if pattern is None or not any(spec.repartitions for spec in specs):
+            continue
+        streams = [name for spec in specs if isinstance(spec, Input) for name in bindings.streams_of(spec)]
+        streams += [name for name in stage.inputs if plan.stream(name).role == "intermediate"]
+        widest = max(map(bindings.partitions, streams), default=0)
+        if widest < stage.partitions:
+            wrong = f"its streams have {widest} partitions at most, and {stage.partitions} tasks read it"
+            instead = f"partitions={widest or 1}, or {otherwise}: tasks without a partition follow the others"
+            raise refuse(pattern, wrong, instead)
