@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -333,9 +333,8 @@ class Run:
         self._functions = [functions, *(task.functions for task in tasks)]
         committer = Committer(self.plan.app, opened.generation, self._bindings, self._clock, positions, assembly.relays)
         self._sender = self._writer = ThreadPoolExecutor(1, WRITER)
-        if by_task and isinstance(self._environment, LiveEnvironment):
-            committer.taken |= self._environment.commit_by_task(self.plan.app, numbers)
-            self._writer = ThreadPoolExecutor(min(self.plan.tasks, MOST_WRITERS), WRITER)
+        if by_task:
+            self._part(committer, numbers)
         self._threads = Workers(options.threads) if options.threads else None
         self._loop = Loop(
             tasks,
@@ -355,6 +354,12 @@ class Run:
             self._environment.announce(self.plan.app, opened.generation)
         if share is not None:
             self._follower = self._follow(share, assembly, contents)
+
+    def _part(self, committer: Committer, tasks: Collection[int]) -> None:
+        """Have tasks commit by themselves, and several at once where the environment can tell them apart."""
+        if isinstance(self._environment, LiveEnvironment):
+            committer.taken |= self._environment.commit_by_task(self.plan.app, tasks)
+            self._writer = ThreadPoolExecutor(min(self.plan.tasks, MOST_WRITERS), WRITER)
 
     def _follow(self, share: Share, assembly: Assembly, broadcast: Mapping[str, TableContents]) -> Follower:
         """Be one of the containers that share the tasks."""

@@ -16,7 +16,7 @@ from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 from operators.base import Batch
 from runtime.assignment import JobModel, Membership, Placement, sticky
 from runtime.checkpoint import Checkpoint
-from runtime.errors import EnvironmentFault, Fenced, SamzaError
+from runtime.errors import EnvironmentFault, Fenced
 from runtime.homes import Homes
 from runtime.systems.base import (
     END,
@@ -234,11 +234,10 @@ class KafkaEnvironment:
             ends = self._call(commit.app, transact(self._streams, writer, pending, commit)) if pending else {}
         except EnvironmentFault as error:
             failure = self._fenced(commit) if isinstance(error.__cause__, FENCED) else error
-            with self._committing:
-                owner.failure = owner.failure or failure
+            owner.failure = owner.failure or failure
             if owner.failure is error:
                 raise
-            raise _again(owner.failure) from error
+            raise owner.again() from error
         with self._committing:
             owner.ledger.kept.update(kept)
             self._write_locally(commit, owner, ends)
@@ -280,9 +279,8 @@ class KafkaEnvironment:
         if not tasks:
             self._by_task.add(app)
             return {}
-        owner = self._owners[app]
-        self._as_owner(app, claim_all(self._streams, app, owner, frozenset(tasks)))
-        return owner.taken
+        claiming = claim_all(self._streams, app, self._owners[app], frozenset(tasks))
+        return self._as_owner(app, claiming)  # type: ignore[no-any-return]
 
     def generation(self, app: str) -> int:
         """Return the application's generation: 0 before anyone owned it."""
@@ -492,7 +490,7 @@ class KafkaEnvironment:
             current = owner.generation if owner is not None else self.generation(commit.app)
             raise is_fenced(commit.app, commit.generation, current)
         if owner.failure is not None:
-            raise _again(owner.failure)
+            raise owner.again()
         taken = owner.members.taken if owner.members is not None else owner.taken
         for task, generation in commit.tasks.items():
             if taken.get(task) != generation:
@@ -539,8 +537,3 @@ class KafkaEnvironment:
             return {}
         below, owner.consumed = owner.consumed, {}
         return below
-
-
-def _again(failure: SamzaError) -> SamzaError:
-    """Return what a commit is told of which another one has failed before."""
-    return type(failure)(str(failure))

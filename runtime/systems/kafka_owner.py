@@ -63,6 +63,11 @@ class Owner:
         """Return the producer of a task's transactions, or of those that are of no single task."""
         return self.producer if self.writers is None or task is None else self.writers.of(task)
 
+    def again(self) -> SamzaError:
+        """Return what commits are told of which an earlier one has failed."""
+        assert self.failure is not None
+        return type(self.failure)(str(self.failure))
+
     async def end(self) -> None:
         """Let go of all producers."""
         if self.writers is not None:
@@ -88,10 +93,10 @@ async def begin(streams: KafkaStreams, app: str) -> Owner:
     return Owner(producer, generation, ledger)
 
 
-async def claim_all(streams: KafkaStreams, app: str, owner: Owner, tasks: Collection[int]) -> None:
+async def claim_all(streams: KafkaStreams, app: str, owner: Owner, tasks: Collection[int]) -> dict[int, int]:
     """Have each task commit by itself, under a transactional id that the next owner will find, and fence.
 
-    Raises `Fenced` where the next one is there already.
+    Returns the tasks' generations. Raises `Fenced` where the next owner is there already.
     """
     table = KafkaTable(streams.topic(ledger_of(app)))
     try:
@@ -110,6 +115,7 @@ async def claim_all(streams: KafkaStreams, app: str, owner: Owner, tasks: Collec
             await streams.say(ledger_of(app), forgotten(outlived))
     finally:
         await table.stop()
+    return owner.taken
 
 
 async def transact(

@@ -200,8 +200,8 @@ BUGS = (
     Bug(
         "go on before the commit is durable",
         "runtime/commits.py",
-        "                await asyncio.shield(writing)\n",
-        "                pass\n",
+        "            await asyncio.shield(writing)\n",
+        "            pass\n",
     ),
     Bug(
         "never start the next message of a key",
