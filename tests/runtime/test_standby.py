@@ -184,8 +184,8 @@ def test_who_loses_all_that_it_claims_to_another_goes_on_without():
         wanted, settled = second.does(second.members.mine), second.members._settled
         moments = iter([lambda: first.does(first.members.take, wanted)])
 
-        def and_another_claims_them():
-            found = settled()
+        def and_another_claims_them(*fenced):
+            found = settled(*fenced)
             next(moments, lambda: None)()
             return found
 
