@@ -20,7 +20,7 @@ COUNTING = """
     from pathlib import Path
     from samza_dsl import App, Options
 
-    app = App("counting", Options(commit_interval_ms=60_000))
+    app = App("counting", Options(commit_interval_ms=60_000, max_drain_ms=300_000))
 
     async def look_up(record):
         Path(f"{record[0]}-{os.getpid()}.held").touch()
@@ -35,7 +35,7 @@ COUNTING = """
         return [[context.key, record[1], context.state]]
 
     records = app.input("records", value=tuple[int, int])
-    looked_up = records.async_flat_map(look_up, timeout_ms=25_000, op_id="lookup", order="partition")
+    looked_up = records.async_flat_map(look_up, timeout_ms=250_000, op_id="lookup", order="partition")
     by_digit = looked_up.partition_by(lambda record: record[1] % 10, partitions=2, op_id="by-digit")
     by_digit.process(count_up, op_id="counts").send_to(app.output("counts", partitions=2))
 """
