@@ -321,7 +321,8 @@ def check(chaos: Chaos) -> int:
     assert sorted(number for *_, number in counts) == sorted(record["number"] for record in records), "each record once"
     windows = Counter((one["word"], one["at"] - one["at"] % WINDOW_MS) for one in records if one["word"] != LAST)
     panes = Counter(tuple(msgspec.json.decode(value)) for value in values(chaos, "panes"))
-    assert panes == Counter((word, start, count) for (word, start), count in windows.items()), "each window once"
+    due = Counter((word, start, count) for (word, start), count in windows.items())
+    assert panes == due, f"each window once: {panes - due} came, and {due - panes} were to come"
     letters = Counter(
         letter if letter.startswith(b"no") else msgspec.json.decode(letter)["number"]
         for letter in values(chaos, "letters")
