@@ -196,6 +196,7 @@ class Bindings:
             known: Callable[[int], Offsets] = bound.offsets
             if isinstance(bound, LiveSource):
                 live = {name: partial(getattr(bound, name), partition) for name in ("version", "unheard_ms")}
+                live["stream_id"] = bound.stream_id
             if isinstance(bound, UncountedSource):
                 known, live["expected"] = bound.known, partial(bound.expected, partition)
             return Origin(
@@ -219,6 +220,7 @@ class Bindings:
             read=lambda offset: environment.read(stream, partition, offset),
             offsets=partial(environment.offsets, stream, partition),
             version=environment.version,
+            stream_id=partial(environment.stream_id, stream),
             **live,
         )
 

@@ -183,7 +183,7 @@ class Containers:
         """Make ready what all containers share, and say so where others may start some as well."""
         check_spread(opened.plan, opened.bindings, self._graph, "run containers=1")
         recover(self._environment, opened, self._graph)
-        ends = ends_of(opened.bindings, self._graph) if until_now else {}
+        ends = ends_of(self._environment, opened, self._graph) if until_now else {}
         share = Share(
             levers=levers,
             container="",

@@ -42,6 +42,8 @@ class Origin:
     """Whether something at or beyond an offset that this process has written can't be read yet."""
     unheard_ms: Callable[[int], float] = lambda offset: 0.0
     """For how long it is not known whether something lies at or beyond an offset: not at all where each read looks."""
+    stream_id: Callable[[], int] = lambda: 0
+    """What tells the stream from others that have had its name, 0 where that is not known."""
     expected: Callable[[], int] | None = None
     """About what its end is, where that is not known."""
 
@@ -167,6 +169,7 @@ class Reader:
         self._ended = False
         self._seen_version = -1
         self._stream_id = position.stream_id if position else 0
+        self._know(origin.stream_id())
         self.refresh()
 
     @property
@@ -304,8 +307,7 @@ class Reader:
             self._seen_version = version
             self.refresh()
             return False
-        if self._held.stream_id != self._stream_id:
-            self._know(self._held.stream_id)
+        self._know(self._held.stream_id)
         return True
 
     def take(self, limit: int) -> Taken:
@@ -349,9 +351,10 @@ class Reader:
 
     def _know(self, stream_id: int) -> None:
         """Remember which stream is read; raises `Damaged` where it is another one than before."""
-        if stream_id and self._stream_id:
-            raise is_another(self.origin.stream, self.origin.partition, self.next_offset)
-        self._stream_id = stream_id
+        if stream_id not in (0, self._stream_id):
+            if self._stream_id:
+                raise is_another(self.origin.stream, self.origin.partition, self.next_offset)
+            self._stream_id = stream_id
 
     def _part(self, taken: Taken, rows: int) -> Taken:
         """Return the first rows of what was taken, with the malformed ones among them; keep the rest."""

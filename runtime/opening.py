@@ -18,7 +18,7 @@ from runtime.commit import SHARED, STATE
 from runtime.history import History
 from runtime.job import JOB, configuration
 from runtime.rewind import check_state, meanings_of, rewind
-from runtime.systems.base import Commit, Environment, has_grown
+from runtime.systems.base import Commit, Environment, has_grown, is_gone
 
 Ends = Mapping[tuple[str, int], int]
 """By stream and partition, the offset at which a run stops."""
@@ -119,12 +119,19 @@ def recover(environment: Environment, opened: Opened, graph: Graph) -> dict[str,
     return positions
 
 
-def ends_of(bindings: Bindings, graph: Graph) -> dict[tuple[str, int], int]:
-    """Return where the inputs end now, but for tables."""
-    return {
-        (stream, partition): bindings.origin(stream, partition).offsets().end
+def ends_of(environment: Environment, opened: Opened, graph: Graph) -> dict[tuple[str, int], int]:
+    """Return where the inputs end now, but for tables; raises `Damaged` where that is before what was read of one."""
+    bindings = opened.bindings
+    ranges = {
+        (stream, partition): bindings.origin(stream, partition).offsets()
         for spec in graph.specs.values()
         if isinstance(spec, Input) and not isinstance(spec, Table)
         for stream in bindings.streams_of(spec)
         for partition in range(bindings.partitions(stream))
     }
+    for checkpoint in environment.checkpoints(opened.plan.app).values():
+        for position in checkpoint.positions:
+            place = position.stream, position.partition
+            if place in ranges and position.offset > ranges[place].end:
+                raise is_gone(*place, position.offset, ranges[place].start, ranges[place].end)
+    return {place: found.end for place, found in ranges.items()}

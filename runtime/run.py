@@ -302,7 +302,7 @@ class Run:
             positions, ends = {}, {(stream, partition): end for stream, partition, end in share.ends}
         else:
             positions = recover(self._environment, opened, self._graph)
-            ends = ends_of(self._bindings, self._graph) if until_now else {}
+            ends = ends_of(self._environment, opened, self._graph) if until_now else {}
             if span is not None:
                 history = open_history(
                     span, self._environment, self._bindings, self._graph, self.plan, opened.generation

@@ -164,6 +164,10 @@ class TaskEnvironment(MemoryEnvironment):
         """Return the readable range of a partition as the driver saw it."""
         return self._job.ends.get((stream, partition), Offsets(0, 0, ended=False))
 
+    def stream_id(self, stream: str) -> int:
+        """Return that it is not known: what is read says it."""
+        return 0
+
     def version(self) -> int:
         """Return a number that grows when other shuffled rows can be read."""
         return self._arrivals.version

@@ -264,6 +264,9 @@ class Environment(Protocol):
     def offsets(self, stream: str, partition: int) -> Offsets:
         """Return the readable range of a partition."""
 
+    def stream_id(self, stream: str) -> int:
+        """Return what tells a stream from others that have had its name; 0 where that is not known."""
+
     def stream_stats(self, stream: str) -> tuple[int, int]:
         """Return how many records a stream holds, and their bytes as they are stored; it looks at every batch."""
 
@@ -465,6 +468,9 @@ class LiveSource(Source, Protocol):
 
     def unheard_ms(self, partition: int, offset: int) -> float:
         """Return for how long it is not known whether something lies at or beyond an offset."""
+
+    def stream_id(self) -> int:
+        """Return what tells it from others that have had its name; 0 where that is not known."""
 
     def listen(self, tell: Callable[[], None]) -> None:
         """Have `tell` called, from any thread, when there may be more to read."""

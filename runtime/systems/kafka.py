@@ -53,18 +53,15 @@ from runtime.systems.kafka_owner import (
     let_go,
     records_of,
     seen,
-    stop,
     stores_of,
     transact,
     write_alone,
 )
-from runtime.systems.kafka_records import is_said
 from runtime.systems.kafka_runs import KafkaRuns
 from runtime.systems.kafka_standby import Standby
 from runtime.systems.kafka_state import KafkaState
 from runtime.systems.kafka_streams import KafkaStreams
-from runtime.systems.kafka_table import range_of, scan
-from runtime.systems.kafka_thread import KafkaThread
+from runtime.systems.kafka_thread import KafkaThread, stop
 from runtime.systems.kafka_topic import KafkaCluster
 from runtime.systems.kafka_writers import Writers
 from runtime.systems.log import LogEnvironment
@@ -142,23 +139,13 @@ class KafkaEnvironment:
         """Return what `offsets` has said last, and how far the partition is known to have come since."""
         return self._streams.fetcher(stream, partition).offsets(partition)
 
+    def stream_id(self, stream: str) -> int:
+        """Return what tells a topic from others that have had its name."""
+        return self._streams.fetcher(stream, 0).stream_id()
+
     def stream_stats(self, stream: str) -> tuple[int, int]:
         """Return how many records a stream holds, and the bytes of their keys and values; it reads all of them."""
-        partitions = self._streams.config(stream).partitions
-
-        async def count() -> tuple[int, int]:
-            topic = self._streams.topic(stream)
-            rows = size_bytes = 0
-            async for scanned in scan(topic, *await range_of(topic, partitions)):
-                found = scanned.rows
-                said = [row for row, headers in enumerate(found.headers or ()) if is_said(headers)]
-                kept = found.without(said)
-                rows += len(kept)
-                size_bytes += sum(len(data) for column in (kept.keys or (), kept.values) for data in column if data)
-            return rows, size_bytes
-
-        found: tuple[int, int] = self._streams.call(stream, count())
-        return found
+        return self._streams.stats(stream)
 
     def ranges(self) -> dict[str, list[Offsets]]:
         """Return the readable range of each partition of all streams, without a look at whether any has ended."""

@@ -98,6 +98,10 @@ class KafkaFetcher:
         """Return the range that is known to be readable; it begins where the topic's `start` says."""
         return self._offsets[partition]
 
+    def stream_id(self) -> int:
+        """Return what tells the topic, as it was when it was begun to be read, from others that have had its name."""
+        return self._metadata.id
+
     def refresh(self, partition: int) -> Offsets:
         """Return the range that is readable now, asking the brokers where the partition is not being read."""
         self.ask([partition])
@@ -221,7 +225,7 @@ class KafkaFetcher:
             isolation_level="read_committed",
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )
-        self._consumer = await begun(consumer)
+        self._consumer = await begun(consumer, topic.name)
         by_batches(self._consumer)
         places = [TopicPartition(topic.name, number) for number in range(metadata.partitions)]
         starts = await begins_at(self._consumer, topic, places)
@@ -249,7 +253,7 @@ class KafkaFetcher:
         """Return what asks without waiting for a fetch: brokers answer each connection in turn."""
         async with self._one_asks:
             if self._asking is None and self._fetched:
-                self._asking = await begun(self._asker())
+                self._asking = await begun(self._asker(), self._topic.name)
             return self._asking or self._consumer
 
     async def _ended_of(

@@ -38,10 +38,10 @@ from runtime.systems.kafka_clients import begun, ended
 from runtime.systems.kafka_fetcher import KafkaFetcher
 from runtime.systems.kafka_metadata import topics_of
 from runtime.systems.kafka_published import PUBLISHED
-from runtime.systems.kafka_records import as_records
+from runtime.systems.kafka_records import as_records, is_said
 from runtime.systems.kafka_sink import BATCH_BYTES, send_all
-from runtime.systems.kafka_table import Begun, KafkaTable, range_of, ranges_of
-from runtime.systems.kafka_thread import KafkaThread
+from runtime.systems.kafka_table import Begun, KafkaTable, range_of, ranges_of, scan, until_seen
+from runtime.systems.kafka_thread import KafkaThread, stop
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
 from runtime.systems.log_batch import check_columns
 
@@ -75,6 +75,7 @@ class KafkaStreams:
         self._fetchers: dict[str, KafkaFetcher] = {}
         self._known: dict[str, _Known] = {}
         self._looked_at: set[tuple[str, int]] = set()
+        self._written: dict[tuple[str, int], int] = {}
         self._registry = KafkaTable(cluster.topic(REGISTRY))
         self._admin: Any = None
         self._registrar: Any = None
@@ -132,6 +133,11 @@ class KafkaStreams:
             for name, (starts, ends) in found.items()
         }
 
+    def stats(self, name: str) -> tuple[int, int]:
+        """Return how many records a stream holds, and the bytes of their keys and values; it reads all of them."""
+        found: tuple[int, int] = self.call(name, self._count(name, self.config(name).partitions))
+        return found
+
     def described(self, name: str) -> StreamConfig:
         """Return what a topic is kept as now, whoever has made it; raises `EnvironmentFault` where it is absent."""
         made = self.all().get(name)
@@ -162,6 +168,7 @@ class KafkaStreams:
     def forget(self, name: str) -> None:
         """Read a stream no more."""
         self._looked_at = {place for place in self._looked_at if place[0] != name}
+        self._written = {place: end for place, end in self._written.items() if place[0] != name}
         fetcher = self._fetchers.pop(name, None)
         if fetcher is not None:
             fetcher.close()
@@ -197,6 +204,8 @@ class KafkaStreams:
 
     def reached(self, offsets: Mapping[tuple[str, int], int], appends: Iterable[Append]) -> None:
         """Know how far the partitions have come that were appended to, and which of them have ended."""
+        for place, end in offsets.items():
+            self._written[place] = max(self._written.get(place, 0), end)
         ended = {(one.stream, one.partition) for one in appends if ends(one.control)}
         for (stream, partition), end in offsets.items():
             if stream in self._fetchers:
@@ -241,7 +250,8 @@ class KafkaStreams:
         await (await self._administrator()).delete_records(places)
 
     def close(self) -> None:
-        """Read nothing more."""
+        """Read nothing more; what was written here can be read by everybody then, unless brokers do not answer."""
+        stop(self._thread, until_seen(self.topic(REGISTRY), self._written))
         for name in [*self._fetchers]:
             self.forget(name)
         self._thread.call(self._stop())
@@ -256,6 +266,17 @@ class KafkaStreams:
         entries = await self._registry.now()
         known = {name.decode(): msgspec.msgpack.decode(said, type=_Known) for name, said in entries.items()}
         return counts, {name: one for name, one in known.items() if name in counts}
+
+    async def _count(self, name: str, partitions: int) -> tuple[int, int]:
+        topic = self.topic(name)
+        rows = size_bytes = 0
+        async for scanned in scan(topic, *await range_of(topic, partitions)):
+            found = scanned.rows
+            said = [row for row, headers in enumerate(found.headers or ()) if is_said(headers)]
+            kept = found.without(said)
+            rows += len(kept)
+            size_bytes += sum(len(data) for column in (kept.keys or (), kept.values) for data in column if data)
+        return rows, size_bytes
 
     async def _ranges(self, partitions: Mapping[str, int]) -> dict[str, Begun] | None:
         """Return the ranges of topics; None where one has gone meanwhile, of which aiokafka would ask on and on."""

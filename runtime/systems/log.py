@@ -124,6 +124,11 @@ class LogEnvironment:
         with self._reading() as transaction:
             return self._streams.offsets(transaction, stream, partition)
 
+    def stream_id(self, stream: str) -> int:
+        """Return what tells a stream from others that have had its name."""
+        with self._reading() as transaction:
+            return self._streams.find(transaction, stream).id
+
     def stream_stats(self, stream: str) -> tuple[int, int]:
         """Return how many records a stream holds, and their bytes as they are stored; it looks at every batch."""
         with self._reading() as transaction:

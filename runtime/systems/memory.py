@@ -169,6 +169,11 @@ class MemoryEnvironment:
             found = self._partition(stream, partition)
             return Offsets(found.start, found.end, found.ended)
 
+    def stream_id(self, stream: str) -> int:
+        """Return what tells a stream from others that have had its name."""
+        with self._lock:
+            return self._stream(stream).id
+
     def stream_stats(self, stream: str) -> tuple[int, int]:
         """Return how many records a stream holds, and the bytes of their keys and values."""
         with self._lock:

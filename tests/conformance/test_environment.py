@@ -219,7 +219,9 @@ def test_what_is_read_tells_a_stream_from_others_and_from_those_that_had_its_nam
     def write_and_read(name):
         environment.create_stream(name, StreamConfig(partitions=2))
         environment.append(Append(name, partition, batch(b"a", b"b")) for partition in range(2))
-        return {environment.read(name, partition, offset, 1).stream_id for partition in range(2) for offset in range(2)}
+        return {environment.stream_id(name)} | {
+            environment.read(name, partition, offset, 1).stream_id for partition in range(2) for offset in range(2)
+        }
 
     found = []
     for name in ("s", "other", "s", "s"):

@@ -199,7 +199,9 @@ def test_more_partitions_are_taken_up():
         fill(grown, stream, [[(None, b"1", 0)], [(None, b"7", 0)]])
     grown.own("app")
     known = environment.checkpoints("app")
-    grown.commit(Commit("app", 1, [], [], {task: replace(one, generation=1) for task, one in known.items()}))
+    for task, one in known.items():
+        positions = tuple(replace(position, stream_id=grown.stream_id(position.stream)) for position in one.positions)
+        grown.commit(Commit("app", 1, [], [], {task: replace(one, generation=1, positions=positions)}))
     run_once(said(partitions=None), grown)
     assert [value for rows in rows_of(grown, "a-out") for _, value, _ in rows] == [b"8"], "the first was read already"
 

@@ -70,6 +70,15 @@ def test_a_stream_that_has_grown_past_the_position_in_another_one_is_noticed(env
     assert copied(environment) == [1, 2]
 
 
+@pytest.mark.parametrize("until_now", [True, False])
+@pytest.mark.parametrize("values", [(), (3,), (3, 4)])
+def test_so_is_one_that_has_not_grown_so_far(environment, ran, values, until_now):
+    made_anew(environment, *values)
+    with pytest.raises(Damaged, match=rf"{MADE_ANEW}|has no offset [23]: .* was made anew.*samza-dsl reset"):
+        run_once(copying(), environment, until_now=until_now)
+    assert copied(environment) == [1, 2]
+
+
 @pytest.mark.parametrize("environment", ["log", "memory"], indirect=True)  # on Kafka: tests/kafka/test_bound.py
 def test_it_is_noticed_by_a_run_that_goes_on(environment, ran):
     async def main():

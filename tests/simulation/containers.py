@@ -95,7 +95,7 @@ class Cluster:
         self.graph = app.graph()
         self.opened: Opened = open_application(environment, self.graph, app.options, {}, wrapped=bool(app.around))
         recover(environment, self.opened, self.graph)
-        ends = ends_of(self.opened.bindings, self.graph) if until_now else {}
+        ends = ends_of(self.environment, self.opened, self.graph) if until_now else {}
         self.ends = tuple((*place, end) for place, end in ends.items())
         self.alive: dict[str, tuple[Run, asyncio.Task[None]]] = {}
         self.contexts: dict[str, Context] = {}
