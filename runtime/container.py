@@ -96,11 +96,12 @@ async def _heed(run: Run, line: Line, began: asyncio.Future[bool]) -> None:
 
 async def _answer(run: Run, line: Line, ask: Ask) -> None:
     """Answer, and where nothing seems to be left to do look again first."""
-    is_caught_up = True
+    is_caught_up = False
     if run.finished:
-        with suppress(Exception):  # it ends, and says so itself
-            is_caught_up = await run.is_caught_up()
+        with suppress(Exception):  # brokers do not answer; or it ends, and says so itself
+            found = await run.is_caught_up()
             await run.settled()
+            is_caught_up = found
     line.say(_report(run, ask, is_caught_up))
 
 

@@ -12,13 +12,18 @@ STOP_S = 5.0
 """How long a client may take for each step of its end."""
 
 
-async def begun(client: C) -> C:
-    """Return a producer, consumer or administrator once it can be used; raises what keeps it from that."""
+async def begun(client: C, *topics: str) -> C:
+    """Return a producer, consumer or administrator once it can be used; raises what keeps it from that.
+
+    It knows `topics` then: one that is asked for what it does not know pauses for 100 ms, for each of them.
+    """
     unbegun: Any = client
     beginning, answered = asyncio.ensure_future(unbegun.start()), asyncio.Event()
     _connections(client).cluster.add_listener(lambda _: answered.set())
     try:
         await asyncio.shield(beginning)
+        if topics:
+            await _connections(client).set_topics(topics)
     except BaseException:
         await _cancelled(beginning, answered)
         await ended(client)
@@ -54,9 +59,9 @@ async def _awaited(ending: Awaitable[object]) -> None:
 
 
 @asynccontextmanager
-async def during(client: C) -> AsyncIterator[C]:
-    """Have a client begin, and end after a block."""
-    await begun(client)
+async def during(client: C, *topics: str) -> AsyncIterator[C]:
+    """Have a client begin, which knows `topics`, and end after a block."""
+    await begun(client, *topics)
     try:
         yield client
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -33,7 +33,6 @@ from runtime.systems.kafka_members import KafkaMembers
 from runtime.systems.kafka_sink import send_all
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.kafka_table import KafkaTable, range_of
-from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_writers import Writers
 
 TRANSACTION_S = 55.0
@@ -149,12 +148,6 @@ async def write_alone(
             await asyncio.wait_for(producer.abort_transaction(), STOP_S)
         await ended(producer)
         raise
-
-
-def stop(thread: KafkaThread, ending: Coroutine[Any, Any, object]) -> None:
-    """Let go of producers that have nothing to send; how they end tells nothing."""
-    with suppress(Exception):
-        thread.call(ending)
 
 
 def records_of(

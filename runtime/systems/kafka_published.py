@@ -18,8 +18,8 @@ from runtime.systems.kafka_admin import LOOK_MS, configs_of, create_topic, kafka
 from runtime.systems.kafka_clients import begun, ended
 from runtime.systems.kafka_records import as_records
 from runtime.systems.kafka_sink import BATCH_BYTES, compression_of, send_all
-from runtime.systems.kafka_table import KafkaTable
-from runtime.systems.kafka_thread import KafkaThread
+from runtime.systems.kafka_table import KafkaTable, until_seen
+from runtime.systems.kafka_thread import KafkaThread, stop
 from runtime.systems.kafka_topic import KafkaTopic, beside
 
 PUBLISHED = "samza-dsl-published"
@@ -48,6 +48,7 @@ class KafkaPublisher:
         self._topic, self._name, self._config = topic, name, config
         self._ledger = beside(topic, PUBLISHED)
         self._producer: Any = None
+        self._written: dict[tuple[str, int], int] = {}
         self._thread: KafkaThread | None = KafkaThread.acquire()
         try:
             with kafka_errors_told(topic, "written"):
@@ -81,9 +82,10 @@ class KafkaPublisher:
             self._thread.call(self._transact({}, None))
 
     def close(self) -> None:
-        """Let go of the client; a second call does nothing."""
+        """Let go of the client, when all see what was committed; a second call does nothing."""
         if self._thread is not None:
             thread, self._thread = self._thread, None
+            stop(thread, until_seen(self._topic, self._written))
             try:
                 if self._producer is not None:
                     thread.call(ended(self._producer))
@@ -127,8 +129,9 @@ class KafkaPublisher:
         records[self._ledger.name, 0] = Batch([said], [self._name.encode()])
         async with asyncio.timeout(TRANSACTION_S):
             await self._producer.begin_transaction()
-            await send_all(self._producer, records)
+            ends = await send_all(self._producer, records)
             await self._producer.commit_transaction()
+        self._written |= ends
         self.reached = reached or Reached()
 
 

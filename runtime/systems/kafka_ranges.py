@@ -69,7 +69,7 @@ class KafkaRanges:
         if metadata is None:
             raise is_absent(topic)
         consumer = AIOKafkaConsumer(**topic.client(), enable_auto_commit=False, isolation_level="read_committed")
-        self._consumer = await begun(consumer)
+        self._consumer = await begun(consumer, topic.name)
         self._places = [TopicPartition(topic.name, number) for number in range(metadata.partitions)]
         self._starts = await begins_at(self._consumer, topic, self._places)
         return metadata, await self._look()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from operators.base import Batch
+from runtime.clock import sleep_ms
 from runtime.systems.kafka_admin import kafka_errors_told
 from runtime.systems.kafka_batches import by_batches, rows_of
 from runtime.systems.kafka_clients import begun, during, ended
@@ -18,6 +19,8 @@ from runtime.systems.kafka_topic import KafkaTopic
 WAIT_MS = 200
 FETCH_WAIT_MS = 10
 """How long the broker holds back the answer that there is nothing new, and with it whatever else is asked."""
+SEEN_S, SEEN_MS = 2.0, 10.0
+"""How long it is waited at most until what was committed is seen by all, and how often it is looked."""
 REST_S = 2.0
 """After how long in which a table isn't read its consumer rests."""
 
@@ -49,7 +52,7 @@ async def ranges_of(
     places = [TopicPartition(name, number) for name, count in partitions.items() for number in range(count)]
     if not places:
         return {}
-    async with during(_consumer(any_topic, isolation)) as consumer:
+    async with during(_consumer(any_topic, isolation), *partitions) as consumer:
         starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
     begun = {name: Begun({}, {}) for name in partitions}
     for topic, number in places:
@@ -66,6 +69,20 @@ def ranges_now(topic: KafkaTopic, partitions: int) -> Begun:
             return thread.call(range_of(topic, partitions))
     finally:
         thread.release()
+
+
+async def until_seen(any_topic: KafkaTopic, written: Mapping[tuple[str, int], int]) -> None:
+    """Wait until all see what was committed below offsets of one cluster's partitions.
+
+    Brokers answer a commit before they mark it so in each partition: who reads at once may not find it yet. Raises
+    TimeoutError where that takes long, as it does where others leave transactions open.
+    """
+    ends = {TopicPartition(*place): end for place, end in written.items()}
+    if not ends:
+        return
+    async with during(_consumer(any_topic), *{topic for topic, _ in ends}) as consumer, asyncio.timeout(SEEN_S):
+        while any(seen < ends[place] for place, seen in (await consumer.end_offsets([*ends])).items()):
+            await sleep_ms(SEEN_MS)
 
 
 async def scan(topic: KafkaTopic, starts: Mapping[int, int], ends: Mapping[int, int]) -> AsyncIterator[Scanned]:
@@ -126,7 +143,7 @@ class KafkaTable:
     async def end_of_all(self) -> int:
         """Return the offset behind all that was written, also by transactions that are still open."""
         if self._beyond is None:
-            self._beyond = await begun(_consumer(self._topic, isolation="read_uncommitted"))
+            self._beyond = await begun(_consumer(self._topic, "read_uncommitted"), self._topic.name)
         end: int = (await self._beyond.end_offsets([self._place]))[self._place]
         return end
 

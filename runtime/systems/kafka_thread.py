@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from aiokafka.errors import KafkaConnectionError
@@ -57,6 +58,12 @@ class KafkaThread:
             return asyncio.run_coroutine_threadsafe(work, self.loop).result()
         except CancelledError as error:
             raise KafkaConnectionError("a lost connection has cancelled it") from error
+
+
+def stop(thread: KafkaThread, ending: Coroutine[Any, Any, object]) -> None:
+    """Have done what comes before an end, and wait for it; how it goes tells nothing."""
+    with suppress(Exception):
+        thread.call(ending)
 
 
 async def cancel_others() -> None:

@@ -48,6 +48,9 @@ class Changed(Exception):
 
 
 ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_a_run_comes_to_what_its_records_say_whatever_brokers_do")
+READ_BY_ALL = Tested(
+    "tests/runtime/test_laws_on_kafka.py::test_what_was_written_can_be_read_by_all_when_its_writer_has_closed"
+)
 AMONG_ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_so_do_containers_that_come_and_die_and_fall_silent")
 BUGS = (
     Bug(
@@ -317,6 +320,13 @@ BUGS = (
         "(rows.offsets or (), begun)",
         "(rows.offsets or (), begun + 1)",
         ON_KAFKA,
+    ),
+    Bug(
+        "end on Kafka before all can read what was committed",
+        "runtime/systems/kafka_streams.py",
+        "        stop(self._thread, until_seen(self.topic(REGISTRY), self._written))\n",
+        "",
+        READ_BY_ALL,
     ),
     Bug(
         "read on Kafka what was rolled back",

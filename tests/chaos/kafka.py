@@ -99,14 +99,14 @@ class Chaos:
             )
             time.sleep(0.05)
 
-    def _record(self, word: str = "", ahead_ms: int = 0, pad: str = "") -> bytes:
+    def _record(self, word: str = "", at_ms: int | None = None, pad: str = "") -> bytes:
         self.written += 1
-        at_ms = int(time.time() * 1_000) + ahead_ms
         named: str | None = word or f"w{self.chance.randrange(WORDS)}"
         if not word and self.chance.random() < BAD:
             named = self.chance.choice((UNKNOWN, None, "no record"))
         if named == "no record":
             return b"no record %d" % self.written
+        at_ms = _now_ms() if at_ms is None else at_ms
         return msgspec.json.encode({"word": named, "number": self.written, "at": at_ms, "pad": pad})
 
     def _append(self, appends: list[Append]) -> None:
@@ -275,10 +275,11 @@ class Chaos:
         """Stop the run as a user does, close all windows, and run on to the end of the input."""
         self.starter.send_signal(signal.SIGTERM)
         assert self.starter.wait(PATIENCE_S) == 0, self.told()
+        last_ms = _now_ms() + 10 * WINDOW_MS  # one time for all, so that none of them closes the window of another
         for partition in range(PARTITIONS):
             before = self._end(partition)
             while self._end(partition) == before:
-                self._append([Append(f"{APP}-records", partition, Batch([self._record(LAST, 10 * WINDOW_MS)]))])
+                self._append([Append(f"{APP}-records", partition, Batch([self._record(LAST, last_ms)]))])
         if self._environment is not None:
             self._environment.close()
         with closing(KafkaEnvironment(self.cluster, self.folder / "writer")) as environment:
@@ -308,6 +309,10 @@ class Chaos:
             self.starter.wait()
         self.brokers.stop()
         self._disks.close()
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1_000)
 
 
 def check(chaos: Chaos) -> int:

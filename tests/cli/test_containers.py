@@ -23,7 +23,8 @@ COUNTING = """
     app = App("counting", Options(commit_interval_ms=60_000, max_drain_ms=300_000))
 
     async def look_up(record):
-        Path(f"{record[0]}-{os.getpid()}.held").touch()
+        if record[1] == 50:
+            Path(f"{record[0]}-{os.getpid()}.held").touch()
         while record[1] == 50 and not Path("open").exists():
             await asyncio.sleep(0.001)
         if Path("broken").exists():
@@ -82,7 +83,7 @@ def check_counts(folder):
 
 
 def holders(folder, partition):
-    """Return the processes that have processed records of a partition."""
+    """Return the processes that have come to the record of a partition that waits."""
     return {int(file.stem.partition("-")[2]) for file in folder.glob(f"{partition}-*.held")}
 
 

@@ -118,7 +118,7 @@ def test_a_host_that_is_gone_is_taken_over_from_by_copies_and_each_word_counts_o
         here.communicate()
         write(words[10_000:])
         wait_until(lambda: committed() > before and len(job_of(environment, topics).containers) == 2)
-        wait_until(lambda: sum(end.end for end in environment.ranges()[f"{topics}-counts"]) >= len(words))
+        wait_until(lambda: environment.stream_stats(f"{topics}-counts")[0] >= len(words))
         there.send_signal(signal.SIGTERM)
         ended(there)
     check_counts(broker, topics, words)

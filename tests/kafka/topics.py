@@ -11,54 +11,48 @@ from tests.faults.processes import wait_until
 
 def create(broker, topic: str, partitions: int = 1, **configs: str) -> None:
     """Make a topic."""
-
-    async def work():
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-        await admin.start()
-        answer = await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configs)])
-        await admin.close()
-        assert not answer.topic_errors[0][1], answer
-
-    asyncio.run(work())
+    made = NewTopic(topic, partitions, 1, topic_configs=configs)
+    answer = _administer(broker, lambda admin: admin.create_topics([made]))
+    assert not answer.topic_errors[0][1], answer
 
 
 def produce(broker, topic: str, *rows, abort: bool = False, transaction: str | None = None) -> None:
     """Write (partition, key, value) in order; in a transaction where that has an id, which may be aborted."""
 
     async def work():
-        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=transaction)
-        await producer.start()
-        if transaction:
-            await producer.begin_transaction()
-        for partition, key, value in rows:
-            await producer.send_and_wait(topic, value, key=key, partition=partition)
-        if transaction:
-            await (producer.abort_transaction() if abort else producer.commit_transaction())
-        await producer.stop()
+        async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=transaction) as producer:
+            if transaction:
+                await producer.begin_transaction()
+            for partition, key, value in rows:
+                await producer.send_and_wait(topic, value, key=key, partition=partition)
+            if transaction:
+                await (producer.abort_transaction() if abort else producer.commit_transaction())
 
     asyncio.run(work())
 
 
 def consume(broker, topic: str, isolation: str = "read_committed"):
-    """Return all records that a topic holds, by partition."""
+    """Return all records that a topic holds, by partition; a transaction that is under way is waited for.
+
+    A commit is answered before its markers are written: who asks then where committed records end is told of an end
+    that lies before it.
+    """
+    partitions = partitions_of(broker, topic)
 
     async def work():
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-        await admin.start()
-        partitions = len((await admin.describe_topics([topic]))[0]["partitions"])
-        await admin.close()
-        consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, isolation_level=isolation)
-        await consumer.start()
         places = [TopicPartition(topic, number) for number in range(partitions)]
-        consumer.assign(places)
-        await consumer.seek_to_beginning(*places)
-        ends = await consumer.end_offsets(places)
         found = {place.partition: [] for place in places}
-        for place in places:
-            while await consumer.position(place) < ends[place]:
-                for other, records in (await consumer.getmany(timeout_ms=100)).items():
-                    found[other.partition] += records
-        await consumer.stop()
+        async with (
+            AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, isolation_level="read_uncommitted") as all_there_is,
+            AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, isolation_level=isolation) as consumer,
+        ):
+            ends = await all_there_is.end_offsets(places)
+            consumer.assign(places)
+            await consumer.seek_to_beginning(*places)
+            for place in places:
+                while await consumer.position(place) < ends[place]:
+                    for other, records in (await consumer.getmany(timeout_ms=100)).items():
+                        found[other.partition] += records
         return found
 
     return asyncio.run(work())
@@ -66,39 +60,18 @@ def consume(broker, topic: str, isolation: str = "read_committed"):
 
 def names(broker) -> set[str]:
     """Return the names of all topics."""
-
-    async def work():
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-        await admin.start()
-        found = await admin.list_topics()
-        await admin.close()
-        return set(found)
-
-    return asyncio.run(work())
+    return set(_administer(broker, lambda admin: admin.list_topics()))
 
 
 def remove(broker, topic: str, below: int) -> None:
     """Remove the records of partition 0 below an offset, as retention does."""
-
-    async def work():
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-        await admin.start()
-        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=below)})
-        await admin.close()
-
-    asyncio.run(work())
+    gone = {TopicPartition(topic, 0): RecordsToDelete(before_offset=below)}
+    _administer(broker, lambda admin: admin.delete_records(gone))
 
 
 def delete(broker, topic: str) -> None:
     """Remove a topic."""
-
-    async def work():
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-        await admin.start()
-        await admin.delete_topics([topic])
-        await admin.close()
-
-    asyncio.run(work())
+    _administer(broker, lambda admin: admin.delete_topics([topic]))
 
 
 def replace(broker, topic: str, *values: bytes) -> None:
@@ -110,29 +83,35 @@ def replace(broker, topic: str, *values: bytes) -> None:
 
 
 def grow(broker, topic: str, partitions: int) -> None:
-    """Give a topic more partitions."""
+    """Give a topic more partitions, and wait until the broker tells of them."""
+    _administer(broker, lambda admin: admin.create_partitions({topic: NewPartitions(partitions)}))
+    wait_until(lambda: partitions_of(broker, topic) == partitions)
 
-    async def work():
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
-        await admin.start()
-        await admin.create_partitions({topic: NewPartitions(partitions)})
-        await admin.close()
 
-    asyncio.run(work())
+def partitions_of(broker, topic: str) -> int:
+    """Return how many partitions a topic has."""
+    (told,) = _administer(broker, lambda admin: admin.describe_topics([topic]))
+    return len(told["partitions"])
 
 
 def group_offsets(broker, group: str) -> dict[tuple[str, int], int]:
     """Return the offsets that a group has committed, as tools that show its lag see them; none before it has any."""
+    try:
+        found = _administer(broker, lambda admin: admin.list_consumer_group_offsets(group))
+    except GroupCoordinatorNotAvailableError:  # the broker makes the topic of offsets when it is asked for first
+        return {}
+    return {(place.topic, place.partition): at.offset for place, at in found.items()}
+
+
+def _administer(broker, ask):
+    """Return what an administrator of the broker answers."""
 
     async def work():
         admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
         await admin.start()
         try:
-            found = await admin.list_consumer_group_offsets(group)
-        except GroupCoordinatorNotAvailableError:  # the broker makes the topic of offsets when it is asked for first
-            found = {}
+            return await ask(admin)
         finally:
             await admin.close()
-        return {(place.topic, place.partition): at.offset for place, at in found.items()}
 
     return asyncio.run(work())

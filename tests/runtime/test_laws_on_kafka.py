@@ -1,6 +1,5 @@
 """On a simulated Kafka, whatever is lost or dies: what runs come to is what their records say, each once."""
 
-import asyncio
 import random
 import tempfile
 from contextvars import copy_context
@@ -10,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from operators.base import Batch
 from runtime.errors import EnvironmentFault, Fenced, SamzaError, Unavailable
-from runtime.systems.base import StreamConfig
+from runtime.systems.base import Append, StreamConfig
+from runtime.systems.kafka_published import KafkaPublisher
+from runtime.systems.kafka_topic import topic_of
 from samza_dsl.testing.environment import Crash
 from tests.building import build
 from tests.kafka import test_conformance as real
@@ -19,7 +21,7 @@ from tests.runtime.test_laws import crash_points, worlds
 from tests.scale import scale
 from tests.simulation.check import Outcome
 from tests.simulation.containers import Event, run_among
-from tests.simulation.crash import Watched, fill, run_once
+from tests.simulation.crash import Watched, append_rows, fill, run_once
 from tests.simulation.kafka import die, opened, simulated
 from tests.simulation.kafka_brokers import PROCESS, TROUBLES, Cluster, Died, Trouble
 from tests.strategies import APP, stored, tables
@@ -31,6 +33,8 @@ HOSTS = "here", "there"
 AT_LEAST_ONCE = ("filter", "flat_map", "async", "async", "branch", "partition_by", "process")
 LOOK_EVERY = 50
 """After how many turns of the loop copies are looked at."""
+COME_EVERY = 20
+"""After how many turns of the loop more records come, where not all are there before."""
 troubles = st.lists(st.builds(Trouble, st.integers(1, 120), st.sampled_from(TROUBLES)), max_size=4)
 
 
@@ -74,14 +78,36 @@ def test_a_stream_that_was_made_by_half_is_made_whole(at, what, tmp_path):
         environment.close()
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_what_was_written_can_be_read_by_all_when_its_writer_has_closed(seed, tmp_path):
+    with simulated(Cluster(seed)):
+        writer, reader = opened(tmp_path / "here"), opened(tmp_path / "there")
+        writer.create_stream("words", StreamConfig())
+        writer.append([Append("words", 0, Batch([b"word"]))])
+        writer.close()
+        assert [*reader.read("words", 0, 0).batch.values] == [b"word"]
+        reader.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_so_can_what_was_published(seed, tmp_path):
+    with simulated(Cluster(seed)):
+        publisher = KafkaPublisher(topic_of("kafka://simulated:9092/words"), StreamConfig(), "job")
+        reader = opened(tmp_path)
+        publisher.publish(1, [(0, Batch([b"word"]))])
+        publisher.close()
+        assert [*reader.read("words", 0, 0).batch.values] == [b"word"]
+        reader.close()
+
+
 def run_on_kafka(world, folder, troubles, crashes, check):
     """Run a world's application until it is through, on either of two machines, then `check` what it has come to."""
     chance, cluster = random.Random(world.seed), Cluster(world.seed)
-    with simulated(cluster):
+    with simulated(cluster) as thread:
         filled(world, folder)
         cluster.changes, cluster.troubles = 0, list(troubles)
         for attempt, crash in enumerate([*crashes, *[None] * (len(troubles) + 1)]):
-            if lived(world, cluster, folder / chance.choice(HOSTS), crash, world.seed + attempt):
+            if lived(world, cluster, thread, folder / chance.choice(HOSTS), crash, world.seed + attempt):
                 break
         else:
             raise AssertionError("it does not come to its end")
@@ -99,7 +125,7 @@ def filled(world, folder):
     environment.close()
 
 
-def lived(world, cluster, directory, crash, seed):
+def lived(world, cluster, thread, directory, crash, seed):
     """Whether a process has run an application to its end."""
 
     def see(place, event):
@@ -108,7 +134,8 @@ def lived(world, cluster, directory, crash, seed):
     environment = None
     try:
         environment = opened(directory)
-        run_once(build(world.pipeline, world.options, world.seed, on_sink=see), Watched(environment, crash), seed)
+        watched = Watched(environment, crash, on_turn=thread.following())
+        run_once(build(world.pipeline, world.options, world.seed, on_sink=see), watched, seed)
         environment.close()
     except (Crash, Died, SamzaError) as error:
         is_alive = isinstance(error, SamzaError) and PROCESS.get() not in cluster.dead  # who dies may hear of it first
@@ -217,16 +244,47 @@ def check_copies(cluster, environment):
     return entries
 
 
-def run_among_on_kafka(world, folder, troubles, number, happenings, standby=0):
+class Arriving:
+    """The records of a world, which come by and by while its application runs."""
+
+    def __init__(self, world, folder, cluster):
+        self.cluster, self.chance = cluster, random.Random(world.seed)
+        self.environment = opened(folder / "filling")
+        self.left = {}
+        for stream, parts in world.pipeline.split(world.parts).items():
+            self.environment.create_stream(stream, StreamConfig(partitions=len(parts)))
+            self.left |= {(stream, partition): rows for partition, rows in enumerate(stored(parts))}
+        for stream, rows in tables(world.pipeline).items():
+            fill(self.environment, stream, rows)
+
+    def come(self):
+        """Have some more come, and in the end say that there are no more."""
+        changes, troubles, self.cluster.troubles = self.cluster.changes, self.cluster.troubles, []
+        some = [place for place, rows in self.left.items() if rows]
+        if some:
+            place = self.chance.choice(some)
+            size = self.chance.randint(1, 3)
+            append_rows(self.environment, *place, self.left[place][:size])
+            self.left[place] = self.left[place][size:]
+        elif self.left:
+            for stream in sorted({stream for stream, _ in self.left}):
+                self.environment.end_stream(stream)
+            self.left = {}
+        self.cluster.changes, self.cluster.troubles = changes, troubles
+
+
+def run_among_on_kafka(world, folder, troubles, number, happenings, standby=0, is_arriving=False):
     """Run a world's application in containers that come, die and go; return how many entries of copies were seen."""
     cluster, copied = Cluster(world.seed), []
     with simulated(cluster) as thread:
-        filled(world, folder)
+        arriving = Arriving(world, folder, cluster) if is_arriving else filled(world, folder)
         starter = opened(folder / "starter")
-        begun_s = cluster.loop.time()
+        follow = thread.following()
 
         def at_turn(turn):
-            thread.catch_up(begun_s + asyncio.get_running_loop().time())
+            follow()
+            if arriving and turn % COME_EVERY == 0:
+                arriving.come()
             if standby and turn % LOOK_EVERY == 0:
                 copied.extend(check_copies(cluster, one) for one in hosts.environments.values())
 
@@ -240,15 +298,17 @@ def run_among_on_kafka(world, folder, troubles, number, happenings, standby=0):
             hosts.gone(name, True)
         starter.close()
         cluster.troubles = []
+        if arriving:
+            arriving.environment.close()
         check(world, folder / "anew")
     return sum(copied)
 
 
-@given(worlds(), troubles, st.integers(1, 3), happenings)
+@given(worlds(), troubles, st.integers(1, 3), happenings, st.booleans())
 @settings(max_examples=scale(5, 60, 3_000))
-def test_so_do_containers_that_come_and_die_and_fall_silent(world, troubles, number, happenings):
+def test_so_do_containers_that_come_and_die_and_fall_silent(world, troubles, number, happenings, is_arriving):
     with tempfile.TemporaryDirectory() as folder:
-        run_among_on_kafka(world, Path(folder), troubles, number, happenings)
+        run_among_on_kafka(world, Path(folder), troubles, number, happenings, is_arriving=is_arriving)
 
 
 @given(worlds(), troubles, st.integers(2, 3), happenings, st.integers(1, 2))

@@ -20,7 +20,7 @@ from tests.runtime.test_assignment import is_balanced, of_living, placings
 from tests.runtime.test_laws_on_kafka import check_copies
 from tests.scale import scale
 from tests.simulation.kafka import die, opened, simulated
-from tests.simulation.kafka_brokers import PROCESS, SESSION_S, Cluster
+from tests.simulation.kafka_brokers import MARKERS_S, PROCESS, SESSION_S, Cluster
 from tests.strategies import APP
 
 TASKS = 4
@@ -99,6 +99,7 @@ def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed
         since = 0
         for step in steps:
             if step is None:
+                thread.catch_up(cluster.loop.time() + MARKERS_S)
                 second.follows()
                 assert check_copies(cluster, second.environment) == sum(map(len, committed.values()))
                 since = 0

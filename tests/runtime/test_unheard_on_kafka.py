@@ -54,7 +54,6 @@ def test_nothing_lay_there_when_it_was_last_heard_of(steps, seed):
                 cluster.write("other", open_one, ("words", 0), [(None, b"open", None, ())])
             elif step == END and open_one is not None:
                 cluster.end(open_one, committed=True)
-                cluster.tell()
                 open_one = None
             elif step == SILENCE:
                 cluster.silent_until_s = cluster.loop.time() + 40

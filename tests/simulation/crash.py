@@ -22,18 +22,23 @@ Row = tuple[bytes | None, bytes | None, int]
 
 
 class Watched:
-    """An environment that counts commits, shows each to `on_commit` when it is durable, and dies at a crash point."""
+    """An environment that counts commits, shows each to `on_commit` when it is durable, and dies at a crash point.
+
+    `on_turn` is called before each turn of the loop.
+    """
 
     def __init__(
         self,
         inner: Environment,
         crash: CrashPoint | None = None,
         on_commit: Callable[[Commit], None] | None = None,
+        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self.commits: list[Commit] = []
         self._inner = inner
         self._doom = Doom(crash)
         self._on_commit = on_commit
+        self._on_turn = on_turn
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -47,12 +52,19 @@ class Watched:
         self._doom.meet("after_commit")
 
     def at_turn(self, turn: int) -> None:
+        self._on_turn()
         self._doom.meet("turn")
 
 
 def memory() -> MemoryEnvironment:
     """Return an empty environment whose wall clock stands still."""
     return MemoryEnvironment(now_ms=lambda: NOW_MS)
+
+
+def append_rows(environment: Environment, stream: str, partition: int, rows: Sequence[Row]) -> None:
+    """Append rows, of which there are some, to a partition."""
+    keys, values, timestamps = zip(*rows, strict=True)
+    environment.append([Append(stream, partition, Batch(list(values), list(keys), list(timestamps)))])
 
 
 def fill(
@@ -64,8 +76,7 @@ def fill(
         start = 0
         while start < len(rows):
             stop = len(rows) if sizes is None else start + sizes.randint(1, 5)
-            keys, values, timestamps = zip(*rows[start:stop], strict=True)
-            environment.append([Append(stream, partition, Batch(list(values), list(keys), list(timestamps)))])
+            append_rows(environment, stream, partition, rows[start:stop])
             start = stop
     environment.end_stream(stream)
 

@@ -14,6 +14,7 @@ from runtime.systems import (
     kafka_fetcher,
     kafka_group,
     kafka_members,
+    kafka_published,
     kafka_ranges,
     kafka_runs,
     kafka_sink,
@@ -43,7 +44,7 @@ def simulated(cluster: Cluster) -> Iterator[Thread]:
     }
     modules = (
         *(kafka_fetcher, kafka_tables, kafka_streams, kafka_sink, kafka_admin),
-        *(kafka_runs, kafka_group, kafka_members, kafka_standby, kafka_ranges),
+        *(kafka_runs, kafka_group, kafka_members, kafka_standby, kafka_ranges, kafka_published),
     )
     with ExitStack() as stack:
         stack.enter_context(patch.object(kafka, "KafkaThread", thread))

@@ -27,6 +27,8 @@ BATCH_BYTES, RECORD_BYTES = 1 << 16, 1_048_588
 LONGEST_MS = 5
 """How long a request takes at most."""
 STEP_S, SESSION_S, SILENCE_S, TRANSACTION_S = 0.001, 6.0, 2.0, 60.0
+MARKERS_S = 1.0
+"""How long it takes at most, and seldom, until what was ended is marked so where it was written."""
 NOW_MS, SKEW_MS = 1_700_000_000_000, 3_600_000
 """When it is, and how far a clock may be wrong."""
 EARLIEST = "earliest"
@@ -124,6 +126,8 @@ class Cluster:
         self.writers: dict[str, int] = {}
         """By transactional id, the one writer that may still write."""
         self.begun: defaultdict[int, set[tuple[str, int]]] = defaultdict(set)
+        self.ending: dict[int, tuple[set[tuple[str, int]], bool]] = {}
+        """By writer, where the end of its transaction is not marked yet, and whether that is a commit."""
         self.offsets: defaultdict[str, dict[TopicPartition, Any]] = defaultdict(dict)
         self.groups: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         self.troubles: list[Trouble] = []
@@ -225,12 +229,24 @@ class Cluster:
             former = self.writers.get(transactional_id)
             if former is not None:
                 self.end(former, committed=False)
+                self.mark(former)
             self.writers[transactional_id] = writer
         return writer
 
     def end(self, writer: int, committed: bool) -> None:
-        for place in sorted(self.begun.pop(writer, ())):
+        """Decide how a transaction ends; that is answered before it can be seen."""
+        places = self.begun.pop(writer, None)
+        if places:
+            self.ending[writer] = places, committed
+            self.loop.call_later(MARKERS_S * self.chance.random() ** 4, self.mark, writer)
+
+    def mark(self, writer: int) -> None:
+        """Have it be seen how a writer's last transaction has ended, before it begins another one."""
+        places, committed = self.ending.pop(writer, (set(), False))
+        for place in sorted(places):
             self.partition(*place).finish(writer, committed)
+        if places:
+            self.tell()
 
     def _time_out(self, transactional_id: str, writer: int, begun: set[tuple[str, int]]) -> None:
         """Roll back what has been open for too long; who has begun it is fenced."""
@@ -245,6 +261,7 @@ class Cluster:
         if any(len(key or b"") + len(value or b"") > most for key, value, *_ in rows):
             raise MessageSizeTooLargeError
         if transactional_id is not None:
+            self.mark(writer)
             if writer not in self.begun:
                 self.loop.call_later(TRANSACTION_S, self._time_out, transactional_id, writer, self.begun[writer])
             self.begun[writer].add(place)
@@ -262,7 +279,7 @@ class Cluster:
     def delete(self, name: str) -> None:
         if self.topics.pop(name, None) is None:
             raise UnknownTopicOrPartitionError(name)
-        for places in self.begun.values():
+        for places in [*self.begun.values(), *(places for places, _ in self.ending.values())]:
             places -= {place for place in places if place[0] == name}
 
 
@@ -307,6 +324,11 @@ class Thread:
         """Let time pass up to a moment, if it is not there yet."""
         if until_s > self.loop.time():
             self.call(asyncio.sleep(until_s - self.loop.time()))
+
+    def following(self) -> Callable[[], None]:
+        """Return what has as much time pass here as has passed, since now, on the loop that runs then."""
+        begun_s = self.loop.time()
+        return lambda: self.catch_up(begun_s + asyncio.get_running_loop().time())
 
     def condition(self) -> Condition:
         return Condition(self)

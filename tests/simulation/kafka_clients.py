@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +53,10 @@ class Connection:
 
     async def close(self) -> None:
         self._cluster.connections.pop(self, None)
+
+    async def set_topics(self, topics: Iterable[str]) -> None:
+        """Know topics, which takes a request."""
+        await self._cluster.heard()
 
 
 class Batch:

@@ -9,17 +9,16 @@ from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
 
-from operators.base import Batch
 from planner.graph import Graph
 from planner.passes import plan
 from planner.plan import Options, Plan
 from runtime.errors import Owned
-from runtime.systems.base import Append, StreamConfig
+from runtime.systems.base import StreamConfig
 from samza_dsl import App, every
 from tests.building import Resource, build
 from tests.simulation.check import Outcome
 from tests.simulation.clock import JumpingClock
-from tests.simulation.crash import Crash, fill
+from tests.simulation.crash import Crash, append_rows, fill
 from tests.simulation.directory import Directory, SimulatedLog
 from tests.simulation.file import File
 from tests.simulation.life import Life
@@ -183,9 +182,7 @@ class World:
         self.tell(f"{len(events)} records come in partition {number}")
         for stream, parts in self.scenario.pipeline.split([events]).items():
             if parts[0]:
-                keys, values, timestamps = zip(*stored(parts)[0], strict=True)
-                batch = Batch(list(values), list(keys), list(timestamps))
-                self.environment.append([Append(stream, number, batch)])
+                append_rows(self.environment, stream, number, stored(parts)[0])
 
     def _at_turn(self, turns: int) -> None:
         now_s = self.loop.time() if hasattr(self, "loop") else 0.0
