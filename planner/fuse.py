@@ -109,10 +109,15 @@ def compile_source(source: str, name: str, functions: Mapping[str, Mapping[str, 
     """
     filename = f"{FUSED}{name}>"
     namespace = {bound(id, name): thing for id, named in functions.items() for name, thing in named.items()}
-    namespace |= {_class(name): made_by(thing) for name, thing in namespace.items() if f"{_class(name)}(" in source}
+    namespace |= kinds_in(source, namespace)
     exec(_compiled(source, filename), namespace)  # the planner's own text, which plan.source() shows
     linecache.cache[filename] = (len(source), None, [line + "\n" for line in source.splitlines()], filename)
     return namespace["segment"], filename
+
+
+def kinds_in(source: str, functions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the classes of Structs that generated source makes, by its variables, given those of the functions."""
+    return {_class(name): made_by(one) for name, one in functions.items() if f"{_class(name)}(" in source}
 
 
 def row_in(frame: FrameType) -> int | None:

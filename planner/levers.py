@@ -10,11 +10,11 @@ class Levers:
     """Which levers are in use: with any of them left out a pipeline comes to the same, and costs more.
 
     `fusion` writes stateless operators into one loop, `keyed` those that keep state by key as well, `reading` also the
-    reading of keys, `folding` that of keys and times, and windows; `inlining` writes expressions in the place of
-    calls. `columns` carries only what something downstream reads. `batches` takes in many messages at once, and
-    completes them at once. `hot_state` keeps states as plain dicts until the commit. `relays` hands on in memory what
-    one stage writes for the next. `flights` keeps messages as columns while they await. `together` encodes at once what
-    nobody's code has seen.
+    reading of keys, `folding` that of keys and times, and windows; `inlining` writes expressions in the place of calls,
+    and `scalars` has loops make nothing that they only read part by part. `columns` carries only what something
+    downstream reads. `batches` takes in many messages at once, and completes them at once. `hot_state` keeps states as
+    plain dicts until the commit. `relays` hands on in memory what one stage writes for the next. `flights` keeps
+    messages as columns while they await. `together` encodes at once what nobody's code has seen.
 
     Not an option of users, who can only switch off `inline`.
     """
@@ -24,6 +24,7 @@ class Levers:
     reading: bool = True
     folding: bool = True
     inlining: bool = True
+    scalars: bool = True
     columns: bool = True
     batches: bool = True
     hot_state: bool = True

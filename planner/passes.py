@@ -22,13 +22,14 @@ from operators.task import Task
 from planner.copartitioning import check_keys_meet, check_table_meets
 from planner.errors import refuse
 from planner.folding import fold
-from planner.fuse import LONGEST_RUN, fuse, word
+from planner.fuse import LONGEST_RUN, bound, fuse, kinds_in, word
 from planner.graph import NAME, Graph, intermediate
 from planner.grouping import group_tasks
 from planner.levers import ALL, Levers
 from planner.names import label_of
 from planner.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePlan, StorePlan, StreamPlan
 from planner.rules import RULES, outputs_of
+from planner.scalars import taken_apart
 from planner.sizes import grown_sizes, source_sizes
 
 
@@ -50,7 +51,7 @@ def plan(
     for each in PASSES:
         if each is fuse_segments:
             each = partial(fuse_segments, levers=levers)
-        if levers.folding or each is not fold_windows:
+        if (levers.folding or each is not fold_windows) and (levers.scalars or each is not take_apart):
             drafted = each(drafted, graph, partitions or {})
     return drafted
 
@@ -212,6 +213,15 @@ def fold_windows(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
     return replace(plan, stages=tuple(_with_folding(graph, stage, plan.options.inline) for stage in plan.stages))
 
 
+def take_apart(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Have loops make nothing that they only read part by part."""
+    return (
+        replace(plan, stages=tuple(_with_scalars(graph, stage) for stage in plan.stages))
+        if plan.options.inline
+        else plan
+    )
+
+
 Pass = Callable[[Plan, Graph, Mapping[str, int]], Plan]
 
 PASSES: tuple[Pass, ...] = (
@@ -226,6 +236,7 @@ PASSES: tuple[Pass, ...] = (
     bound_drains,
     fuse_segments,
     fold_windows,
+    take_apart,
 )
 
 
@@ -289,6 +300,19 @@ def _with_folding(graph: Graph, stage: StagePlan, inline: bool) -> StagePlan:
         return replace(segment, folding=text, folding_lines=operators)
 
     return replace(stage, segments=tuple(map(folded, stage.segments)))
+
+
+def _with_scalars(graph: Graph, stage: StagePlan) -> StagePlan:
+    functions = {bound(id, name): one for id, spec in graph.specs.items() for name, one in spec.functions().items()}
+
+    def apart(source: str) -> str:
+        return "\n".join(taken_apart(source.split("\n"), kinds_in(source, functions)))
+
+    segments = (
+        replace(one, source=apart(one.source), plain=apart(one.plain), folding=apart(one.folding))
+        for one in stage.segments
+    )
+    return replace(stage, segments=tuple(segments))
 
 
 def _is_mixed(graph: Graph, exits: list[str]) -> bool:

@@ -220,7 +220,7 @@ class Chain:
             if failure.operator in segment.plan.inlined:
                 plan = segment.plan
                 calling = fuse(self.graph, entry, False, bool(plan.keyed), self._longest_run, plan.reading)
-                trace_into(failure.error, self.graph.specs[failure.operator], segment.lines, calling)
+                trace_into(failure.error, self.graph, failure.operator, segment.lines, calling)
 
     def run(self, entry: str, batch: Batch, hand_on: Callable[[str, Batch], None] | None = None) -> None:
         """Take rows through everything below `entry` that does not await; what reaches an await is handed on."""

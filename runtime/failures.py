@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, NamedTuple
 
 from operators.base import Spec
 from operators.process import TimerFailed
 from planner.errors import PlanError
 from planner.fuse import FUSED, VALUES_ONLY, bound, row_in
+from planner.graph import Graph
 from planner.inline import called, written_out
 from planner.plan import SegmentPlan
 from runtime.errors import OperatorFailure
@@ -87,28 +89,43 @@ def row_of(error: Exception) -> int | None:
     return None
 
 
-def trace_into(error: Exception, spec: Spec, files: Collection[str], calling: SegmentPlan) -> None:
+def trace_into(error: Exception, graph: Graph, operator: str, files: Collection[str], calling: SegmentPlan) -> None:
     """Let the traceback of what an inlined expression raised go on to the user's own line, by calling the function.
 
     `files` are those of the run of operators that raised, and `calling` is the same run with nothing inlined: line by
     line it says what would have been called.
     """
-    assert spec.op_id is not None
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     if last is None or (file := last.tb_frame.f_code.co_filename) not in files:
         return
-    known = last.tb_frame.f_locals
-    source = calling.plain if file.endswith(f"{VALUES_ONLY}>") else calling.source
-    line = source.splitlines()[last.tb_lineno - 1]
-    for name, function in spec.functions().items():
-        call = called(line, bound(spec.op_id, name))
-        if call is not None and written_out(function, "") is not None:
-            try:
-                function(*map(known.__getitem__, call))
-            except Exception as same:
-                last.tb_next = same.__traceback__ and same.__traceback__.tb_next
+    lines = (calling.plain if file.endswith(f"{VALUES_ONLY}>") else calling.source).splitlines()
+    for name, function in graph.specs[operator].functions().items():
+        arguments = called(lines[last.tb_lineno - 1], bound(operator, name))
+        if arguments is not None and written_out(function, "") is not None:
+            with suppress(Exception):  # nobody has promised that what is made twice is the same
+                given = [_again(one, last.tb_frame.f_locals, lines, graph) for one in arguments]
+                _call_for_traceback(function, given, last)
+
+
+def _call_for_traceback(function: Callable[..., Any], given: list[Any], last: TracebackType) -> None:
+    try:
+        function(*given)
+    except Exception as same:
+        last.tb_next = same.__traceback__ and same.__traceback__.tb_next
+
+
+def _again(variable: str, known: Mapping[str, Any], lines: Sequence[str], graph: Graph) -> Any:
+    """Return what a variable had; what was taken apart is made again, by the functions that would have been called."""
+    if variable in known:
+        return known[variable]
+    setting = next(line for line in lines if line.lstrip().startswith(f"{variable} = "))
+    for id, spec in graph.specs.items():
+        for name, function in spec.functions().items():
+            if (arguments := called(setting, bound(id, name))) is not None:
+                return function(*(_again(one, known, lines, graph) for one in arguments))
+    raise KeyError(variable)
 
 
 def not_opened(spec: Spec, thing: object, error: Exception) -> OperatorFailure:
