@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from planner.graph import Graph, intermediate
 from planner.passes import streams_of
 from planner.plan import Plan, StreamPlan
 from runtime.errors import SamzaError
-from runtime.inputs import Origin
+from runtime.inputs import Origin, Reader
 from runtime.systems.base import (
     Environment,
     LiveEnvironment,
@@ -229,6 +230,16 @@ class Bindings:
         if isinstance(self.environment, LiveEnvironment):
             for stream in places.keys() - self.sources.keys():
                 self.environment.look(stream, places[stream])
+
+    def expect(self, readers: Iterable[Reader]) -> None:
+        """Have it known where these are about to read."""
+        if isinstance(self.environment, LiveEnvironment):
+            offsets: defaultdict[str, dict[int, int]] = defaultdict(dict)
+            for reader in readers:
+                if reader.origin.stream not in self.sources and not reader.exhausted:
+                    offsets[reader.origin.stream][reader.origin.partition] = reader.next_offset
+            for stream, of_stream in offsets.items():
+                self.environment.expect(stream, of_stream)
 
     def listen(self, tell: Callable[[], None]) -> None:
         """Have `tell` called, from any thread, when there may be more to read."""

@@ -330,6 +330,7 @@ class Run:
         broadcast = assembly.broadcast_tables(functions)
         contents = {id: contents for id, (_, contents, _) in broadcast.items()}
         tasks = assembly.tasks(contents, numbers)
+        self._bindings.expect(reader for task in tasks for lane in task.lanes for reader in lane.readers)
         self._functions = [functions, *(task.functions for task in tasks)]
         committer = Committer(self.plan.app, opened.generation, self._bindings, self._clock, positions, assembly.relays)
         self._sender = self._writer = ThreadPoolExecutor(1, WRITER)

@@ -380,6 +380,9 @@ class LiveEnvironment(Environment, Protocol):
     def known(self, stream: str, partition: int) -> Offsets:
         """Return the readable range of a partition as it is known here, without asking anybody."""
 
+    def expect(self, stream: str, offsets: Mapping[int, int]) -> None:
+        """Know from which offset each of some partitions is about to be read, so that none waits for another."""
+
     def awaits(self, stream: str, partition: int, offset: int) -> bool:
         """Whether something at or beyond `offset` that this process has committed can't be read here yet."""
 

@@ -139,6 +139,10 @@ class KafkaEnvironment:
         """Return what `offsets` has said last, and how far the partition is known to have come since."""
         return self._streams.fetcher(stream, partition).offsets(partition)
 
+    def expect(self, stream: str, offsets: Mapping[int, int]) -> None:
+        """Fetch partitions together from where they are about to be read."""
+        self._streams.fetcher(stream, max(offsets)).expect(offsets)
+
     def stream_id(self, stream: str) -> int:
         """Return what tells a topic from others that have had its name."""
         return self._streams.fetcher(stream, 0).stream_id()

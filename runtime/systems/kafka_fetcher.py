@@ -155,6 +155,14 @@ class KafkaFetcher:
         """Have `tell` called, from another thread, when there may be more to read."""
         self._tell = tell
 
+    def expect(self, offsets: Mapping[int, int]) -> None:
+        """Fetch partitions together, each from where it is about to be read: one by one, they wait for each other."""
+        with self._lock:
+            for partition, offset in offsets.items():
+                if partition not in self._fetched:
+                    self._fetched[partition] = _Fetched(offset, offset)
+            self._look()
+
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on that were fetched already, at most one fetch; None where nothing was.
 
