@@ -263,6 +263,7 @@ class Run:
         following: asyncio.Task[None] | None = None
         try:
             await self._open()
+            self._bindings.expect(reader for task in self._loop.tasks for lane in task.lanes for reader in lane.readers)
             if self._follower is not None:
                 following = asyncio.create_task(self._follower.follow())
                 following.add_done_callback(lambda following: self._loop.stop())
@@ -330,7 +331,6 @@ class Run:
         broadcast = assembly.broadcast_tables(functions)
         contents = {id: contents for id, (_, contents, _) in broadcast.items()}
         tasks = assembly.tasks(contents, numbers)
-        self._bindings.expect(reader for task in tasks for lane in task.lanes for reader in lane.readers)
         self._functions = [functions, *(task.functions for task in tasks)]
         committer = Committer(self.plan.app, opened.generation, self._bindings, self._clock, positions, assembly.relays)
         self._sender = self._writer = ThreadPoolExecutor(1, WRITER)
