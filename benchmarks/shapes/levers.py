@@ -24,6 +24,7 @@ SHOWN_BY: Mapping[str, type[Workload]] = {
     "reading": RunningCount,
     "folding": KeyedCount,
     "inlining": InlinedChain,
+    "scalars": InlinedChain,
     "columns": EmbeddedLog,
     "batches": StatelessChain,
     "hot_state": DurableCount,

@@ -74,6 +74,17 @@ def test_a_traceback_shows_the_generated_call_of_what_is_not_inlined(app, log):
     assert "round(1 / n)" in shown
 
 
+def test_a_traceback_goes_on_to_the_user_where_what_was_read_is_not_made(app, log):
+    numbers = app.input("numbers", value=int).map(lambda n: {"n": n, "less": n - 1})
+    numbers.map(lambda pair: (pair["n"], pair["less"])).filter(lambda pair: pair[0] / pair[1]).send_to(
+        app.output("out")
+    )
+    log.write("numbers", [3, 1])
+    assert "_less = value - 1" in app.plan().source("stage-1")
+    shown = traceback_of(app, log)
+    assert ".filter(lambda pair: pair[0] / pair[1])" in shown
+
+
 def test_only_the_inlined_function_that_failed_is_called_for_its_traceback(app, log):
     calls = []
     numbers = app.input("numbers", value=int, key=str).map(lambda n: (calls.append(n), n)[1])
