@@ -215,11 +215,10 @@ def fold_windows(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
 
 def take_apart(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
     """Have loops make nothing that they only read part by part."""
-    return (
-        replace(plan, stages=tuple(_with_scalars(graph, stage) for stage in plan.stages))
-        if plan.options.inline
-        else plan
-    )
+    if not plan.options.inline:
+        return plan
+    functions = {bound(id, name): one for id, spec in graph.specs.items() for name, one in spec.functions().items()}
+    return replace(plan, stages=tuple(_with_scalars(stage, functions) for stage in plan.stages))
 
 
 Pass = Callable[[Plan, Graph, Mapping[str, int]], Plan]
@@ -302,9 +301,7 @@ def _with_folding(graph: Graph, stage: StagePlan, inline: bool) -> StagePlan:
     return replace(stage, segments=tuple(map(folded, stage.segments)))
 
 
-def _with_scalars(graph: Graph, stage: StagePlan) -> StagePlan:
-    functions = {bound(id, name): one for id, spec in graph.specs.items() for name, one in spec.functions().items()}
-
+def _with_scalars(stage: StagePlan, functions: Mapping[str, Any]) -> StagePlan:
     def apart(source: str) -> str:
         return "\n".join(taken_apart(source.split("\n"), kinds_in(source, functions)))
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-MAKING = re.compile(r" *(v\d+) = [\[{(\w]")
+MAKING = re.compile(r" *(v\d+) = (?:[\[{(]|(\w+)\()")
 Key = str | int
 """What a part is read by: the key of a dict, the place in a tuple or list, the field of a Struct."""
 
@@ -50,7 +50,7 @@ def taken_apart(lines: Sequence[str], kinds: Mapping[str, type[Any]]) -> list[st
     found = [*lines]
     for number, line in enumerate(lines):
         makes = MAKING.match(line)
-        if makes is not None and _seems_read_by_parts(makes[1], found):
+        if makes is not None and makes[2] in (None, *kinds) and _seems_read_by_parts(makes[1], found):
             found = _without(makes[1], number, found, kinds) or found
     return found
 
