@@ -166,15 +166,20 @@ def called(line: str, name: str) -> list[str] | None:
     return None if found is None else found[1].split(", ")
 
 
+def parsed(source: str) -> ast.Module:
+    """Return the tree of a file's source, as `ast.parse` does."""
+    try:
+        return ast.parse(source)
+    except SystemError:  # CPython 3.11 miscounts its depth where the collector of cycles comes in between
+        return ast.parse(source)
+
+
 @lru_cache(maxsize=256)
 def _definitions(source: str) -> dict[int, list[Definition]]:
     """Return all lambdas and functions of a file by the line on which they begin."""
     found: dict[int, list[Definition]] = {}
     try:
-        try:
-            tree = ast.parse(source)
-        except SystemError:  # CPython 3.11 miscounts its depth where the collector of cycles comes in between
-            tree = ast.parse(source)
+        tree = parsed(source)
     except (SyntaxError, ValueError, RecursionError):
         return found
     for node in ast.walk(tree):

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from inspect import getattr_static
 from types import MemberDescriptorType
 from typing import Any, NamedTuple
 
 import msgspec
 
-MAKING = re.compile(r" *(v\d+) = (?:[\[{(]|(\w+)\()")
+from planner.inline import parsed
+
+VARIABLE = re.compile(r"v\d+")
+MAKING = re.compile(r" *v\d+ = (?:[\[{(]|(\w+)\()")
+EMPTY = (list, dict, set, bytearray, None)
+"""What makes the defaults of fields without anybody's noticing; None where no default is made."""
 Key = str | int
 """What a part is read by: the key of a dict, the place in a tuple or list, the field of a Struct."""
 
@@ -23,16 +29,14 @@ class _Made(NamedTuple):
     has_fields: bool = False
     """Whether parts are read as attributes, and not by subscripts."""
 
-    def read_by(self, node: ast.AST, variable: str) -> Key | None:
-        """Return which part a node reads of the variable that has what is made; None where it reads none."""
+    def read_by(self, node: ast.Subscript | ast.Attribute) -> Key | None:
+        """Return which part is read there; None where it is none, or more is done than to read it."""
         key: object = None
-        match node:
-            case ast.Subscript(ast.Name(name), place, ast.Load()) if name == variable and not self.has_fields:
-                key = _constant(place)
-                key = key + len(self.parts) if type(key) is int and key < 0 else key
-            case ast.Attribute(ast.Name(name), field, ast.Load()) if name == variable and self.has_fields:
-                key = field
-        return key if isinstance(key, str | int) and type(key) is not bool and key in self.parts else None
+        if isinstance(node.ctx, ast.Load) and isinstance(node, ast.Attribute) == self.has_fields:
+            key = node.attr if isinstance(node, ast.Attribute) else _constant(node.slice)
+        if type(key) is int and key < 0:
+            key += len(self.parts)
+        return key if type(key) in (str, int) and key in self.parts else None
 
 
 def taken_apart(lines: Sequence[str], kinds: Mapping[str, type[Any]]) -> list[str]:
@@ -48,39 +52,46 @@ def taken_apart(lines: Sequence[str], kinds: Mapping[str, type[Any]]) -> list[st
         go(v1_at)
     """
     found = [*lines]
-    for number, line in enumerate(lines):
-        makes = MAKING.match(line)
-        if makes is not None and makes[2] in (None, *kinds) and _seems_read_by_parts(makes[1], found):
-            found = _without(makes[1], number, found, kinds) or found
+    if not any((makes := MAKING.match(line)) and makes[1] in (None, *kinds) for line in lines):
+        return found
+    nodes: list[Any] = [*ast.walk(parsed("\n".join(lines)))]
+    making = {ast.unparse(node.targets[0]): node for node in nodes if isinstance(node, ast.Assign)}
+    made = {
+        variable: one
+        for variable, node in making.items()
+        if VARIABLE.fullmatch(variable) and (one := _made_by(node.value, kinds)) is not None
+    }
+    reads = _reads(nodes, made)
+    names = {
+        (variable, key): f"{variable}_{_word(key, place)}"
+        for variable in reads
+        for place, key in enumerate(made[variable].parts)
+    }
+    renamed = {id(node): names[variable, key] for variable, read in reads.items() for node, key in read}
+    for node in sorted((node for read in reads.values() for node, _ in read), key=lambda node: -node.col_offset):
+        found[node.lineno - 1] = _replaced(found[node.lineno - 1], node, renamed[id(node)])  # from the right
+    for variable, read in reads.items():
+        needed = {key for _, key in read}
+        evaluated = [
+            f"{names[variable, key]} = {ast.unparse(_Renamed(renamed).visit(part))}"
+            for key, part in made[variable].parts.items()
+            if key in needed or not isinstance(part, ast.Constant | ast.Name)
+        ]
+        line = making[variable]
+        found[line.lineno - 1] = " " * line.col_offset + ("; ".join(evaluated) or "pass")
     return found
 
 
-def _seems_read_by_parts(variable: str, lines: Sequence[str]) -> bool:
-    """Whether something of a part follows a variable wherever it is read: a look that costs less than to parse it."""
-    following = re.findall(rf"\b{variable}\b(.?)", "\n".join(lines))
-    return all(one and one in "[." for one in following[1:])
-
-
-def _without(variable: str, number: int, lines: Sequence[str], kinds: Mapping[str, type[Any]]) -> list[str] | None:
-    """Return the lines without a variable that one of them sets; None where they can't do without."""
-    nodes: list[Any] = [*ast.walk(ast.parse("\n".join(lines)))]
-    uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == variable]
-    (setting,) = (node for node in nodes if isinstance(node, ast.Assign) and node.targets[0] in uses)
-    made = _made_by(setting.value, kinds)
-    if made is None:
-        return None
-    reads = [(node, key) for node in nodes if (key := made.read_by(node, variable)) is not None]
-    if len(reads) < len(uses) - 1:
-        return None
-    names = {key: f"{variable}_{_word(key, place)}" for place, key in enumerate(made.parts)}
-    found = [*lines]
-    for node, key in sorted(reads, key=lambda read: -read[0].col_offset):  # from the right, so that places stay
-        found[node.lineno - 1] = _replaced(found[node.lineno - 1], node, names[key])
-    read = {key for _, key in reads}
-    needed = (key for key, part in made.parts.items() if key in read or not isinstance(part, ast.Constant | ast.Name))
-    evaluated = "; ".join(f"{names[key]} = {ast.unparse(made.parts[key])}" for key in needed)
-    found[number] = " " * setting.col_offset + (evaluated or "pass")
-    return found
+def _reads(nodes: Sequence[Any], made: Mapping[str, _Made]) -> dict[str, list[tuple[Any, Key]]]:
+    """Return where parts are read of what nothing else is done with, by variable."""
+    uses = Counter(node.id for node in nodes if isinstance(node, ast.Name))
+    reads: defaultdict[str, list[tuple[Any, Key]]] = defaultdict(list)
+    for node in nodes:
+        if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.value, ast.Name):
+            variable = node.value.id
+            if variable in made and (key := made[variable].read_by(node)) is not None:
+                reads[variable].append((node, key))
+    return {variable: reads[variable] for variable in made if len(reads[variable]) == uses[variable] - 1}
 
 
 def _made_by(expression: ast.expr, kinds: Mapping[str, type[Any]]) -> _Made | None:
@@ -89,7 +100,7 @@ def _made_by(expression: ast.expr, kinds: Mapping[str, type[Any]]) -> _Made | No
         case ast.Dict(keys, values):
             names = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
             return _Made(dict(zip(names, values, strict=True))) if len({*names}) == len(keys) else None
-        case ast.Tuple(parts) | ast.List(parts):
+        case ast.Tuple(parts) | ast.List(parts) if not any(isinstance(part, ast.Starred) for part in parts):
             return _Made(dict(enumerate(parts)))
         case ast.Call(ast.Name(name)) if name in kinds:
             return _struct_made_by(expression, kinds[name])
@@ -97,17 +108,32 @@ def _made_by(expression: ast.expr, kinds: Mapping[str, type[Any]]) -> _Made | No
 
 
 def _struct_made_by(call: ast.Call, kind: type[Any]) -> _Made | None:
-    """Return what a call of a Struct's class makes; None where it fails, or where to read a field may be more."""
-    named = {one.arg: one.value for one in call.keywords if one.arg is not None}
-    try:
-        fields = {id(node): name for name, node in inspect.signature(kind).bind(*call.args, **named).arguments.items()}
-    except TypeError:
-        return None
-    are_slots = all(isinstance(inspect.getattr_static(kind, name), MemberDescriptorType) for name in fields.values())
+    """Return what a call of a Struct's class makes; None where it fails, or where more comes of it, or of a read."""
+    names = [*kind.__match_args__[: len(call.args)], *(one.arg for one in call.keywords)]
+    values = [*call.args, *(one.value for one in call.keywords)]
+    fields, defaults = kind.__struct_fields__, kind.__struct_defaults__
+    default_of = dict(zip(fields[len(fields) - len(defaults) :], defaults, strict=True))
+    omitted = [default_of.get(name, msgspec.NODEFAULT) for name in fields if name not in names]
+    fits = len(values) == len(names) == len({*names}) and {*names} <= {*fields} and msgspec.NODEFAULT not in omitted
+    makes_more = any(getattr(one, "factory", None) not in EMPTY for one in omitted)
     usual: object = msgspec.Struct.__getattribute__
-    if not are_slots or kind.__getattribute__ is not usual or hasattr(kind, "__del__"):
+    reads_more = kind.__getattribute__ is not usual or hasattr(kind, "__del__")
+    if not fits or makes_more or reads_more:
         return None
-    return _Made({fields[id(node)]: node for node in (*call.args, *named.values())}, has_fields=True)
+    if not all(isinstance(getattr_static(kind, name), MemberDescriptorType) for name in names):
+        return None
+    return _Made(dict(zip(names, values, strict=True)), has_fields=True)
+
+
+class _Renamed(ast.NodeTransformer):
+    """Puts variables in the places of what they have."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = names
+
+    def visit(self, node: ast.AST) -> Any:
+        name = self._names.get(id(node))
+        return self.generic_visit(node) if name is None else ast.Name(name, ast.Load())
 
 
 def _constant(node: ast.expr) -> object:

@@ -197,7 +197,7 @@ class Bindings:
             known: Callable[[int], Offsets] = bound.offsets
             if isinstance(bound, LiveSource):
                 live = {name: partial(getattr(bound, name), partition) for name in ("version", "unheard_ms")}
-                live["stream_id"] = bound.stream_id
+                live["stream_id"] = getattr(bound, "stream_id", lambda: 0)
             if isinstance(bound, UncountedSource):
                 known, live["expected"] = bound.known, partial(bound.expected, partition)
             return Origin(

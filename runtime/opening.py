@@ -133,5 +133,6 @@ def ends_of(environment: Environment, opened: Opened, graph: Graph) -> dict[tupl
         for position in checkpoint.positions:
             place = position.stream, position.partition
             if place in ranges and position.offset > ranges[place].end:
+                bindings.origin(*place).read(position.offset)  # which may say it in its own words
                 raise is_gone(*place, position.offset, ranges[place].start, ranges[place].end)
     return {place: found.end for place, found in ranges.items()}

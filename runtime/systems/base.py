@@ -472,9 +472,6 @@ class LiveSource(Source, Protocol):
     def unheard_ms(self, partition: int, offset: int) -> float:
         """Return for how long it is not known whether something lies at or beyond an offset."""
 
-    def stream_id(self) -> int:
-        """Return what tells it from others that have had its name; 0 where that is not known."""
-
     def listen(self, tell: Callable[[], None]) -> None:
         """Have `tell` called, from any thread, when there may be more to read."""
 

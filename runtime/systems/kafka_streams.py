@@ -40,7 +40,7 @@ from runtime.systems.kafka_metadata import topics_of
 from runtime.systems.kafka_published import PUBLISHED
 from runtime.systems.kafka_records import as_records, is_said
 from runtime.systems.kafka_sink import BATCH_BYTES, send_all
-from runtime.systems.kafka_table import Begun, KafkaTable, range_of, ranges_of, scan, until_seen
+from runtime.systems.kafka_table import SEEN_S, Begun, KafkaTable, range_of, ranges_of, scan, until_seen
 from runtime.systems.kafka_thread import KafkaThread, stop
 from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
 from runtime.systems.log_batch import check_columns
@@ -251,10 +251,18 @@ class KafkaStreams:
 
     def close(self) -> None:
         """Read nothing more; what was written here can be read by everybody then, unless brokers do not answer."""
-        stop(self._thread, until_seen(self.topic(REGISTRY), self._written))
+        stop(self._thread, self._until_seen())
         for name in [*self._fetchers]:
             self.forget(name)
         self._thread.call(self._stop())
+
+    async def _until_seen(self) -> None:
+        """Wait for what was written here, but in topics that others have deleted meanwhile."""
+        if self._written:
+            async with asyncio.timeout(SEEN_S):
+                there = await topics_of(await self._administrator())
+            left = {place: end for place, end in self._written.items() if place[0] in there}
+            await until_seen(self.topic(REGISTRY), left)
 
     async def _look(self) -> tuple[dict[str, int], dict[str, _Known]]:
         client = await self._administrator()

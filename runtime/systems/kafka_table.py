@@ -72,17 +72,22 @@ def ranges_now(topic: KafkaTopic, partitions: int) -> Begun:
 
 
 async def until_seen(any_topic: KafkaTopic, written: Mapping[tuple[str, int], int]) -> None:
-    """Wait until all see what was committed below offsets of one cluster's partitions.
+    """Wait until all see what was committed below offsets of one cluster's partitions, whose topics are there.
 
     Brokers answer a commit before they mark it so in each partition: who reads at once may not find it yet. Raises
-    TimeoutError where that takes long, as it does where others leave transactions open.
+    TimeoutError where that takes long, as it does where others leave transactions open, or brokers do not answer.
     """
     ends = {TopicPartition(*place): end for place, end in written.items()}
     if not ends:
         return
-    async with during(_consumer(any_topic), *{topic for topic, _ in ends}) as consumer, asyncio.timeout(SEEN_S):
-        while any(seen < ends[place] for place, seen in (await consumer.end_offsets([*ends])).items()):
-            await sleep_ms(SEEN_MS)
+    async with asyncio.timeout(SEEN_S):
+        consumer = await begun(_consumer(any_topic), *{topic for topic, _ in ends})
+    try:
+        async with asyncio.timeout(SEEN_S):
+            while any(seen < ends[place] for place, seen in (await consumer.end_offsets([*ends])).items()):
+                await sleep_ms(SEEN_MS)
+    finally:
+        await ended(consumer)
 
 
 async def scan(topic: KafkaTopic, starts: Mapping[int, int], ends: Mapping[int, int]) -> AsyncIterator[Scanned]:

@@ -324,7 +324,7 @@ BUGS = (
     Bug(
         "end on Kafka before all can read what was committed",
         "runtime/systems/kafka_streams.py",
-        "        stop(self._thread, until_seen(self.topic(REGISTRY), self._written))\n",
+        "        stop(self._thread, self._until_seen())\n",
         "",
         READ_BY_ALL,
     ),
@@ -345,8 +345,8 @@ BUGS = (
     Bug(
         "leave out what is made and not read, whatever it is that makes it",
         "planner/scalars.py",
-        "key in read or not isinstance(part, ast.Constant | ast.Name)",
-        "key in read",
+        "key in needed or not isinstance(part, ast.Constant | ast.Name)",
+        "key in needed",
         Tested("tests/planner/test_scalars.py::test_loops_come_to_the_same"),
     ),
 )

@@ -1,6 +1,7 @@
 """What loops make and only read part by part is not made; results, exceptions and their order stay."""
 
 import ast
+import itertools
 from typing import Any
 
 import msgspec
@@ -64,6 +65,10 @@ def test_parts_are_variables(made, reads, becomes, read):
         ("v1 = Made(m)", "use(v1.other)"),
         ("v1 = Made(m)", "use(v1.total)"),
         ("v1 = Made(m)", "use(v1[0])"),
+        ("v1 = Made(other=m)", "use(v1.other)"),
+        ("v1 = Made(m, one=n)", "use(v1.one)"),
+        ("v1 = Made(m, total=n)", "use(v1.total)"),
+        ("v1 = (*m, n)", "use(v1[0])"),
         ("v1 = unknown(m)", "use(v1.one)"),
         ("v1 = {'a': m} if m else {'a': n}", "use(v1['a'])"),
         ("v1 = m", "use(v1['a'])"),
@@ -109,10 +114,36 @@ class Shadowing(Pair):
         return 2
 
 
-@pytest.mark.parametrize("kind", [Derived, Guarded, Shadowing])
+class Counting(msgspec.Struct):
+    one: Any
+    number: int = msgspec.field(default_factory=lambda: next(numbers))
+
+
+numbers = itertools.count()
+
+
+@pytest.mark.parametrize("kind", [Derived, Guarded, Shadowing, Counting])
 def test_a_struct_whose_fields_are_more_than_that_is_made(kind):
     lines = ["v1 = Made(m)", "use(v1.one)"]
     assert taken_apart(lines, {"Made": kind}) == lines
+
+
+class Told(msgspec.Struct):
+    one: "Unknown"  # noqa: F821  (as where a type is imported for type checkers alone)
+    many: list = []
+    other: int = msgspec.field(default=3, name="else")
+
+
+def test_a_struct_is_known_by_its_fields_alone():
+    lines = "v1 = Made(m)", "use(v1.one)"
+    assert taken_apart(lines, {"Made": Told}) == ["v1_one = m", "use(v1_one)"]
+    named = msgspec.defstruct("Named", ["from", "to"])
+    assert taken_apart(("v1 = Made(m, n)", "use(v1.to)"), {"Made": named}) == ["v1_to = n", "use(v1_to)"]
+
+
+def test_many_are_taken_apart_at_once():
+    lines = [f"v{n} = {{'a': v{n - 1}['a'], 'b': {n}}}" for n in range(1, 1_000)]
+    assert apart("v0 = {'a': m}", *lines, "use(v999['a'])")[-1] == "use(v999_a)"
 
 
 MADE = st.sampled_from(

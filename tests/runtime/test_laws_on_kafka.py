@@ -13,6 +13,7 @@ from operators.base import Batch
 from runtime.errors import EnvironmentFault, Fenced, SamzaError, Unavailable
 from runtime.systems.base import Append, StreamConfig
 from runtime.systems.kafka_published import KafkaPublisher
+from runtime.systems.kafka_table import SEEN_S
 from runtime.systems.kafka_topic import topic_of
 from samza_dsl.testing.environment import Crash
 from tests.building import build
@@ -87,6 +88,32 @@ def test_what_was_written_can_be_read_by_all_when_its_writer_has_closed(seed, tm
         writer.close()
         assert [*reader.read("words", 0, 0).batch.values] == [b"word"]
         reader.close()
+
+
+def test_who_closes_waits_for_no_topic_that_others_have_deleted(tmp_path):
+    cluster = Cluster()
+    with simulated(cluster):
+        writer, other = opened(tmp_path / "here"), opened(tmp_path / "there")
+        writer.create_stream("words", StreamConfig())
+        writer.append([Append("words", 0, Batch([b"word"]))])
+        other.delete_stream("words")
+        began_s = cluster.loop.time()
+        writer.close()
+        assert cluster.loop.time() - began_s < SEEN_S
+        assert "words" not in cluster.topics
+        other.close()
+
+
+def test_who_closes_does_not_wait_for_brokers_that_are_silent(tmp_path):
+    cluster = Cluster()
+    with simulated(cluster):
+        writer = opened(tmp_path)
+        writer.create_stream("words", StreamConfig())
+        writer.append([Append("words", 0, Batch([b"word"]))])
+        began_s = cluster.loop.time()
+        cluster.silent_until_s = began_s + 1_000
+        writer.close()
+        assert cluster.loop.time() - began_s < 60
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -38,9 +38,6 @@ class Distant(ListSource):
     def unheard_ms(self, partition, offset):
         return 0.0 if self._is_heard(partition) or self._is_answered else math.inf
 
-    def stream_id(self):
-        return 0
-
     def listen(self, tell):
         """Tell nobody: it is looked often enough."""
 
