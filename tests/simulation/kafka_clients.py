@@ -11,6 +11,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import (
     KafkaConnectionError,
+    KafkaTimeoutError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -21,6 +22,8 @@ from tests.simulation.kafka_brokers import BATCH_BYTES, EARLIEST, PROCESS, Clust
 
 HANGS, CANCELS = 0.02, 0.02
 """How often a client does not stop, and how often it fails to."""
+REQUEST_S = 40.0
+"""For how long a client asks for what is not there."""
 
 
 class Connection:
@@ -250,10 +253,20 @@ class Consumer:
         return self._polled[place][2] if place in self._polled else None
 
     async def beginning_offsets(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        await self._until_there(places)
         return await self._cluster.heard(lambda: {place: self._partition(place).start for place in places})
 
     async def end_offsets(self, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        await self._until_there(places)
         return await self._cluster.heard(lambda: {place: self._end(place) for place in places})
+
+    async def _until_there(self, places: Sequence[TopicPartition]) -> None:
+        """Ask for topics that are not there, or no longer, on and on, as aiokafka does."""
+        until_s = self._cluster.loop.time() + REQUEST_S
+        while any(place.topic not in self._cluster.topics for place in places):
+            if self._cluster.loop.time() > until_s:
+                raise KafkaTimeoutError("there is no such topic")
+            await self._cluster.heard()
 
     async def getmany(self, *places: TopicPartition, timeout_ms: int = 0) -> dict[TopicPartition, list[Record]]:
         until_s = self._cluster.loop.time() + timeout_ms / 1_000
