@@ -167,10 +167,21 @@ def lived(world, cluster, thread, directory, crash, seed):
     except (Crash, Died, SamzaError) as error:
         is_alive = isinstance(error, SamzaError) and PROCESS.get() not in cluster.dead  # who dies may hear of it first
         if environment is not None:
-            _ = environment.close() if is_alive else die(cluster, environment)
+            _end(cluster, environment, is_alive)
         cluster.dead.discard(PROCESS.get())
         return False
     return True
+
+
+def _end(cluster, environment, is_alive):
+    """Close the environment of a run that has failed, of which a process may still die."""
+    try:
+        if is_alive:
+            environment.close()
+    except Died:
+        is_alive = False
+    if not is_alive:
+        die(cluster, environment)
 
 
 def outcome_of(world, environment):
