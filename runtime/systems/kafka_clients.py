@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 C = TypeVar("C")
+R = TypeVar("R")
 STOP_S = 5.0
 """How long a client may take for each step of its end."""
 
@@ -36,6 +37,17 @@ async def ended(client: Any) -> None:
     # A stop closes connections last: not where it fails before, nor where what it cancels goes on all the same.
     for ending in (client.stop if hasattr(client, "stop") else client.close, _connections(client).close):
         await _awaited(ending())
+
+
+async def side_by_side(work: Iterable[Awaitable[R]]) -> list[R]:
+    """Wait until each has succeeded or failed, and return what they have; raises what the first one to fail does."""
+    done = await asyncio.gather(*work, return_exceptions=True)
+    found: list[R] = []
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+        found.append(one)
+    return found
 
 
 async def _cancelled(beginning: asyncio.Future[Any], answered: asyncio.Event) -> None:

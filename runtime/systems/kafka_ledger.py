@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping
 
 import msgspec
@@ -13,7 +12,7 @@ from runtime.clock import sleep_ms
 from runtime.homes import Homes
 from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_changelog import Changelog
-from runtime.systems.kafka_clients import ended
+from runtime.systems.kafka_clients import ended, side_by_side
 from runtime.systems.kafka_streams import KafkaStreams
 from runtime.systems.kafka_table import KafkaTable
 
@@ -204,7 +203,7 @@ async def settle(
         held = [claim for task in ledger.claims if (claim := ledger.held(task)) is not None and is_gone(claim)]
         gone = {claim.writer(app) for claim in held} - fenced
         if gone:
-            await asyncio.gather(*(fence(streams, writer) for writer in gone))
+            await side_by_side(fence(streams, writer) for writer in gone)
             fenced |= gone
         elif await table.position() >= end:
             return ledger

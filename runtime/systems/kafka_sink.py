@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from operators.base import Batch, Serde
 from runtime.errors import SamzaError
 from runtime.systems.base import StreamConfig
 from runtime.systems.kafka_admin import configs_of, create_topic, kafka_errors_told, metadata_of
-from runtime.systems.kafka_clients import begun, ended
+from runtime.systems.kafka_clients import begun, ended, side_by_side
 from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
@@ -118,7 +118,7 @@ async def send_all(producer: Any, pending: Mapping[tuple[str, int], Batch]) -> d
     pending = {place: batch for place, batch in pending.items() if len(batch)}
     for topic in {topic for topic, _ in pending}:
         await producer.client.add_topic(topic)  # else what it learned at its start it may forget, and waits for ever
-    ends = await _settled(_send(producer, *place, batch) for place, batch in pending.items())
+    ends = await side_by_side(_send(producer, *place, batch) for place, batch in pending.items())
     return dict(zip(pending, ends, strict=True))
 
 
@@ -135,7 +135,7 @@ async def _send(producer: Any, topic: str, partition: int, batch: Batch) -> int:
             building = producer.create_batch()
             building.append(key=key, value=value, timestamp=timestamp, headers=said)
     sent.append(_heard(await producer.send_batch(building, topic, partition=partition)))
-    last: int = (await _settled(sent))[-1].offset
+    last: int = (await side_by_side(sent))[-1].offset
     return last + int(building.record_count())
 
 
@@ -143,14 +143,3 @@ def _heard(sending: asyncio.Future[Any]) -> asyncio.Future[Any]:
     """Return what is sent, whose failure needs not be looked at where another one was met before."""
     sending.add_done_callback(lambda done: done.cancelled() or done.exception())
     return sending
-
-
-async def _settled(sending: Iterable[Awaitable[R]]) -> list[R]:
-    """Wait until each has succeeded or failed, and return what they have; raises what the first one to fail does."""
-    done = await asyncio.gather(*sending, return_exceptions=True)
-    found: list[R] = []
-    for one in done:
-        if isinstance(one, BaseException):
-            raise one
-        found.append(one)
-    return found
