@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
@@ -19,7 +19,6 @@ from runtime.systems.kafka_thread import KafkaThread
 from runtime.systems.kafka_topic import KafkaTopic
 
 _log = logging.getLogger("samza_dsl")
-R = TypeVar("R")
 BATCH_BYTES = 1 << 16
 _COMPRESSIONS = {None: None, "zlib": "gzip", "zstd": "zstd"}
 

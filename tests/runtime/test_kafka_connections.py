@@ -4,6 +4,7 @@ import tempfile
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from runtime.systems.base import Append, StreamConfig
 from runtime.systems.kafka_ranges import KafkaRanges
 from runtime.systems.kafka_sink import KafkaSink
 from runtime.systems.kafka_topic import KafkaTopic
-from tests.simulation.kafka import opened, simulated
+from tests.simulation.kafka import die, opened, simulated
 from tests.simulation.kafka_brokers import LOST, UNHEARD, Cluster, Trouble
 
 TOPIC = KafkaTopic("kafka://simulated:9092/words")
@@ -68,3 +69,20 @@ def test_who_has_closed_all_has_no_connection(steps, troubles, seed):
         for step in steps:
             with suppress(SamzaError):
                 step(environment, stack)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("at", range(1, 9))
+def test_who_can_not_fence_one_of_several_leaves_no_other_behind(at, seed, tmp_path):
+    cluster = Cluster(seed)
+    with simulated(cluster):
+        first = opened(tmp_path / "here")
+        first.own("app")
+        first.commit_by_task("app", range(4))
+        die(cluster, first)
+        second = opened(tmp_path / "there")
+        cluster.changes, cluster.troubles = 0, [Trouble(at, LOST)]
+        with suppress(SamzaError):
+            second.own("app")
+        second.close()
+        assert not cluster.connections
