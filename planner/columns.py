@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import inspect
 
-from planner.inline import construction, expression, is_plain_struct, made_by
+from planner.inline import construction, expression, given_to, is_plain_struct, made_by
 from planner.names import label_of
 
 LARGEST_EXACT = 2**53
@@ -104,9 +104,8 @@ def record_of(function: Callable[..., Any], columns: Mapping[str, Term]) -> tupl
     fields = columns_of(kind)
     if not is_plain_struct(kind):
         raise NotColumnar(f"{found.name} has a constructor of its own")
-    names = kind.__match_args__[: len(found.places)]
-    given = {**dict(zip(names, found.places, strict=False)), **found.named}
-    if len(given) != len(found.places) + len(found.named) or given.keys() != fields.keys():
+    given = given_to(kind, found.places, found.named)
+    if given is None or given.keys() != fields.keys():
         raise NotColumnar(f"{label} does not give each field of {found.name} once")
     translator = _Translator(function, columns, found.parameters)
     made = {}

@@ -115,6 +115,11 @@ def compile_source(source: str, name: str, functions: Mapping[str, Mapping[str, 
     return namespace["segment"], filename
 
 
+def functions_of(graph: Graph) -> dict[str, Any]:
+    """Return the functions of all operators by the variables by which generated source knows them."""
+    return {bound(id, name): one for id, spec in graph.specs.items() for name, one in spec.functions().items()}
+
+
 def kinds_in(source: str, functions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the classes of Structs that generated source makes, by its variables, given those of the functions."""
     return {_class(name): made_by(one) for name, one in functions.items() if f"{_class(name)}(" in source}

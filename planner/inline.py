@@ -6,7 +6,7 @@ import ast
 import copy
 import linecache
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -107,6 +107,13 @@ def is_plain_struct(kind: Any) -> bool:
     if type(kind) is not type(msgspec.Struct) or hasattr(kind, "__post_init__"):
         return False
     return all(getattr(kind, name) is made for name, made in MAKING.items())
+
+
+def given_to(kind: Any, places: Sequence[ast.expr], named: Mapping[str, ast.expr]) -> dict[str, ast.expr] | None:
+    """Return what a call gives the fields of a Struct's class, in its order; None where it gives none, or one twice."""
+    given = {**dict(zip(kind.__match_args__, places, strict=False)), **named}
+    fits = len(given) == len(places) + len(named) and given.keys() <= {*kind.__struct_fields__}
+    return given if fits else None
 
 
 def written_out(function: Any, variable: str) -> Expression | None:

@@ -22,7 +22,7 @@ from operators.task import Task
 from planner.copartitioning import check_keys_meet, check_table_meets
 from planner.errors import refuse
 from planner.folding import fold
-from planner.fuse import LONGEST_RUN, bound, fuse, kinds_in, word
+from planner.fuse import LONGEST_RUN, functions_of, fuse, kinds_in, word
 from planner.graph import NAME, Graph, intermediate
 from planner.grouping import group_tasks
 from planner.levers import ALL, Levers
@@ -217,7 +217,7 @@ def take_apart(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
     """Have loops make nothing that they only read part by part."""
     if not plan.options.inline:
         return plan
-    functions = {bound(id, name): one for id, spec in graph.specs.items() for name, one in spec.functions().items()}
+    functions = functions_of(graph)
     return replace(plan, stages=tuple(_with_scalars(stage, functions) for stage in plan.stages))
 
 

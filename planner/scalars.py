@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from planner.inline import parsed
+from planner.inline import given_to, parsed
 
 VARIABLE = re.compile(r"v\d+")
 MAKING = re.compile(r" *v\d+ = (?:[\[{(]|(\w+)\()")
@@ -109,20 +109,21 @@ def _made_by(expression: ast.expr, kinds: Mapping[str, type[Any]]) -> _Made | No
 
 def _struct_made_by(call: ast.Call, kind: type[Any]) -> _Made | None:
     """Return what a call of a Struct's class makes; None where it fails, or where more comes of it, or of a read."""
-    names = [*kind.__match_args__[: len(call.args)], *(one.arg for one in call.keywords)]
-    values = [*call.args, *(one.value for one in call.keywords)]
+    given = given_to(kind, call.args, {one.arg: one.value for one in call.keywords if one.arg is not None})
+    if given is None:
+        return None
     fields, defaults = kind.__struct_fields__, kind.__struct_defaults__
     default_of = dict(zip(fields[len(fields) - len(defaults) :], defaults, strict=True))
-    omitted = [default_of.get(name, msgspec.NODEFAULT) for name in fields if name not in names]
-    fits = len(values) == len(names) == len({*names}) and {*names} <= {*fields} and msgspec.NODEFAULT not in omitted
+    omitted = [default_of.get(name, msgspec.NODEFAULT) for name in fields if name not in given]
+    is_too_little = any(one is msgspec.NODEFAULT for one in omitted)
     makes_more = any(getattr(one, "factory", None) not in EMPTY for one in omitted)
     usual: object = msgspec.Struct.__getattribute__
     reads_more = kind.__getattribute__ is not usual or hasattr(kind, "__del__")
-    if not fits or makes_more or reads_more:
+    if is_too_little or makes_more or reads_more:
         return None
-    if not all(isinstance(getattr_static(kind, name), MemberDescriptorType) for name in names):
+    if not all(isinstance(getattr_static(kind, name), MemberDescriptorType) for name in given):
         return None
-    return _Made(dict(zip(names, values, strict=True)), has_fields=True)
+    return _Made(dict(given.items()), has_fields=True)
 
 
 class _Renamed(ast.NodeTransformer):

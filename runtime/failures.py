@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from operators.base import Spec
 from operators.process import TimerFailed
 from planner.errors import PlanError
-from planner.fuse import FUSED, VALUES_ONLY, bound, row_in
+from planner.fuse import FUSED, VALUES_ONLY, bound, functions_of, row_in
 from planner.graph import Graph
 from planner.inline import called, written_out
 from planner.plan import SegmentPlan
@@ -105,7 +105,8 @@ def trace_into(error: Exception, graph: Graph, operator: str, files: Collection[
         arguments = called(lines[last.tb_lineno - 1], bound(operator, name))
         if arguments is not None and written_out(function, "") is not None:
             with suppress(Exception):  # nobody has promised that what is made twice is the same
-                given = [_again(one, last.tb_frame.f_locals, lines, graph) for one in arguments]
+                functions = functions_of(graph)
+                given = [_again(one, last.tb_frame.f_locals, lines, functions) for one in arguments]
                 _call_for_traceback(function, given, last)
 
 
@@ -116,16 +117,14 @@ def _call_for_traceback(function: Callable[..., Any], given: list[Any], last: Tr
         last.tb_next = same.__traceback__ and same.__traceback__.tb_next
 
 
-def _again(variable: str, known: Mapping[str, Any], lines: Sequence[str], graph: Graph) -> Any:
+def _again(variable: str, known: Mapping[str, Any], lines: Sequence[str], functions: Mapping[str, Any]) -> Any:
     """Return what a variable had; what was taken apart is made again, by the functions that would have been called."""
     if variable in known:
         return known[variable]
     setting = next(line for line in lines if line.lstrip().startswith(f"{variable} = "))
-    for id, spec in graph.specs.items():
-        for name, function in spec.functions().items():
-            if (arguments := called(setting, bound(id, name))) is not None:
-                return function(*(_again(one, known, lines, graph) for one in arguments))
-    raise KeyError(variable)
+    made = ((function, called(setting, name)) for name, function in functions.items())
+    function, arguments = next((function, arguments) for function, arguments in made if arguments is not None)
+    return function(*(_again(one, known, lines, functions) for one in arguments))
 
 
 def not_opened(spec: Spec, thing: object, error: Exception) -> OperatorFailure:
