@@ -212,7 +212,7 @@ class Bindings:
         environment = self.environment
         live = {"known": partial(environment.offsets, stream, partition)}
         if isinstance(environment, LiveEnvironment):
-            names = "known", "awaits", "unheard_ms"
+            names = "known", "fetched", "unheard_ms"
             live = {name: partial(getattr(environment, name), stream, partition) for name in names}
         return Origin(
             system="log",

@@ -16,14 +16,12 @@ from runtime.clock import Clock
 from runtime.commit import Committer
 from runtime.cut import Cut
 from runtime.errors import SamzaError
-from runtime.spread import check_spread
+from runtime.spread import check_spread, followers
 from runtime.systems.base import LiveEnvironment
 from runtime.task import Task
 
-MOST_ALONE = 32
-"""Of how many tasks, at most, each commits by itself where nobody has said how: each has connections of its own."""
 MOST_WRITERS = 16
-"""How many of them can commit at the same moment."""
+"""How many tasks that commit by themselves can do so at the same moment."""
 
 
 class Commits:
@@ -144,21 +142,22 @@ class Commits:
 def commits_by_task(plan: Plan, bindings: Bindings, graph: Graph) -> bool:
     """Whether each task commits by itself: as the options say, else where an environment can tell tasks apart.
 
-    There it is so where none hands anything on to another, and none writes to a file that others write to. Raises
-    SamzaError and PlanError where it is asked for and can't be.
+    There tasks commit together only where they write to a file that others write to, and where some follow what others
+    do. Raises SamzaError and PlanError where it is asked for and can't be.
     """
-    asked, is_bound = plan.options.commit_by, bool(bindings.sinks)
+    asked = plan.options.commit_by
     if asked == "task":
         check_spread(plan, bindings, graph, 'leave commit_by="task" out')
-        if is_bound:
+        if bindings.sinks:
             raise SamzaError(
                 f'commit_by="task": {", ".join(map(repr, bindings.sinks))} is written outside of the environment, by '
                 'all tasks together: leave commit_by out, or say commit_by="container"'
             )
     if asked is not None:
         return asked == "task"
-    is_split = any(stream.role == "intermediate" for stream in plan.streams)
-    return isinstance(bindings.environment, LiveEnvironment) and not (is_split or is_bound or plan.tasks > MOST_ALONE)
+    if bindings.sinks or not isinstance(bindings.environment, LiveEnvironment):
+        return False
+    return next(followers(plan, bindings, graph), None) is None
 
 
 def storing(levers: Levers) -> Levers:

@@ -30,7 +30,7 @@ class Cut:
             if self._clock.elapsed_ms() >= self._due_ms:
                 self._due_ms = self._clock.elapsed_ms() + self._options.commit_interval_ms
             return False
-        return (idle and all(task.drained for task in self.tasks)) or self.is_due(at_once)
+        return (idle and all(task.drained and not task.awaits for task in self.tasks)) or self.is_due(at_once)
 
     def is_due(self, at_once: bool) -> bool:
         """Whether nothing more is to be taken in before a commit."""

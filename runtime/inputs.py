@@ -31,6 +31,7 @@ class Origin:
     stream: str
     partition: int
     read: Callable[[int], Read | None]
+    """Returns what lies there, waiting for it where that takes time."""
     offsets: Callable[[], Offsets]
     known: Callable[[], Offsets]
     """The same as of the last look, which takes no time: `Assembly.look` has it looked before a reader is made.
@@ -38,8 +39,8 @@ class Origin:
     Its end is MAX_TIMESTAMP where that is not known.
     """
     version: Callable[[], int]
-    awaits: Callable[[int], bool] = lambda offset: False
-    """Whether something at or beyond an offset that this process has written can't be read yet."""
+    fetched: Callable[[int], Read | None] | None = None
+    """Returns what has come of it already, where it may take time until what is `known` to be there comes."""
     unheard_ms: Callable[[int], float] = lambda offset: 0.0
     """For how long it is not known whether something lies at or beyond an offset: not at all where each read looks."""
     stream_id: Callable[[], int] = lambda: 0
@@ -140,6 +141,7 @@ class Reader:
         columnar: Columnar | None = None,
     ) -> None:
         self.origin = origin
+        self._read = origin.fetched or origin.read
         self.entry = entry
         self.next_offset = position.offset if position else origin.known().start
         self.stop_at = stop_at
@@ -292,7 +294,14 @@ class Reader:
 
     def ready(self) -> bool:
         """Whether there is something to take: cheap where nothing has changed since the last look."""
-        return self._is_stored() or (bool(self.relay) and not self.origin.awaits(self.next_offset))
+        return self._is_stored() or (bool(self.relay) and not self.awaits)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether something is known to be there to read that has not come yet."""
+        if self.origin.fetched is None or self._held is not None or self._offered is not None or self.exhausted:
+            return False
+        return self.next_offset < self.origin.known().end
 
     def _is_stored(self) -> bool:
         if self._held is not None or self._offered is not None:
@@ -302,9 +311,10 @@ class Reader:
         version = self.origin.version()
         if version == self._seen_version:
             return False
-        self._held = self.origin.read(self.next_offset)
+        self._held = self._read(self.next_offset)
         if self._held is None:
-            self._seen_version = version
+            if not self.awaits:  # else it is asked again, as that may not come at all
+                self._seen_version = version
             self.refresh()
             return False
         self._know(self._held.stream_id)

@@ -401,7 +401,10 @@ class Loop:
         self._bootstraps |= {reader: reader.origin.known().end for reader in readers if not reader.exhausted}
 
     def _drained(self) -> bool:
-        return all(task.drained for task in self.tasks)
+        readers = [reader for of_table, _, _ in self._broadcast.values() for reader in of_table]
+        if any(reader.awaits for reader in readers):
+            return False
+        return all(task.drained and not task.awaits for task in self.tasks)
 
     def _finished(self) -> bool:
         """Whether nothing is left to do: asked to stop, or all inputs read, and everything committed."""

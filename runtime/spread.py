@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from operators.io import Input
 from planner.errors import refuse
 from planner.graph import Graph
@@ -9,11 +12,16 @@ from planner.plan import Plan
 from runtime.bindings import Bindings
 
 
-def check_spread(plan: Plan, bindings: Bindings, graph: Graph, otherwise: str) -> None:
-    """Refuse that tasks without a partition tell the next stage what they would have to hear from others first.
+class Followers(NamedTuple):
+    """A pattern that not all of the tasks that read it have a partition of, and by which the next stage is told."""
 
-    That is for those to do that commit together; `otherwise` says how they do.
-    """
+    pattern: Input
+    partitions: int
+    tasks: int
+
+
+def followers(plan: Plan, bindings: Bindings, graph: Graph) -> Iterator[Followers]:
+    """Yield where tasks without a partition tell the next stage what they would have to hear from others first."""
     for stage in plan.stages:
         specs = [graph.specs[id] for id in stage.operators]
         pattern = next((spec for spec in specs if isinstance(spec, Input) and spec.is_pattern), None)
@@ -23,6 +31,12 @@ def check_spread(plan: Plan, bindings: Bindings, graph: Graph, otherwise: str) -
         streams += [name for name in stage.inputs if plan.stream(name).role == "intermediate"]
         widest = max(map(bindings.partitions, streams), default=0)
         if widest < stage.partitions:
-            wrong = f"its streams have {widest} partitions at most, and {stage.partitions} tasks read it"
-            instead = f"partitions={widest or 1}, or {otherwise}: tasks without a partition follow the others"
-            raise refuse(pattern, wrong, instead)
+            yield Followers(pattern, widest, stage.partitions)
+
+
+def check_spread(plan: Plan, bindings: Bindings, graph: Graph, otherwise: str) -> None:
+    """Refuse such patterns: only tasks that commit together can follow each other. `otherwise` says how they do."""
+    for pattern, partitions, tasks in followers(plan, bindings, graph):
+        wrong = f"its streams have {partitions} partitions at most, and {tasks} tasks read it"
+        instead = f"partitions={partitions or 1}, or {otherwise}: tasks without a partition follow the others"
+        raise refuse(pattern, wrong, instead)

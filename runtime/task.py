@@ -92,6 +92,12 @@ class Task:
         return not self.busy and self._firing is None and not self.in_flight
 
     @property
+    def awaits(self) -> bool:
+        """Whether something is known to be there to read that has not come yet."""
+        readers = [reader for lane in self.lanes for reader in lane.readers]
+        return any(reader.awaits for reader in [*readers, *(reader for reader, _, _ in self.tables.values())])
+
+    @property
     def can_go_on(self) -> bool:
         """Whether a call has returned, a message may take effect, or what is firing may fire on."""
         if self._firing is not None and not self.in_flight:

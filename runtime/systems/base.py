@@ -383,8 +383,8 @@ class LiveEnvironment(Environment, Protocol):
     def expect(self, stream: str, offsets: Mapping[int, int]) -> None:
         """Know from which offset each of some partitions is about to be read, so that none waits for another."""
 
-    def awaits(self, stream: str, partition: int, offset: int) -> bool:
-        """Whether something at or beyond `offset` that this process has committed can't be read here yet."""
+    def fetched(self, stream: str, partition: int, offset: int) -> Read | None:
+        """Return rows from `offset` on that have come here already; None where none have, though some be `known`."""
 
     def unheard_ms(self, stream: str, partition: int, offset: int) -> float:
         """Return for how long it is not known whether something lies at or beyond an offset."""

@@ -90,7 +90,6 @@ class KafkaEnvironment:
         self._told: Callable[[], None] = lambda: None
         self._directory = Path(directory)
         self._locks: dict[str, int] = {}
-        self._is_shared = False
         self._by_task: set[str] = set()
         """The applications that are about to be joined, and whose tasks commit by themselves."""
         self._committing, self._appending = threading.Lock(), threading.Lock()
@@ -166,17 +165,16 @@ class KafkaEnvironment:
     def read(self, stream: str, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on, waiting for what is known to be there; None at the end.
 
-        Where only the marker of a transaction lies there, there are no rows, and `next_offset` is behind it. Nothing is
-        waited for where an application is shared: what another one has begun there may have to be ended here.
+        Where only the marker of a transaction lies there, there are no rows, and `next_offset` is behind it.
         """
-        fetcher = self._streams.fetcher(stream, partition)
-        if self._is_shared:
-            return fetcher.read(partition, offset, max_records)
-        return fetcher.read_known(partition, offset, max_records)
+        return self._streams.fetcher(stream, partition).read_known(partition, offset, max_records)
 
-    def awaits(self, stream: str, partition: int, offset: int) -> bool:
-        """Whether something at or beyond `offset` that this process has committed can't be read here yet."""
-        return self._streams.fetcher(stream, partition).awaits(partition, offset)
+    def fetched(self, stream: str, partition: int, offset: int) -> Read | None:
+        """Return rows from `offset` on that have come already; None where none have.
+
+        So nobody waits for what is known to be there and is late, as the transaction of another task may lie before it.
+        """
+        return self._streams.fetcher(stream, partition).fetched(partition, offset)
 
     def unheard_ms(self, stream: str, partition: int, offset: int) -> float:
         """Return for how long no broker has said whether something lies at or beyond an offset."""
@@ -305,7 +303,6 @@ class KafkaEnvironment:
         self._disown(app)
         owner = self._owners[app] = Owner(producer, generation, Ledger({}), writers)
         owner.ledger = self._ledger(app)
-        self._is_shared = True
 
         def took(ledger: Ledger, won: Collection[int]) -> None:
             owner.ledger.take_over(ledger, won)

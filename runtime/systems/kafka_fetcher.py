@@ -59,6 +59,8 @@ class _Fetched:
     is_new: bool = True
     """Whether it has still to be fetched from there."""
     version: int = 0
+    awaited_ms: float | None = None
+    """Since when what is known to be there has been waited for."""
     polled: int | None = None
     """The consumer's time of the newest answer of a broker."""
     heard_ms: float = -math.inf
@@ -75,7 +77,6 @@ class KafkaFetcher:
         self._topic = topic
         self._lock = threading.Condition()
         self._fetched: dict[int, _Fetched] = {}
-        self._written: dict[int, int] = {}
         self._heard_ms = self._checked_ms = self._polled_ms = monotonic_ms()
         self._looked_at: set[TopicPartition] = set()
         self._failure: SamzaError | None = None
@@ -117,12 +118,7 @@ class KafkaFetcher:
     def wrote(self, partition: int, end: int, ended: bool = False) -> None:
         """Know that this process has written below `end`, and whether that is an end-of-stream."""
         with self._lock:
-            self._written[partition] = max(self._written.get(partition, 0), end)
             self._reach(partition, end, ended)
-
-    def awaits(self, partition: int, offset: int) -> bool:
-        """Whether something that this process has written has not come by `offset`."""
-        return offset < self._written.get(partition, 0)
 
     def unheard_ms(self, partition: int, offset: int) -> float:
         """Return for how long no broker has said whether something lies at or beyond an offset."""
@@ -171,6 +167,19 @@ class KafkaFetcher:
         with self._lock:
             return self._next(partition, offset, max_records)
 
+    def fetched(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return what `read` does; raises `Unavailable` where what is known to be there has not come for a minute."""
+        with self._lock:
+            read = self._next(partition, offset, max_records)
+            found = self._fetched[partition]
+            if read is not None or offset >= self._offsets[partition].end:
+                found.awaited_ms = None
+            elif found.awaited_ms is None:
+                found.awaited_ms = monotonic_ms()
+            elif monotonic_ms() - found.awaited_ms > PATIENCE_MS:
+                raise self._unavailable()
+            return read
+
     def read_known(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on, waiting for what is known to be there; None at the end."""
         start, end, _ = self._offsets[partition]
@@ -183,7 +192,7 @@ class KafkaFetcher:
                 if read is not None or offset >= self._offsets[partition].end:
                     return read
                 if not self._lock.wait((until_ms - monotonic_ms()) / 1_000):
-                    raise Unavailable(f"{self._topic.address} has not answered for {PATIENCE_MS / 1_000:.0f} s.")
+                    raise self._unavailable()
 
     def close(self) -> None:
         """Stop fetching; a second call does nothing."""
@@ -193,6 +202,9 @@ class KafkaFetcher:
                 thread.call(self._stop())
             finally:
                 thread.release()
+
+    def _unavailable(self) -> Unavailable:
+        return Unavailable(f"{self._topic.address} has not answered for {PATIENCE_MS / 1_000:.0f} s.")
 
     def _next(self, partition: int, offset: int, max_records: int) -> Read | None:
         if self._failure is not None:

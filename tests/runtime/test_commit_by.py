@@ -111,11 +111,11 @@ def counting(commit_by=None):
     [
         (copying, None, True),
         (copying, "container", False),
-        (counting, None, False),
-        (counting, "task", True),
+        (counting, None, True),
+        (counting, "container", False),
     ],
 )
-def test_on_kafka_each_task_commits_by_itself_where_none_hands_on_in_memory(app, commit_by, by_task, tmp_path):
+def test_on_kafka_each_task_commits_by_itself_unless_another_way_is_said(app, commit_by, by_task, tmp_path):
     with simulated(Cluster()):
         commits = ran(app(commit_by), tmp_path)
     assert commits
@@ -123,9 +123,19 @@ def test_on_kafka_each_task_commits_by_itself_where_none_hands_on_in_memory(app,
     assert {task for commit in commits for task in commit.tasks} == ({0, 1} if by_task else set())
 
 
-def test_many_tasks_do_not_have_connections_of_their_own_each(tmp_path):
+def following():
+    """The pattern has three tasks and one partition: two of them tell the next stage what the first has come to."""
+    app = App("app", Options())
+    numbers = app.input("i*", value=int, partitions=3).partition_by(lambda number: number, op_id="by-number")
+    numbers.send_to(app.output("out", value=int))
+    return app
+
+
+@pytest.mark.parametrize(("app", "bound"), [(copying, True), (following, False)])
+def test_there_all_commit_together_where_one_alone_can_not(app, bound, tmp_path):
     with simulated(Cluster()):
-        commits = ran(copying(), tmp_path, records=["1"] * 33)
+        bind = {"out": tmp_path / "out.jsonl"} if bound else None
+        commits = ran(app(), tmp_path / "data", records=["1"], bind=bind)
     assert commits
     assert not any(commit.tasks for commit in commits)
 

@@ -50,7 +50,7 @@ class World:
 
 
 @st.composite
-def worlds(draw, kinds=(), guarantee="exactly_once", commit_by=(None, "task")):
+def worlds(draw, kinds=(), guarantee="exactly_once", commit_by=(None, "container", "task")):
     pipeline = draw(pipelines(kinds=kinds))
     options = Options(
         guarantee=guarantee,

@@ -130,11 +130,11 @@ def test_so_can_what_was_published(seed, tmp_path):
 def run_on_kafka(world, folder, troubles, crashes, check):
     """Run a world's application until it is through, on either of two machines, then `check` what it has come to."""
     chance, cluster = random.Random(world.seed), Cluster(world.seed)
-    with simulated(cluster) as thread:
+    with simulated(cluster):
         filled(world, folder)
         cluster.changes, cluster.troubles = 0, list(troubles)
         for attempt, crash in enumerate([*crashes, *[None] * (len(troubles) + 1)]):
-            if lived(world, cluster, thread, folder / chance.choice(HOSTS), crash, world.seed + attempt):
+            if lived(world, cluster, folder / chance.choice(HOSTS), crash, world.seed + attempt):
                 break
         else:
             raise AssertionError("it does not come to its end")
@@ -152,7 +152,7 @@ def filled(world, folder):
     environment.close()
 
 
-def lived(world, cluster, thread, directory, crash, seed):
+def lived(world, cluster, directory, crash, seed):
     """Whether a process has run an application to its end."""
 
     def see(place, event):
@@ -161,7 +161,7 @@ def lived(world, cluster, thread, directory, crash, seed):
     environment = None
     try:
         environment = opened(directory)
-        watched = Watched(environment, crash, on_turn=thread.following())
+        watched = Watched(environment, crash)
         run_once(build(world.pipeline, world.options, world.seed, on_sink=see), watched, seed)
         environment.close()
     except (Crash, Died, SamzaError) as error:
@@ -314,13 +314,11 @@ class Arriving:
 def run_among_on_kafka(world, folder, troubles, number, happenings, standby=0, is_arriving=False):
     """Run a world's application in containers that come, die and go; return how many entries of copies were seen."""
     cluster, copied = Cluster(world.seed), []
-    with simulated(cluster) as thread:
+    with simulated(cluster):
         arriving = Arriving(world, folder, cluster) if is_arriving else filled(world, folder)
         starter = opened(folder / "starter")
-        follow = thread.following()
 
         def at_turn(turn):
-            follow()
             if arriving and turn % COME_EVERY == 0:
                 arriving.come()
             if standby and turn % LOOK_EVERY == 0:

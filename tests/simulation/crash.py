@@ -22,23 +22,18 @@ Row = tuple[bytes | None, bytes | None, int]
 
 
 class Watched:
-    """An environment that counts commits, shows each to `on_commit` when it is durable, and dies at a crash point.
-
-    `on_turn` is called before each turn of the loop.
-    """
+    """An environment that counts commits, shows each to `on_commit` when it is durable, and dies at a crash point."""
 
     def __init__(
         self,
         inner: Environment,
         crash: CrashPoint | None = None,
         on_commit: Callable[[Commit], None] | None = None,
-        on_turn: Callable[[], None] = lambda: None,
     ) -> None:
         self.commits: list[Commit] = []
         self._inner = inner
         self._doom = Doom(crash)
         self._on_commit = on_commit
-        self._on_turn = on_turn
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -52,7 +47,6 @@ class Watched:
         self._doom.meet("after_commit")
 
     def at_turn(self, turn: int) -> None:
-        self._on_turn()
         self._doom.meet("turn")
 
 

@@ -27,6 +27,7 @@ from runtime.systems.kafka_thread import cancel_others
 from runtime.systems.kafka_topic import KafkaCluster
 from tests.simulation.kafka_brokers import PROCESS, Cluster, Thread
 from tests.simulation.kafka_clients import Admin, Consumer, Producer
+from tests.simulation.loop import BESIDE
 
 
 @contextmanager
@@ -54,6 +55,8 @@ def simulated(cluster: Cluster) -> Iterator[Thread]:
                     stack.enter_context(patch.object(module, name, instead))
         stack.callback(cluster.loop.close)
         stack.callback(lambda: thread.call(cancel_others()))  # what the dead were in the midst of
+        BESIDE.append(thread.following)
+        stack.callback(BESIDE.remove, thread.following)
         yield thread
         assert not cluster.connections, "connections are left open"
 

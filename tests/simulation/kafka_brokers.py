@@ -326,7 +326,7 @@ class Thread:
             self.call(asyncio.sleep(until_s - self.loop.time()))
 
     def following(self) -> Callable[[], None]:
-        """Return what has as much time pass here as has passed, since now, on the loop that runs then."""
+        """Return what has as much time pass here as has passed, since now, on the loop that begins then."""
         begun_s = self.loop.time()
         return lambda: self.catch_up(begun_s + asyncio.get_running_loop().time())
 

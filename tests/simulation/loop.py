@@ -16,6 +16,10 @@ LONGEST_S = 3_600.0
 MOST_TURNS = 200_000
 
 
+BESIDE: list[Callable[[], Callable[[], None]]] = []
+"""What else has time pass as it passes on a loop that begins: each returns what is called before each turn."""
+
+
 class Stuck(Exception):
     """Nothing will ever happen again, or nothing but polling."""
 
@@ -110,7 +114,15 @@ def simulate(
     >>> simulate(a_year)
     3153.6
     """
-    loop = VirtualLoop(seed, at_turn, watch)
+    following = [follow() for follow in BESIDE]
+
+    def at_each_turn(turn: int) -> None:
+        for follow in following:
+            follow()
+        if at_turn is not None:
+            at_turn(turn)
+
+    loop = VirtualLoop(seed, at_each_turn, watch)
     asyncio.set_event_loop(loop)
     try:
         result = loop.run_until_complete(main())
