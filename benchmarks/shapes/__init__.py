@@ -7,6 +7,7 @@ from benchmarks.shapes.flat_memory import FlatMemory
 from benchmarks.shapes.join_state import IntervalState, TemporalState
 from benchmarks.shapes.kafka_idle import IdleContainers
 from benchmarks.shapes.kafka_recovery import ColdRestore, WarmRestart
+from benchmarks.shapes.kafka_stages import StagesOnKafka
 from benchmarks.shapes.kafka_transactions import TransactionsOfTasks
 from benchmarks.shapes.latency import Latency
 from benchmarks.shapes.levers import LeftOut
@@ -44,6 +45,7 @@ KINDS: tuple[type[Shape], ...] = (
     WarmRestart,
     IdleContainers,
     TransactionsOfTasks,
+    StagesOnKafka,
     Counters,
     PySparkByHand,
 )
