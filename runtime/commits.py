@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any
@@ -43,6 +43,8 @@ class Commits:
         by_task: bool,
     ) -> None:
         self.by_task = by_task
+        self.leaving: Collection[int] = ()
+        """The numbers of tasks that are about to leave: those that commit with them take nothing in until then."""
         self.spent_ms = 0.0
         self.last_at: float | None = None
         self.under_way: set[asyncio.Future[None]] = set()
@@ -74,13 +76,18 @@ class Commits:
         for cut in self._cuts:
             cut.wanted = True
 
-    def is_due(self, task: Task, at_once: bool = False) -> bool:
+    def is_due(self, task: Task) -> bool:
         """Whether a task has to come to a commit, and takes nothing in before it."""
-        return self._cut_of[task].is_due(at_once)
+        cut = self._cut_of[task]
+        return cut.is_due(self._leaves(cut))
 
     def are_all_due(self) -> bool:
         """Whether all tasks have to."""
         return bool(self._cuts) and all(cut.is_due(at_once=False) for cut in self._cuts)
+
+    def leaves(self, task: Task) -> bool:
+        """Whether a task takes nothing more in, as it leaves, or one that it commits with."""
+        return bool(self.leaving) and self._leaves(self._cut_of[task])
 
     async def begin(self) -> None:
         """Commit what tasks have to say before anything is read."""
@@ -94,9 +101,10 @@ class Commits:
         They can't be while something `is_held_up` that has to come first.
         """
         for cut in self._cuts:
-            if not cut.wants(idle, at_once):
+            is_last = at_once or self._leaves(cut)
+            if not cut.wants(idle, is_last):
                 continue
-            if not cut.is_complete(at_once) or (not at_once and is_held_up()):
+            if not cut.is_complete(is_last) or (not is_last and is_held_up()):
                 cut.waits(began_ms)
                 continue
             if not self.by_task:
@@ -112,6 +120,9 @@ class Commits:
         for commit in [one for one in self.under_way if one.done()]:
             self.under_way.remove(commit)
             commit.result()
+
+    def _leaves(self, cut: Cut) -> bool:
+        return bool(self.leaving) and any(task.number in self.leaving for task in cut.tasks)
 
     def _ended(self, commit: asyncio.Future[None]) -> None:
         self._wake()

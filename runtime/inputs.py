@@ -297,16 +297,21 @@ class Reader:
         return self._is_stored() or (bool(self.relay) and not self.awaits)
 
     @property
+    def _has_all(self) -> bool:
+        """Whether nothing more is to be read; at least once, more may come behind the end that a stage has told."""
+        return self._ended or (self.stop_at is not None and self.next_offset >= self.stop_at)
+
+    @property
     def awaits(self) -> bool:
         """Whether something is known to be there to read that has not come yet."""
-        if self.origin.fetched is None or self._held is not None or self._offered is not None or self.exhausted:
+        if self.origin.fetched is None or self._held is not None or self._offered is not None or self._has_all:
             return False
         return self.next_offset < self.origin.known().end
 
     def _is_stored(self) -> bool:
         if self._held is not None or self._offered is not None:
             return True
-        if self._ended or (self.stop_at is not None and self.next_offset >= self.stop_at):
+        if self._has_all:
             return False
         version = self.origin.version()
         if version == self._seen_version:

@@ -89,7 +89,8 @@ class Loop:
         self._running: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
-        self._begun = False
+        self._beginning: list[Task] = []
+        """Those that take nothing in yet, as their tables are read first."""
         self._growing: list[tuple[Task, Lane]] = []
         self._discover_ms = clock.elapsed_ms() + LOOK_MS
         self._look_ms = 0.0
@@ -98,6 +99,7 @@ class Loop:
         self._chooser: Chooser[Choice] = Chooser([])
         self._relayed: list[Choice] = []
         self._bootstraps: dict[Reader, int] = {}
+        """Readers of tables, and up to where tasks wait for them."""
         self._bootstrap(reader for readers, _, _ in broadcast.values() for reader in readers)
         self._fresh: dict[tuple[str, int], Relay] = {}
         """What hands on to tasks that came, from the next commit on: what was written before lies in the log then."""
@@ -139,11 +141,12 @@ class Loop:
     async def change(self, leaving: Collection[int], arriving: Iterable[Task]) -> list[Task]:
         """Run some tasks no more, when all that is done is committed, and others from then on; return those that leave.
 
-        What is on its way from stage to stage is stored then, so that it is not lost with a task that leaves. Who only
-        takes tasks over waits for nothing.
+        What is on its way from stage to stage is stored then, so that it is not lost with a task that leaves. A task
+        waits for one that leaves if they commit together, and for those that arrive in no case.
         """
         changed: asyncio.Future[list[Task]] = asyncio.get_running_loop().create_future()
         self._change = leaving, list(arriving), changed
+        self.commits.leaving = leaving
         self.finished = False
         self.wake()
         return await changed
@@ -181,8 +184,8 @@ class Loop:
             if self._clock.elapsed_ms() - began > SLICE_MS:
                 break
         self.finished = self.finished and not any(task.touched for task in self.tasks)
-        idle, at_once = not worked and self._throttle.is_open, self.stopping or self._change is not None
-        if await self.commits.make(began, idle, at_once, lambda: self._relayed_next() is not None):
+        idle = not worked and self._throttle.is_open
+        if await self.commits.make(began, idle, self.stopping, lambda: self._relayed_next() is not None):
             return False
         if worked:
             self.finished = False
@@ -208,20 +211,24 @@ class Loop:
         for task in self.tasks:
             if not task.busy and task.can_go_on and not self._halts(task):
                 moved = self._work(task, task.advance) or moved
-            if self._begun and task.clocked and task.drained and not self.stopping and task.heed():
+            has_begun = task not in self._beginning
+            if has_begun and task.clocked and task.drained and not self.stopping and task.heed():
                 moved = self._work(task, task.fire) or moved
             if task.timers and task.drained and task.timers_due and not self.stopping:
                 self._work(task, task.call_timers)
                 moved = True
-        if self.stopping or self._change:
+        if self.stopping:
             return moved
         if self.commits.are_all_due():
             return self._feed_relayed() or moved
-        return self._feed_tables() or self._feed() or moved
+        if self._feed_broadcast():
+            return True
+        moved = self._feed_tables() or moved
+        return self._feed() or moved
 
     def _halts(self, task: Task) -> bool:
         """Whether a task goes no further, as what it has done so far is about to be committed."""
-        return task.at_cut and (self.stopping or self.commits.is_due(task, at_once=self._change is not None))
+        return task.at_cut and (self.stopping or self.commits.is_due(task))
 
     def _feed_relayed(self) -> bool:
         """Take in what is handed on in memory, later stages first."""
@@ -231,7 +238,12 @@ class Loop:
         return choice is not None
 
     def _relayed_next(self) -> Choice | None:
-        return next((choice for choice in self._relayed if choice.reader.relay and choice.has_room), None)
+        relayed = (choice for choice in self._relayed if choice.reader.relay and self._takes_in(choice.task))
+        return next((choice for choice in relayed if choice.has_room), None)
+
+    def _takes_in(self, task: Task) -> bool:
+        """Whether a task has begun, does not leave, and has no table to read on."""
+        return not (task in self._beginning or self.commits.leaves(task)) and self._next_table(task) is None
 
     def _feed_from(self, choice: Choice) -> None:
         task, lane, reader = choice
@@ -239,8 +251,8 @@ class Loop:
         feed = partial(task.feed, lane, reader, min(task.room(lane), most))
         self._work(task, feed if reader.later else partial(self._throttle.take, feed))
 
-    def _feed_tables(self) -> bool:
-        """Read tables on; at first they are read to what was their end when the run began."""
+    def _feed_broadcast(self) -> bool:
+        """Read tables on that all tasks share."""
         for id, (readers, contents, guard) in self._broadcast.items():
             for reader in readers:
                 if reader.ready():
@@ -248,22 +260,25 @@ class Loop:
                     reader.track().release()
                     _feed_broadcast(id, contents, guard, taken, reader)
                     return True
-        for task in self.tasks:
-            for stream, (reader, _, _) in task.tables.items():
-                if task.drained and reader.ready() and not self.commits.is_due(task):
-                    self._work(task, partial(task.feed_table, stream, self._options.batch_records))
-                    return True
         return False
 
+    def _feed_tables(self) -> bool:
+        """Read a task's own tables on."""
+        for task in self.tasks:
+            table = self._next_table(task)
+            if table is not None:
+                self._work(task, partial(task.feed_table, table, self._options.batch_records))
+                return True
+        return False
+
+    def _next_table(self, task: Task) -> str | None:
+        """Return which of its tables a task reads on before anything else."""
+        if not (task.tables and task.drained) or self.commits.is_due(task) or self.commits.leaves(task):
+            return None
+        return next((stream for stream, (reader, _, _) in task.tables.items() if reader.ready()), None)
+
     def _feed(self) -> bool:
-        if not self._bootstrapped():
-            return False
-        if not self._begun and any(task.busy for task in self.tasks):
-            return False  # they work through the last of their tables
-        if not self._begun:
-            self._begun = True
-            for task in self.tasks:
-                self._work(task, task.fire)  # what a commit has left due
+        self._begin()
         if self._feed_relayed():
             return True
         choice = self._chooser.choose(partial(self._may_be_fed, self._slowest(), self._throttle.is_open))
@@ -275,7 +290,10 @@ class Loop:
 
     def _may_be_fed(self, slowest: int | None, is_open: bool, choice: Choice) -> bool:
         """Whether there is something to take, and its task is not about to commit while others go on."""
-        return choice.may_be_taken(slowest, is_open) and not (self.commits.by_task and self.commits.is_due(choice.task))
+        task = choice.task
+        if not self._takes_in(task) or (self.commits.by_task and self.commits.is_due(task)):
+            return False
+        return choice.may_be_taken(slowest, is_open)
 
     def _look_for_idle(self) -> None:
         """See which inputs nothing comes of, and fire what has waited for these."""
@@ -342,11 +360,18 @@ class Loop:
         self.wake()
         _ = future.cancelled() or future.exception()  # asked for: of two that fail at once only one is raised
 
-    def _bootstrapped(self) -> bool:
+    def _begin(self) -> None:
+        """Have tasks fire what a commit has left due, and take in what comes, once their tables were read."""
         for reader, end in [*self._bootstraps.items()]:
             if reader.next_offset >= end or reader.exhausted:
                 del self._bootstraps[reader]
-        return not self._bootstraps
+        shared = [reader for readers, _, _ in self._broadcast.values() for reader in readers]
+        for task in [*self._beginning]:
+            own = [reader for reader, _, _ in task.tables.values()]
+            is_read = self._bootstraps.keys().isdisjoint([*shared, *own])
+            if is_read and not (task.busy or self.commits.leaves(task)):  # it may work through the last of them
+                self._beginning.remove(task)
+                self._work(task, task.fire)
 
     def _may_change(self, leaving: Collection[int]) -> bool:
         """Whether tasks may come and go now: all that those have done that leave must be committed."""
@@ -357,12 +382,14 @@ class Loop:
         """Let tasks go, and take in those that have come."""
         assert self._change is not None
         (leaving, arriving, changed), self._change = self._change, None
+        self.commits.leaving = ()
         going = [task for task in self.tasks if task.number in leaving]
         self.tasks[:] = [task for task in self.tasks if task not in going]
         for task in going:
             self.commits.let_go(task)
         self._growing = [(task, lane) for task, lane in self._growing if task not in going]
         self._chooser.drop(lambda choice: choice.task in going)
+        self._beginning = [task for task in self._beginning if task not in going]
         self._relayed = [choice for choice in self._relayed if choice.task not in going]
         for reader in (reader for task in going for lane in task.lanes for reader in lane.readers):
             for relays in (self.committer.relays, self._fresh):
@@ -372,13 +399,13 @@ class Loop:
         for task in arriving:
             task.begin()
         self._take_in(arriving)
-        self._begun = False  # those that came fire what a commit has left due, once their tables are read
         if not changed.done():
             changed.set_result(going)
 
     def _take_in(self, tasks: Collection[Task]) -> None:
         for task in tasks:
             self.tasks.append(task)
+            self._beginning.append(task)
             self.commits.take_in(task)
             for lane in task.lanes:
                 self._lines |= lane.chain.lines

@@ -9,7 +9,8 @@ from operators.table_join import TableContents
 from runtime.keys import KeySerde
 from runtime.serdes import String
 from runtime.stores.memory import MemoryStore
-from samza_dsl import App, testing
+from samza_dsl import App, Options, testing
+from tests.simulation.crash import fill, memory, run_once
 
 UPDATES = st.lists(st.tuples(st.integers(0, 4), st.none() | st.integers()), max_size=20)
 NUMBERS = st.lists(st.integers(0, 6), max_size=20)
@@ -50,3 +51,28 @@ def test_a_partitioned_table_joins_on_the_key(how, numbers, rows):
     keyed.join(words, lambda n, word: (n, word), how=how).send_to(app.output("out"))
     out = testing.run(app, {"numbers": numbers, "words": list(rows.items())})["out"]
     assert out == [(n, rows.get(n)) for n in numbers if how == "left" or n in rows]
+
+
+class Heard(String):
+    """Tells of what it decodes."""
+
+    def __init__(self, heard):
+        self.heard = heard
+
+    def decode(self, data):
+        self.heard.append(data)
+        return super().decode(data)
+
+
+def test_no_task_waits_for_the_tables_of_another():
+    heard, environment = [], memory()
+    fill(environment, "rows", [[(b"k", b"row", 0)], [(b"k", b"other row", 0)] * 500])
+    fill(environment, "in", [[(b"k", b"value", 0)], [(b"k", b"other value", 0)]])
+    app = App("app", Options(batch_records=10))
+    rows = app.table("rows", key=str, value=Heard(heard))
+    joined = app.input("in", key=str, value=str).join(rows, lambda value, row: f"{value} with {row}")
+    joined.sink(heard.append)
+    run_once(app, environment)
+    assert 0 < heard.index("value with row") < 100
+    assert heard[-1] == "other value with other row"
+    assert heard.count(b"other row") == 500

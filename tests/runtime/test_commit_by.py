@@ -15,7 +15,7 @@ from runtime.systems.base import Commit
 from samza_dsl import App, Options
 from tests.runtime.test_laws import crash_points, worlds
 from tests.scale import scale
-from tests.simulation.crash import Watched, fill, memory, run_once
+from tests.simulation.crash import Watched, fill, memory, rows_of, run_once
 from tests.simulation.kafka import opened, simulated
 from tests.simulation.kafka_brokers import Cluster
 from tests.simulation.loop import rest
@@ -138,6 +138,22 @@ def test_there_all_commit_together_where_one_alone_can_not(app, bound, tmp_path)
         commits = ran(app(), tmp_path / "data", records=["1"], bind=bind)
     assert commits
     assert not any(commit.tasks for commit in commits)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_at_least_once_what_was_in_flight_when_a_stage_had_read_all_is_read_by_the_next(seed, tmp_path):
+    async def call(value):
+        await rest(10 * INTERVAL_MS)
+        return [value]
+
+    app = App("app", Options(guarantee="at_least_once", commit_interval_ms=INTERVAL_MS))
+    called = app.input("in", value=int).async_flat_map(call).partition_by(lambda number: number, op_id="by-number")
+    called.send_to(app.output("out", value=int))
+    with simulated(Cluster(seed)):
+        ran(app, tmp_path)
+        environment = opened(tmp_path)
+        assert sum(map(len, rows_of(environment, "out"))) == 2
+        environment.close()
 
 
 def test_what_a_run_claims_late_hides_nothing_of_who_has_claimed_it_since(tmp_path):

@@ -1,7 +1,10 @@
 """Whatever containers come, die and go: together they come to what one alone comes to, exactly once."""
 
+import asyncio
 import json
 import random
+from collections import defaultdict
+from itertools import pairwise
 from unittest.mock import patch
 
 import pytest
@@ -189,3 +192,26 @@ def in_order(options):
         app.output("seen", partitions=4)
     )
     return app
+
+
+@pytest.mark.parametrize("commit_by", ["task", "container"])
+def test_a_task_that_stays_does_not_wait_for_one_that_leaves_unless_they_commit_together(commit_by):
+    slow, call_ms, quick_ms, times = {2, 3}, 2_000, 10, defaultdict(list)
+
+    async def call(partition):
+        await rest(call_ms if partition in slow else quick_ms)
+        return [partition]
+
+    def see(commit):
+        for task, generation in commit.tasks.items():
+            times[task, generation].append(asyncio.get_running_loop().time() * 1_000)
+
+    environment = memory()
+    fill(environment, "in", [[(None, b"%d" % number, 0)] * (4 if number in slow else 600) for number in range(4)])
+    app = App("app", Options(commit_by=commit_by, commit_interval_ms=50))
+    called = app.input("in", value=int).async_flat_map(call, max_in_flight=1, timeout_ms=2 * call_ms)
+    called.send_to(app.output("out", value=int))
+    run_among(app, environment, 1, [Event(2_100, "comes")], on_commit=see)
+    assert {task for task, generation in times if generation == 2} == slow
+    longest_ms = [max(then - at for at, then in pairwise(times[task, 1])) for task in (0, 1)]
+    assert (max(longest_ms) < call_ms / 4) == (commit_by == "task")
