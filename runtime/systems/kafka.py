@@ -85,6 +85,8 @@ class KafkaEnvironment:
         self._host = host or platform.node()
         self._owners: dict[str, Owner] = {}
         self._outside: Any = None
+        self._outside_id = f"samza-dsl-{secrets.token_hex(8)}"
+        """What the transactions of no application are made under: the next one ends what one has left open."""
         self._version = 0
         self._counting = threading.Lock()
         self._told: Callable[[], None] = lambda: None
@@ -501,7 +503,7 @@ class KafkaEnvironment:
     async def _append(self, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
         producer, self._outside = self._outside, None  # which is kept where nothing goes wrong
         if producer is None:
-            producer = await self._streams.producer(f"samza-dsl-{secrets.token_hex(8)}")
+            producer = await self._streams.producer(self._outside_id)
         ends = await write_alone(self._streams, producer, pending)
         self._outside = producer
         return ends

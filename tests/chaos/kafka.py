@@ -111,15 +111,10 @@ class Chaos:
 
     def _append(self, appends: list[Append]) -> None:
         """Write records; where nobody knows whether they were, others come in their place."""
-        try:
+        with suppress(EnvironmentFault):
             if self._environment is None:
                 self._environment = KafkaEnvironment(self.cluster, self.folder / "writer")
             self._environment.append(appends)
-        except EnvironmentFault:
-            environment, self._environment = self._environment, None
-            if environment is not None:
-                with suppress(Exception):
-                    environment.close()
 
     def containers(self) -> list[int]:
         """Return the processes of the containers that live."""

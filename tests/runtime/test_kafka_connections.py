@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from operators.base import Batch
@@ -52,6 +52,26 @@ def sink(environment, stack):
 
 def ranges(environment, stack):
     stack.enter_context(closing(KafkaRanges(TOPIC)))
+
+
+@example(2, [UNHEARD, LOST], 1)
+@given(st.integers(1, 4), st.lists(st.sampled_from([LOST, UNHEARD]), min_size=1, max_size=4), st.integers(0, 1_000))
+def test_whatever_an_append_leaves_open_the_next_one_can_be_read(first, troubles, seed):
+    cluster = Cluster(seed)
+    with tempfile.TemporaryDirectory() as folder, simulated(cluster):
+        with closing(opened(Path(folder))) as environment:
+            environment.create_stream("words", StreamConfig())
+            cluster.changes = 0
+            cluster.troubles = [Trouble(first + number, what) for number, what in enumerate(troubles)]
+            with suppress(SamzaError):
+                environment.append([Append("words", 0, Batch([b"first"]))])
+            cluster.troubles = []
+            environment.append([Append("words", 0, Batch([b"second"]))])
+        with closing(opened(Path(folder))) as environment:
+            values, offset = [], 0
+            while (read := environment.read("words", 0, offset)) is not None:
+                values, offset = [*values, *read.batch.values], read.next_offset
+            assert values.count(b"second") == 1 and values.count(b"first") <= 1
 
 
 @given(
