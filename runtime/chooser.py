@@ -41,8 +41,11 @@ class Chooser(Generic[T]):
             group.clear()
             group.extend(left)
 
-    def choose(self, ready: Callable[[T], bool]) -> T | None:
-        """Return the next that is ready, or None; it goes to the end of its group."""
+    def choose(self, ready: Callable[[T], bool], awaited: Callable[[T], bool] = lambda what: False) -> T | None:
+        """Return the next that is ready, or None; it goes to the end of its group.
+
+        What has a lower priority waits for what is `awaited`, as that will be ready soon.
+        """
         lower = len(self._groups) - 1
         first = lower - self._turn // PATIENCE % lower if lower and self._turn % PATIENCE == PATIENCE - 1 else 0
         for group in self._groups[first:] + self._groups[:first]:
@@ -52,4 +55,6 @@ class Chooser(Generic[T]):
                 if ready(what):
                     self._turn += 1
                     return what
+            if lower and not first and any(map(awaited, group)):
+                return None
         return None

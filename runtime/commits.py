@@ -82,7 +82,7 @@ class Commits:
         return cut.is_due(self._leaves(cut))
 
     def are_all_due(self) -> bool:
-        """Whether all tasks have to."""
+        """Whether all tasks have to, whoever leaves."""
         return bool(self._cuts) and all(cut.is_due(at_once=False) for cut in self._cuts)
 
     def leaves(self, task: Task) -> bool:

@@ -293,7 +293,10 @@ class Reader:
             self.in_flight.add(self.next_offset, self._mark).release()
 
     def ready(self) -> bool:
-        """Whether there is something to take: cheap where nothing has changed since the last look."""
+        """Whether there is something to take: cheap where nothing has changed since the last look.
+
+        Who decides what is read first asks what it `awaits` as well.
+        """
         return self._is_stored() or (bool(self.relay) and not self.awaits)
 
     @property

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from operators.base import MAX_TIMESTAMP, NEVER
-from operators.table_join import TableContents
 from operators.task import Effects
 from planner.plan import Options
 from runtime.choice import Choice
@@ -20,11 +19,10 @@ from runtime.clock import Clock, sleep_ms
 from runtime.commit import Committer
 from runtime.commits import Commits
 from runtime.errors import OperatorFailure
-from runtime.failures import Failure
-from runtime.guard import Guard
-from runtime.inputs import Reader, Taken
+from runtime.inputs import Reader
 from runtime.lane import Lane
 from runtime.relay import Relay
+from runtime.tables import BroadcastTables, Tables
 from runtime.task import Task
 from runtime.throttle import Throttle
 from runtime.workers import Watch
@@ -40,8 +38,6 @@ SLICE_MS = 5.0
 
 PATIENCE_S = 5.0
 """How long the end of a run waits for calls that were cancelled, and for threads."""
-
-BroadcastTables = Mapping[str, tuple[list[Reader], TableContents, Guard]]
 
 
 class Loop:
@@ -75,7 +71,6 @@ class Loop:
             committer, self.tasks, options, clock, writer, self.wake, self._hand_on_to_fresh, by_task
         )
         self.stopping = False
-        self._broadcast = broadcast
         self._options = options
         self._poll_ms = poll_ms
         self._clock = clock
@@ -89,8 +84,6 @@ class Loop:
         self._running: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
-        self._beginning: list[Task] = []
-        """Those that take nothing in yet, as their tables are read first."""
         self._growing: list[tuple[Task, Lane]] = []
         self._discover_ms = clock.elapsed_ms() + LOOK_MS
         self._look_ms = 0.0
@@ -98,9 +91,7 @@ class Loop:
         """Whether some input must not be ahead of others."""
         self._chooser: Chooser[Choice] = Chooser([])
         self._relayed: list[Choice] = []
-        self._bootstraps: dict[Reader, int] = {}
-        """Readers of tables, and up to where tasks wait for them."""
-        self._bootstrap(reader for readers, _, _ in broadcast.values() for reader in readers)
+        self._tables = Tables(broadcast, options.batch_records)
         self._fresh: dict[tuple[str, int], Relay] = {}
         """What hands on to tasks that came, from the next commit on: what was written before lies in the log then."""
         self._change: tuple[Collection[int], list[Task], asyncio.Future[list[Task]]] | None = None
@@ -211,7 +202,7 @@ class Loop:
         for task in self.tasks:
             if not task.busy and task.can_go_on and not self._halts(task):
                 moved = self._work(task, task.advance) or moved
-            has_begun = task not in self._beginning
+            has_begun = task not in self._tables.beginning
             if has_begun and task.clocked and task.drained and not self.stopping and task.heed():
                 moved = self._work(task, task.fire) or moved
             if task.timers and task.drained and task.timers_due and not self.stopping:
@@ -221,7 +212,7 @@ class Loop:
             return moved
         if self.commits.are_all_due():
             return self._feed_relayed() or moved
-        if self._feed_broadcast():
+        if self._tables.feed_shared():
             return True
         moved = self._feed_tables() or moved
         return self._feed() or moved
@@ -242,8 +233,10 @@ class Loop:
         return next((choice for choice in relayed if choice.has_room), None)
 
     def _takes_in(self, task: Task) -> bool:
-        """Whether a task has begun, does not leave, and has no table to read on."""
-        return not (task in self._beginning or self.commits.leaves(task)) and self._next_table(task) is None
+        """Whether a task has begun, does not leave, and has nothing more to read of tables first."""
+        if task in self._tables.beginning or self.commits.leaves(task):
+            return False
+        return not self._tables.come_first(task)
 
     def _feed_from(self, choice: Choice) -> None:
         task, lane, reader = choice
@@ -251,37 +244,24 @@ class Loop:
         feed = partial(task.feed, lane, reader, min(task.room(lane), most))
         self._work(task, feed if reader.later else partial(self._throttle.take, feed))
 
-    def _feed_broadcast(self) -> bool:
-        """Read tables on that all tasks share."""
-        for id, (readers, contents, guard) in self._broadcast.items():
-            for reader in readers:
-                if reader.ready():
-                    taken = reader.accept(reader.take(self._options.batch_records))
-                    reader.track().release()
-                    _feed_broadcast(id, contents, guard, taken, reader)
-                    return True
-        return False
-
     def _feed_tables(self) -> bool:
         """Read a task's own tables on."""
-        for task in self.tasks:
-            table = self._next_table(task)
-            if table is not None:
-                self._work(task, partial(task.feed_table, table, self._options.batch_records))
-                return True
-        return False
+        found = self._tables.next_of(self.tasks, self._may_read_tables)
+        if found is None:
+            return False
+        task, table = found
+        return self._work(task, partial(task.feed_table, table, self._options.batch_records)) or True
 
-    def _next_table(self, task: Task) -> str | None:
-        """Return which of its tables a task reads on before anything else."""
-        if not (task.tables and task.drained) or self.commits.is_due(task) or self.commits.leaves(task):
-            return None
-        return next((stream for stream, (reader, _, _) in task.tables.items() if reader.ready()), None)
+    def _may_read_tables(self, task: Task) -> bool:
+        return not (self.commits.is_due(task) or self.commits.leaves(task))
 
     def _feed(self) -> bool:
-        self._begin()
+        for task in self._tables.begin(lambda task: not (task.busy or self.commits.leaves(task))):
+            self._work(task, task.fire)  # what a commit has left due
         if self._feed_relayed():
             return True
-        choice = self._chooser.choose(partial(self._may_be_fed, self._slowest(), self._throttle.is_open))
+        may_be_fed = partial(self._may_be_fed, self._slowest(), self._throttle.is_open)
+        choice = self._chooser.choose(may_be_fed, self._is_awaited)
         if choice is not None:
             self._feed_from(choice)
         elif any(relay.is_full for relay in self.committer.relays.values()):
@@ -295,22 +275,29 @@ class Loop:
             return False
         return choice.may_be_taken(slowest, is_open)
 
+    def _is_awaited(self, choice: Choice) -> bool:
+        """Whether what it would take next is known to be there and has not come: those of lower priority wait, too."""
+        task = choice.task
+        return choice.reader.awaits and self._takes_in(task) and task.room(choice.lane) > 0
+
     def _look_for_idle(self) -> None:
         """See which inputs nothing comes of, and fire what has waited for these."""
         for task in self.tasks:
-            if not task.busy and task.look_for_idle() and task.drained:
+            if not task.busy and task.look_for_idle() and task.drained and task not in self._tables.beginning:
                 self._work(task, task.fire)
         parts_ms = [after / 4 for reader in self._sources() if (after := reader.idle_after_ms) is not None]
         self._look_ms = self._clock.elapsed_ms() + min([LOOK_MS, *parts_ms])
 
     def _sources(self) -> Iterable[Reader]:
-        return (reader for task in self.tasks for lane in task.lanes for reader in lane.readers if not reader.later)
+        return (reader for task in self.tasks for reader in task.sources)
 
     def _slowest(self) -> int | None:
         """Return the least watermark of what has something to read, where some input must not be ahead of others."""
         if not self._aligned:
             return None
-        return min((reader.watermark for reader in self._sources() if reader.ready()), default=MAX_TIMESTAMP)
+        staying = (task for task in self.tasks if not self.commits.leaves(task))
+        readers = (reader for task in staying for reader in task.sources if reader.ready() or reader.awaits)
+        return min((reader.watermark for reader in readers), default=MAX_TIMESTAMP)
 
     async def _discover(self) -> bool:
         """Read new streams that match an input's pattern as well; return whether there are any.
@@ -360,19 +347,6 @@ class Loop:
         self.wake()
         _ = future.cancelled() or future.exception()  # asked for: of two that fail at once only one is raised
 
-    def _begin(self) -> None:
-        """Have tasks fire what a commit has left due, and take in what comes, once their tables were read."""
-        for reader, end in [*self._bootstraps.items()]:
-            if reader.next_offset >= end or reader.exhausted:
-                del self._bootstraps[reader]
-        shared = [reader for readers, _, _ in self._broadcast.values() for reader in readers]
-        for task in [*self._beginning]:
-            own = [reader for reader, _, _ in task.tables.values()]
-            is_read = self._bootstraps.keys().isdisjoint([*shared, *own])
-            if is_read and not (task.busy or self.commits.leaves(task)):  # it may work through the last of them
-                self._beginning.remove(task)
-                self._work(task, task.fire)
-
     def _may_change(self, leaving: Collection[int]) -> bool:
         """Whether tasks may come and go now: all that those have done that leave must be committed."""
         tasks = [task for task in self.tasks if task.number in leaving] if self.commits.by_task else self.tasks
@@ -389,13 +363,11 @@ class Loop:
             self.commits.let_go(task)
         self._growing = [(task, lane) for task, lane in self._growing if task not in going]
         self._chooser.drop(lambda choice: choice.task in going)
-        self._beginning = [task for task in self._beginning if task not in going]
+        self._tables.let_go(going)
         self._relayed = [choice for choice in self._relayed if choice.task not in going]
         for reader in (reader for task in going for lane in task.lanes for reader in lane.readers):
             for relays in (self.committer.relays, self._fresh):
                 relays.pop((reader.origin.stream, reader.origin.partition), None)
-        for reader, _, _ in (table for task in going for table in task.tables.values()):
-            self._bootstraps.pop(reader, None)
         for task in arriving:
             task.begin()
         self._take_in(arriving)
@@ -405,8 +377,8 @@ class Loop:
     def _take_in(self, tasks: Collection[Task]) -> None:
         for task in tasks:
             self.tasks.append(task)
-            self._beginning.append(task)
             self.commits.take_in(task)
+            self._tables.take_in(task)
             for lane in task.lanes:
                 self._lines |= lane.chain.lines
                 if lane.patterns:
@@ -416,7 +388,6 @@ class Loop:
                     if reader.relay is not None:
                         self._fresh[reader.origin.stream, reader.origin.partition] = reader.relay
                         self._relayed.append(Choice(task, lane, reader))
-            self._bootstrap(reader for reader, _, _ in task.tables.values())
         self._aligned = any(reader.max_drift_ms is not None for reader in self._sources())
         self._relayed.sort(key=lambda choice: -choice.lane.depth)
 
@@ -424,14 +395,8 @@ class Loop:
         self.committer.relays.update(self._fresh)
         self._fresh.clear()
 
-    def _bootstrap(self, readers: Iterable[Reader]) -> None:
-        self._bootstraps |= {reader: reader.origin.known().end for reader in readers if not reader.exhausted}
-
     def _drained(self) -> bool:
-        readers = [reader for of_table, _, _ in self._broadcast.values() for reader in of_table]
-        if any(reader.awaits for reader in readers):
-            return False
-        return all(task.drained and not task.awaits for task in self.tasks)
+        return self._tables.are_read and all(task.drained and not task.awaits for task in self.tasks)
 
     def _finished(self) -> bool:
         """Whether nothing is left to do: asked to stop, or all inputs read, and everything committed."""
@@ -441,7 +406,7 @@ class Loop:
             return all(task.at_cut for task in self.tasks)  # what has still to fire fires first in the next run
         if not self._drained():
             return False
-        if self._bootstraps or self._awaits_streams():
+        if self._awaits_streams():
             return False
         return all(reader.exhausted for reader in self._sources())
 
@@ -460,7 +425,7 @@ class Loop:
         """Block until a call returns, a timer is due, or something may have been written."""
         wait_ms = min(self._poll_ms, max(self._look_ms - self._clock.elapsed_ms(), 1.0), self._throttle.wait_ms)
         for task in self.tasks:
-            if not task.busy and task.next_alarm < NEVER:
+            if not task.busy and task not in self._tables.beginning and task.next_alarm < NEVER:
                 wait_ms = min(wait_ms, max(task.next_alarm - self._clock.now_ms(), 1.0))
             for timer in task.timers:
                 due_in_ms = timer.due_ms - self._clock.elapsed_ms()
@@ -490,11 +455,3 @@ class Loop:
 
 def _new_readers(growing: Iterable[tuple[Task, Lane]]) -> list[tuple[Task, Lane, Reader]]:
     return [(task, lane, reader) for task, lane in growing for reader in lane.find_readers()]
-
-
-def _feed_broadcast(id: str, contents: TableContents, guard: Guard, taken: Taken, reader: Reader) -> None:
-    """Take updates of a table that all tasks share in; its malformed rows have no commit to be dead-lettered in."""
-    for record in taken.malformed:
-        guard.settle(Failure(id, record.error), record.row, reader.place(record.row, 0))
-    if len(taken.batch):
-        contents.process(taken.batch)

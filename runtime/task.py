@@ -92,6 +92,11 @@ class Task:
         return not self.busy and self._firing is None and not self.in_flight
 
     @property
+    def sources(self) -> Iterator[Reader]:
+        """What it reads that no stage of the plan has written, but for tables."""
+        return (reader for lane in self.lanes for reader in lane.readers if not reader.later)
+
+    @property
     def awaits(self) -> bool:
         """Whether something is known to be there to read that has not come yet."""
         readers = [reader for lane in self.lanes for reader in lane.readers]

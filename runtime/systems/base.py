@@ -384,7 +384,10 @@ class LiveEnvironment(Environment, Protocol):
         """Know from which offset each of some partitions is about to be read, so that none waits for another."""
 
     def fetched(self, stream: str, partition: int, offset: int) -> Read | None:
-        """Return rows from `offset` on that have come here already; None where none have, though some be `known`."""
+        """Return rows from `offset` on that have come here already; None where none have, though some be `known`.
+
+        Raises `Unavailable` where these do not come for long.
+        """
 
     def unheard_ms(self, stream: str, partition: int, offset: int) -> float:
         """Return for how long it is not known whether something lies at or beyond an offset."""

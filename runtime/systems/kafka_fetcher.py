@@ -168,7 +168,10 @@ class KafkaFetcher:
             return self._next(partition, offset, max_records)
 
     def fetched(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
-        """Return what `read` does; raises `Unavailable` where what is known to be there has not come for a minute."""
+        """Return what `read` does, for who is told when more comes and asks again.
+
+        Raises `Unavailable` where what is known to be there has not come for a minute.
+        """
         with self._lock:
             read = self._next(partition, offset, max_records)
             found = self._fetched[partition]

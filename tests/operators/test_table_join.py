@@ -64,15 +64,18 @@ class Heard(String):
         return super().decode(data)
 
 
-def test_no_task_waits_for_the_tables_of_another():
+@pytest.mark.parametrize("long", [0, 1])
+def test_no_task_waits_for_the_tables_of_another(long):
     heard, environment = [], memory()
-    fill(environment, "rows", [[(b"k", b"row", 0)], [(b"k", b"other row", 0)] * 500])
-    fill(environment, "in", [[(b"k", b"value", 0)], [(b"k", b"other value", 0)]])
+    rows = [[(b"k", b"row", 0)], [(b"k", b"row of the long one", 0)] * 500]
+    values = [[(b"k", b"value", 0)], [(b"k", b"other value", 0)]]
+    fill(environment, "rows", rows if long else rows[::-1])
+    fill(environment, "in", values if long else values[::-1])
     app = App("app", Options(batch_records=10))
-    rows = app.table("rows", key=str, value=Heard(heard))
-    joined = app.input("in", key=str, value=str).join(rows, lambda value, row: f"{value} with {row}")
+    table = app.table("rows", key=str, value=Heard(heard))
+    joined = app.input("in", key=str, value=str).join(table, lambda value, row: f"{value} with {row}")
     joined.sink(heard.append)
     run_once(app, environment)
     assert 0 < heard.index("value with row") < 100
-    assert heard[-1] == "other value with other row"
-    assert heard.count(b"other row") == 500
+    assert heard[-1] == "other value with row of the long one"
+    assert heard.count(b"row of the long one") == 500

@@ -40,3 +40,16 @@ def test_the_higher_priority_has_the_most_turns():
     chooser = Chooser([(0, "low"), (1, "middle"), (2, "high")])
     chosen = Counter(chooser.choose(lambda what: True) for _ in range(100 * PATIENCE))
     assert chosen["high"] > 4 * max(chosen["low"], chosen["middle"])
+
+
+@given(priorities, st.data())
+def test_lower_ones_wait_for_what_is_awaited_but_for_their_own_turns(priorities, data):
+    chooser = Chooser([(priority, place) for place, priority in enumerate(priorities)])
+    awaited = data.draw(st.sampled_from(range(len(priorities))))
+    for turn in range(5 * PATIENCE):
+        chosen = chooser.choose(lambda what: what != awaited, lambda what: what == awaited)
+        if chosen is None:
+            assert all(priority <= priorities[awaited] for priority in priorities)
+            break
+        if turn % PATIENCE != PATIENCE - 1:
+            assert priorities[chosen] >= priorities[awaited]

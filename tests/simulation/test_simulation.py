@@ -107,7 +107,7 @@ def test_a_run_that_waits_for_ever_is_found(monkeypatch):
 
 
 def test_a_partition_that_is_never_served_is_found(monkeypatch):
-    def choose_the_first(chooser, ready):
+    def choose_the_first(chooser, ready, awaited):
         return next((what for group in chooser._groups for what in sorted_by_task(group) if ready(what)), None)
 
     def sorted_by_task(group):
