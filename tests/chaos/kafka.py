@@ -179,7 +179,11 @@ class Chaos:
         os.kill(stopped.pid, signal.SIGCONT)
 
     def lose_in_sync(self) -> None:
-        """Kill two of three brokers, so that fewer replicas are left than have to be in sync, and start them again."""
+        """Kill two of three brokers, so that fewer replicas are left than have to be in sync, and start them again.
+
+        Before that all are in sync: brokers that die at once with all in-sync replicas promise nothing.
+        """
+        wait_until(self.brokers.are_in_sync)
         numbers = self.chance.sample(range(1, self.brokers.count + 1), 2)
         self.brokers.stop(*numbers)
         time.sleep(self.chance.uniform(1, 6))

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
 
 from runtime.systems.kafka_broker import _PROPERTIES, HOST, Broker, _await, _ports
 from runtime.systems.kafka_jars import LIGHT, copy_formatted, jars, java_command
@@ -121,17 +123,24 @@ class Brokers:
 
     def leader(self, topic: str, partition: int) -> int:
         """Return the number of the broker that leads a partition, as one that lives says; 0 where none does."""
+        (found,) = asyncio.run(self._described([topic]))
+        return max(next(one["leader"] for one in found["partitions"] if one["partition"] == partition), 0)
 
-        async def work() -> int:
-            admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
-            await admin.start()
-            try:
-                (found,) = await admin.describe_topics([topic])
-            finally:
-                await admin.close()
-            return max(next(one["leader"] for one in found["partitions"] if one["partition"] == partition), 0)
+    def are_in_sync(self) -> bool:
+        """Whether each broker has all that the others have, as one that lives says."""
+        try:
+            topics = asyncio.run(self._described())
+        except KafkaError:
+            return False
+        return all(len(one["isr"]) == len(one["replicas"]) for topic in topics for one in topic["partitions"])
 
-        return asyncio.run(work())
+    async def _described(self, topics: Sequence[str] | None = None) -> Sequence[Any]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await admin.start()
+        try:
+            return await admin.describe_topics(topics)  # type: ignore[no-any-return]
+        finally:
+            await admin.close()
 
     def tell(self, *words: str) -> None:
         """Change what the cluster is configured with, as `kafka-configs` does."""

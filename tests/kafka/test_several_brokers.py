@@ -76,6 +76,7 @@ def test_the_leader_of_a_partition_and_then_two_brokers_are_lost_and_each_word_c
     brokers.stop(leader)
     job.goes_on()
     brokers.start(leader)
+    wait_until(brokers.are_in_sync, PATIENCE_S)  # else all that have what was acknowledged would be lost at once
     others = [node.number for node in brokers.nodes if node.number != leader]
     brokers.stop(*others)
     brokers.start(*others)
