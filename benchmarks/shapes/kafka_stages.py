@@ -5,24 +5,17 @@ from __future__ import annotations
 import shutil
 from statistics import median
 from time import perf_counter, process_time
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from benchmarks.broker import PARTITIONS, bootstrap, filled_topic, fresh_name, records_in
 from benchmarks.messages import increased, itself, lines, to_count
-from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
+from benchmarks.shapes.shape import Figures, Shape, ShapeDescription, Took
 from runtime.run import run_blocking
 from samza_dsl import App, Options
 
 LINES = 100_000
 """Of ten words each."""
 COMMIT_MS = 1_000
-
-
-class Took(NamedTuple):
-    """How long a run took, by the clock and of the processor."""
-
-    seconds: float
-    cpu_seconds: float
 
 
 class StagesOnKafka(Shape):

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from statistics import median
 from time import perf_counter, process_time
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 
 from benchmarks.broker import PARTITIONS, bootstrap, fresh_name, fresh_topic
-from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
+from benchmarks.shapes.shape import Figures, Shape, ShapeDescription, Took
 from operators.base import Batch
 from runtime.systems.kafka_clients import during
 from runtime.systems.kafka_sink import BATCH_BYTES, send_all
@@ -21,13 +21,6 @@ FEW, MANY = 100, 25_000
 """How many records of 100 bytes each of four tasks has for a commit."""
 VALUE = bytes(range(100))
 Pending = dict[tuple[str, int], Batch]
-
-
-class Took(NamedTuple):
-    """How long something took, by the clock and of the processor."""
-
-    seconds: float
-    cpu_seconds: float
 
 
 class TransactionsOfTasks(Shape):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,13 @@ class Figures(msgspec.Struct, frozen=True):
     ratio: float | None
     curve: dict[str, float]
     chart: Chart | None = None
+
+
+class Took(NamedTuple):
+    """How long something took, by the clock and of the processor."""
+
+    seconds: float
+    cpu_seconds: float
 
 
 class Shape(ABC):
