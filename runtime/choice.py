@@ -16,10 +16,8 @@ class Choice(NamedTuple):
     lane: Lane
     reader: Reader
 
-    def may_be_taken(self, slowest: int | None, is_open: bool) -> bool:
-        """Whether it may be fed, given how far the slowest input is, and whether inputs may be read now at all."""
-        if not (is_open or self.reader.later):
-            return False
+    def may_be_taken(self, slowest: int | None) -> bool:
+        """Whether there is something that it may be fed, given how far the slowest input is."""
         return self.has_room and not self.is_held_up and not self.is_ahead(slowest)
 
     @property

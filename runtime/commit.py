@@ -67,9 +67,7 @@ class Committer:
                 lane.follow()
             state += self._changes(task)
             appends += self._messages(task, among)
-            readers = [reader for lane in task.lanes for reader in lane.readers]
-            readers += [reader for reader, _, _ in task.tables.values()]
-            positions = tuple(reader.position() for reader in readers)
+            positions = tuple(reader.position() for reader in task.readers)
             checkpoints[str(task.number)] = Checkpoint(self.generation, positions)
             between = {(r.origin.stream, r.origin.partition) for lane in task.lanes for r in lane.readers if r.later}
             consumed |= {where: p.offset for p in positions if (where := (p.stream, p.partition)) in between}

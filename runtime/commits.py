@@ -87,7 +87,7 @@ class Commits:
 
     def leaves(self, task: Task) -> bool:
         """Whether a task takes nothing more in, as it leaves, or one that it commits with."""
-        return bool(self.leaving) and self._leaves(self._cut_of[task])
+        return self._leaves(self._cut_of[task])
 
     async def begin(self) -> None:
         """Commit what tasks have to say before anything is read."""

@@ -194,7 +194,7 @@ class Reader:
     @property
     def exhausted(self) -> bool:
         """Whether it has ended, or has reached the offset at which this run stops."""
-        return self.ended or (self.stop_at is not None and self.next_offset >= self.stop_at)
+        return self.ended or self._has_all
 
     def track(self) -> Entry:
         """Start tracking what was just accepted."""

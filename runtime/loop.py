@@ -94,7 +94,8 @@ class Loop:
         self._tables = Tables(broadcast, options.batch_records)
         self._fresh: dict[tuple[str, int], Relay] = {}
         """What hands on to tasks that came, from the next commit on: what was written before lies in the log then."""
-        self._change: tuple[Collection[int], list[Task], asyncio.Future[list[Task]]] | None = None
+        self._change: tuple[list[Task], asyncio.Future[list[Task]]] | None = None
+        """What arrives when those that leave have been committed, and who waits for it."""
         self._take_in(tasks)
         self._hand_on_to_fresh()
 
@@ -136,7 +137,7 @@ class Loop:
         waits for one that leaves if they commit together, and for those that arrive in no case.
         """
         changed: asyncio.Future[list[Task]] = asyncio.get_running_loop().create_future()
-        self._change = leaving, list(arriving), changed
+        self._change = list(arriving), changed
         self.commits.leaving = leaving
         self.finished = False
         self.wake()
@@ -164,7 +165,7 @@ class Loop:
         worked = False
         self._look_after_threads()
         self.commits.check()
-        if self._change and self._may_change(self._change[0]):
+        if self._change and self._may_change():
             self._change_tasks()
         if began >= self._look_ms:
             self._look_for_idle()
@@ -250,7 +251,8 @@ class Loop:
         if found is None:
             return False
         task, table = found
-        return self._work(task, partial(task.feed_table, table, self._options.batch_records)) or True
+        self._work(task, partial(task.feed_table, table, self._options.batch_records))
+        return True
 
     def _may_read_tables(self, task: Task) -> bool:
         return not (self.commits.is_due(task) or self.commits.leaves(task))
@@ -260,8 +262,9 @@ class Loop:
             self._work(task, task.fire)  # what a commit has left due
         if self._feed_relayed():
             return True
-        may_be_fed = partial(self._may_be_fed, self._slowest(), self._throttle.is_open)
-        choice = self._chooser.choose(may_be_fed, self._is_awaited)
+        is_open = self._throttle.is_open
+        may_be_fed = partial(self._may_be_fed, self._slowest(), is_open)
+        choice = self._chooser.choose(may_be_fed, partial(self._is_awaited, is_open))
         if choice is not None:
             self._feed_from(choice)
         elif any(relay.is_full for relay in self.committer.relays.values()):
@@ -269,34 +272,36 @@ class Loop:
         return choice is not None
 
     def _may_be_fed(self, slowest: int | None, is_open: bool, choice: Choice) -> bool:
-        """Whether there is something to take, and its task is not about to commit while others go on."""
-        task = choice.task
-        if not self._takes_in(task) or (self.commits.by_task and self.commits.is_due(task)):
-            return False
-        return choice.may_be_taken(slowest, is_open)
+        return self._has_turn(is_open, choice) and choice.may_be_taken(slowest)
 
-    def _is_awaited(self, choice: Choice) -> bool:
-        """Whether what it would take next is known to be there and has not come: those of lower priority wait, too."""
+    def _is_awaited(self, is_open: bool, choice: Choice) -> bool:
+        """Whether what it would be fed is known to be there and has not come: those of lower priority wait, too."""
+        return self._has_turn(is_open, choice) and choice.reader.awaits and choice.task.room(choice.lane) > 0
+
+    def _has_turn(self, is_open: bool, choice: Choice) -> bool:
+        """Whether it may be read now, and its task is not about to commit while others go on."""
         task = choice.task
-        return choice.reader.awaits and self._takes_in(task) and task.room(choice.lane) > 0
+        if not (is_open or choice.reader.later) or not self._takes_in(task):
+            return False
+        return not (self.commits.by_task and self.commits.is_due(task))
 
     def _look_for_idle(self) -> None:
         """See which inputs nothing comes of, and fire what has waited for these."""
         for task in self.tasks:
             if not task.busy and task.look_for_idle() and task.drained and task not in self._tables.beginning:
                 self._work(task, task.fire)
-        parts_ms = [after / 4 for reader in self._sources() if (after := reader.idle_after_ms) is not None]
+        parts_ms = [after / 4 for reader in self._sources(self.tasks) if (after := reader.idle_after_ms) is not None]
         self._look_ms = self._clock.elapsed_ms() + min([LOOK_MS, *parts_ms])
 
-    def _sources(self) -> Iterable[Reader]:
-        return (reader for task in self.tasks for reader in task.sources)
+    def _sources(self, tasks: Iterable[Task]) -> Iterable[Reader]:
+        return (reader for task in tasks for lane in task.lanes for reader in lane.readers if not reader.later)
 
     def _slowest(self) -> int | None:
         """Return the least watermark of what has something to read, where some input must not be ahead of others."""
         if not self._aligned:
             return None
         staying = (task for task in self.tasks if not self.commits.leaves(task))
-        readers = (reader for task in staying for reader in task.sources if reader.ready() or reader.awaits)
+        readers = (reader for reader in self._sources(staying) if reader.ready() or reader.awaits)
         return min((reader.watermark for reader in readers), default=MAX_TIMESTAMP)
 
     async def _discover(self) -> bool:
@@ -347,16 +352,15 @@ class Loop:
         self.wake()
         _ = future.cancelled() or future.exception()  # asked for: of two that fail at once only one is raised
 
-    def _may_change(self, leaving: Collection[int]) -> bool:
-        """Whether tasks may come and go now: all that those have done that leave must be committed."""
-        tasks = [task for task in self.tasks if task.number in leaving] if self.commits.by_task else self.tasks
-        return not leaving or all(task.at_cut and not task.touched for task in tasks)
+    def _may_change(self) -> bool:
+        """Whether tasks may come and go now: all must be committed of those that leave, and that commit with them."""
+        return all(task.at_cut and not task.touched for task in self.tasks if self.commits.leaves(task))
 
     def _change_tasks(self) -> None:
         """Let tasks go, and take in those that have come."""
         assert self._change is not None
-        (leaving, arriving, changed), self._change = self._change, None
-        self.commits.leaving = ()
+        (arriving, changed), self._change = self._change, None
+        leaving, self.commits.leaving = self.commits.leaving, ()
         going = [task for task in self.tasks if task.number in leaving]
         self.tasks[:] = [task for task in self.tasks if task not in going]
         for task in going:
@@ -388,7 +392,7 @@ class Loop:
                     if reader.relay is not None:
                         self._fresh[reader.origin.stream, reader.origin.partition] = reader.relay
                         self._relayed.append(Choice(task, lane, reader))
-        self._aligned = any(reader.max_drift_ms is not None for reader in self._sources())
+        self._aligned = any(reader.max_drift_ms is not None for reader in self._sources(self.tasks))
         self._relayed.sort(key=lambda choice: -choice.lane.depth)
 
     def _hand_on_to_fresh(self) -> None:
@@ -408,7 +412,7 @@ class Loop:
             return False
         if self._awaits_streams():
             return False
-        return all(reader.exhausted for reader in self._sources())
+        return all(reader.exhausted for reader in self._sources(self.tasks))
 
     def _awaits_streams(self) -> bool:
         """Whether a pattern has matched no stream yet."""

@@ -33,12 +33,12 @@ class Tables:
     def take_in(self, task: Task) -> None:
         """Have a task begin."""
         self.beginning.append(task)
-        self._await(_own(task))
+        self._await(task.table_readers)
 
     def let_go(self, tasks: Collection[Task]) -> None:
         """Wait no more for tables of tasks that have left."""
         self.beginning = [task for task in self.beginning if task not in tasks]
-        for reader in (reader for task in tasks for reader in _own(task)):
+        for reader in (reader for task in tasks for reader in task.table_readers):
             self._missing.pop(reader, None)
 
     @property
@@ -50,7 +50,7 @@ class Tables:
         """Whether a task has something to read on of tables before anything else."""
         if not (self._shared or task.tables) or not task.drained:
             return False
-        return any(reader.ready() or reader.awaits for reader in [*self._shared, *_own(task)])
+        return any(reader.ready() or reader.awaits for reader in [*self._shared, *task.table_readers])
 
     def feed_shared(self) -> bool:
         """Take in updates of a table that all tasks share; return whether there were any."""
@@ -81,17 +81,15 @@ class Tables:
                 del self._missing[reader]
         missing = self._missing.keys()
         begun = [
-            task for task in self.beginning if missing.isdisjoint([*self._shared, *_own(task)]) and may_begin(task)
+            task
+            for task in self.beginning
+            if missing.isdisjoint([*self._shared, *task.table_readers]) and may_begin(task)
         ]
         self.beginning = [task for task in self.beginning if task not in begun]
         return begun
 
     def _await(self, readers: Iterable[Reader]) -> None:
         self._missing |= {reader: reader.origin.known().end for reader in readers if not reader.exhausted}
-
-
-def _own(task: Task) -> list[Reader]:
-    return [reader for reader, _, _ in task.tables.values()]
 
 
 def _feed(id: str, contents: TableContents, guard: Guard, taken: Taken, reader: Reader) -> None:

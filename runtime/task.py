@@ -92,15 +92,19 @@ class Task:
         return not self.busy and self._firing is None and not self.in_flight
 
     @property
-    def sources(self) -> Iterator[Reader]:
-        """What it reads that no stage of the plan has written, but for tables."""
-        return (reader for lane in self.lanes for reader in lane.readers if not reader.later)
+    def table_readers(self) -> list[Reader]:
+        """What it reads of tables of its own."""
+        return [reader for reader, _, _ in self.tables.values()]
+
+    @property
+    def readers(self) -> list[Reader]:
+        """All that it reads."""
+        return [*(reader for lane in self.lanes for reader in lane.readers), *self.table_readers]
 
     @property
     def awaits(self) -> bool:
         """Whether something is known to be there to read that has not come yet."""
-        readers = [reader for lane in self.lanes for reader in lane.readers]
-        return any(reader.awaits for reader in [*readers, *(reader for reader, _, _ in self.tables.values())])
+        return any(reader.awaits for reader in self.readers)
 
     @property
     def can_go_on(self) -> bool:
@@ -284,9 +288,7 @@ class Task:
         self.window_ms += self._clock.elapsed_ms() - started
 
     def _is_due(self) -> bool:
-        if self.timers and self.timers_due:
-            return True
-        if self.clocked and self.next_alarm <= self._now_ms:
+        if (self.timers and self.timers_due) or (self.clocked and self.next_alarm <= self._now_ms):
             return True
         return any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)
 

@@ -335,8 +335,7 @@ class UnitRun:
 
     def _positions(self) -> Iterator[Position]:
         for task in self._tasks:
-            readers = [reader for lane in task.lanes for reader in lane.readers]
-            for reader in (*readers, *(reader for reader, _, _ in task.tables.values())):
+            for reader in task.readers:
                 yield self._environment.told_last(reader.position())
 
     def _left(self, kept: KeptEnvironment) -> Snapshot:

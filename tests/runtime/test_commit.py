@@ -9,6 +9,7 @@ from runtime.checkpoint import Checkpoint, Position
 from runtime.commit import SHARED, Committer, forwardable
 from runtime.outputs import Outputs
 from runtime.systems.base import Append, Control, StateWrites
+from runtime.task import Task
 from samza_dsl import App
 
 BETWEEN = "app-by-rest"
@@ -56,6 +57,12 @@ class Sink:
         return len(self.rows)
 
 
+class StandIn(SimpleNamespace):
+    """A task, as far as a commit looks at it."""
+
+    readers, table_readers = Task.readers, Task.table_readers
+
+
 class World:
     """A graph with one repartitioning, two tasks, a bound output and an environment that notes what it is given."""
 
@@ -99,7 +106,7 @@ class World:
         store = Store(number, self.log, (b"k", b"v"))
         tables = {"t": (reader("t", number, 3), None, None)}
         outputs = Outputs(number)
-        return SimpleNamespace(
+        return StandIn(
             number=number,
             touched=touched,
             lanes=[lane],

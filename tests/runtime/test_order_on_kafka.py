@@ -87,3 +87,32 @@ def test_what_is_in_a_table_before_a_message_is_there_for_it(environment, broadc
 
     simulate(main, 0)
     assert seen == [(number, number) for number in range(5)]
+
+
+def test_what_has_a_higher_priority_and_waits_for_a_commit_of_its_task_holds_up_no_other(environment):
+    call_ms, at_ms = 28_000, []
+    for stream in ("a", "b"):
+        environment.create_stream(stream, StreamConfig(partitions=2))
+
+    async def call(value):
+        await rest(call_ms if value == "a" else 0)
+        at_ms.append(asyncio.get_running_loop().time() * 1_000)
+        return [value]
+
+    app = App("app", Options(commit_interval_ms=100))
+    first = app.input("a", value=int, priority=10).map(lambda number: "a")
+    both = first.merge(app.input("b", value=int).map(lambda number: "b"))
+    both.async_flat_map(call, max_in_flight=10, timeout_ms=call_ms + 1_000).send_to(app.output("out"))
+
+    async def main():
+        run = Run(app.graph(), app.options, app.around, environment, clock=LoopClock(NOW_MS))
+        driving = asyncio.create_task(run.drive())
+        await run.opened()
+        for stream, partition in (("a", 0), ("a", 0), ("b", 1)):
+            environment.append([Append(stream, partition, Batch([b"1"]))])
+            await rest(4_000)
+        run.stop()
+        await driving
+
+    simulate(main, 0)
+    assert min(at_ms) < call_ms / 2
