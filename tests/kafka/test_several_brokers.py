@@ -97,7 +97,7 @@ def test_a_broker_whose_disk_is_full_stops_and_when_it_has_room_each_word_counts
     with small_disks(brokers, DISK_MIB):
         brokers.start()
         job = Job(brokers, topics, tmp_path)
-        job.write(2 * ROWS)
+        job.write(4 * ROWS)  # a broker that is given nothing more to write does not notice that its disk is full
         process = job.runs()
         wait_until(lambda: job.committed() > 0, PATIENCE_S)
         brokers.fill_disk(1)
