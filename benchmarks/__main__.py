@@ -20,7 +20,7 @@ from benchmarks.peers.side_by_side import measured as measured_peer
 from benchmarks.report import show
 from benchmarks.shapes import SHAPES
 from benchmarks.workload import COMMIT_EVERY
-from planner.levers import Levers
+from planner.model.levers import Levers
 
 WIDTH = 120
 ALSO_EVERY = (1_000, 100_000)

@@ -9,9 +9,10 @@ from typing import Any
 
 from benchmarks.messages import KEYS, Message, key_of, look_up, plain_messages
 from benchmarks.workload import Description, Workload
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App, MessageStream
 
 IN_FLIGHT = 1_000
@@ -70,7 +71,7 @@ class AsyncCalls(Workload):
         self.looked_up(app).send_to(app.output("results"))
         sink = ListSink(columns=())
         bind = {"messages": ListSource(self.messages, self.times), "results": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
+        run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind, levers=self.levers))
         return sink.values
 
     def outcome(self, result: list[Message]) -> list[Any]:

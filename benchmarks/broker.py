@@ -13,11 +13,11 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from operators.base import Batch
-from runtime.systems import kafka_broker
-from runtime.systems.kafka_admin import create_topic
-from runtime.systems.kafka_sink import BATCH_BYTES, send_all
-from runtime.systems.kafka_topic import KafkaTopic
+from operators.core.base import Batch
+from runtime.systems.kafka.broker import broker as kafka_broker
+from runtime.systems.kafka.client.admin import create_topic
+from runtime.systems.kafka.client.topic import KafkaTopic
+from runtime.systems.kafka.streams.sink import BATCH_BYTES, send_all
 
 PARTITIONS = 4
 

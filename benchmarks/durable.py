@@ -11,12 +11,12 @@ from zlib import crc32
 import lmdb
 import msgspec
 
-from operators.base import Batch
-from operators.keyed_state import STATE
-from runtime.serdes import Tagged
-from runtime.systems.base import Append, Read, StreamConfig
-from runtime.systems.lists import ListSource
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from operators.state.keyed_state import STATE
+from runtime.encoding.serdes import Tagged
+from runtime.ports.streams import Append, Read, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.memory.lists import ListSource
 from samza_dsl import Options
 
 MOST_STORED = 10_000

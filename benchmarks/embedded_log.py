@@ -24,7 +24,8 @@ from benchmarks.durable import (
 )
 from benchmarks.messages import Message, is_large, is_wanted, plain_messages, to_pair, weigh
 from benchmarks.workload import Description, Workload
-from runtime.run import run_blocking
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
 from samza_dsl import App, Options
 
 APP = "embedded-log"
@@ -115,7 +116,7 @@ class EmbeddedLog(Workload):
     def ours(self) -> Path:
         path = self.copy / "ours"
         app = chained(committing(self.commit_every, int(self.commit_every * PASSING)))
-        run_blocking(app.graph(), app.options, app.around, path, levers=self.levers)
+        run_blocking(app.pipeline(), path, RunSettings(levers=self.levers))
         return path
 
     def outcome(self, result: Path) -> list[Any]:

@@ -8,9 +8,10 @@ from typing import Any
 
 from benchmarks.messages import DISORDER_MS, SPREAD_KEYS, Message, time_of
 from benchmarks.workload import Description, Workload
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App
 
 BEFORE_MS, AFTER_MS = 50_000, 100_000
@@ -97,7 +98,7 @@ class IntervalJoin(Workload):
         joined.send_to(app.output("pairs"))
         sink = ListSink(columns=())
         bind = {"left": ListSource(self.left), "right": ListSource(self.right), "pairs": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
+        run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind, levers=self.levers))
         return sink.values
 
     def outcome(self, result: list[Pair]) -> list[Pair]:

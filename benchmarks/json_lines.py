@@ -8,7 +8,8 @@ from pathlib import Path
 
 from benchmarks.on_spark import CHUNK, chain_by_hand, chained, decode, encode, ticks
 from benchmarks.workload import Description, Workload
-from runtime.run import run_blocking
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
 
 
 class JsonLines(Workload):
@@ -41,7 +42,7 @@ class JsonLines(Workload):
 
     def ours(self) -> Path:
         app, bind = chained(), {"ticks": self.file, "moved": self.written}
-        run_blocking(app.graph(), app.options, app.around, self.data, bind=bind, levers=self.levers)
+        run_blocking(app.pipeline(), self.data, RunSettings(bind=bind, levers=self.levers))
         return self.written
 
     def outcome(self, result: Path) -> list[bytes]:

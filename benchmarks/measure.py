@@ -22,7 +22,7 @@ from benchmarks.running import Ran, run
 from benchmarks.shapes import SHAPES
 from benchmarks.shapes.shape import Shape
 from benchmarks.workload import COMMIT_EVERY, Workload
-from planner.levers import Levers
+from planner.model.levers import Levers
 
 SIDES = ("baseline", "ours")
 

@@ -14,8 +14,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from benchmarks.broker import PARTITIONS, bootstrap, filled_topic, fresh_name, fresh_topic, records_in, topic_of
 from benchmarks.messages import is_large, is_wanted, plain_messages, to_pair, weigh
 from benchmarks.workload import Description, Workload
-from runtime.run import run_blocking
-from runtime.systems.kafka_sink import BATCH_BYTES
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.kafka.streams.sink import BATCH_BYTES
 from samza_dsl import App, Json, Options
 
 VALUE_BYTES = 100
@@ -69,7 +70,7 @@ class OnKafka(Workload):
         """Run it in the embedded log, with bound topics: outputs are written before each commit."""
         app = chained(fresh_name("chain"), "messages", "pairs")
         bind = {"messages": topic_of(self.source), "pairs": topic_of(self.target)}
-        run_blocking(app.graph(), app.options, app.around, self.data, bind=bind, until_now=True, levers=self.levers)
+        run_blocking(app.pipeline(), self.data, RunSettings(bind=bind, until_now=True, levers=self.levers))
         return self.target
 
     def outcome(self, result: str) -> list[Any]:
@@ -97,13 +98,9 @@ class ExactlyOnceOnKafka(OnKafka):
         """Run it with all of its environment on Kafka."""
         app = chained(fresh_name("chain"), self.source, self.target)
         run_blocking(
-            app.graph(),
-            app.options,
-            app.around,
+            app.pipeline(),
             self.data,
-            environment=f"kafka://{bootstrap()}",
-            until_now=True,
-            levers=self.levers,
+            RunSettings(environment=f"kafka://{bootstrap()}", until_now=True, levers=self.levers),
         )
         return self.target
 

@@ -27,9 +27,9 @@ from benchmarks.on_spark import (
     ticks,
 )
 from benchmarks.workload import Description
-from operators.base import Batch
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Spark, count, tumbling
 
 STREAM = "ticks"

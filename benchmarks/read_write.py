@@ -24,8 +24,9 @@ from benchmarks.durable import (
 )
 from benchmarks.messages import Padded, id_of, increased, padded_messages, to_count
 from benchmarks.workload import Description, Workload
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.lists import ListSink
 from samza_dsl import App
 
 PADDING = 100
@@ -108,7 +109,7 @@ class ReadWrite(Workload):
         keyed = app.input("messages", value=Padded, key=id_of)
         keyed.scan(increased, emit=to_count, op_id="counting").send_to(app.output("counts"))
         sink = ListSink(columns=())
-        run_blocking(app.graph(), app.options, app.around, path, bind={"counts": sink}, levers=self.levers)
+        run_blocking(app.pipeline(), path, RunSettings(bind={"counts": sink}, levers=self.levers))
         return sink.values, lambda: counts_in_log(path, "read-write", "counting")
 
     def outcome(self, result: Stored) -> list[Any]:

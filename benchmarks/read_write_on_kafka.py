@@ -13,13 +13,14 @@ from typing import Any, ClassVar
 from benchmarks.broker import PARTITIONS, bootstrap, filled_topic, fresh_name
 from benchmarks.messages import increased, to_count
 from benchmarks.workload import Description, Workload
-from operators.keyed_state import STATE
-from runtime.run import run_blocking
-from runtime.serdes import Tagged
-from runtime.systems.base import Commit
-from runtime.systems.kafka import KafkaEnvironment
-from runtime.systems.kafka_topic import KafkaCluster
-from runtime.systems.log import LogEnvironment
+from operators.state.keyed_state import STATE
+from runtime.encoding.serdes import Tagged
+from runtime.ports.commits import Commit
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.systems.kafka.environment import KafkaEnvironment
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App
 
 PADDING = bytes(100)
@@ -87,7 +88,7 @@ class ReadWriteOnKafka(Workload):
         keyed = app.input(self.source, key=FourBytes(), value=bytes)
         keyed.scan(increased, emit=to_count, op_id=STORE).sink(forgotten)
         with closing(kind(KafkaCluster(f"kafka://{bootstrap()}"), self.data)) as environment:
-            run_blocking(app.graph(), app.options, app.around, environment, until_now=True, levers=self.levers)
+            run_blocking(app.pipeline(), environment, RunSettings(until_now=True, levers=self.levers))
         return name
 
 

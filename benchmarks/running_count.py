@@ -19,9 +19,10 @@ from benchmarks.durable import (
 )
 from benchmarks.messages import SPREAD_KEYS, increased, plain_messages, spread_key_of, to_count
 from benchmarks.workload import Description, Workload
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App
 
 Counts = list[tuple[int, int]]
@@ -70,7 +71,7 @@ class RunningCount(Workload):
         keyed.scan(increased, emit=to_count, store="memory", op_id="counting").send_to(app.output("counts"))
         sink = ListSink(columns=())
         bind = {"messages": ListSource(self.messages, self.times), "counts": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
+        run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind, levers=self.levers))
         return sink.values
 
     def outcome(self, result: Counts) -> Counts:
@@ -141,7 +142,7 @@ class DurableCount(RunningCount):
         keyed.scan(increased, emit=to_count, op_id="counting").send_to(app.output("counts"))
         sink = ListSink(columns=())
         bind = {"messages": SteppedSource(self.messages, self.times, self.commit_every), "counts": sink}
-        run_blocking(app.graph(), app.options, app.around, self.path, bind=bind, levers=self.levers)
+        run_blocking(app.pipeline(), self.path, RunSettings(bind=bind, levers=self.levers))
         return sink.values, lambda: counts_in_log(self.path, "durable-count", "counting")
 
     def outcome(self, result: Stored) -> list[Any]:

@@ -14,8 +14,9 @@ from benchmarks.async_calls import IN_FLIGHT
 from benchmarks.durable import NUMBER, open_by_hand, pack, records_by_hand, records_in_log, sealed
 from benchmarks.messages import Message, look_up_slowly, plain_messages
 from benchmarks.workload import Description, Workload
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSource
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.lists import ListSource
 from samza_dsl import App
 
 COMMIT_SECONDS = 1.0
@@ -82,7 +83,7 @@ class SlowService(Workload):
         looked_up = app.input("messages").async_flat_map(look_up_slowly, max_in_flight=IN_FLIGHT, order="none")
         looked_up.send_to(app.output("results"))
         bind = {"messages": ListSource(self.messages, self.times)}
-        run_blocking(app.graph(), app.options, app.around, path, bind=bind, levers=self.levers)
+        run_blocking(app.pipeline(), path, RunSettings(bind=bind, levers=self.levers))
         return path
 
     def outcome(self, result: Path) -> list[Any]:

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from benchmarks.messages import is_large, is_wanted, plain_messages, to_pair, weigh
 from benchmarks.workload import Description, Workload
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App, Options
 
 Pairs = list[tuple[int, float]]
@@ -57,7 +58,7 @@ class StatelessChain(Workload):
         chain.send_to(app.output("pairs"))
         sink = ListSink(columns=())
         bind = {"messages": ListSource(self.messages), "pairs": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
+        run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind, levers=self.levers))
         return sink.values
 
     def outcome(self, result: Pairs) -> Pairs:

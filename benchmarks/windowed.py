@@ -6,11 +6,12 @@ from typing import Any
 
 from benchmarks.messages import DISORDER_MS, key_of, time_of, timed_messages
 from benchmarks.workload import Workload
-from operators.aggregations import Aggregation
-from operators.window_types import Windows
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from operators.aggregations.aggregation import Aggregation
+from operators.windows.window_types import Windows
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App
 
 Panes = list[tuple[Any, ...]]
@@ -32,7 +33,7 @@ class Windowed(Workload):
         messages.window(self.windows, self.aggregation, op_id="windows").send_to(app.output("panes"))
         sink = ListSink(columns=())
         bind = {"messages": ListSource(self.messages), "panes": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
+        run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind, levers=self.levers))
         return sink.values
 
     def outcome(self, result: list[Any]) -> Panes:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from benchmarks.messages import increased, itself, lines, to_count, words_of
 from benchmarks.workload import Description, Workload
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App
 
 Counts = list[tuple[str, int]]
@@ -55,7 +56,7 @@ class WordCount(Workload):
         words.scan(increased, emit=to_count, store="memory", op_id="counting").send_to(app.output("counts"))
         sink = ListSink(columns=())
         bind = {"lines": ListSource(self.lines, self.times), "counts": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, levers=self.levers)
+        run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind, levers=self.levers))
         return sink.values
 
     def outcome(self, result: Counts) -> Counts:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from planner.levers import ALL, Levers
+from planner.model.levers import ALL, Levers
 
 COMMIT_EVERY = 10_000
 """After how many messages both sides of a durable workload commit."""

@@ -1,1 +1,1 @@
-"""What every operator means: its frozen spec and its pure state machine, one concept per file."""
+"""The operators: frozen specs, and the pure state machines that they build."""

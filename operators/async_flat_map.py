@@ -1,4 +1,4 @@
-"""The operator that awaits: an async function from one message to any number, many of them in flight at once."""
+"""The async flat map: an async function from one message to any number, with many calls in flight at once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from operators.base import EVENT_COLUMNS, Batch, Key, Keys, Serde, Spec, Store
-from operators.keyed_state import STATE, UNCHANGEABLE, KeyContext, is_changed, keep, meaning_of
+from operators.core.base import EVENT_COLUMNS, Batch, Copies, Form, Key, Keys, Serde, Spec, Store
+from operators.state.keyed_state import (
+    STATE,
+    UNCHANGEABLE,
+    KeyContext,
+    is_changed,
+    keep,
+    meaning_of,
+    undeclared,
+)
 
 Order = Literal["partition", "key", "none"]
 
@@ -31,9 +39,13 @@ class AsyncFlatMap(Spec):
     keeps_state: bool = False
     init: Callable[[], Any] | None = None
     store: str = "lmdb"
+    state: Serde | None = None
 
     kind: ClassVar[str] = "async_flat_map"
+    declares: ClassVar[str] = "async_flat_map(..., state=MySerde())"
     asynchronous: ClassVar[bool] = True
+    in_calls: ClassVar[bool] = True
+    beside_results: ClassVar[frozenset[str]] = Spec.beside_results | {"max_in_flight", "timeout_ms", "order"}
 
     @property
     def stateful(self) -> bool:  # type: ignore[override]
@@ -42,24 +54,38 @@ class AsyncFlatMap(Spec):
 
     keyed = needs_id = order_sensitive = stateful
 
+    @property
+    def keeps_order(self) -> bool:  # type: ignore[override]
+        """Whether no call overtakes another of its key, or of its partition."""
+        return self.order != "none"
+
+    @property
+    def most_calls(self) -> int:
+        """As many as were said."""
+        return self.max_in_flight
+
+    def call_timeout_ms(self, tasks: int) -> int:
+        """Return the time that was said, however many tasks there are."""
+        return self.timeout_ms
+
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The async function, and what makes the first state of a key."""
+        """Return the async function, and the one that makes the first state of a key."""
         return {"async_flat_map": self.function} | ({"init": self.init} if self.init is not None else {})
 
     def meaning(self) -> str:
-        """What `init` makes."""
+        """Return the meaning of the states that `init` makes."""
         return meaning_of(self.init)
 
     def describe(self) -> str:
-        """How many, how ordered, how long."""
+        """Return the calls in flight, their order and their timeout."""
         return f"≤ {self.max_in_flight} in flight, order by {self.order}, {self.timeout_ms:,} ms"
 
 
 class KeyedMessage:
-    """A message for a function with state: what the newest try at it has seen and left, and what came before it.
+    """A message for a function with state, with the contexts of the newest try at it and of the call before it.
 
-    `stored` is the state of its key when its call was asked for; `before` what an earlier call for the same record has
-    left, which is not in the store yet.
+    `stored` is the state of its key when its call was asked for; `before` is the context of an earlier call for the
+    same record, whose state is not in the store yet.
     """
 
     __slots__ = ("before", "context", "key", "stored", "timestamp", "value")
@@ -73,7 +99,7 @@ class KeyedMessage:
         self.context: KeyContext[Any, Any] | None = None
 
     def left(self) -> KeyContext[Any, Any] | None:
-        """Return the newest try's context, where it may have left another state."""
+        """Return the newest try's context if it may have left another state, else None."""
         return self.context if self.context is not None and is_changed(self.context) else None
 
 
@@ -87,39 +113,45 @@ class StatefulCalls:
 
     columns = EVENT_COLUMNS
 
-    def __init__(self, functions: dict[str, Callable[..., Any]], store: Store, keys: Keys, serde: Serde) -> None:
+    def __init__(self, functions: dict[str, Callable[..., Any]], store: Store, keys: Keys, copies: Copies) -> None:
         self.function = functions["async_flat_map"]
         self.init = functions.get("init")
         self.calls = ["init"] if self.init is not None else []
         self.store = store
         self.keys = keys
-        self.serde = serde
+        self.copies = copies
+        self.form: Form | None = None
+        """The stored form of states; None if none is declared."""
 
     def prepare(self, message: KeyedMessage) -> None:
-        """Read the state that its calls begin with."""
+        """Read the state that the calls of a message begin with."""
         if message.key is not None and message.before is None:
             message.stored = self.store.get(STATE + self.keys.encode(message.key))
 
     def call(self, message: KeyedMessage) -> Awaitable[Iterable[Any]]:
-        """Begin a try."""
+        """Begin a try; raises ValueError for a message without a key."""
         key = message.key
         if key is None:
             raise ValueError("a record has no key, and async_flat_map with state needs one; partition_by(...) first")
+        # A context of its own for each try: one that failed or was cancelled leaves nothing behind.
         message.context = KeyContext[Any, Any](self, self.keys.decode(key), message, message.timestamp)
         return self.function(message.value, message.context)  # type: ignore[no-any-return]
 
     def take(self, batch: Batch) -> None:
-        """Write what complete calls have left, by key."""
+        """Write the states that complete calls have left, by key."""
         for key, context in zip(batch.keys or (), batch.values, strict=True):
             assert key is not None
-            keep(context, self.store, self.keys.encode(key))
+            keep(context, self.store, self.keys.encode(key), self.form)
 
     def read(self, message: KeyedMessage) -> Any:
-        """Return the state of a key, or what an earlier call has left, to be changed in place without being noticed."""
-        state = message.stored if message.before is None else message.before.state
+        """Return a copy of a key's state, or of what an earlier call has left, which the user may change in place."""
+        state = self._loaded(message.stored) if message.before is None else message.before.state
         if state is None:
             return None if self.init is None else self.init()
-        return state if type(state) in UNCHANGEABLE else self.serde.decode(self.serde.encode(state))
+        return state if type(state) in UNCHANGEABLE else self.copies.copy(state)
+
+    def _loaded(self, stored: Any) -> Any:
+        return undeclared(stored) if self.form is None or stored is None else self.form.load(stored)
 
 
 def keyed_messages(rows: Batch) -> list[KeyedMessage]:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from operators.base import NEVER, Batch, Serde, Spec, Store
-from operators.store_places import NUMBER_BYTES, number_at, ordered
+from operators.core.base import NEVER, Batch, OperatorContext, Serde, Spec, Store
+from operators.state.entry_keys import NUMBER_BYTES, number_at, ordered
 
 ID, EXPIRY = b"i", b"x"
-"""What the places begin with of what went on, by id, and of when it is of no use any more."""
+"""The first byte of entries in the store: of times by id, and of ids by the time at which they expire."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -20,16 +20,22 @@ class Deduplicate(Spec):
     id_of: Callable[[Any], Any]
     within_ms: int
     store: str = "lmdb"
+    id_serde: Serde | None = None
 
     kind: ClassVar[str] = "deduplicate"
+    declares: ClassVar[str] = "deduplicate(..., id_type=MySerde())"
     stateful: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     beyond_keys: ClassVar[bool] = True
 
+    def by_order(self) -> str:
+        """Return that the first of equal ids goes on."""
+        return "of equal ids the one that comes first goes on"
+
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """What finds the id."""
+        """Return the function that finds the id."""
         return {"id_of": self.id_of}
 
     def describe(self) -> str:
@@ -39,6 +45,13 @@ class Deduplicate(Spec):
     def meaning(self) -> str:
         """Times by id."""
         return "times by id"
+
+    def build(self, context: OperatorContext) -> DeduplicateOperator:
+        """Return its operator, which takes note of the kinds of ids."""
+        serde = context.formats.serde(self.id_serde)
+        operator = DeduplicateOperator(self, context.functions["id_of"], context.store, serde)
+        operator.note = context.observer(serde)
+        return operator
 
 
 class DeduplicateOperator:
@@ -54,6 +67,10 @@ class DeduplicateOperator:
         self.id_of = id_of
         self.store = store
         self.unwritten = 0
+        self.late: Batch | None = None
+        """The messages that came so late that nobody knows whether their id was there before."""
+        self.note: Callable[[list[Any]], None] = lambda ids: None
+        """Takes note of the kinds of a batch's ids."""
         self._within_ms = spec.within_ms
         self._encode = ids.encode
         self._first = self._first_expiry()
@@ -61,14 +78,20 @@ class DeduplicateOperator:
     def process(self, batch: Batch) -> Batch | None:
         """Return the messages that are no duplicates."""
         assert batch.timestamps is not None and batch.stamps is not None
-        ids = [self._encode(self.id_of(value)) for value in batch.values]
+        found = [self.id_of(value) for value in batch.values]
+        self.note(found)
+        ids = [*map(self._encode, found)]
         times = zip(ids, batch.timestamps, batch.stamps, strict=True)
         rows = [row for row, (id, at, stamp) in enumerate(times) if self._is_first(id, at, stamp)]
+        within, columns = self._within_ms, zip(batch.timestamps, batch.stamps, strict=True)
+        late = [row for row, (at, stamp) in enumerate(columns) if at + within <= stamp]
+        self.late = batch.take(late) if late else None
         kept = batch.take(rows)
         return Batch(kept.values, kept.keys, kept.timestamps, kept.stamps) if rows else None
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
-        """Forget what no message can be a duplicate of any more."""
+        """Forget the times that no message in time can be a duplicate of."""
+        # A second index by expiry, since the first one by id would have to be walked through as a whole.
         end = EXPIRY + ordered(watermark + 1)
         for place, _ in list(self.store.range(EXPIRY, end)):
             id, expires = place[1 + NUMBER_BYTES :], number_at(place, 1)
@@ -82,7 +105,7 @@ class DeduplicateOperator:
         return None
 
     def drop_due(self) -> Batch:
-        """Never asked for: it fires nothing."""
+        """Raise AssertionError: it fires nothing, so nothing can be dropped."""
         raise AssertionError("a deduplicate fires nothing")
 
     def next_due(self) -> int:
@@ -103,6 +126,8 @@ class DeduplicateOperator:
     def _is_first(self, id: bytes, at: int, stamp: int) -> bool:
         within, place = self._within_ms, ID + id
         kept: tuple[int, ...] = self.store.get(place, ())
+        # A time that has expired for this message's own source counts no more, even where it is still there: so results
+        # do not depend on when it was forgotten.
         if any(abs(at - one) < within and one + within > stamp for one in kept):
             return False
         expires = at + within

@@ -1,4 +1,4 @@
-"""Where messages enter and leave: inputs, tables, outputs, and sinks."""
+"""The ends of a pipeline: inputs, tables, outputs, and sinks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
-from operators.base import NOWHERE, Serde, Site, Spec
+from operators.core.base import Output, Serde, Spec, told_of
 
 IDLE_AFTER_MS = 30_000
-"""How long nothing comes of a partition until it holds event time back no more."""
+"""The ms without a record after which a partition holds event time back no more."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -31,13 +31,32 @@ class Input(Spec):
     idle_after_ms: int | None = IDLE_AFTER_MS
     close_on_idle: bool = False
     max_drift_ms: int | None = None
+    max_ahead_ms: int | None = None
+    unit: str | None = None
+    """The unit of its times: s, ms, us or ns; None if it is not said, and they are taken as ms."""
     partitions: int | None = None
     priority: int = 0
 
     kind: ClassVar[str] = "input"
     source: ClassVar[bool] = True
-    tombstones: ClassVar[bool] = False
-    """Whether a record without a value removes its key."""
+    tells: ClassVar[tuple[str, ...]] = (
+        *("key", "key_of", "timestamp_of", "watermark_of", "max_disorder_ms", "max_ahead_ms", "unit"),
+    )
+
+    @property
+    def keeps_order(self) -> bool:  # type: ignore[override]
+        """Whether it is one stream, whose partitions have an order."""
+        return not self.is_pattern
+
+    @property
+    def subject(self) -> str:
+        """The stream's name, or its pattern."""
+        return self.stream
+
+    @property
+    def gives_keys(self) -> bool:  # type: ignore[override]
+        """Whether keys are stored with its records, or read off them."""
+        return bool(self.key or self.key_of)
 
     @property
     def is_pattern(self) -> bool:
@@ -49,7 +68,7 @@ class Input(Spec):
         return fnmatchcase(name, self.stream) if self.is_pattern else name == self.stream
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The functions that read key and timestamp off a value."""
+        """Return the functions that read key, timestamp and watermark off a value."""
         named = {"key": self.key_of, "timestamp": self.timestamp_of, "watermark": self.watermark_of}
         return {name: function for name, function in named.items() if function is not None}
 
@@ -57,23 +76,35 @@ class Input(Spec):
         """The stream's name."""
         return self.stream
 
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters of its event time and keys."""
+        return {name: told_of(getattr(self, name)) for name in self.tells}
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Table(Input):
+class TableInput(Input):
     """A bootstrap stream, kept as the newest value of each key; with `broadcast` every task has all of it."""
 
     broadcast: bool = False
 
     kind: ClassVar[str] = "table"
     stateful: ClassVar[bool] = True
+    looked_into: ClassVar[bool] = True
+    unread: ClassVar[str] = "nobody joins this table"
     tombstones: ClassVar[bool] = True
+    tells: ClassVar[tuple[str, ...]] = (*Input.tells, "value", "broadcast")
+
+    @property
+    def planned_store(self) -> str:
+        """The kind of its store: what every task has is read anew in each run."""
+        return "memory" if self.broadcast else self.store
 
     def meaning(self) -> str:
         """The type of its rows."""
         return f"rows {self.value!r}"
 
     def changes(self) -> TableChanges:
-        """Return the table as it is where it is joined with others."""
+        """Return the spec of its records as changes, for joins of tables."""
         return TableChanges(**{field.name: getattr(self, field.name) for field in fields(TableChanges)})
 
 
@@ -95,21 +126,9 @@ class VersionedTable(Input):
     retention_ms: int
 
     kind: ClassVar[str] = "versioned_table"
+    versioned: ClassVar[bool] = True
+    unread: ClassVar[str] = "nobody joins this table"
     tombstones: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class Output:
-    """A stream that the pipeline writes, and what it is made with where it is absent."""
-
-    stream: str
-    value: Serde
-    key: Serde | None = None
-    partitions: int | None = None
-    site: Site = NOWHERE
-    retention_ms: int | None = None
-    retention_bytes: int | None = None
-    compression: str | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -122,21 +141,37 @@ class SendTo(Spec):
     terminal: ClassVar[bool] = True
     encodes: ClassVar[bool] = True
 
+    @property
+    def subject(self) -> str:
+        """The stream's name."""
+        return self.output.stream
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """The one output."""
+        return (self.output,)
+
+    @property
+    def exit(self) -> str:
+        """The exit of its output."""
+        return f"{self.kind}-{self.output.stream}"
+
     def describe(self) -> str:
         """The stream's name."""
         return self.output.stream
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Sink(Spec):
+class SinkCall(Spec):
     """Call a function with every message, for its effect outside; after a crash it may see a message again.
 
-    Without a function, what it would have done was awaited above.
+    Without a function its effect was awaited by the operator above.
     """
 
     function: Callable[[Any], object] | None
 
     kind: ClassVar[str] = "sink"
+    has_effects: ClassVar[bool] = True
     terminal: ClassVar[bool] = True
 
     def functions(self) -> dict[str, Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""Sending each message to the partition of a key, through an intermediate stream; and the partitioners."""
+"""The shuffle: each message goes to the partition of a key, through an intermediate stream, by a partitioner."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from operators.base import Serde, Spec
-from operators.sites import mistake
+from operators.core.base import Serde, Spec
+from operators.core.sites import mistake
+from operators.core.wording import shown
 
 if TYPE_CHECKING:
-    from operators.window import Window
+    from operators.windows.window import Window
 
 CACHED_KEYS = 100_000
 
 
+# Remembered, since keys come again, and this is arithmetic in Python, four bytes at a time.
 @lru_cache(maxsize=CACHED_KEYS)
 def murmur2(data: bytes) -> int:
     """Return Kafka's 31-bit hash of a key, so that keys land where Java producers put them.
@@ -51,7 +53,8 @@ class ByHash:
         return murmur2(data) % partitions
 
     def __reduce__(self) -> str:
-        return "hash_"  # there is one of it, by which others tell that nothing but hashes counts
+        # Unpickled as the one there is, by which others tell that nothing but hashes counts.
+        return "hash_"
 
     def __str__(self) -> str:
         return "hash"
@@ -81,7 +84,8 @@ class ByFunction:
         """Return the partition of `key`; raises ValueError when the function names one that does not exist."""
         chosen = self.function(key, partitions)
         if type(chosen) is not int or not 0 <= chosen < partitions:
-            raise ValueError(f"by= returned {chosen!r} for the key {key!r}; it must be an int in [0, {partitions})")
+            wrong = f"by= returned {shown(chosen)} for the key {shown(key)}"
+            raise ValueError(f"{wrong}; it must be an int in [0, {partitions})")
         return chosen
 
     def __str__(self) -> str:
@@ -105,7 +109,7 @@ def ranges(bounds: Sequence[Any]) -> ByRanges:
     if isinstance(bounds, str | bytes) or not isinstance(bounds, Sequence) or not bounds:
         raise mistake(f"ranges({bounds!r}) has no bounds", "ranges([10, 20]), which makes three ranges")
     try:
-        rising = all(low < high for low, high in pairwise(bounds))
+        rising = all(low < high for low, high in pairwise(bounds)) and bounds[0] == bounds[0]  # NaN is not
     except TypeError:
         rising = False
     if not rising:
@@ -123,13 +127,14 @@ class PartitionBy(Spec):
     partitions: int | None = None
     by: Partitioner = hash_
     combines: Window | None = None
-    """The windows for which messages are folded before they go on, where `Partials` go in their place."""
+    """The windows that messages are folded for before the shuffle; `Partials` go on in their place."""
 
     kind: ClassVar[str] = "partition_by"
     hands_on_signs: ClassVar[bool] = True
     terminal: ClassVar[bool] = True
     repartitions: ClassVar[bool] = True
     rekeys: ClassVar[bool] = True
+    gives_keys: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
 
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -142,14 +147,19 @@ class PartitionBy(Spec):
         return named
 
     def owner_of(self, name: str) -> str:
-        """The operator that a function of it is of: that of the windows folds for these."""
+        """Return the id of the operator that a function belongs to: an aggregation belongs to the windows."""
         if name == "aggregation" and self.combines is not None:
             return self.combines.op_id or ""
         return super().owner_of(name)
 
     @property
+    def declared_partitions(self) -> int | None:
+        """As many as there are ranges, or were said."""
+        return len(self.by.bounds) + 1 if isinstance(self.by, ByRanges) else self.partitions
+
+    @property
     def fold(self) -> str | None:  # type: ignore[override]
-        """As the windows do for which it folds."""
+        """The line of code of the windows that it folds for."""
         return self.combines.fold if self.combines is not None else None
 
     def describe(self) -> str:
@@ -169,3 +179,8 @@ class Broadcast(Spec):
     terminal: ClassVar[bool] = True
     repartitions: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
+
+    @property
+    def declared_partitions(self) -> int | None:
+        """As many as were said."""
+        return self.partitions

@@ -1,22 +1,37 @@
-"""The user's own stateful operator: a function over messages with keyed state and with timers."""
+"""The process operator: a user's function over messages with keyed state, timers and alarms."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
-from operators.base import EARLIEST_MS, LATEST_MS, MIN_TIMESTAMP, MOST_HELD, Batch, Key, Keys, Serde, Spec, Store
-from operators.key_collections import LIST, MAP, ListState, MapState, place_of, remove_all
-from operators.key_states import READ_STATE, KeyStates, emitted_of, loop_of
-from operators.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
-from operators.timers import Timers
+from operators.core.base import (
+    EARLIEST_MS,
+    LATEST_MS,
+    MIN_TIMESTAMP,
+    MOST_HELD,
+    Batch,
+    Form,
+    Key,
+    Keys,
+    OperatorContext,
+    Serde,
+    Spec,
+    Store,
+)
+from operators.core.durations import whole_ms
+from operators.state.key_cache import READ_STATE, KeyStates, emitted_of, loop_of
+from operators.state.key_collections import LIST, MAP, ListState, MapState, place_of, remove_all
+from operators.state.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
+from operators.state.timers import Timers
 
 TIMER, ALARM, EXPIRY, TOUCHED = b"t", b"a", b"x", b"u"
-"""What the places begin with of timers, of alarms, of when states expire, and of when they were last used."""
+"""The first byte of entries in the store: of timers, of alarms, of expiries of states, and of their last use."""
 IN_HAND = frozenset({tuple, list, type(None)})
-"""What a function may return that is there already: a generator would go on after its state was looked at."""
+"""The types of results that are complete; a generator would go on after its state was looked at."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,8 +44,13 @@ class Process(Spec):
     init: Callable[[], Any] | None = None
     ttl_ms: int | None = None
     store: str = "lmdb"
+    state: Serde | None = None
+    lists: Mapping[str, Serde] = field(default_factory=dict)
+    """The declared serdes of the values in the context's lists, by name."""
+    maps: Mapping[str, Serde] = field(default_factory=dict)
 
     kind: ClassVar[str] = "process"
+    declares: ClassVar[str] = "process(..., state=MySerde())"
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
@@ -47,12 +67,12 @@ class Process(Spec):
 
     @property
     def beyond_keys(self) -> bool:  # type: ignore[override]
-        """Timers and state in time go by how far the partition's event time has come."""
+        """Whether its results depend on the partition's event time, as timers and expiring state do."""
         return self.on_timer is not None or self.ttl_ms is not None
 
     @property
     def keyed_code(self) -> tuple[str, ...] | None:  # type: ignore[override]
-        """What it does to a message, where nothing is due between messages."""
+        """The code for a message; None where timers or expiries may be due between messages."""
         return None if self.beyond_keys else ON_MESSAGE
 
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -61,8 +81,20 @@ class Process(Spec):
         return {name: function for name, function in named.items() if function is not None}
 
     def meaning(self) -> str:
-        """What `init` makes."""
+        """Return the meaning of the states that `init` makes."""
         return meaning_of(self.init)
+
+    def build(self, context: OperatorContext) -> ProcessOperator:
+        """Return its operator, which keeps states, lists and maps as was declared."""
+        serde, form_of = context.formats.serde(None), context.formats.form
+        operator = ProcessOperator(self, context.functions, context.store, context.keys, serde, context.most_held)
+        operator.form = form_of(self.state)
+        for kind, declared in ((LIST, self.lists), (MAP, self.maps)):
+            for name, of_values in declared.items():
+                form = form_of(of_values)
+                assert form is not None
+                operator.forms[kind, name] = form
+        return operator
 
 
 ON_MESSAGE = (
@@ -82,7 +114,7 @@ STATE_SLOT = ("state",)
 
 
 class ProcessContext(Generic[K, S]):
-    """What a `process` function sees: the key, the time, the key's state, and its timers.
+    """The context of a `process` function: the key, the time, the key's state, and its timers.
 
     `state` is this key's value, None (or what `init` makes) at first: assign a new one, or change it in place; None
     removes it. `timestamp` is the message's event time, or the timer's, in ms. The context is of use during the call:
@@ -118,43 +150,56 @@ class ProcessContext(Generic[K, S]):
         """The time by the clock, in ms since the epoch; raises ValueError where `process` was given no `on_alarm`."""
         return self._operator.now_ms
 
-    def set_timer(self, at_ms: int) -> None:
+    def set_timer(self, at_ms: int | timedelta) -> None:
         """Ask for `on_timer` at this event time, for this key; asking twice for the same time is asking once.
 
-        What it finds in its state are the messages of its key from before that time, as their source partition counts
+        A timedelta is a time so long after `timestamp`.
+
+        `on_timer` finds in its state the messages of its key from before that time, as their source partition counts
         it. Where a key has several sources, one that is behind may ask again for what was called for one that is ahead.
         At the end of the inputs all timers are due. Those that `on_timer` sets from then on are, too.
 
         Raises ValueError where `process` was given no `on_timer`, and for a key whose timers go on and on at the end.
         """
-        self._operator.set_timer(self._place, at_ms)
+        at = at_ms if type(at_ms) is int else _after(self.timestamp, at_ms)
+        self._operator.set_timer(self._place, at)
 
-    def delete_timer(self, at_ms: int) -> None:
+    def delete_timer(self, at_ms: int | timedelta) -> None:
         """Take back a timer of this key; nothing happens where there is none."""
-        self._operator.delete_timer(self._place, at_ms)
+        at = at_ms if type(at_ms) is int else _after(self.timestamp, at_ms)
+        self._operator.delete_timer(self._place, at)
 
-    def set_alarm(self, at_ms: int) -> None:
-        """Ask for `on_alarm` when it is this time by the clock, for this key; else it is like `set_timer`."""
-        self._operator.set_alarm(self._place, at_ms)
+    def set_alarm(self, at_ms: int | timedelta) -> None:
+        """Ask for `on_alarm` when it is this time by the clock, for this key; else it is like `set_timer`.
 
-    def delete_alarm(self, at_ms: int) -> None:
+        A timedelta is a time so long after `now_ms`.
+        """
+        at = at_ms if type(at_ms) is int else _after(self.now_ms, at_ms)
+        self._operator.set_alarm(self._place, at)
+
+    def delete_alarm(self, at_ms: int | timedelta) -> None:
         """Take back an alarm of this key; nothing happens where there is none."""
-        self._operator.alarms.delete(self._place, at_ms)
+        at = at_ms if type(at_ms) is int else _after(self.now_ms, at_ms)
+        self._operator.alarms.delete(self._place, at)
 
     def list(self, name: str) -> ListState[Any]:
         """Return a list among this key's state, whose entries are read and written one by one."""
-        return ListState(self._operator.store, self._operator.place(LIST, self._place, name))
+        operator = self._operator
+        return ListState(operator.store, operator.place(LIST, self._place, name), operator.forms.get((LIST, name)))
 
     def map(self, name: str) -> MapState[Any, Any]:
         """Return a map among this key's state, whose entries are read and written one by one."""
-        return MapState(self._operator.store, self._operator.place(MAP, self._place, name), self._operator.serde)
+        operator = self._operator
+        place, form = operator.place(MAP, self._place, name), operator.forms.get((MAP, name))
+        return MapState(operator.store, place, operator.serde, form)
 
 
 class ProcessOperator(KeyStates):
     """One task's share of a `process`: the states of its keys, and their timers, which are in the store.
 
     A timer is due for its key when a message of that key comes whose source is past it, and at the latest when event
-    time is: so what it finds in its state does not depend on how messages were read together.
+    time is: so the state that it finds does not depend on how messages were batched. One thread at a time calls it,
+    and one context serves all calls, for speed.
     """
 
     def __init__(
@@ -168,6 +213,8 @@ class ProcessOperator(KeyStates):
     ) -> None:
         super().__init__(store, keys, functions.get("init"), most_held)
         self.serde = serde
+        self.forms: dict[tuple[bytes, str], Form] = {}
+        """The stored forms of the values in lists and maps, where these are declared."""
         self.on_message: Callable[..., Any] = functions["on_message"]
         self.on_timer: Callable[..., Any] = functions.get("on_timer", _no_timer)
         self.on_alarm: Callable[..., Any] = functions.get("on_alarm", _no_alarm)
@@ -184,6 +231,11 @@ class ProcessOperator(KeyStates):
         self._due: dict[Key, list[int]] = {}
         """Timers of the keys at hand up to the last stamp at hand."""
         self._until: int | None = None
+        self.late: Batch | None = None
+        """The messages so late that their key's state had expired, or that a timer they set was due already."""
+        self._stamp: int | None = None
+        """The stamp of the message at hand."""
+        self._is_late = False
 
     @property
     def now_ms(self) -> int:
@@ -197,6 +249,7 @@ class ProcessOperator(KeyStates):
     def process(self, batch: Batch) -> Batch | None:
         """Hand each message to the user's function; what it returns carries the message's key, time and stamp."""
         assert batch.timestamps is not None
+        self.late = None
         if self._waits:
             emitted = self._process_each(batch)
         else:
@@ -265,6 +318,8 @@ class ProcessOperator(KeyStates):
             _no_timer(at_ms, None)
         _check_time("set_timer", at_ms)
         self.timers.set(key, at_ms)
+        if self._stamp is not None and at_ms <= self._stamp:
+            self._is_late = True
         if self._until is not None and at_ms <= self._until and at_ms not in self._due.setdefault(key, []):
             self._due[key].append(at_ms)
 
@@ -282,27 +337,37 @@ class ProcessOperator(KeyStates):
         self.alarms.set(key, at_ms)
 
     def place(self, kind: bytes, key: Key, name: str) -> bytes:
-        """Return where the entries of a key's list or map of this name are."""
+        """Return the prefix of the entries of a key's list or map of this name."""
         return place_of(kind, self.keys.encode(key), name)
 
     def _process_each(self, batch: Batch) -> Batch | None:
-        """Hand over messages, and before each what is due for its key."""
+        """Call the function for each message, and before it the timers that are due for its key."""
         assert batch.timestamps is not None
+        # Timers up to the last stamp are looked up once for the batch, and not for each message; set_timer() and
+        # delete_timer() keep them up to date.
         out, stamps = _nothing(), batch.stamps or batch.timestamps
         self._until = max(stamps)
         self._due = self._due_of(set(batch.keys or ()), self._until)
         rows = zip(batch.values, batch.keys or [None] * len(batch), batch.timestamps, stamps, strict=True)
+        late: list[int] = []
         try:
-            for value, key, timestamp, stamp in rows:
+            for row, (value, key, timestamp, stamp) in enumerate(rows):
                 if key in self._due:
                     self._fire_before(key, stamp, out)
                 if self._ttl_ms is not None and key is not None:
                     self._touch(key, timestamp, stamp)
+                    self._is_late = timestamp + self._ttl_ms <= stamp
+                self._stamp = stamp
                 self._call(self.on_message, value, key, timestamp, stamp, out)
+                self._stamp = None
+                if self._is_late:
+                    self._is_late = False
+                    late.append(row)
         finally:
-            self._until = None
-            self._due = {}
+            self._until = self._stamp = None
+            self._due, self._is_late = {}, False
         self.timers.look_up()
+        self.late = batch.take(late) if late else None
         return out if out.values else None
 
     def _due_of(self, keys: set[Key | None], until: int) -> dict[Key, list[int]]:
@@ -315,6 +380,7 @@ class ProcessOperator(KeyStates):
     def _fire_before(self, key: Key, stamp: int, out: Batch) -> None:
         """Call the timers of a key that are due before a message of this stamp."""
         while (due := self._due[key]) and (at_ms := min(due)) <= stamp:
+            # Deleted before the call, which may set it again for the same time.
             due.remove(at_ms)
             self.timers.delete(key, at_ms)
             try:
@@ -335,6 +401,7 @@ class ProcessOperator(KeyStates):
         context._place, context.timestamp, context.state = place, at, state
         emitted = function(first, context)
         before = len(out)
+        # The results first: a generator sets the state while it is read to its end.
         out.values += emitted or ()
         left = context.state
         if left is not state or type(left) not in UNCHANGEABLE:
@@ -346,7 +413,7 @@ class ProcessOperator(KeyStates):
         out.stamps += [stamp] * number
 
     def _touch(self, key: Key, timestamp: int, stamp: int) -> None:
-        """Remember that a key's state was used; what has expired before a message of this stamp is no more."""
+        """Note that a key's state is used; drops the state first if it had expired at this stamp."""
         assert self._ttl_ms is not None
         last = self._used_last(key, stamp)
         if last is None:
@@ -355,7 +422,7 @@ class ProcessOperator(KeyStates):
             self.store.put(TOUCHED + self.keys.encode(key), timestamp)
 
     def _used_last(self, key: Key, at_ms: int) -> int | None:
-        """Return when a key's state was used last; what has expired by then is no more."""
+        """Return the time of a key's last use; drops its state and returns None if it had expired by then."""
         assert self._ttl_ms is not None
         last: int | None = self.store.get(TOUCHED + self.keys.encode(key))
         if last is None or last + self._ttl_ms > at_ms:
@@ -364,7 +431,7 @@ class ProcessOperator(KeyStates):
         return None
 
     def _expire(self, watermark: int) -> None:
-        """Drop the states that no message was for since; look again when others may be as old."""
+        """Drop the states that have expired at a watermark, and look at the used ones again when they may expire."""
         assert self._ttl_ms is not None
         for _, key in self._expiries.due(watermark):
             last = self._used_last(key, watermark)
@@ -382,7 +449,7 @@ class ProcessOperator(KeyStates):
 
 
 class TimerFailed(Exception):
-    """Says which timer raised before a message could be handed over, what it raised being its cause."""
+    """The error of a timer that raised ahead of a message; its cause is what the timer raised."""
 
     def __init__(self, key: Key, at_ms: int) -> None:
         super().__init__(key, at_ms)
@@ -392,6 +459,12 @@ class TimerFailed(Exception):
 
 def _nothing() -> Batch:
     return Batch([], keys=[], timestamps=[], stamps=[])
+
+
+def _after(since_ms: int, length: Any) -> Any:
+    """Return the time so long after another; anything but a length of time as it is, to be refused."""
+    ms = whole_ms(length) if isinstance(length, timedelta) else length
+    return since_ms + ms if type(ms) is int and ms is not length else length
 
 
 def _check_time(called: str, at_ms: Any) -> None:

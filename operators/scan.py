@@ -1,4 +1,4 @@
-"""The operator that keeps one state per key, a step per message, and emits what it has come to."""
+"""The scan: one state per key, and a step of it for each message, which emits the new state."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from operators.at_once import NothingFires
-from operators.base import MOST_HELD, Batch, Keys, Serde, Spec, Store
-from operators.key_states import READ_STATE, KeyStates, emitted_of, loop_of
-from operators.keyed_state import meaning_of
+from operators.core.base import MOST_HELD, Batch, Copies, Keys, OperatorContext, Serde, Spec, Store
+from operators.core.untimed import NothingFires
+from operators.state.key_cache import READ_STATE, KeyStates, emitted_of, loop_of
+from operators.state.keyed_state import meaning_of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scan(Spec):
-    """Replace each message by the state that its key has come to, or what `emit` makes of key and state."""
+    """Replace each message by the new state of its key, or by what `emit` makes of key and state."""
 
     step: Callable[[Any, Any], Any]
     emit: Callable[[Any, Any], Any] | None = None
     init: Callable[[], Any] | None = None
     store: str = "lmdb"
+    state: Serde | None = None
 
     kind: ClassVar[str] = "scan"
+    declares: ClassVar[str] = "scan(..., state=MySerde())"
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
@@ -31,7 +33,8 @@ class Scan(Spec):
 
     @property
     def keyed_code(self) -> tuple[str, ...]:  # type: ignore[override]
-        """A step of the key's state, and what is emitted."""
+        """The code of a step of the key's state, and of the message that it emits."""
+        # The state stays in `changed` and is emitted as well: a copy goes on where a later step could change it.
         step = (
             *READ_STATE,
             "{changed}[{key}] = state_{id} = {step}(state_{id}, {value})",
@@ -47,8 +50,15 @@ class Scan(Spec):
         return {name: function for name, function in named.items() if function is not None}
 
     def meaning(self) -> str:
-        """What `init` makes."""
+        """Return the meaning of the states that `init` makes."""
         return meaning_of(self.init)
+
+    def build(self, context: OperatorContext) -> ScanOperator:
+        """Return its operator, which keeps states as was declared."""
+        copies = context.formats.copies(self.state)
+        operator = ScanOperator(self, context.functions, context.store, context.keys, copies, context.most_held)
+        operator.form = context.formats.form(self.state)
+        return operator
 
 
 class ScanOperator(KeyStates, NothingFires):
@@ -60,19 +70,16 @@ class ScanOperator(KeyStates, NothingFires):
         functions: dict[str, Callable[..., Any]],
         store: Store,
         keys: Keys,
-        serde: Serde,
+        copies: Copies,
         most_held: int = MOST_HELD,
     ) -> None:
         super().__init__(store, keys, functions.get("init"), most_held)
         self.step = functions["step"]
         self.emit = functions.get("emit")
         self.calls = [*functions]
-        self._serde = serde
+        self.copy = copies.copy
+        """Returns a state that no later step changes in place."""
         self._loop = loop_of(spec.keyed_code, (*spec.binds, *functions))
-
-    def copy(self, state: Any) -> Any:
-        """Return a state that no later step changes in place."""
-        return self._serde.decode(self._serde.encode(state))
 
     def process(self, batch: Batch) -> Batch | None:
         """Take a step for each message, and return what is emitted with the message's key, time and stamp."""

@@ -1,4 +1,4 @@
-"""Operators that look at one message and nothing else; each is a line or two of a fused function."""
+"""The stateless operators, each of which is a line or two of a fused function."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from operators.base import Spec
+from operators.core.base import Spec
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -45,6 +45,7 @@ class FlatMap(Stateless):
     """Replace each message by the messages that the function returns."""
 
     kind: ClassVar[str] = "flat_map"
+    fans_out: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = ("for {out} in {flat_map}({value}):",)
 
 
@@ -55,6 +56,9 @@ class Branch(Stateless):
     names: tuple[str, ...]
 
     kind: ClassVar[str] = "branch"
+    splits: ClassVar[bool] = True
+    unread: ClassVar[str] = "nobody reads any of its branches"
+    # The choice is made and checked once; the arms, which lie in the same function, only look at it.
     code: ClassVar[tuple[str, ...]] = (
         "choice_{id} = {branch}({value})",
         "choice_{id} = (choice_{id},) if type(choice_{id}) is str else tuple(choice_{id})",
@@ -79,6 +83,7 @@ class BranchArm(Spec):
     name: str
 
     kind: ClassVar[str] = "branch_arm"
+    arm: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = ("if {name} in choice_{parent}:",)
     hands_on_signs: ClassVar[bool] = True
 

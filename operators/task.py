@@ -1,36 +1,45 @@
-"""The lower level of the designs: the user's own task over whole messages, with its state, outputs and timer."""
+"""The user's own task over whole messages, with its state, outputs and timer: the lower level of Samza's designs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
-from operators.base import Batch, Serde, Spec, Store
-from operators.io import Output
-from operators.sites import mistake
-from operators.window_types import duration_ms
+from operators.core.base import Batch, Output, Serde, Spec, Store
+from operators.core.base import Form as StateForm
+from operators.core.sites import mistake
+from operators.state.keyed_state import dumped, loaded, typed
+from operators.windows.window_types import duration_ms
 
 Form = Literal["plain", "async", "callback"]
 
 
 @dataclass(frozen=True)
 class Every:
-    """A function to be called every so often by the wall clock, alone in its task."""
+    """A function that is called at an interval of the wall clock, alone in its task."""
 
     interval_ms: int
     function: Callable[[Any], object]
 
 
-def every(function: Callable[[TaskContext], object], *, minutes: float = 0, seconds: float = 0) -> Every:
-    """Call `function(context)` every so often, when nothing else runs in the task.
+def every(
+    function: Callable[[TaskContext], object],
+    length: timedelta | None = None,
+    /,
+    *,
+    minutes: float = 0,
+    seconds: float = 0,
+) -> Every:
+    """Call `function(context)` at an interval of the wall clock, when nothing else runs in the task.
 
     Raises ValueError when the interval is not positive.
 
     >>> every(lambda context: context.commit(), seconds=10).interval_ms
     10000
     """
-    interval_ms = duration_ms(minutes=minutes, seconds=seconds)
+    interval_ms = duration_ms(length, minutes=minutes, seconds=seconds)
     if interval_ms <= 0:
         raise mistake(f"every(...) {interval_ms} ms is too often", "every(fn, seconds=10)")
     return Every(interval_ms, function)
@@ -53,7 +62,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Task(Spec):
+class UserTask(Spec):
     """Call `process(envelope, context)` per message: plain, async, or handed a callback as a third argument."""
 
     process: Callable[..., Any]
@@ -64,31 +73,48 @@ class Task(Spec):
     timeout_ms: int = 2_000
     store: str = "lmdb"
     order: str = "none"
+    state: Serde | None = None
 
     kind: ClassVar[str] = "task"
+    declares: ClassVar[str] = "task(..., state=MySerde())"
+    has_effects: ClassVar[bool] = True
+    reads_offsets: ClassVar[bool] = True
     terminal: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
+    in_calls: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     wall_clock: ClassVar[bool] = True
+    beside_results: ClassVar[frozenset[str]] = Spec.beside_results | {
+        *("form", "outputs", "max_in_flight", "timeout_ms", "order"),
+    }
 
     @property
     def asynchronous(self) -> bool:  # type: ignore[override]
         """Whether a message completes later than the call returns."""
         return self.form != "plain"
 
+    @property
+    def most_calls(self) -> int:
+        """As many as were said."""
+        return self.max_in_flight
+
+    def call_timeout_ms(self, tasks: int) -> int:
+        """Return the time that was said, however many tasks there are."""
+        return self.timeout_ms
+
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The user's functions."""
         return {"process": self.process} | ({"window": self.window.function} if self.window else {})
 
     def describe(self) -> str:
-        """How it is called."""
+        """Return the form of its function, and its calls in flight."""
         return f"{self.form}, ≤ {self.max_in_flight} in flight" if self.asynchronous else "plain"
 
 
 @dataclass(slots=True)
 class Effects:
-    """What one call of a task's function did: it takes effect as a whole when the call is complete, or never."""
+    """The effects of one call of a task's function, which apply as a whole when the call is complete, or never."""
 
     sends: list[tuple[Output, Any, Any, int | None]] = field(default_factory=list)
     writes: dict[bytes, tuple[Any, Any]] = field(default_factory=dict)
@@ -100,7 +126,7 @@ DELETED = object()
 
 
 class TaskContext:
-    """What a task's function works with: state, outputs, and requests to the run.
+    """The context of a call of a task's function: its state, its outputs, and requests to the run.
 
     Reads see the call's own writes. State may be used in the function (or coroutine) itself, not in other threads.
 
@@ -108,25 +134,28 @@ class TaskContext:
     ...     context.put(message.key, context.get(message.key, 0) + 1)
     """
 
-    __slots__ = ("_serde", "_store", "effects", "task")
+    __slots__ = ("_form", "_serde", "_store", "effects", "task")
 
-    def __init__(self, task: int, store: Store, serde: Serde) -> None:
+    def __init__(self, task: int, store: Store, serde: Serde, form: StateForm | None = None) -> None:
         self.task = task
         self.effects = Effects()
         self._store = store
         self._serde = serde
+        self._form = form
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the state at `key`, or `default`."""
+        # Its own writes first: they reach the store only when the call is complete.
         place = self._serde.encode(key)
         if place in self.effects.writes:
             value = self.effects.writes[place][1]
             return default if value is DELETED else value
-        return self._store.get(place, default)
+        found = self._store.get(place, DELETED)
+        return default if found is DELETED else loaded(self._form, found)
 
     def put(self, key: Any, value: Any) -> None:
         """Set the state at `key`."""
-        self.effects.writes[self._serde.encode(key)] = (key, value)
+        self.effects.writes[self._serde.encode(key)] = (key, value if value is DELETED else typed(self._form, value))
 
     def delete(self, key: Any) -> None:
         """Remove the state at `key`."""
@@ -135,7 +164,7 @@ class TaskContext:
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield all keys and values of the task's state, in the order of the encoded keys."""
         merged: dict[bytes, tuple[Any, Any]] = {
-            place: (self._serde.decode(place), value) for place, value in self._store.range()
+            place: (self._serde.decode(place), loaded(self._form, value)) for place, value in self._store.range()
         }
         merged.update(self.effects.writes)
         return (pair for _, pair in sorted(merged.items(), key=lambda item: item[0]) if pair[1] is not DELETED)
@@ -154,10 +183,11 @@ class TaskContext:
 
 
 class TaskOperator:
-    """One task's state, and the place where the effects of complete calls are applied, in order of completion."""
+    """One task's state, to which the effects of complete calls are applied, in the order of completion."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, form: StateForm | None = None) -> None:
         self.store = store
+        self._form = form
 
     def apply(self, effects: Effects) -> None:
         """Write a complete call's state."""
@@ -165,7 +195,7 @@ class TaskOperator:
             if value is DELETED:
                 self.store.delete(place)
             else:
-                self.store.put(place, value)
+                self.store.put(place, dumped(self._form, value))
 
     def sent(self, rows: list[tuple[Effects, int | None, int | None]]) -> dict[Output, Batch]:
         """Return, per output, the messages of calls given with their messages' timestamps and stamps."""

@@ -1,1 +1,1 @@
-"""From operator specs to a frozen plan: named passes, fusion into Python source, and drawings."""
+"""The planner: from operator specs, by named passes, to a frozen plan."""

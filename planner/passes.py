@@ -1,4 +1,4 @@
-"""From graph to plan: PASSES reads like a table of contents."""
+"""The passes that turn a graph into a plan: PASSES reads like a table of contents."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ import networkx
 from msgspec.structs import replace
 
 from operators.async_flat_map import AsyncFlatMap
-from operators.base import NOWHERE, Site, Spec
-from operators.io import Input, SendTo, Table
-from operators.policies import DeadLetter, Retry, final, worst_case_ms
-from operators.remote_join import timeout_of
-from operators.table_join import TableJoin
-from operators.task import Task
-from planner.copartitioning import check_keys_meet, check_table_meets
-from planner.errors import refuse
-from planner.folding import fold
-from planner.fuse import LONGEST_RUN, functions_of, fuse, kinds_in, word
-from planner.graph import NAME, Graph, intermediate
-from planner.grouping import group_tasks
-from planner.levers import ALL, Levers
-from planner.names import label_of
-from planner.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePlan, StorePlan, StreamPlan
-from planner.rules import RULES, outputs_of
-from planner.scalars import taken_apart
-from planner.sizes import grown_sizes, source_sizes
+from operators.core.base import NOWHERE, Site, Spec
+from operators.core.policies import DeadLetterPolicy, Retry, final, worst_case_ms
+from operators.joins.table_join import TableJoin
+from planner.checks.copartitioning import check_keys_meet, check_table_meets
+from planner.checks.grouping import group_tasks
+from planner.checks.ordering import tell_order
+from planner.checks.rules import RULES
+from planner.checks.sizes import grown_sizes, source_sizes
+from planner.codegen.folding import fold
+from planner.codegen.fusion import LONGEST_RUN, functions_of, fuse, kinds_in, word
+from planner.codegen.scalars import taken_apart
+from planner.model.errors import refuse
+from planner.model.function_names import label_of
+from planner.model.graph import NAME, Graph, intermediate
+from planner.model.levers import ALL, Levers
+from planner.model.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePlan, StorePlan, StreamPlan
 
 
 def plan(
@@ -46,6 +44,7 @@ def plan(
     `partitions` has the partition counts of the streams that exist; where a stream does not, it is as large as it was
     declared, or 1. With `wrapped` functions, none is inlined. Raises PlanError for what can't run.
     """
+    # A wrapped function is to see each of its calls, so none may be written into the loop.
     options = options or Options()
     drafted = Plan(app=graph.app, options=replace(options, inline=options.inline and levers.inlining and not wrapped))
     for each in PASSES:
@@ -57,11 +56,12 @@ def plan(
 
 
 def check(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
-    """Refuse what can be seen to be wrong whatever runs it."""
+    """Refuse a pipeline that breaks a rule which holds whatever runs it."""
     if not graph.specs:
         raise refuse(None, f"the app {graph.app!r} reads nothing", 'app.input("flights").map(...).send_to(...)')
     words: dict[str, str] = {}
     for id, spec in graph.specs.items():
+        # Generated source names variables by ids, in which Python knows no punctuation.
         if (other := words.setdefault(word(id), id)) != id:
             raise refuse(spec, f"its id differs from {other!r} only in punctuation", "a more distinct op_id=")
         for rule in RULES:
@@ -79,18 +79,17 @@ def split_into_stages(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -
     uncut = networkx.DiGraph(
         (parent, child)
         for parent, child in graph.edges.edges
-        if not graph.specs[parent].repartitions and not isinstance(graph.specs[parent], Table)
+        if not graph.specs[parent].repartitions and not graph.specs[parent].looked_into
     )
-    uncut.add_nodes_from(id for id, spec in graph.specs.items() if not isinstance(spec, Table))
+    # A table alone makes no stage: it belongs to whoever looks into it.
+    uncut.add_nodes_from(id for id, spec in graph.specs.items() if not spec.looked_into)
+    # All that reads one intermediate stream is one stage: each of its records is then read, and consumed, once.
     for id in (id for id, spec in graph.specs.items() if spec.repartitions):
-        networkx.add_path(uncut, graph.children(id))  # what reads one intermediate stream is one stage
+        networkx.add_path(uncut, graph.children(id))
     place = {id: n for n, id in enumerate(graph.specs)}
     members = [sorted(found, key=place.__getitem__) for found in networkx.weakly_connected_components(uncut)]
-    depths = _depths(graph)
-    members.sort(key=lambda ids: (max(map(depths.__getitem__, ids)), place[ids[0]]))
-    stages = tuple(_stage(graph, n, ids) for n, ids in enumerate(members, 1))
+    stages = tuple(_stage(graph, n, ids) for n, ids in enumerate(_writers_first(graph, members), 1))
     of = {id: stage.id for stage in stages for id in stage.operators}
-    _check_no_stage_waits_for_itself(graph, of)
     return replace(
         plan, stages=stages, operators=tuple(replace(one, stage=of.get(one.id, "")) for one in plan.operators)
     )
@@ -111,11 +110,10 @@ def list_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
             if role in ("intermediate", "output", "dead_letter"):
                 written[name].append(id)
     reading = defaultdict(list)
-    for id, spec in graph.specs.items():
-        if spec.source and isinstance(spec, Input):
-            reading[spec.stream].append(id)
-    broadcast = {s.stream for s in graph.specs.values() if isinstance(s, Table) and s.broadcast}
-    outputs = {output.stream: output for spec in graph.specs.values() for output in outputs_of(spec)}
+    for id, source in graph.inputs.items():
+        reading[source.stream].append(id)
+    broadcast = {table.stream for table in graph.tables.values() if table.broadcast}
+    outputs = {output.stream: output for spec in graph.specs.values() for output in spec.outputs}
     streams = tuple(
         StreamPlan(
             name=name,
@@ -138,15 +136,20 @@ def size_streams(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
     A pattern is as large as the largest stream that it stands for.
     """
     sizes = source_sizes(plan, graph, partitions)
-    of_stages = grown_sizes(plan, graph, partitions, sizes)
+    of_stages, joins = grown_sizes(plan, graph, partitions, sizes), graph.of(TableJoin)
     for spec in (graph.specs[id] for stage in plan.stages for id in stage.operators):
         if spec.keyed:
-            check_keys_meet(graph, spec, sizes)
-        if isinstance(spec, TableJoin):
-            check_table_meets(graph, spec, sizes)
+            check_keys_meet(graph, spec, sizes, plan.options.max_partitions)
+        if (join := joins.get(spec.op_id or "")) is not None:
+            check_table_meets(graph, join, sizes, plan.options.max_partitions)
     stages = tuple(replace(stage, partitions=of_stages[stage.id]) for stage in plan.stages)
     sized = tuple(replace(s, partitions=sizes.get(s.name, partitions.get(s.name, 1))) for s in plan.streams)
     return replace(plan, stages=stages, streams=sized)
+
+
+def tell_what_goes_by_order(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Mark each operator whose results depend on an order of messages that nothing fixes."""
+    return tell_order(plan, graph)
 
 
 def assign_stores(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
@@ -155,7 +158,7 @@ def assign_stores(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pl
         StorePlan(
             name=id,
             operator=id,
-            kind="memory" if isinstance(spec, Table) and spec.broadcast else getattr(spec, "store", "lmdb"),
+            kind=spec.planned_store,
         )
         for id, spec in graph.specs.items()
         if spec.stateful
@@ -165,7 +168,7 @@ def assign_stores(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pl
 
 
 def check_waits(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
-    """Refuse waiting between retries where it would block the event loop."""
+    """Refuse a pause between retries that would block the event loop."""
     ids = (id for stage in plan.stages for id in stage.operators)
     for spec in map(graph.specs.__getitem__, ids if not plan.options.threads else ()):
         if isinstance(spec.on_error, Retry) and spec.on_error.backoff_ms and not spec.asynchronous:
@@ -175,18 +178,14 @@ def check_waits(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan
 
 
 def bound_drains(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
-    """Sum the worst cases of async calls along every path; a commit must not wait longer than `max_drain_ms`."""
+    """Sum the worst cases of async calls along every path; refuse a path longer than `max_drain_ms`."""
     longest: dict[str, int] = {}
     tasks = {id: len(stage.tasks) for stage in plan.stages for id in stage.operators}
     for id, spec in graph.specs.items():
         above = max(
             (longest[parent] for parent in graph.parents(id) if not graph.specs[parent].repartitions), default=0
         )
-        own = (
-            worst_case_ms(spec.on_error, timeout_of(spec, tasks[id]))
-            if isinstance(spec, AsyncFlatMap | Task) and spec.asynchronous
-            else 0
-        )
+        own = worst_case_ms(spec.on_error, spec.call_timeout_ms(tasks[id])) if spec.asynchronous else 0
         longest[id] = above + own
         if own and longest[id] > plan.options.max_drain_ms:
             raise refuse(
@@ -196,6 +195,7 @@ def bound_drains(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
                 "a shorter timeout_ms=, fewer retries, or a partition_by between the async operators",
             )
     stages = tuple(replace(s, drain_ms=max((longest[id] for id in s.operators), default=0)) for s in plan.stages)
+    assert all(stage.drain_ms <= plan.options.max_drain_ms for stage in stages), "a commit waits that long at most"
     return replace(plan, stages=stages)
 
 
@@ -209,12 +209,12 @@ def fuse_segments(plan: Plan, graph: Graph, partitions: Mapping[str, int], lever
 
 
 def fold_windows(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
-    """Write one loop for reading, the stateless operators and the windows, where these are all that an input feeds."""
+    """Write one loop for reading, the stateless operators and the windows, where an input feeds nothing else."""
     return replace(plan, stages=tuple(_with_folding(graph, stage, plan.options.inline) for stage in plan.stages))
 
 
 def take_apart(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
-    """Have loops make nothing that they only read part by part."""
+    """Replace what loops make, and only read part by part, by variables for the parts."""
     if not plan.options.inline:
         return plan
     functions = functions_of(graph)
@@ -223,12 +223,16 @@ def take_apart(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
 
 Pass = Callable[[Plan, Graph, Mapping[str, int]], Plan]
 
+# The order matters. Sizes are of streams and stages, so both are there before; a stage apart has other tasks, and
+# drains are bounded for these, as a rate limit is shared among them. Loops are written for segments that are settled,
+# and taken apart once all of their text is there.
 PASSES: tuple[Pass, ...] = (
     check,
     list_operators,
     split_into_stages,
     list_streams,
     size_streams,
+    tell_what_goes_by_order,
     group_tasks,
     assign_stores,
     check_waits,
@@ -247,36 +251,51 @@ def begins_segment(spec: Spec) -> bool:
 def _stage(graph: Graph, number: int, ids: list[str]) -> StagePlan:
     inputs: dict[str, None] = {}
     tables: dict[str, None] = {}
+    joins, calls = graph.of(TableJoin), graph.of(AsyncFlatMap)
     for id in ids:
-        spec = graph.specs[id]
-        if isinstance(spec, Input):
-            inputs[spec.stream] = None
-        if isinstance(spec, TableJoin):
-            tables[spec.table.stream] = None
+        if id in graph.inputs:
+            inputs[graph.inputs[id].stream] = None
+        if id in joins:
+            tables[joins[id].table.stream] = None
         for parent in graph.parents(id):
             if graph.specs[parent].repartitions:
                 inputs[intermediate(graph.app, parent)] = None
-    asyncs = [spec for id in ids if isinstance(spec := graph.specs[id], AsyncFlatMap)]
+    orders = {calls[id].order for id in ids if id in calls}
     return StagePlan(
         id=f"stage-{number}",
         inputs=tuple(inputs),
         operators=tuple(ids),
         tables=tuple(tables),
-        by_key=any(spec.order == "key" for spec in asyncs),
-        ordered=any(spec.order == "partition" for spec in asyncs),
+        by_key="key" in orders,
+        ordered="partition" in orders,
     )
 
 
-def _check_no_stage_waits_for_itself(graph: Graph, stage_of: Mapping[str, str]) -> None:
-    """Refuse stages that read, by whatever way, what they write: their watermarks would never move."""
+def _writers_first(graph: Graph, members: list[list[str]]) -> list[list[str]]:
+    """Return the operators of each stage, every stage behind those whose streams it reads.
+
+    Refuses stages that read, by whatever way, what they write: their watermarks would never move.
+    """
+    stage_of = {id: number for number, ids in enumerate(members) for id in ids}
     cuts = [(id, child) for id, spec in graph.specs.items() if spec.repartitions for child in graph.children(id)]
     between = networkx.DiGraph((stage_of[id], stage_of[child]) for id, child in cuts)
+    # Watermarks go from stage to stage, so in a circle each would wait for itself.
     circles = list(networkx.strongly_connected_components(between))
     for _, child in reversed(cuts):
         circle = next(found for found in circles if stage_of[child] in found)
         if len(circle) > 1 or between.has_edge(stage_of[child], stage_of[child]):
             wrong = "it brings messages together with what was repartitioned from them, and would wait for itself"
             raise refuse(graph.specs[child], wrong, ".partition_by(...) on both, before they meet")
+    between.add_nodes_from(range(len(members)))
+    depths, place = _depths(graph), {id: n for n, id in enumerate(graph.specs)}
+
+    # In the order in which operators were written, so that stages have the same numbers from run to run.
+    def near(stage: int) -> tuple[int, int]:
+        return max(map(depths.__getitem__, members[stage])), place[members[stage][0]]
+
+    ordered = [members[stage] for stage in networkx.lexicographical_topological_sort(between, key=near)]
+    assert sum(map(len, ordered)) == len(stage_of), "each operator is in one stage"
+    return ordered
 
 
 def _with_segments(graph: Graph, stage: StagePlan, inline: bool, levers: Levers) -> StagePlan:
@@ -284,6 +303,7 @@ def _with_segments(graph: Graph, stage: StagePlan, inline: bool, levers: Levers)
         id for id, spec in graph.specs.items() if spec.repartitions and set(graph.children(id)) & set(stage.operators)
     ]
     entries = [id for id in stage.operators if begins_segment(graph.specs[id]) and not graph.specs[id].repartitions]
+    # Where something awaits, state is changed when a message is applied, and not while its batch is in the loop.
     keyed = levers.keyed and not any(graph.specs[id].asynchronous for id in stage.operators)
     longest_run = LONGEST_RUN if levers.fusion else 1
     how = inline, keyed, longest_run, keyed and levers.reading
@@ -318,7 +338,7 @@ def _is_mixed(graph: Graph, exits: list[str]) -> bool:
 
 
 def _depths(graph: Graph) -> dict[str, int]:
-    """How many repartitionings lie above each operator."""
+    """Return the largest number of repartitionings on a way to each operator."""
     depths: dict[str, int] = {}
     for id in graph.specs:
         depths[id] = max((depths[p] + graph.specs[p].repartitions for p in graph.parents(id)), default=0)
@@ -340,7 +360,10 @@ def _describe(graph: Graph, id: str, spec: Spec) -> OperatorPlan:
 
 
 def _short(site: Site) -> str:
-    """A site that is the same wherever the project lies: relative to the working folder, or the file's name alone."""
+    """Return a site as text that is the same wherever the project lies.
+
+    Files are relative to the working folder, or else without their folder.
+    """
     return f"{_short_file(site.file, os.getcwd())}:{site.line}"
 
 
@@ -358,7 +381,7 @@ def _names(spec: Spec) -> str:
 def _policy(policy: Any) -> str:
     if isinstance(policy, Retry):
         return f"retry {policy.times} times, then {_policy(policy.then)}"
-    if isinstance(policy, DeadLetter):
+    if isinstance(policy, DeadLetterPolicy):
         return f"dead letter to {policy.stream}"
     return "fail" if policy is None else type(policy).__name__.lower()
 
@@ -366,18 +389,14 @@ def _policy(policy: Any) -> str:
 def streams_of(graph: Graph, spec: Spec) -> list[tuple[str, Role]]:
     """Return the streams that one operator reads or writes, each with its role."""
     found: list[tuple[str, Role]] = []
-    if isinstance(spec, Table):
-        found.append((spec.stream, "table"))
-    elif isinstance(spec, Input):
-        found.append((spec.stream, "input"))
-    elif isinstance(spec, SendTo):
-        found.append((spec.output.stream, "output"))
+    if spec.source:
+        found.append((spec.subject, "table" if spec.looked_into else "input"))
     elif spec.repartitions and spec.op_id:
         found.append((intermediate(graph.app, spec.op_id), "intermediate"))
-    found += [(output.stream, "output") for output in getattr(spec, "outputs", ())]
+    found += [(output.stream, "output") for output in spec.outputs]
     letters = [final(spec.on_error)] if spec.on_error else []
     letters.append(spec.late)
-    return found + [(letter.stream, "dead_letter") for letter in letters if isinstance(letter, DeadLetter)]
+    return found + [(letter.stream, "dead_letter") for letter in letters if isinstance(letter, DeadLetterPolicy)]
 
 
 def _readers(graph: Graph, stream: str, sources: Mapping[str, list[str]]) -> tuple[str, ...]:

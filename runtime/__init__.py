@@ -1,1 +1,1 @@
-"""Runs a plan: the event loop, completion and commit, stores, and the systems where streams live."""
+"""The runtime: loop, tasks, commits, stores and systems that run a plan."""

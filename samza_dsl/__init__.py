@@ -8,7 +8,7 @@ if _operators.__path__[0].removesuffix("operators") != __path__[0].removesuffix(
         "folder, or start the program with `samza-dsl run`"
     )
 
-from operators.aggregations import (
+from operators.aggregations.aggregation import (
     Aggregation,
     aggregate,
     collect,
@@ -23,19 +23,19 @@ from operators.aggregations import (
     top_k,
     total,
 )
-from operators.base import Context
-from operators.changes import Change
-from operators.distinct import approximate_distinct, distinct
-from operators.keyed_state import KeyContext
+from operators.aggregations.distinct import approximate_distinct, distinct
+from operators.aggregations.quantiles import quantile, quantiles
+from operators.core.base import Context
+from operators.core.policies import dead_letter, fail, retry, skip
+from operators.joins.changes import Change
 from operators.partition_by import hash_, ranges
-from operators.policies import dead_letter, fail, retry, skip
 from operators.process import ProcessContext
-from operators.quantiles import quantile, quantiles
-from operators.revisions import Revision
+from operators.retractions import Revision
+from operators.state.keyed_state import KeyContext
 from operators.task import Envelope, TaskContext, every
-from operators.triggers import Trigger, after_count, after_delay, all_of, any_of
-from operators.window import Pane
-from operators.window_types import (
+from operators.windows.triggers import Trigger, after_count, after_delay, all_of, any_of
+from operators.windows.window import Pane
+from operators.windows.window_types import (
     Assigner,
     by_clock,
     counted,
@@ -47,21 +47,22 @@ from operators.window_types import (
     tumbling,
     whole,
 )
-from planner.errors import PlanError
-from planner.plan import Options, Plan
-from runtime.assignment import Placing
-from runtime.errors import SamzaError
-from runtime.merging import prefer_live
-from runtime.serdes import Bytes, Json, MessagePack, String
+from planner.model.errors import PlanError
+from planner.model.plan import Options, Plan
+from runtime.encoding.serdes import Bytes, Json, MessagePack, String
+from runtime.model.assignment import Placing
+from runtime.model.errors import SamzaError
+from runtime.model.state_choice import Forget
+from runtime.reprocessing.merge import prefer_live
 from runtime.spark.session import Spark
-from runtime.systems.kafka_topic import KafkaCluster, KafkaTopic
-from samza_dsl.app import App
-from samza_dsl.ends import OutputStream, Table
-from samza_dsl.remote import RemoteTable, remote_table
-from samza_dsl.stream import MessageStream
-from samza_dsl.streams import StreamSummary, archive, list_streams, produce
-from samza_dsl.table_joining import JoinedTable
-from samza_dsl.windows_by import windows_by
+from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic
+from samza_dsl.application.app import App
+from samza_dsl.data.streams import StreamSummary, archive, list_streams, produce
+from samza_dsl.fluent.remote_table import RemoteTable, remote_table
+from samza_dsl.fluent.state_types import StateTypes
+from samza_dsl.fluent.stream import MessageStream, OutputStream
+from samza_dsl.fluent.table import JoinedTable, Table
+from samza_dsl.fluent.windows import windows_by
 
 __all__ = [
     "Aggregation",
@@ -71,6 +72,7 @@ __all__ = [
     "Change",
     "Context",
     "Envelope",
+    "Forget",
     "JoinedTable",
     "Json",
     "KafkaCluster",
@@ -89,6 +91,7 @@ __all__ = [
     "Revision",
     "SamzaError",
     "Spark",
+    "StateTypes",
     "StreamSummary",
     "String",
     "Table",

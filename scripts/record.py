@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
 from flights import pipeline
 
-from runtime.clock import sleep_ms
-from runtime.run import Run
-from samza_dsl.live import picture_of
-from samza_dsl.progress import Progress
+from runtime.model.clock import sleep_ms
+from runtime.run.run import Run
+from samza_dsl.view.live import picture_of
+from samza_dsl.view.progress import Progress
 
 EVERY_MS = 400
 SECONDS_PER_FRAME = 0.8

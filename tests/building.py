@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from runtime.serdes import Tagged
+from runtime.encoding.serdes import Tagged
 from samza_dsl import (
     App,
     MessageStream,
@@ -33,7 +33,7 @@ from samza_dsl import (
     total,
     tumbling,
 )
-from samza_dsl.app import Around
+from samza_dsl.application.app import Around
 from tests.simulation.loop import rest
 from tests.strategies import (
     APP,

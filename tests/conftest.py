@@ -9,15 +9,19 @@ import pytest
 from hypothesis import Phase, settings
 
 from tests.kafka.sharing import shared_broker
-from tests.scale import SCALE, scale
+from tests.scale import SCALE, SCALES, examples
 
+LATER = SCALES[SCALES.index(SCALE) + 1 :]
 LONG = ("tests/spark/", "tests/kafka/", "tests/simulation/", "tests/examples/", "tests/bite/", "tests/test_")
 """Where modules are that take minutes, though they have few tests."""
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background, and in whatever is started here
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile(SCALE, max_examples=scale(12, 120, 2_000), deadline=None, print_blob=True)
+for options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):  # sessions are short: one takes a third less time so
+    os.environ.setdefault(options, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+settings.register_profile(SCALE, max_examples=examples(24, 2_000), deadline=None, print_blob=True)
 settings.register_profile("unshrunk", settings.get_profile(SCALE), phases=(Phase.explicit, Phase.generate))
 settings.load_profile(SCALE)
 
@@ -42,12 +46,11 @@ def pytest_make_collect_report(collector):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave to CI what takes long, and begin with modules that do, so that no worker is alone with one at the end."""
+    """Leave to later tiers what is theirs, and begin with long modules, so that no worker ends alone with one."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
-    if SCALE == "quick":
-        left = [item for item in items if item.get_closest_marker("ci") is not None]
-        items[:] = [item for item in items if item not in left]
-        config.hook.pytest_deselected(items=left)
+    left = [item for item in items if any(item.get_closest_marker(tier) for tier in LATER)]
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(scope="module", autouse=True)

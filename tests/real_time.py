@@ -2,9 +2,10 @@
 
 import asyncio
 
-from runtime.run import Run
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App
 
 
@@ -16,6 +17,6 @@ def run_in_real_time(app: App, inputs):
         for stream in app.plan().streams
         if stream.role in ("input", "table")
     }
-    run = Run(app.graph(), app.options, app.around, MemoryEnvironment(), bind=sources | sinks)
+    run = Run(app.pipeline(), MemoryEnvironment(), RunSettings(bind=sources | sinks))
     asyncio.run(run.drive())
     return {name: sink.values for name, sink in sinks.items()}

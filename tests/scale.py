@@ -1,9 +1,11 @@
-"""How much a test does: quick by default, more in CI, as much as one likes in the long tier."""
+"""The size of a test: quick by default, more in CI, as much as one likes in the long tier."""
 
 import os
 
 SCALES = ("quick", "ci", "long")
 SCALE = os.environ.get("SAMZA_DSL_SCALE", "quick")
+QUICK_SHARE = 6
+"""Of how many examples that CI tries the quick tier tries one; with those of CI all bugs of `tests.bite` are caught."""
 
 assert SCALE in SCALES, f"SAMZA_DSL_SCALE is {SCALE!r}; it is one of {', '.join(SCALES)}"
 
@@ -11,6 +13,11 @@ assert SCALE in SCALES, f"SAMZA_DSL_SCALE is {SCALE!r}; it is one of {', '.join(
 def scale(quick: int, ci: int, long: int) -> int:
     """Return the number that belongs to the tier that runs."""
     return {"quick": quick, "ci": ci, "long": long}[SCALE]
+
+
+def examples(ci: int, long: int) -> int:
+    """Return how many examples or seeds the tier that runs tries, of so many in CI."""
+    return scale(max(2, ci // QUICK_SHARE), ci, long)
 
 
 def positive(text: str) -> int:

@@ -12,20 +12,24 @@ PACKAGES = ("samza_dsl", "runtime", "planner", "operators")
 SENTENCE_ENDS_INSIDE = re.compile(r"[.!?]\s+[A-Z]")
 
 
-def files() -> list[Path]:
+@cache
+def files() -> tuple[Path, ...]:
     """Return every file that belongs to the project, without what tools and runs leave behind."""
     found = []
     for folder, subfolders, names in os.walk(ROOT):
         subfolders[:] = [
             name for name in subfolders if name == ".ci" or not name.startswith((".", "__pycache__", "build", "dist"))
         ]
+        if Path(folder) == ROOT and "site" in subfolders:  # what scripts/docs has built
+            subfolders.remove("site")
         found += [Path(folder, name) for name in names if name != ".git"]  # a file in a worktree
-    return sorted(found)
+    return tuple(sorted(found))
 
 
-def python_files(*folders: str) -> list[Path]:
+@cache
+def python_files(*folders: str) -> tuple[Path, ...]:
     """Return the Python files in `folders` of the project."""
-    return [file for file in files() if file.suffix == ".py" and file.relative_to(ROOT).parts[0] in folders]
+    return tuple(file for file in files() if file.suffix == ".py" and file.relative_to(ROOT).parts[0] in folders)
 
 
 @cache

@@ -12,7 +12,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from operators.partition_by import murmur2
-from runtime.serdes import Tagged
+from runtime.encoding.serdes import Tagged
 from tests.simulation.crash import Row
 
 APP, SOURCE, LETTERS = "law", "events", "letters"

@@ -12,21 +12,26 @@ from benchmarks.measure import Differs, measure
 from benchmarks.shapes import SHAPES
 from benchmarks.shapes.appender import latencies
 from benchmarks.shapes.long_chain import by_hand, timed
-from runtime.commit import Committer
-from tests.scale import SCALE
+from runtime.commit.commit import Committer
 
+SAMPLE = ("B1", "B3d", "B12", "P1", "J2")
+"""One of the workloads in memory, on the log and on Kafka, and two of the shapes."""
 FIGURES = {"ratio", "low", "high", "cpu_ratio", "bar", "baseline_s", "ours_s"}
 
 
 @pytest.mark.ci
-def test_a_quick_run_of_all_writes_its_figures(tmp_path):
+@pytest.mark.parametrize("only", [SAMPLE, pytest.param(None, marks=pytest.mark.long)], ids=["sample", "all"])
+def test_a_quick_run_writes_its_figures(only, tmp_path):
     written = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks", "--quick", "--json", str(written)]
+    command += [] if only is None else ["--only", ",".join(only)]
     shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
     figures = json.loads(written.read_text())
     left_out = QUICK_WITHOUT | shapes.QUICK_WITHOUT
-    assert [one["workload"] for one in figures] == [name for name in (*WORKLOADS, *SHAPES) if name not in left_out]
+    assert [one["workload"] for one in figures] == [
+        name for name in only or (*WORKLOADS, *SHAPES) if name not in left_out
+    ]
     for one in figures:
         assert one["workload"] in shown.stdout
         if one["workload"] in WORKLOADS:
@@ -45,10 +50,21 @@ def check_point(one):
     assert (one["messages"], one["pairs"]) == (description.scaled(description.quick_scale), 1)
 
 
-SOON_BEGUN = [name for name, kind in WORKLOADS.items() if not (kind.description.on_spark or kind.description.on_kafka)]
+ON_SPARK = [name for name, kind in WORKLOADS.items() if kind.description.on_spark]
 
 
-@pytest.mark.parametrize("name", SOON_BEGUN if SCALE == "quick" else WORKLOADS)
+def tiers():
+    """Yield the names of all workloads, with the tier that begins with them."""
+    for name, kind in WORKLOADS.items():
+        if name in ON_SPARK and ON_SPARK.index(name) % 3:
+            yield pytest.param(name, marks=pytest.mark.long)
+        elif name in ON_SPARK or kind.description.on_kafka:
+            yield pytest.param(name, marks=pytest.mark.ci)
+        else:
+            yield name
+
+
+@pytest.mark.parametrize("name", [*tiers()])
 def test_both_sides_come_to_the_same_and_to_something(name, tmp_path):
     description = WORKLOADS[name].description
     workload = WORKLOADS[name](description.scaled(description.quick_scale), tmp_path)
@@ -91,12 +107,14 @@ def test_ours_commits_as_often_as_was_said(name, commit_every, tmp_path, monkeyp
     assert all(abs(at - commit_every * number) <= commit_every / 10 for number, at in enumerate(positions[:4], 1))
 
 
+@pytest.mark.ci
 def test_the_memory_of_a_side_is_measured():
     command = [sys.executable, "-m", "benchmarks.measure", "B1", "--scale", "0.003", "--memory", "ours"]
     shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True)
     assert json.loads(shown.stdout) is None or json.loads(shown.stdout) >= 0
 
 
+@pytest.mark.ci
 def test_an_unknown_workload_is_refused():
     command = [sys.executable, "-m", "benchmarks", "--only", "B1,B99"]
     shown = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
@@ -104,6 +122,7 @@ def test_an_unknown_workload_is_refused():
     assert "no B99; there are B1" in shown.stderr
 
 
+@pytest.mark.ci
 def test_memory_is_the_growth_while_something_was_done():
     # in a process of its own, where no earlier test has left memory to use again
     program = 'from benchmarks.memory import growth_mib; print(growth_mib(lambda: bytearray(b"x") * (64 << 20)) or 64)'

@@ -1,12 +1,11 @@
 """Nothing of a core operator is forgotten: its fluent method and its tests."""
 
 import ast
-import importlib
 
 import pytest
 
-from operators.base import Spec
 from tests.source import ROOT, python_files, tree
+from tests.specs import specs
 
 FOR_ANOTHER_SPEC: dict[str, str] = {
     "TableChanges": "what a Table is in a graph in which it is joined with tables",
@@ -14,28 +13,22 @@ FOR_ANOTHER_SPEC: dict[str, str] = {
 }
 """Specs that no user asks for by name, with the reason."""
 
-DOORS = ("App", "Tables", "MessageStream", "Joins", "TableJoins", "Keeping", "Windowing", "WindowJoins")
+DOORS = ("App", "MessageStream", "TableJoins")
 
 
-def specs(base: type[Spec] = Spec) -> list[type[Spec]]:
-    for file in python_files("operators"):
-        importlib.import_module(f"operators.{file.stem}")
-    return [spec for child in base.__subclasses__() for spec in (child, *specs(child))]
+def names_in(function: ast.FunctionDef) -> set[str]:
+    """Return the names that occur in what a function does."""
+    return {name.id for statement in function.body for name in ast.walk(statement) if isinstance(name, ast.Name)}
 
 
 def names_used_in_the_doors() -> set[str]:
-    """Return the names that occur in what the methods of App and MessageStream do."""
-    return {
-        name.id
-        for file in python_files("samza_dsl")
-        for door in tree(file).body
-        if isinstance(door, ast.ClassDef) and door.name in DOORS
-        for method in door.body
-        if isinstance(method, ast.FunctionDef)
-        for statement in method.body
-        for name in ast.walk(statement)
-        if isinstance(name, ast.Name)
-    }
+    """Return the names in what the methods of App, MessageStream and tables do, and in the functions they call."""
+    bodies = [node for file in python_files("samza_dsl") for node in tree(file).body]
+    doors = [node for node in bodies if isinstance(node, ast.ClassDef) and node.name in DOORS]
+    methods = [method for door in doors for method in door.body if isinstance(method, ast.FunctionDef)]
+    used = set().union(*map(names_in, methods))
+    called = [node for node in bodies if isinstance(node, ast.FunctionDef) and node.name in used]
+    return used.union(*map(names_in, called))
 
 
 def names_imported_as(original: str) -> set[str]:

@@ -16,10 +16,12 @@ README = ROOT / "README.md"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s#]+)|(?:src|href)=\"([^\"#]+)")
 LINE = re.compile(r"(\b\w+\.py):\d+")
+EXAMPLE = re.compile(r"(?<= has )\[.*?\](?= where nothing disturbs the run)|(?<=with the inputs ).*?(?=\\n)")
+"""The example that `check_laws` found: Hypothesis draws by the constants in our code, so it may become another."""
 ELSEWHERE = ("http:", "https:", "mailto:")
 PAGES = [file for file in files() if file.suffix == ".md"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SLOW = ("03_test_a_pipeline", "04_reprocess_on_spark", "05_check_the_laws")
+SLOW = ("02_see_the_plan", "03_test_a_pipeline", "04_reprocess_on_spark", "05_check_the_laws")
 """They take up to a minute each, and run in CI."""
 VARIES = "varies"
 """The tag of a cell whose output is not the same from run to run."""
@@ -31,13 +33,16 @@ def blocks(*languages):
 
 
 def shown(outputs):
-    """Return what a reader sees of a cell's outputs, wherever the kernel cut the text and on whichever line code is."""
+    """Return what a reader sees of a cell's outputs, wherever the kernel cut the text.
+
+    Lines of code and examples that Hypothesis found are left out: they change with our own code.
+    """
     text = {}
     for output in outputs:
         if output.output_type == "stream":
             text[output.name] = text.get(output.name, "") + output.text
     rich = [dict(output.data) for output in outputs if "data" in output]
-    return LINE.sub(r"\1", json.dumps([text, rich], sort_keys=True))
+    return EXAMPLE.sub("…", LINE.sub(r"\1", json.dumps([text, rich], sort_keys=True)))
 
 
 def test_the_programs_of_the_readme_run(tmp_path):
@@ -69,7 +74,7 @@ def test_a_notebook_runs_and_shows_what_it_showed(notebook, tmp_path, monkeypatc
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     stored = nbformat.read(notebook, as_version=4)
     fresh = nbformat.read(notebook, as_version=4)
-    NotebookClient(fresh, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
+    NotebookClient(fresh, timeout=600, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
     for then, now in zip(stored.cells, fresh.cells, strict=True):
         if now.cell_type == "code" and VARIES not in now.metadata.get("tags", ()):
             assert shown(now.outputs) == shown(then.outputs), f"python scripts/notebooks.py {notebook.stem}"

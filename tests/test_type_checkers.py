@@ -28,19 +28,20 @@ def basedpyright(folder):
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
-@pytest.mark.ci
+@pytest.mark.long  # in CI `scripts/check` does the same
 def test_mypy_accepts_what_the_type_tests_say():
     found = mypy(*map(str, sorted(TYPES.glob("test_types*.py"))))
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-@pytest.mark.ci
+@pytest.mark.long  # in CI `scripts/check` does the same
 def test_basedpyright_accepts_what_the_type_tests_say():
     found = basedpyright(ROOT)
     assert found.returncode == 0, found.stdout + found.stderr
 
 
 @pytest.mark.parametrize(("kind", "accepted"), [("int", True), ("str", False)])
+@pytest.mark.ci
 def test_mypy_refuses_a_wrong_pipeline(tmp_path, kind, accepted):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(kind=kind))
@@ -50,6 +51,7 @@ def test_mypy_refuses_a_wrong_pipeline(tmp_path, kind, accepted):
 
 
 @pytest.mark.parametrize(("kind", "accepted"), [("int", True), ("str", False)])
+@pytest.mark.ci
 def test_basedpyright_refuses_a_wrong_pipeline(tmp_path, kind, accepted):
     (tmp_path / "program.py").write_text(PROGRAM.format(kind=kind))
     settings = f'{{"extraPaths": ["{ROOT}"], "typeCheckingMode": "strict", "venvPath": "{ROOT}", "venv": ".venv"}}'

@@ -13,9 +13,9 @@ import msgspec
 
 from benchmarks.embedded_log import APP, encode_json
 from benchmarks.messages import plain_messages
-from operators.base import Batch
-from runtime.systems.base import Append
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from runtime.ports.streams import Append
+from runtime.systems.log.environment import LogEnvironment
 
 APPEND_SECONDS = 0.01
 LOOK_SECONDS = 0.0005

@@ -9,11 +9,11 @@ from unittest.mock import patch
 
 from benchmarks.on_spark import StatelessOnSpark, chained
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
-from runtime.chain import Counts
-from runtime.spark.application import Application
-from runtime.spark.program import Program
-from runtime.spark.rows import beginnings
-from runtime.spark.worker import run_units
+from runtime.stage.chain import Counts
+from runtime.units.driver.application import Application
+from runtime.units.program import Program
+from runtime.units.shuffle_rows import beginnings
+from runtime.units.worker.worker import run_units
 
 MESSAGES = 200_000
 
@@ -59,8 +59,8 @@ class Counters(Shape):
             if not counts:
                 for name in ("enter", "leave"):
                     opened.enter_context(patch.object(Counts, name, lambda *_: None))
-                opened.enter_context(patch("planner.fuse.droppers", lambda *_: frozenset()))
-            application = Application(app.graph(), app.options, app.around, self.scratch, bind)
+                opened.enter_context(patch("planner.codegen.fusion.droppers", lambda *_: frozenset()))
+            application = Application(app.pipeline(), self.scratch, bind)
             opened.callback(application.close)
             program = Program((application.job,))
             began = process_time()

@@ -11,7 +11,7 @@ from benchmarks.figures import Chart
 from benchmarks.memory import anonymous_mib
 from benchmarks.messages import plain_messages
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription, apart
-from runtime.run import Run, run_blocking
+from runtime.run.run import Run, run_blocking
 
 LOOK_SECONDS = 0.02
 PARTS = 10
@@ -35,7 +35,7 @@ class FlatMemory(Shape):
                 await asyncio.sleep(LOOK_SECONDS)
 
         app = chained(committing(MOST_STORED, int(MOST_STORED * PASSING)))
-        run_blocking(app.graph(), app.options, app.around, self.scratch, watch=watch)
+        run_blocking(app.pipeline(), self.scratch, watch=watch)
         seen.append((messages, anonymous_mib() or 0))
         highest = [0.0] * PARTS
         for offset, mib in seen:

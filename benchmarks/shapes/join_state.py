@@ -9,8 +9,9 @@ from typing import Any
 from benchmarks.figures import Chart
 from benchmarks.messages import Message, time_of
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
-from runtime.run import run_blocking
-from runtime.systems.log import LogEnvironment
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, MessageStream, produce
 
 PARTS = 10
@@ -45,7 +46,7 @@ class JoinState(Shape):
                 produce(side, messages, data=self.scratch, value=dict, key=key_of, timestamp=time_of)
             app = App("join-state")
             self.joined(app).sink(pairs.append)
-            run_blocking(app.graph(), app.options, app.around, self.scratch, until_now=True)
+            run_blocking(app.pipeline(), self.scratch, RunSettings(until_now=True))
             with closing(LogEnvironment(self.scratch)) as log:
                 stats = log.state_stats(app.name).values()
             sizes.append((sum(entries for entries, _ in stats), sum(size for _, size in stats) / MIB))

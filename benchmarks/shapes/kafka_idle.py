@@ -13,14 +13,15 @@ from time import perf_counter
 from benchmarks.broker import PARTITIONS, bootstrap
 from benchmarks.messages import increased, itself, to_count
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
-from operators.base import Batch
-from runtime.containers import Containers
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.kafka import KafkaEnvironment
-from runtime.systems.kafka_topic import KafkaCluster
+from operators.core.base import Batch
+from runtime.containers.supervisor import Containers
+from runtime.ports.streams import Append, StreamConfig
+from runtime.run.settings import CrewSettings, RunSettings
+from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import App
-from samza_dsl.container import PROGRAM
-from samza_dsl.load_app import whereabouts
+from samza_dsl.application.container import PROGRAM
+from samza_dsl.application.loading import whereabouts
 
 CONTAINERS = 2
 IDLE_S = 30.0
@@ -66,8 +67,8 @@ class IdleContainers(Shape):
     async def _round(self, cluster: KafkaCluster, data: Path) -> tuple[float, float]:
         """Return how much of a core each container took while it was idle, and how long closing took."""
         command, others = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)], _children()
-        where = counting.graph(), counting.options, counting.around, data, CONTAINERS, command, whereabouts(counting)
-        run = Containers(*where, environment=cluster)
+        crew = CrewSettings(number=CONTAINERS, command=command, found=whereabouts(counting))
+        run = Containers(counting.pipeline(), data, crew, RunSettings(environment=cluster))
         driving = asyncio.create_task(run.drive())
         while not _has_read_all(run):
             assert not driving.done(), "the run has ended before it was idle"

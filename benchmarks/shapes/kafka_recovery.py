@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from benchmarks.broker import PARTITIONS, bootstrap, fresh_name
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
-from runtime.checkpoint import Checkpoint
-from runtime.systems.base import Commit, StateWrites
-from runtime.systems.kafka import KafkaEnvironment
-from runtime.systems.kafka_topic import KafkaCluster
+from runtime.model.checkpoint import Checkpoint
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.systems.kafka.environment import KafkaEnvironment
 
 STORE = "counting"
 VALUE = bytes(range(100))

@@ -10,7 +10,8 @@ from typing import Literal
 from benchmarks.broker import PARTITIONS, bootstrap, filled_topic, fresh_name, records_in
 from benchmarks.messages import increased, itself, lines, to_count
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription, Took
-from runtime.run import run_blocking
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
 from samza_dsl import App, Options
 
 LINES = 100_000
@@ -49,7 +50,7 @@ class StagesOnKafka(Shape):
         counts.send_to(app.output(f"{name}-counts", partitions=PARTITIONS))
         where = {"environment": f"kafka://{bootstrap()}", "until_now": True}
         began, cpu_began = perf_counter(), process_time()
-        run_blocking(app.graph(), app.options, app.around, data, **where)
+        run_blocking(app.pipeline(), data, RunSettings(**where))
         took = Took(perf_counter() - began, process_time() - cpu_began)
         counted = sum(map(len, records_in(f"{name}-counts")))
         assert counted == words, f"{counted:,} counts of {words:,} words"

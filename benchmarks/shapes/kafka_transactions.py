@@ -13,9 +13,9 @@ from aiokafka import AIOKafkaProducer
 
 from benchmarks.broker import PARTITIONS, bootstrap, fresh_name, fresh_topic
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription, Took
-from operators.base import Batch
-from runtime.systems.kafka_clients import during
-from runtime.systems.kafka_sink import BATCH_BYTES, send_all
+from operators.core.base import Batch
+from runtime.systems.kafka.client.clients import during
+from runtime.systems.kafka.streams.sink import BATCH_BYTES, send_all
 
 FEW, MANY = 100, 25_000
 """How many records of 100 bytes each of four tasks has for a commit."""

@@ -14,9 +14,9 @@ from benchmarks.embedded_log import PASSING, chained, encode_json
 from benchmarks.figures import Chart
 from benchmarks.messages import plain_messages
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
-from runtime.run import run_blocking
-from runtime.systems.base import StreamConfig
-from runtime.systems.log import LogEnvironment
+from runtime.ports.streams import StreamConfig
+from runtime.run.run import run_blocking
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options
 
 INTERVALS_MS = (10, 100, 1_000)
@@ -37,7 +37,7 @@ class Latency(Shape):
         preload_log(self.scratch / "peak", "messages", [records] * (messages // MOST_STORED or 1))
         app = chained(committing(MOST_STORED, int(MOST_STORED * PASSING)))
         began = perf_counter()
-        run_blocking(app.graph(), app.options, app.around, self.scratch / "peak")
+        run_blocking(app.pipeline(), self.scratch / "peak")
         half = int(messages / (perf_counter() - began) / 2)
         curve: dict[str, float] = {"messages/s": half}
         lines: dict[str, list[tuple[float, float]]] = {}

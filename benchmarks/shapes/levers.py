@@ -16,7 +16,7 @@ from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
 from benchmarks.stateless_chain import InlinedChain, StatelessChain
 from benchmarks.word_count import WordCount
 from benchmarks.workload import Workload
-from planner.levers import ALL, Levers
+from planner.model.levers import ALL, Levers
 
 SHOWN_BY: Mapping[str, type[Workload]] = {
     "fusion": StatelessChain,
@@ -31,6 +31,7 @@ SHOWN_BY: Mapping[str, type[Workload]] = {
     "relays": WordCount,
     "flights": AsyncCalls,
     "together": JsonLines,
+    "trust": DurableCount,
 }
 """By lever, a workload that it is for."""
 SHARE = 0.2

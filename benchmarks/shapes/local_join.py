@@ -15,9 +15,10 @@ from benchmarks.durable import preload_log
 from benchmarks.embedded_log import encode_json
 from benchmarks.messages import Padded, id_of, padded_messages
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App
 
 ROWS = 100_000
@@ -89,5 +90,5 @@ def join_remotely(rows: list[Padded], in_flight: int, messages: list[Padded]) ->
 def results_of(app: App, data: Path | MemoryEnvironment, messages: list[Padded]) -> Joined:
     sink = ListSink(columns=())
     bind = {"messages": ListSource(messages), "results": sink}
-    run_blocking(app.graph(), app.options, app.around, data, bind=bind)
+    run_blocking(app.pipeline(), data, RunSettings(bind=bind))
     return sink.values

@@ -7,9 +7,10 @@ from time import process_time
 
 from benchmarks.figures import Chart
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App
 
 SHORT, LONG = 30, 60
@@ -65,7 +66,7 @@ def pipeline(length: int) -> Loop:
         chain.send_to(app.output("results"))
         sink = ListSink(columns=())
         bind = {"numbers": ListSource(numbers), "results": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind)
+        run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind))
         return sink.values
 
     return loop

@@ -9,9 +9,9 @@ from statistics import median
 from time import perf_counter
 
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
-from runtime.clock import SystemClock
-from runtime.spark.streamed import Streamed
-from runtime.spark.streaming import Stream
+from runtime.model.clock import SystemClock
+from runtime.spark.streaming import MicroBatchRun
+from runtime.units.driver.micro_batch_application import MicroBatchSettings, Streamed
 from samza_dsl import App, Spark, count, produce, tumbling
 
 RECORDS = 100
@@ -43,10 +43,10 @@ class MicroBatchFloor(Shape):
     def _batches(self, session: object, build: Callable[[], App], place: Path) -> list[float]:
         app, data, took = build(), place / "data", []
         send(data)
-        how = {"checkpoint": place / "checkpoint", "clock": SystemClock(), "most_records": 1_000_000}
-        streamed = Streamed(app.graph(), app.options, app.around, data, {}, **how)  # type: ignore[arg-type]
+        settings = MicroBatchSettings(place / "checkpoint", most_records=1_000_000)
+        streamed = Streamed(app.pipeline(), data, {}, settings, SystemClock())
         with closing(streamed):
-            stream = Stream(session, streamed)  # type: ignore[arg-type]
+            stream = MicroBatchRun(session, streamed)  # type: ignore[arg-type]
             for _ in range(self.scaled(BATCHES) + 1):
                 began = perf_counter()
                 batch = streamed.next()

@@ -14,10 +14,10 @@ from benchmarks.figures import Chart
 from benchmarks.memory import anonymous_mib
 from benchmarks.messages import is_large, is_wanted, plain_messages, to_pair, weigh
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription, apart
-from operators.base import Batch
-from runtime.run import run_blocking
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from runtime.ports.streams import Append, StreamConfig
+from runtime.run.run import run_blocking
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App
 
 COUNTS = (1, 4, 16, 64)
@@ -48,7 +48,7 @@ class ManyPartitions(Shape):
                 shutil.copytree(self.scratch / f"{count}", path)
                 app = chained(committing(stored, int(stored * PASSING)))
                 began = process_time()
-                run_blocking(app.graph(), app.options, app.around, path)
+                run_blocking(app.pipeline(), path)
                 seconds[count].append(process_time() - began)
                 check_stored(path, "pairs", passing(made) * len(batches))
         costs = {count: median(seconds[count]) / messages * 1e6 for count in COUNTS}

@@ -11,9 +11,10 @@ from typing import Any
 from benchmarks.figures import Chart
 from benchmarks.messages import DISORDER_MS, Message, key_of, time_of, timed_messages, weight_of
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App, sliding, total
 
 SIZES_MS = (1_000, 10_000, 100_000)
@@ -57,7 +58,7 @@ def ours(messages: list[Message], size_ms: int) -> Panes:
     panes.map(lambda pane: (pane.key, pane.end - 1, pane.value)).send_to(app.output("sums"))
     sink = ListSink(columns=())
     bind: dict[str, Any] = {"messages": ListSource(messages), "sums": sink}
-    run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind)
+    run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind))
     return sink.values
 
 

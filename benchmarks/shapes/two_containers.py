@@ -16,14 +16,16 @@ from benchmarks.durable import committing
 from benchmarks.messages import Padded, id_of, increased, itself, lines, padded_messages, to_count, words_of
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
 from benchmarks.workload import COMMIT_EVERY
-from operators.base import Batch
-from planner.levers import Levers
-from runtime.containers import Containers
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from planner.model.levers import Levers
+from runtime.containers.supervisor import Containers
+from runtime.job.pipeline import Pipeline
+from runtime.ports.streams import Append, StreamConfig
+from runtime.run.settings import CrewSettings, RunSettings
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options
-from samza_dsl.container import PROGRAM
-from samza_dsl.load_app import whereabouts
+from samza_dsl.application.container import PROGRAM
+from samza_dsl.application.loading import whereabouts
 
 PARTITIONS = 4
 PADDING = 100
@@ -91,7 +93,8 @@ class TwoContainers(Shape):
         command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
         app, options = self.app, self.options()
         levers = Levers(relays=containers > 1)  # the bar is over one that hands nothing on in memory
-        run = Containers(app.graph(), options, app.around, data, containers, command, whereabouts(app), levers=levers)
+        crew = CrewSettings(number=containers, command=command, found=whereabouts(app))
+        run = Containers(Pipeline(app.graph(), options, app.around), data, crew, RunSettings(levers=levers))
         asyncio.run(run.drive())
         seconds = (run.metrics().elapsed_ms - run.start_up_ms) / 1_000
         log = LogEnvironment(data)

@@ -10,10 +10,11 @@ from typing import Any
 from benchmarks.figures import Chart
 from benchmarks.messages import DISORDER_MS, Message, time_of
 from benchmarks.shapes.shape import Figures, Shape, ShapeDescription
-from runtime.run import run_blocking
-from runtime.systems.base import Read
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.ports.streams import Read
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App, count, tumbling
 
 NUMBERS_OF_KEYS = (1_000, 10_000, 100_000, 1_000_000)
@@ -36,7 +37,7 @@ class WindowState(Shape):
         sink = ListSink(columns=())
         source = WatchedSource(messages, since)
         bind: dict[str, Any] = {"messages": source, "panes": sink}
-        run_blocking(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind)
+        run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind))
         expected = Counter((key_of(message), time_of(message) // size_ms) for message in messages)
         if {(pane.key, pane.start // size_ms): pane.value for pane in sink.values} != expected:
             raise AssertionError(f"the windows of {len(messages):,} messages did not come to what they should")

@@ -1,1 +1,1 @@
-"""Runs a plan on Spark: the only part that imports pyspark, and only when it is asked to run."""
+"""Spark as a batch engine: the only folder that imports pyspark."""

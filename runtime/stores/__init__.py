@@ -1,1 +1,1 @@
-"""State of tasks: one kind of store per file, behind the `Store` port of `operators.base`."""
+"""Stores for the state of tasks, behind the `Store` port."""

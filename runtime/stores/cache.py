@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
-from operators.base import Serde
-from runtime.clock import monotonic_ms
-from runtime.serdes import encoded
-from runtime.stores.order import KeyOrder
-from runtime.systems.base import Environment, StateWrites
+from operators.core.base import Serde
+from runtime.encoding.serdes import encoded
+from runtime.encoding.storable import check_kept
+from runtime.model.clock import monotonic_ms
+from runtime.model.errors import SerdeError
+from runtime.ports.environment import Environment, typed
+from runtime.ports.state import StateWrites
+from runtime.ports.store import StorePlace, TaskStore
+from runtime.stores.key_order import KeyOrder
 
 ABSENT: Any = object()
 """Stands for a value where there is none."""
@@ -19,15 +24,19 @@ IMMUTABLE = frozenset((int, str, bytes, float, bool, complex, type(None), type(A
 """Types whose values nobody can change in place, so that a savepoint needs no copy of them."""
 
 
-class CachedStore:
+class CachedStore(TaskStore):
     """An ordered map from bytes to values that reads its own writes; they become durable with the next commit.
 
     Writes stay here until `committed`, however many; of what is only read, at most `capacity` values are kept. A value
-    that was got may be changed in place, if it is put back: only what is put is written. Whoever keeps plain values
-    anyway has it without `keeps_plain`.
+    that was got may be changed in place, if it is put back: only what is put is written. Without `keeps_plain` values
+    that nobody can change are not cached, for operators that keep them anyway.
 
-    >>> from runtime.serdes import Json
-    >>> from runtime.systems.memory import MemoryEnvironment
+    One thread at a time uses it, the one that is at work in the task. Three things hold. A key that is dirty hides the
+    committed value. Under a savepoint the journal has each key that was put, or handed out and may be changed, with its
+    value from before. Nothing is written between `changes` and `committed`.
+
+    >>> from runtime.encoding.serdes import Json
+    >>> from runtime.systems.memory.environment import MemoryEnvironment
     >>> store = CachedStore(MemoryEnvironment(), "app", "counts", 0, Json())
     >>> store.put(b"b", 2)
     >>> store.savepoint()
@@ -57,25 +66,38 @@ class CachedStore:
         self._serde, self._encode, self._decode = serde, serde.encode, serde.decode
         self._capacity = capacity
         self._keeps_plain = keeps_plain
+        self.name = store
+        self.reads_again = False
+        """Whether committed values are read again from the environment, as a restart would, and never from memory."""
+        self.owner = f"the operator {store!r}"
+        """The owner of the state, as errors name it."""
         self.get_ms = 0.0
-        """How long reading took of what no cache held."""
         self._clean: OrderedDict[bytes, Any] = OrderedDict()
-        """What the environment has, by use; ABSENT where it has nothing."""
+        """The committed values in the order of their last use; ABSENT for a key that has none."""
         self._dirty: dict[bytes, Any] = {}
-        """What was written since the last commit; ABSENT where it was deleted."""
+        """The values that were put since the last commit; ABSENT for a key that was deleted."""
         self._deletes = False
-        """Whether any of these may be."""
+        """Whether a dirty value may be ABSENT."""
+        self._offered: int | None = None
+        """The number of entries that the newest `changes` returned, until they are committed or taken back."""
         self._order = KeyOrder(self._dirty)
         self._journal: dict[bytes, Any] | None = None
         """Under a savepoint: the dirty value from before, per key that was written or handed out since."""
 
+    @classmethod
+    def open(cls, place: StorePlace) -> CachedStore:
+        """Return the store of an operator in a task."""
+        where = place.environment, place.app, place.operator, place.task
+        store = cls(*where, place.serde, place.cache_entries, place.keeps_plain)
+        store.reads_again, store.owner = place.reads_again, place.owner
+        return store
+
     @property
     def dirty_count(self) -> int:
-        """How many entries wait for the next commit."""
         return len(self._dirty)
 
-    def get(self, key: bytes, default: Any = None) -> Any:
-        """Return the value at `key`, or `default`."""
+    def get(self, key: bytes, default: object = None) -> Any:
+        # `self` stands for "not there": no value can be the store itself, and None and ABSENT are values.
         value = self._dirty.get(key, self)
         if value is self:
             value = self._clean.get(key, self)
@@ -87,9 +109,9 @@ class CachedStore:
             self._remember(key, value)
         return default if value is ABSENT else value
 
-    def put(self, key: bytes, value: Any) -> None:
-        """Set the value at `key`; it is durable with the next commit."""
+    def put(self, key: bytes, value: object) -> None:
         dirty = self._dirty
+        # Before the write, and only the first time: what came first is what a rollback restores.
         if self._journal is not None and key not in self._journal:
             self._journal[key] = dirty.get(key, _NOT_DIRTY)
         if key not in dirty:
@@ -97,42 +119,59 @@ class CachedStore:
         dirty[key] = value
 
     def delete(self, key: bytes) -> None:
-        """Remove `key`; nothing happens where it is absent."""
+        # A tombstone stays until the commit: the committed value below would shine through, and the commit deletes it.
         self._deletes = True
         self.put(key, ABSENT)
 
     def update(self, entries: Mapping[bytes, Any]) -> None:
-        """Set many values."""
         if self._journal is not None:
             for key in entries.keys() - self._journal.keys():
                 self._journal[key] = self._dirty.get(key, _NOT_DIRTY)
+        # The order is told once, and not of each key: it looks for new ones when it is asked.
         self._dirty.update(entries)
         self._order.look()
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
-        """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""
         dirty = self._dirty
+        # A list, because the caller may write while it walks through the range.
         written = [(key, dirty[key]) for key in self._order.between(start, end)]
         committed = self._environment.state_range(self._app, self._name, self._task, start, end)
         return self._handed_out(self._merged(written, committed))
 
     def changes(self) -> StateWrites:
-        """Return what was written since the last commit, encoded; it stays dirty."""
         values = [*self._dirty.values()]
-        if self._deletes:
-            kept = iter(encoded(self._serde, [value for value in values if value is not ABSENT]))
-            data: Iterable[bytes | None] = [None if value is ABSENT else next(kept) for value in values]
-        else:
-            data = encoded(self._serde, values)
+        try:
+            if self._deletes:
+                kept = iter(encoded(self._serde, [value for value in values if value is not ABSENT]))
+                data: Iterable[bytes | None] = [None if value is ABSENT else next(kept) for value in values]
+            else:
+                data = encoded(self._serde, values)
+        except Exception:
+            self.check_newest(len(values))  # which tells of what
+            raise
+        self._offered = len(values)
         return StateWrites(self._name, self._task, [*zip(self._dirty, data, strict=True)])
 
+    def check_written(self, exactly: bool = False) -> None:
+        dirty = self._dirty
+        written = [dirty[key] for key in self._journal or () if key in dirty]
+        check_kept(self._serde, [value for value in written if value is not ABSENT], exactly)
+
+    def check_newest(self, most: int, beside: Sequence[object] = ()) -> None:
+        newest = islice(reversed(self._dirty.values()), most)
+        check_kept(self._serde, [*beside, *(value for value in newest if value is not ABSENT)])
+
     def committed(self) -> None:
-        """Take note that the environment now has what `changes` returned."""
         if self._journal is not None:
             raise RuntimeError(f"Store {self._name!r} can't be committed under a savepoint: release it first.")
+        # All that is dirty becomes clean here, so an entry that was not offered to the commit would be lost.
+        assert self._offered in (None, len(self._dirty)), "an entry was written between changes and committed"
+        self._offered = None
+        # The reader looks as of a moment before this commit, and would not see it.
         self._reader.release()
         clean, kept = self._clean, self._dirty
         if not self._keeps_plain:
+            # The older value of a key must go, for the new one is not kept here: a look-up would find the wrong one.
             if clean:
                 for key in clean.keys() & kept.keys():
                     del clean[key]
@@ -141,68 +180,80 @@ class CachedStore:
         for key, value in kept.items():
             clean[key] = value
             clean.move_to_end(key)
+        if self.reads_again:
+            clean.clear()
         self._dirty.clear()
         self._deletes = False
         self._order.clear()
         self._evict()
 
     def rest(self) -> None:
-        """Let go of the moment as of which committed entries are read: nothing is read for a while."""
         self._reader.release()
 
     def savepoint(self) -> None:
-        """Begin to remember how things are, until `rollback` or `release`; there is one savepoint at a time."""
         if self._journal is not None:
             raise RuntimeError(f"Store {self._name!r} has a savepoint already: release it, or roll back to it, first.")
         self._journal = {}
 
     def rollback(self) -> None:
-        """Make everything as it was at the savepoint, values that were changed in place included, and end it."""
         journal, self._journal = self._journal, None
+        self._offered = None
         for key, before in (journal or {}).items():
             if before is _NOT_DIRTY:
+                # Out of the cache as well: the value may have been changed in place, and is read again when asked for.
                 self._dirty.pop(key, None)
                 self._clean.pop(key, None)
             else:
                 self._dirty[key] = self._decode(before.data) if type(before) is _Copy else before
 
     def release(self) -> None:
-        """Keep what was done since the savepoint, and end it."""
         self._journal = None
 
     def _load(self, key: bytes) -> Any:
         started = monotonic_ms()
         data = self._reader.get(key)
-        value = ABSENT if data is None else self._decode(data)
+        value = ABSENT if data is None else self._read(data)
         self.get_ms += monotonic_ms() - started
         if self._keeps_plain or type(value) not in IMMUTABLE:
             self._clean[key] = value
             self._evict()
         return value
 
+    def _read(self, data: bytes) -> Any:
+        try:
+            return self._decode(data)
+        except Exception as error:
+            drop = typed(self._environment, f"state forget {self._app} {self._name}")
+            told = f"{self.owner}: its state can't be read: {error}"
+            raise SerdeError(f"{told}; or drop the state of this operator alone: {drop}") from error
+
     def _evict(self) -> None:
         clean = self._clean
         while len(clean) > self._capacity:
             clean.popitem(last=False)
 
-    def _remember(self, key: bytes, value: Any) -> None:
+    def _remember(self, key: bytes, value: object) -> None:
         """Keep what is needed to undo changes that the caller makes to `value` in place."""
         assert self._journal is not None
+        # Dirty values are nowhere else, so their bytes are kept, which may not be changed in place; of clean ones the
+        # environment has the bytes.
         if key not in self._journal and type(value) not in IMMUTABLE:
             self._journal[key] = _Copy(self._encode(value)) if key in self._dirty else _NOT_DIRTY
 
     def _merged(
         self, written: list[tuple[bytes, Any]], committed: Iterator[tuple[bytes, bytes]]
     ) -> Iterator[tuple[bytes, Any]]:
+        # Both come in key order; where a key is in both, the written value hides the committed one.
         first = 0
         for key, data in committed:
+            assert first == 0 or written[first - 1][0] <= key, "committed entries are not in key order"
             while first < len(written) and written[first][0] < key:
                 yield written[first]
                 first += 1
             if first == len(written) or written[first][0] != key:
                 value = self._clean.get(key, ABSENT)
                 if value is ABSENT:
-                    value = self._clean[key] = self._decode(data)
+                    value = self._clean[key] = self._read(data)
                     self._evict()
                 yield key, value
         yield from written[first:]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+from runtime.ports.state import StateWrites
+from runtime.ports.store import StorePlace, TaskStore
 from runtime.stores.cache import ABSENT, IMMUTABLE
-from runtime.stores.order import KeyOrder
-from runtime.systems.base import StateWrites
+from runtime.stores.key_order import KeyOrder
 
 
-class MemoryStore:
-    """An ordered map from bytes to values, with savepoints; nothing of it is ever written anywhere.
+class MemoryStore(TaskStore):
+    """An ordered map from bytes to values, with savepoints, that is in memory alone and ends with the process.
 
     >>> store = MemoryStore("counts", 0)
     >>> store.put(b"a", [1])
@@ -24,18 +25,23 @@ class MemoryStore:
     """
 
     durable = False
+    get_ms = 0.0
     dirty_count = 0
     """Nothing ever waits for a commit."""
 
     def __init__(self, store: str = "", task: int = 0) -> None:
-        self._name, self._task = store, task
+        self.name, self._task = store, task
         self._entries: dict[bytes, Any] = {}
         self._order = KeyOrder(self._entries)
         self._journal: dict[bytes, Any] | None = None
         """Under a savepoint: the value from before, per key that was written or handed out since."""
 
-    def get(self, key: bytes, default: Any = None) -> Any:
-        """Return the value at `key`, or `default`."""
+    @classmethod
+    def open(cls, place: StorePlace) -> MemoryStore:
+        """Return an empty store."""
+        return cls(place.operator, place.task)
+
+    def get(self, key: bytes, default: object = None) -> Any:
         value = self._entries.get(key, ABSENT)
         if self._journal is not None:
             self._remember(key, value)
@@ -44,9 +50,9 @@ class MemoryStore:
     def rest(self) -> None:
         """Do nothing: there is nowhere else to read from."""
 
-    def put(self, key: bytes, value: Any) -> None:
-        """Set the value at `key`."""
+    def put(self, key: bytes, value: object) -> None:
         entries = self._entries
+        # Before the write, and only the first time: what came first is what a rollback restores.
         if self._journal is not None and key not in self._journal:
             self._journal[key] = entries.get(key, ABSENT)
         if key not in entries:
@@ -54,13 +60,11 @@ class MemoryStore:
         entries[key] = value
 
     def delete(self, key: bytes) -> None:
-        """Remove `key`; nothing happens where it is absent."""
         value = self._entries.pop(key, ABSENT)
         if self._journal is not None:
             self._journal.setdefault(key, value)
 
     def update(self, entries: Mapping[bytes, Any]) -> None:
-        """Set many values."""
         if self._journal is not None:
             for key in entries.keys() - self._journal.keys():
                 self._journal[key] = self._entries.get(key, ABSENT)
@@ -68,39 +72,43 @@ class MemoryStore:
         self._entries.update(entries)
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
-        """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""
         entries = self._entries
         return self._handed_out([(key, entries[key]) for key in self._order.between(start, end)])
 
     def changes(self) -> StateWrites:
         """Return no writes: nothing is durable here."""
-        return StateWrites(self._name, self._task, [])
+        return StateWrites(self.name, self._task, [])
+
+    def check_written(self, exactly: bool = False) -> None:
+        """Do nothing: what is here is never encoded."""
+
+    def check_newest(self, most: int, beside: Sequence[object] = ()) -> None:
+        """Do nothing."""
 
     def committed(self) -> None:
         """Take note of a commit, which changes nothing here."""
 
     def savepoint(self) -> None:
-        """Begin to remember how things are, until `rollback` or `release`; there is one savepoint at a time."""
         if self._journal is not None:
-            raise RuntimeError(f"Store {self._name!r} has a savepoint already: release it, or roll back to it, first.")
+            raise RuntimeError(f"Store {self.name!r} has a savepoint already: release it, or roll back to it, first.")
         self._journal = {}
 
     def rollback(self) -> None:
-        """Make everything as it was at the savepoint, values that were changed in place included, and end it."""
         journal, self._journal = self._journal, None
         for key, before in (journal or {}).items():
             if before is ABSENT:
                 self._entries.pop(key, None)
             else:
+                # Deleted since, and out of the order by now if that was arranged in between.
                 self._order.add(key)
                 self._entries[key] = before
 
     def release(self) -> None:
-        """Keep what was done since the savepoint, and end it."""
         self._journal = None
 
-    def _remember(self, key: bytes, value: Any) -> None:
+    def _remember(self, key: bytes, value: object) -> None:
         assert self._journal is not None
+        # A deep copy, and not the bytes: nothing here is ever encoded.
         if key not in self._journal and type(value) not in IMMUTABLE:
             self._journal[key] = deepcopy(value)
 

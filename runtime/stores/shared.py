@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from operators.base import Store
+from operators.core.base import Store
 
 
-class SharedStore:
-    """Uses a store when nobody else does, so that what may yet be taken back is never seen."""
+class SharedStore(Store):
+    """Uses a store only while no thread works in the task, so that it never sees what may yet be rolled back."""
 
     def __init__(self, store: Store, alone: AbstractContextManager[object]) -> None:
         self._store = store
@@ -18,30 +18,25 @@ class SharedStore:
 
     @property
     def durable(self) -> bool:
-        """Whether it outlives the process."""
         return self._store.durable
 
-    def get(self, key: bytes, default: Any = None) -> Any:
-        """Return the value at `key`, or `default`."""
+    def get(self, key: bytes, default: object = None) -> Any:
         with self._alone:
             return self._store.get(key, default)
 
-    def put(self, key: bytes, value: Any) -> None:
-        """Set the value at `key`; it is durable with the next commit."""
+    def put(self, key: bytes, value: object) -> None:
         with self._alone:
             self._store.put(key, value)
 
     def delete(self, key: bytes) -> None:
-        """Remove `key`; nothing happens where it is absent."""
         with self._alone:
             self._store.delete(key)
 
     def update(self, entries: Mapping[bytes, Any]) -> None:
-        """Set many values."""
         with self._alone:
             self._store.update(entries)
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
-        """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""
+        # A list: the walk through it goes on outside of the lock, when a thread may write to the store again.
         with self._alone:
             return iter([*self._store.range(start, end)])

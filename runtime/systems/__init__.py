@@ -1,1 +1,1 @@
-"""Where streams live: one system per file, behind the ports of `base`."""
+"""Systems where streams live: the embedded log, Kafka, files and memory."""

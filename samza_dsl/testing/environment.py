@@ -1,26 +1,26 @@
-"""The environment of a test: streams, state and checkpoints in memory, beyond the process that a test lets die."""
+"""The environment of a test: streams, state and checkpoints in memory, which outlive the process under test."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from runtime.systems.base import Commit
-from runtime.systems.memory import MemoryEnvironment
+from runtime.ports.commits import Commit
+from runtime.systems.memory.environment import MemoryEnvironment
 
 Moment = Literal["before_commit", "after_commit", "turn"]
 MOMENTS = ("before_commit", "after_commit", "turn")
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The death of the process under test: a BaseException, so that no handler of errors survives it."""
 
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """Where a run dies: right before or after its nth commit is durable, or at the nth turn of its event loop.
+    """A point at which a run dies: right before or after its nth commit is durable, or the nth turn of its event loop.
 
-    Raises ValueError for a moment that there is not.
+    Raises ValueError for an unknown moment.
 
     >>> CrashPoint("before_commit", 2)
     CrashPoint(when='before_commit', number=2)
@@ -38,7 +38,7 @@ class CrashPoint:
 
 
 class Doom:
-    """Sees what a process comes to, and has it die at its crash point, if it has one.
+    """Counts the moments that a process comes to, and lets it die at its crash point, if it has one.
 
     >>> doom = Doom(CrashPoint("after_commit"))
     >>> doom.meet("before_commit")
@@ -50,7 +50,7 @@ class Doom:
 
     def __init__(self, point: CrashPoint | None = None, dead: bool = False) -> None:
         self.point = point
-        """Where it is still to die."""
+        """The point at which it is still to die; None before there is one and after it."""
         self.dead = dead
         self.met = 0
 
@@ -60,12 +60,13 @@ class Doom:
             self.met += 1
             if self.met == self.point.number:
                 self.point, self.dead = None, True
+            assert self.point is None or self.met < self.point.number, "the process has lived on beyond its crash point"
         if self.dead:
             raise Crash
 
 
 class MortalEnvironment(MemoryEnvironment):
-    """Keeps what is committed; the process that commits may die of it, and then commits no more.
+    """An environment in whose commits the process may die; a dead process commits no more.
 
     >>> environment = MortalEnvironment()
     >>> environment.doom = Doom(CrashPoint("after_commit"))
@@ -84,6 +85,7 @@ class MortalEnvironment(MemoryEnvironment):
 
     def commit(self, commit: Commit) -> None:
         """Make everything visible, or nothing where the process dies before."""
+        # On both sides of the one line that makes it durable: these are the two outcomes that a crash can have.
         self.doom.meet("before_commit")
         super().commit(commit)
         self.commits += 1

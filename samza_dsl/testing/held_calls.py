@@ -1,4 +1,4 @@
-"""Async calls that wait for the test: it says when each one ends, and how."""
+"""The async calls that wait for the test, which ends each of them when it likes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from operators.base import Spec
-from operators.sites import takes
-from runtime.clock import sleep_ms
-from samza_dsl.checks import is_coroutine_function
+from operators.core.base import Spec
+from operators.core.sites import takes
+from runtime.model.clock import sleep_ms
+from samza_dsl.fluent.checks import is_coroutine_function
 
 Answer = Callable[[], Any]
 LATER = 1 / 3
-"""How many calls begin later."""
+"""The share of calls that begin later."""
 LONGEST_DELAY_MS = 5.0
-"""By how much a call begins later, at most; and by no more than a twentieth of its timeout."""
+"""The ms by which a call begins later, at most; and by no more than a twentieth of its timeout."""
 
 
 class Call:
@@ -68,7 +68,7 @@ class Call:
 
 
 class HeldCalls:
-    """Stands around the async functions of an application, and holds the calls of some operators back.
+    """Wraps the async functions of an application, and holds back the calls of some operators.
 
     With `order` some calls begin a little later, by a time that it draws, so that calls end in any order.
     """
@@ -97,7 +97,7 @@ class HeldCalls:
         return [call for call in self.all if call.operator == operator]
 
     def around(self, function: Callable[..., Any], operator: str) -> Callable[..., Any]:
-        """Return the function that waits where its operator is held."""
+        """Return a function that waits for the test while its operator is held; a plain function as it is."""
         plain = self._specs[operator].kind != "async_flat_map" or takes(function, 0)
         if plain and not is_coroutine_function(function):
             return function
@@ -135,7 +135,7 @@ class HeldCalls:
 
 @contextmanager
 def loops_told() -> Iterator[None]:
-    """Say in the error of an object that belongs to another event loop what to do about it."""
+    """Add to the error of an object that belongs to another event loop what the user can do."""
     try:
         yield
     except RuntimeError as error:

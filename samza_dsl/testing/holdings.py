@@ -1,4 +1,4 @@
-"""What the operators of an application hold as of the last commit: state, open windows and timers."""
+"""The holdings of an application's operators as of the last commit: state, open windows and timers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from itertools import repeat
 from typing import Any
 
 from operators.async_flat_map import AsyncFlatMap
-from operators.base import MAX_TIMESTAMP, MOST_HELD, Batch, Serde
-from operators.io import Table
-from operators.keyed_state import STATE
+from operators.core.base import MAX_TIMESTAMP, Batch, OperatorContext, Serde, Spec
+from operators.io import TableInput
 from operators.process import Process, ProcessOperator
 from operators.scan import Scan
-from operators.task import Task
-from operators.window import Pane, Window
-from operators.window_types import ByClock
-from planner.graph import Graph
-from runtime.exits import operator_of
-from runtime.keys import KeySerde
-from runtime.serdes import Tagged
+from operators.state.keyed_state import STATE, loaded
+from operators.task import UserTask
+from operators.windows.window import Pane, Window
+from operators.windows.window_types import ByClock
+from planner.model.graph import Graph
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Tagged
+from runtime.encoding.storable import StoredFormats, form_of
+from runtime.ports.environment import Environment
 from runtime.stores.memory import MemoryStore
-from runtime.systems.base import Environment
+from runtime.stores.registry import kind_of
 
 Entries = Iterator[tuple[bytes, Any]]
 Live = Callable[[str], Sequence[Any]]
@@ -28,7 +29,7 @@ Live = Callable[[str], Sequence[Any]]
 
 
 class Holdings:
-    """Reads the stores of an application: from the environment, or live where they are in memory alone."""
+    """Reads the stores of an application: from the environment, or live if they are in memory alone."""
 
     def __init__(self, graph: Graph, environment: Environment, live: Live) -> None:
         self._graph = graph
@@ -37,32 +38,36 @@ class Holdings:
 
     def state(self, operator: str) -> dict[Any, Any]:
         """Return the state of each key of a `process` or an `async_flat_map`, of a task, or the rows of a table."""
-        spec = self._graph.specs.get(operator)
-        if isinstance(spec, Process | Scan | AsyncFlatMap) and spec.stateful:
+        of = self._graph.of
+        by_key: dict[str, Process | Scan | AsyncFlatMap] = {**of(Process), **of(Scan), **of(AsyncFlatMap)}
+        if operator in by_key and by_key[operator].stateful:
             decode = self._key_of(operator).decode
-            entries = self._entries(operator, Tagged())
-            return {decode(place[1:]): value for place, value in entries if place[:1] == STATE}
-        if isinstance(spec, Task):
-            return {Tagged().decode(place): value for place, value in self._entries(operator, Tagged())}
-        if isinstance(spec, Table) and not spec.broadcast:
-            decode = (spec.key or Tagged()).decode
-            return {decode(place): row for place, row in self._entries(operator, spec.value)}
-        if isinstance(spec, Table):
+            entries, form = self._entries(operator, Tagged()), form_of(by_key[operator].state)
+            load = form.load if form is not None else lambda value: value
+            return {decode(place[1:]): load(value) for place, value in entries if place[:1] == STATE}
+        if operator in of(UserTask):
+            form = form_of(of(UserTask)[operator].state)
+            return {Tagged().decode(place): loaded(form, value) for place, value in self._entries(operator, Tagged())}
+        table = self._graph.tables.get(operator)
+        if table is not None and not table.broadcast:
+            decode = (table.key or Tagged()).decode
+            return {decode(place): row for place, row in self._entries(operator, table.value)}
+        if table is not None:
             raise ValueError(
                 f"{operator!r} is a broadcast table, which is no state: each run reads it anew; its rows are what "
-                f"run.records({spec.stream!r}) has"
+                f"run.records({table.stream!r}) has"
             )
-        raise self._has_no(operator, "state of its own", (Process, Scan, AsyncFlatMap, Task, Table))
+        raise self._absent_error(operator, "state of its own", (Process, Scan, AsyncFlatMap, UserTask, TableInput))
 
     def panes(self, operator: str) -> list[Pane[Any, Any]]:
-        """Return what the open windows of an operator would emit if they fired now."""
-        spec = self._graph.specs.get(operator)
-        if not isinstance(spec, Window):
-            raise self._has_no(operator, "windows", (Window,))
+        """Return the panes that the open windows of an operator would emit if they fired now."""
+        spec = self._graph.of(Window).get(operator)
+        if spec is None:
+            raise self._absent_error(operator, "windows", (Window,))
         panes: list[Pane[Any, Any]] = []
         for store in self._copies(operator):
-            keys, functions = KeySerde(self._key_of(operator)), spec.functions()
-            windows: Any = operator_of(spec, functions, store, keys, MOST_HELD)
+            keys = KeySerde(self._key_of(operator))
+            windows: Any = spec.build(OperatorContext(spec.functions(), store, keys, StoredFormats()))
             by_clock = isinstance(spec.windows, ByClock)
             fired = (windows.on_clock if by_clock else windows.on_watermark)(MAX_TIMESTAMP) or Batch([])
             signed = zip(fired.values, fired.signs or repeat(1), strict=False)
@@ -71,9 +76,9 @@ class Holdings:
 
     def timers(self, operator: str) -> list[tuple[int, Any]]:
         """Return the timers that are set: the time (ms) and the key of each, in order."""
-        spec = self._graph.specs.get(operator)
-        if not isinstance(spec, Process):
-            raise self._has_no(operator, "timers", (Process,))
+        spec = self._graph.of(Process).get(operator)
+        if spec is None:
+            raise self._absent_error(operator, "timers", (Process,))
         keys = KeySerde(self._key_of(operator))
         timers: list[tuple[int, Any]] = []
         for store in self._copies(operator):
@@ -96,7 +101,7 @@ class Holdings:
             yield from entries
 
     def _by_task(self, operator: str, serde: Serde) -> Iterator[Entries]:
-        if getattr(self._graph.specs[operator], "store", "lmdb") == "memory":
+        if not kind_of(self._graph.specs[operator]).durable:
             for store in self._live(operator):
                 yield store.range()
             return
@@ -109,9 +114,9 @@ class Holdings:
     def _key_of(self, operator: str) -> Serde:
         return self._graph.key_serde(self._graph.streams_into(operator)[0]) or Tagged()
 
-    def _has_no(self, operator: str, what: str, kinds: tuple[type, ...]) -> ValueError:
-        able = [id for id, spec in self._graph.specs.items() if isinstance(spec, kinds) and spec.stateful]
-        known = [id for id in able if not getattr(self._graph.specs[id], "broadcast", False)]
+    def _absent_error(self, operator: str, what: str, kinds: tuple[type[Spec], ...]) -> ValueError:
+        able = {id for kind in kinds for id, spec in self._graph.of(kind).items() if spec.stateful}
+        known = [id for id, spec in self._graph.specs.items() if id in able and not spec.broadcast]
         return ValueError(f"{operator!r} has no {what}; these operators have: {', '.join(known) or 'none'}")
 
 

@@ -1,4 +1,4 @@
-"""Runs an application on lists: what goes in, what comes out."""
+"""The run of an application on lists, which returns the lists of its outputs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from operators.io import Table
-from runtime.serdes import Tagged
+from operators.core.sites import mistake
+from runtime.encoding.serdes import Tagged
+from runtime.job.pipeline import Pipeline
 from runtime.spark.session import Spark, check_installed
-from samza_dsl.app import App
+from samza_dsl.application.app import App
 from samza_dsl.testing.process import VirtualProcess
 from samza_dsl.testing.schedules import Schedule
 
 AT_ONCE = (1, 1, 2, 5)
-"""How many records a schedule lets come together."""
+"""The numbers of records that come together under a schedule, of which one is drawn each time."""
 
 
 def run(
@@ -25,6 +26,7 @@ def run(
     partitions: Mapping[str, int] | None = None,
     watch: Sequence[str] = (),
     on: Spark | None = None,
+    start_ms: int | None = None,
 ) -> dict[str, list[Any]]:
     """Run `app` on lists until they end, and return the values of its outputs and the bytes of its dead letters.
 
@@ -32,8 +34,9 @@ def run(
     `partitions`, by its declaration or as said here. Where records carry keys, as a table's do, they are (key, value)
     pairs or `Record`s. Streams that are not given are empty. With a `schedule` records come in pieces, what is ready
     runs in another order, and the process dies and begins again. What the operators with an id in `watch` emit is
-    returned as well. With `on=Spark()` it runs there, without a schedule, and nothing is watched. Raises ValueError for
-    inputs of another shape, and what the run fails with.
+    returned as well. With `on=Spark()` it runs there, without a schedule, and nothing is watched. Virtual time begins
+    at `start_ms`: where that is left out, at 0, or if an input has `max_ahead_ms`, where most of its records are.
+    Raises ValueError for inputs of another shape, and what the run fails with.
 
     >>> app = App("doubling")
     >>> app.input("numbers", value=int).map(lambda n: n * 2).send_to(app.output("doubles", value=int))
@@ -42,11 +45,14 @@ def run(
     >>> run(app, {"numbers": [1, 2]}, Schedule(seed=3))
     {'doubles': [2, 4]}
     """
+    if on is not None and start_ms is not None:
+        raise mistake("run(..., on=Spark(), start_ms=...): Spark goes by the clock on the wall", "no start_ms=")
     if on is not None:
         return _on_spark(app, inputs, partitions or {}, on)
     plan = schedule or Schedule()
     chance = None if schedule is None else random.Random(schedule.seed)
-    tables = {spec.stream for spec in app.graph().specs.values() if isinstance(spec, Table)}
+    tables = {table.stream for table in app.graph().tables.values()}
+    # Tables are whole from the start under a schedule, too: a row that comes later would be another result.
     at_once = {stream: given for stream, given in inputs.items() if schedule is None or stream in tables}
     process = VirtualProcess(app, at_once, streams=inputs, partitions=partitions, watch=watch, order=chance)
     crashes = iter(plan.crashes)
@@ -58,6 +64,7 @@ def run(
 
     try:
         process.streams.check_patterns()
+        process.start_ms = process.streams.time_of_most(inputs) if start_ms is None else start_ms
         for stream in process.streams.inputs():
             if schedule is None or stream in tables:
                 process.streams.end(stream)
@@ -84,7 +91,7 @@ def _on_spark(
         process.streams.check_patterns()
         for stream in process.streams.inputs():
             process.streams.end(stream)
-        plan = run_batch(process.graph, app.options, app.around, process.environment, on=on).plan
+        plan = run_batch(Pipeline(process.graph, app.options, app.around), process.environment, on=on).plan
         return {stream.name: [one.value for one in process.streams.records(stream.name)] for stream in plan.results}
     finally:
         process.close()
@@ -112,7 +119,7 @@ def _deliver(
     chance: random.Random,
     begin_again: Callable[[], None],
 ) -> None:
-    """Append what is given in pieces, one place after another, and let the run go on by more or less in between."""
+    """Append the records in pieces, in drawn order of their partitions, and let the run go on a bit in between."""
     left = {
         (stream, partition): records
         for stream, given in inputs.items()
@@ -127,6 +134,7 @@ def _deliver(
         left[place] = left[place][number:]
         if not left[place]:
             del left[place]
+        # In one of four cases nothing runs in between, so that pieces also come together.
         match chance.randrange(4):
             case 1:
                 process.proceed(turns=chance.randint(1, 5))

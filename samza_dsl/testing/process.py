@@ -1,4 +1,4 @@
-"""The process of a test: it runs an application in virtual time, and may die and begin again over the same streams."""
+"""The process of a test, which runs an application in virtual time, and may die and begin again."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from operators.io import Output, SendTo
-from planner import graph as graphs
-from planner.graph import Graph
-from runtime.bindings import outputs_of
-from runtime.checkpoint import Checkpoint
-from runtime.commit import SHARED
-from runtime.functions import Functions
-from runtime.metrics import RunMetrics
-from runtime.run import Run
-from runtime.systems.lists import Unchanged
-from samza_dsl.app import App
-from samza_dsl.testing.committed import OutputSink
+from operators.core.base import Batch, Output, Serde
+from operators.io import SendTo
+from planner.model import graph as graphs
+from planner.model.graph import Graph
+from planner.model.levers import Levers
+from runtime.commit.commit import SHARED
+from runtime.functions.user_functions import Functions
+from runtime.job.pipeline import Pipeline
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.metrics import RunMetrics
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.lists import ListSink, Unchanged
+from samza_dsl.application.app import App
 from samza_dsl.testing.environment import Crash, CrashPoint, Doom, MortalEnvironment
 from samza_dsl.testing.held_calls import Answer, Call, HeldCalls
 from samza_dsl.testing.streams import Record, Streams
@@ -29,9 +32,9 @@ from samza_dsl.testing.virtual_loop import VirtualLoop
 T = TypeVar("T")
 
 POLL_MS = 1_000
-"""Nobody but the test writes, and it wakes the run; so looking around is for what is due alone."""
+"""The ms between two looks for new records; only the test writes, and it wakes the run when it does."""
 CANCELLATIONS = 10
-"""How often calls are cancelled that do not end at that."""
+"""The number of times that calls are cancelled which do not end at that."""
 PATIENCE_S = 10.0
 """Virtual time in which those may end that do not end at that either."""
 STUCK_S = 3_600.0
@@ -39,7 +42,11 @@ STUCK_S = 3_600.0
 
 
 class VirtualProcess:
-    """Runs an application over an environment that outlives it; whoever calls decides how far, and when it dies."""
+    """Runs an application over an environment that outlives it; the caller decides how far, and when it dies.
+
+    At most one run is alive, and time never goes back. A dead process commits nothing any more, and its objects are
+    closed only by `close`. One thread calls it, and the loop turns only within such a call.
+    """
 
     def __init__(
         self,
@@ -56,7 +63,7 @@ class VirtualProcess:
         self.ended = False
         self.story: list[str] = []
         self.environment = MortalEnvironment(now_ms=lambda: self.now_ms)
-        self._start_ms = start_ms
+        self.start_ms = start_ms
         self._watch = {f"watch-{operator}": operator for operator in watch}
         self._sinks: dict[str, OutputSink] = {}
         self._held: set[str] = set()
@@ -80,16 +87,17 @@ class VirtualProcess:
     @property
     def now_ms(self) -> int:
         """The virtual wall clock, in ms since the epoch."""
-        return self._start_ms + round(self.elapsed_ms())
+        return self.start_ms + round(self.elapsed_ms())
 
     def elapsed_ms(self) -> float:
         """Return how much virtual time has passed, in ms."""
         return self._loop.time() * 1_000
 
     def start(self, app: App | None = None) -> None:
-        """Begin, over what is committed; with another version of the application, if one is given."""
+        """Begin from the last commit; with another version of the application, if one is given."""
         if not self.dead:
             self.die()
+        assert self._run is None and self._driving is None, "two runs would commit to one environment"
         if app is not None:
             self._understand(app)
             self.streams.create((), {})
@@ -97,13 +105,14 @@ class VirtualProcess:
         async def begin() -> asyncio.Task[None]:
             around = (*self._app.around, self.calls.around)
             self._run = Run(
-                self.graph,
-                self._app.options,
-                around,
+                Pipeline(self.graph, self._app.options, around),
                 self.environment,
-                bind=self._sinks,
-                clock=_LoopTime(self),
-                poll_ms=min(POLL_MS, self._app.options.commit_interval_ms),
+                RunSettings(
+                    bind=self._sinks,
+                    clock=_LoopTime(self),
+                    poll_ms=min(POLL_MS, self._app.options.commit_interval_ms),
+                    levers=Levers(trust=False),
+                ),
             )
             self._plan = self._run.plan
             return asyncio.create_task(self._run.drive())
@@ -119,9 +128,10 @@ class VirtualProcess:
         self.proceed()
 
     def proceed(self, length_s: float = 0, turns: int | None = None) -> None:
-        """Let happen what can happen in so much time, or in so many turns of it, and raise what the run failed with."""
+        """Let the run go on for so many seconds, or so many turns of its loop; raises what the run failed with."""
         if self._run is not None:
             self._run.wake()
+        assert length_s >= 0, "time only goes on"
         commits, until_s = self.environment.commits, self._loop.time() + length_s
         with suppress(Crash):
             self._call(lambda: self._loop.proceed(until_s, turns))
@@ -155,11 +165,11 @@ class VirtualProcess:
             self.finish()
 
     def doom(self, point: CrashPoint | None) -> None:
-        """Have the process die at a point from now on; None lets it live."""
+        """Set the point at which the process dies; None lets it live."""
         self.environment.doom = Doom(point, self.dead)
 
     def check_doom(self) -> None:
-        """Raise AssertionError where the process was to die at a point, and has not come to it."""
+        """Raise AssertionError where the process was to die at a point and has not reached it."""
         doom = self.environment.doom
         if doom.point is None:
             return
@@ -171,8 +181,10 @@ class VirtualProcess:
         )
 
     def die(self) -> None:
-        """End at once, with all that is under way; what is not committed never was, and what is open stays open."""
+        """Die at once, with all that is under way: nothing more is committed, and open objects stay open."""
 
+        # Coroutines are cancelled, though a killed process has no time for that: else the garbage collector would close
+        # them at any later moment, and a lock that one of them holds would be held for ever.
         def cancel() -> None:
             for patience_s in (*[0.0] * CANCELLATIONS, PATIENCE_S):
                 left = asyncio.all_tasks(self._loop)
@@ -181,6 +193,7 @@ class VirtualProcess:
                 if left:
                     self._loop.proceed(self._loop.time() + patience_s)
 
+        # Before anything is cancelled: a `finally` block of a coroutine must not commit any more.
         self.environment.doom.dead = True
         if self._run is not None:
             self._left_open += self._run.abandon()
@@ -230,7 +243,7 @@ class VirtualProcess:
         return self._run.stores(operator) if self._run is not None else ()
 
     def records(self, name: str) -> list[Record]:
-        """Return what an output got or a watched operator emitted, or what any other stream holds, if committed."""
+        """Return the committed records of an output, of a watched operator, or of any other stream."""
         stream = f"watch-{name}" if f"watch-{name}" in self._watch else name
         if stream not in self._sinks:
             return self.streams.records(stream)
@@ -240,6 +253,8 @@ class VirtualProcess:
     def _pass_until(self, done: Callable[[], bool]) -> None:
         commits, since_s = self.environment.commits, self._loop.time()
         self.proceed()
+        # A second at a time, and given up only after an hour in which nothing was committed: a run may wait for long
+        # timeouts and backoffs, which cost nothing in virtual time.
         while not (self.ended or self.dead or done()):
             self.proceed(1)
             if self.environment.commits > commits:
@@ -255,10 +270,11 @@ class VirtualProcess:
         self.graph = graphs.build(graph.app, {**graph.specs, **taps})
         self.calls = HeldCalls(self.graph.specs, self._answer, self._held, self._order)
         self.streams = Streams(self.graph, self.environment, lambda: self.now_ms)
-        written = {output.stream for spec in self.graph.specs.values() for output in outputs_of(spec)}
+        written = {output.stream for spec in self.graph.specs.values() for output in spec.outputs}
         self._sinks = {stream: self._sinks.get(stream, OutputSink()) for stream in written - self.streams.read}
 
     def _see_end(self, driving: asyncio.Task[None]) -> None:
+        assert driving.done(), "the run goes on"
         error = None if driving.cancelled() else driving.exception()
         self._driving = None
         if error is None:
@@ -277,7 +293,7 @@ class VirtualProcess:
             self.environment.doom.meet("turn")
 
     def _hear(self, loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
-        """Take note of an error that nobody awaits; a crash is none, since its process awaits nothing any more."""
+        """Note an error that nobody awaits; a crash is none, since a dead process awaits nothing any more."""
         if not isinstance(told.get("exception"), Crash):
             self.tell(f"{told['message']}: {told.get('exception')!r}")
             loop.default_exception_handler(told)
@@ -315,7 +331,7 @@ class _LoopTime:
 
 
 def _tap(graph: Graph, operator: str, stream: str) -> SendTo:
-    """Return what takes along all that an operator emits."""
+    """Return an output that takes all messages of an operator; raises ValueError for one that emits nothing."""
     spec = graph.specs.get(operator)
     if spec is None or spec.terminal:
         known = ", ".join(id for id, each in graph.specs.items() if not each.terminal)
@@ -329,3 +345,38 @@ def _runs_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+@dataclass(frozen=True)
+class Passing:
+    """Passes every value through the serde of its stream, as in production; without a declared type it stays as it is.
+
+    >>> from runtime.encoding.serdes import Json
+    >>> Passing(Json(list[int])).encode((1, 2)), Passing(Json()).encode((1, 2))
+    ([1, 2], (1, 2))
+    """
+
+    serde: Serde
+
+    def encode(self, value: Any) -> Any:
+        """Return `value` as a reader of the stream would see it; raises what encoding or decoding raises."""
+        data = self.serde.encode(value)
+        return value if getattr(self.serde, "type", None) is Any else self.serde.decode(data)
+
+    def decode(self, data: Any) -> Any:
+        """Return `data`."""
+        return data
+
+
+class OutputSink(ListSink):
+    """An output as a list of values; those beyond the last commit are in it, and do not count."""
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde that values pass."""
+        return Passing(declared)
+
+    def rows(self, committed: int) -> Batch:
+        """Return so many of the first rows."""
+        assert committed <= len(self.values), "more rows are committed than were written"
+        columns: Any = self.keys[:committed], self.timestamps[:committed]
+        return Batch(self.values[:committed], *columns)

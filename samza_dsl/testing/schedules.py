@@ -1,4 +1,4 @@
-"""What may differ between two runs of the same application on the same records, and must not be seen in the results."""
+"""The schedules of a run: pieces, order and crashes, which must not be seen in the results."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from samza_dsl.testing.environment import CrashPoint
 
 TURNS = 60
-"""A short run takes about so many turns of the event loop."""
+"""The turns of the event loop that a short run takes, about."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """In which pieces records come and in which order what is ready runs, by a seed; and where the process dies.
+    """The pieces in which records come, and the order in which callbacks run, by a seed; and the crash points.
 
-    Each crash point counts from the start, or from the restart after the one before it. One that a run does not come
-    to is passed over. Raises ValueError for what is none.
+    Each crash point counts from the start, or from the restart after the one before it. One that a run does not reach
+    is passed over. Raises ValueError for anything but a crash point.
 
     >>> Schedule(seed=3, crashes=(CrashPoint("before_commit", 2), CrashPoint("turn", 10))).seed
     3
@@ -32,7 +32,7 @@ class Schedule:
 
 
 def schedule(seed: int) -> Schedule:
-    """Return a schedule that a seed decides, with up to three crashes.
+    """Return the schedule of a seed, with up to three crashes.
 
     >>> schedule(7) == schedule(7)
     True

@@ -1,4 +1,4 @@
-"""What a test puts into the streams of an application and finds in them: values, not bytes."""
+"""The streams of an application under test, which take and give values, not bytes."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from operators.base import Batch
-from operators.io import Input, Output, SendTo, Table
+from operators.core.base import Batch, Output
+from operators.io import Input, SendTo
 from operators.partition_by import murmur2
-from planner.graph import Graph
+from planner.model.graph import Graph
 from planner.passes import streams_of
-from runtime.bindings import WRITTEN, outputs_of
-from runtime.control import to_ms
-from runtime.serdes import Tagged
-from runtime.systems.base import OUTSIDE, Append, Control, Environment, StreamConfig
-from samza_dsl.records import Record as Stored
-from samza_dsl.records import records_from
+from runtime.assembly.bindings import WRITTEN
+from runtime.encoding.serdes import Tagged
+from runtime.ports.environment import Environment
+from runtime.ports.streams import OUTSIDE, Append, Control, StreamConfig
+from runtime.reading.watermarks import to_ms
+from samza_dsl.data.records import StoredRecord as Stored
+from samza_dsl.data.records import records_from
 
 
 @dataclass(frozen=True)
 class Record:
-    """A value with what a stream keeps beside it; `timestamp` in ms. Where it is makes it no other record.
+    """A value with its key, `timestamp` (ms), partition and offset; the last two do not count in a comparison.
 
     >>> Record(12, key="AA", timestamp=0) == Record(12, key="AA", timestamp=0, partition=1, offset=7)
     True
@@ -36,7 +37,7 @@ class Record:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record that its operator could not take: its bytes, what was wrong, at which operator, and where it was.
+    """A record that its operator could not take: its bytes, the error, the operator, and its place in its stream.
 
     >>> DeadLetter(b"{", "SerdeError: truncated", "orders", stream="orders", partition=0, offset=7).offset
     7
@@ -52,28 +53,31 @@ class DeadLetter:
 
 
 class Streams:
-    """The streams of one application in an environment."""
+    """The streams of one application in an environment.
+
+    All records are in the environment, which outlives the process. The test's thread calls it while the loop stands.
+    """
 
     def __init__(self, graph: Graph, environment: Environment, now_ms: Callable[[], int]) -> None:
         self._graph = graph
         self._environment = environment
         self._now_ms = now_ms
-        self._inputs = {spec.stream: spec for spec in graph.specs.values() if isinstance(spec, Input)}
+        self._inputs = {spec.stream: spec for spec in graph.inputs.values()}
         self.read = set(self._inputs)
         roles = [each for spec in graph.specs.values() for each in streams_of(graph, spec)]
         self.letters = {stream for stream, role in roles if role == "dead_letter"}
-        self._outputs = {output.stream: (output, id) for id, spec in graph.specs.items() for output in outputs_of(spec)}
+        self._outputs = {output.stream: (output, id) for id, spec in graph.specs.items() for output in spec.outputs}
         self._own = {stream for stream, role in roles if role in WRITTEN}
 
     def create(self, streams: Iterable[str], partitions: Mapping[str, int]) -> None:
-        """Make the inputs that have names, and some that patterns stand for, with as many partitions as is said."""
+        """Create the inputs that have names, and the given streams that patterns match, with so many partitions."""
         named = (name for name, spec in self._inputs.items() if not spec.is_pattern)
         for stream in (*named, *partitions, *streams):
             spec = self.read_as(stream)
             self._create(stream, spec, partitions.get(stream, spec.partitions or 1))
 
     def appear(self, stream: str) -> None:
-        """Make a stream that a pattern stands for, where it is absent, with as many partitions as others of it have."""
+        """Create a stream that a pattern matches, where it is absent, with as many partitions as its other streams."""
         spec, found = self.read_as(stream), self._environment.streams()
         if stream not in found:
             counts = (config.partitions for name, config in found.items() if spec.matches(name))
@@ -96,7 +100,7 @@ class Streams:
         return [name for name in found if self._is_read(name)]
 
     def check_patterns(self) -> None:
-        """Raise ValueError where a pattern stands for no stream: what reads it would wait for one."""
+        """Raise ValueError where a pattern matches no stream: its reader would wait for one for ever."""
         found = self.inputs()
         for pattern, spec in self._inputs.items():
             if not any(map(spec.matches, found)):
@@ -108,10 +112,10 @@ class Streams:
         _check_partition(self.read_as(stream), self.partitions(stream), partition)
 
     def by_partition(self, stream: str, given: Sequence[Any]) -> list[list[Record]]:
-        """Return what a test gives an input, as records: a list, or a list per partition where it has several.
+        """Return the records that a test gives an input, by partition, from one list or a list per partition.
 
-        For an input whose records carry keys, what is no `Record` is a (key, value) pair. Raises ValueError for what
-        has another shape.
+        For an input whose records carry keys, anything but a `Record` is a (key, value) pair. Raises ValueError for
+        another shape.
         """
         spec, count = self.read_as(stream), self.partitions(stream)
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
@@ -129,8 +133,26 @@ class Streams:
                     raise ValueError(f"{stream!r} has in the list of its partition {place} {record}")
         return found
 
+    def time_of_most(self, inputs: Mapping[str, Sequence[Any]]) -> int:
+        """Return the time (ms) at which most records of inputs with `max_ahead_ms` are in time; 0 without such inputs.
+
+        It is the latest of their times that no gap longer than is allowed divides from the middle one.
+        """
+        found = [0]
+        for stream, given in inputs.items():
+            spec = self.read_as(stream)
+            if spec.max_ahead_ms is not None:
+                parts = self.by_partition(stream, given)
+                times = sorted(at for records in parts for one in records if (at := time_of(spec, one)))
+                at = len(times) // 2
+                # From the middle on, since a few wrong times may lie far ahead: they are to meet `on_error` here too.
+                while at + 1 < len(times) and times[at + 1] - times[at] <= spec.max_ahead_ms:
+                    at += 1
+                found += times[at : at + 1]
+        return max(found)
+
     def append(self, stream: str, records: Sequence[Record], partition: int | None = None) -> None:
-        """Append records as one batch to a partition; without one to that of each one's key, or the first."""
+        """Append records to a partition as one batch; without `partition`, each to that of its key, or the first."""
         self.appear(stream)
         spec, count = self.read_as(stream), self.partitions(stream)
         batch = self._encoded(spec, records)
@@ -140,7 +162,9 @@ class Streams:
                 record if partition is None or record.partition is not None else replace(record, partition=partition)
             )
             place = place_of(spec, count, aimed)
+            # Records of a test lie where their writer would put them, so Kafka's own hash of the key decides.
             places.append(place if place is not None else 0 if stored is None else murmur2(stored) % count)
+        assert len(places) == len(batch), "a record has no partition"
         self._environment.append(
             Append(stream, place, batch.take([row for row, other in enumerate(places) if other == place]))
             for place in sorted(set(places))
@@ -152,7 +176,7 @@ class Streams:
         self._environment.append([Append(stream, partition, Batch([data], [key], [self._now_ms()]))])
 
     def append_watermark(self, stream: str, watermark: int, partition: int | None = None) -> None:
-        """Append what a producer says of the event time of a partition, or of all."""
+        """Append a producer's watermark (ms) to a partition, or to all."""
         self.appear(stream)
         places = range(self.partitions(stream)) if partition is None else [partition]
         self._environment.append(Append(stream, place, Batch([]), Control(OUTSIDE, watermark)) for place in places)
@@ -204,7 +228,7 @@ class Streams:
         return stream not in self._own and any(spec.matches(stream) for spec in self._inputs.values())
 
     def _create(self, stream: str, spec: Input, partitions: int) -> None:
-        compacted = isinstance(spec, Table) and spec.key_of is None
+        compacted = spec.looked_into and spec.key_of is None
         self._environment.create_stream(stream, StreamConfig(partitions=partitions, compacted=compacted))
 
     def _encoded(self, spec: Input, records: Sequence[Record]) -> Batch:
@@ -220,7 +244,7 @@ class Streams:
         )
 
     def _decoders(self, stream: str) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
-        """Return how values and keys of a stream are read; those of dead letters stay bytes."""
+        """Return the decoders of values and keys of a stream; dead letters stay bytes."""
         if stream in self._outputs:
             output, id = self._outputs[stream]
             return output.value.decode, self._decode_key(output, id)
@@ -232,13 +256,14 @@ class Streams:
     def _decode_key(self, output: Output, id: str) -> Callable[[bytes], Any]:
         if output.key is not None:
             return output.key.decode
-        spec = self._graph.specs[id]
-        above = self._graph.key_serde(self._graph.parents(id)[0]) if isinstance(spec, SendTo) else None
+        is_sent = id in self._graph.of(SendTo)
+        above = self._graph.key_serde(self._graph.parents(id)[0]) if is_sent else None
         return above.decode if above is not None else _text
 
 
 def reader_of(inputs: Iterable[Input], stream: str) -> Input:
     """Return the input that reads a stream, by its name or a pattern; raises ValueError where none does."""
+    # Names before patterns: a stream that both match is read by the input that names it.
     known = sorted(inputs, key=lambda spec: (spec.is_pattern, spec.stream))
     for spec in known:
         if spec.matches(stream):
@@ -263,10 +288,10 @@ def time_of(spec: Input, given: Any) -> int:
     """Return the event time of a record of an input, in ms; 0 where it has none, or none that can be read."""
     record = _record(given, spec)
     try:
-        at = record.timestamp if spec.timestamp_of is None else to_ms([spec.timestamp_of(record.value)])[0]
+        at = record.timestamp if spec.timestamp_of is None else spec.timestamp_of(record.value)
+        return 0 if at is None else to_ms([at], unit=spec.unit)[0]
     except Exception:
         return 0
-    return at or 0
 
 
 def _check_partition(spec: Input, partitions: int, partition: int) -> None:

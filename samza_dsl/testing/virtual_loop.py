@@ -1,4 +1,4 @@
-"""An event loop on which time passes only when it is told to, and nothing outside is ever waited for."""
+"""An event loop with virtual time, which passes only when the test says so."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MOST_TURNS = 1_000_000
-"""Turns in which no time passes; who needs more never ends."""
+"""The turns of a loop that may pass at one time; more are taken for a loop without end."""
 RESOLUTION_S = 1e-6
-"""What counts as the same time; a finer one would spin where the time is large."""
+"""The seconds within which two times are the same; a finer one would spin where the time is large."""
 MOMENT_S = 1e-12
-"""What keeps timers for the same time in order."""
+"""The seconds between timers for the same time, which keep them in the order of asking."""
 
 NETWORK = (
     *("create_connection", "create_server", "create_unix_connection", "create_datagram_endpoint", "getaddrinfo"),
@@ -24,7 +24,7 @@ NETWORK = (
 
 
 class FilelessLoop(asyncio.BaseEventLoop):
-    """Waits for no files, but for time alone, which passes as `_wait` says."""
+    """An event loop that waits for no files, but for time alone, which passes as `_wait` says."""
 
     _ready: deque[asyncio.Handle]
 
@@ -40,11 +40,11 @@ class FilelessLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def _wait(self, seconds: float | None) -> None:
-        """Stand in for waiting so long, or for ever."""
+        """Wait so many seconds of virtual time; None is for ever."""
         raise NotImplementedError
 
     def _shuffle(self, order: random.Random) -> None:
-        """Have what is ready run in an order that `order` draws."""
+        """Put the callbacks that are ready into an order that `order` draws."""
         if len(self._ready) > 1:
             ready = list(self._ready)
             order.shuffle(ready)
@@ -90,7 +90,8 @@ class VirtualLoop(FilelessLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, **how: Any
     ) -> asyncio.TimerHandle:
-        """Call at a time; what is to be called at the same time is called in the order of asking."""
+        """Call at a time; callbacks for the same time are called in the order of asking."""
+        # asyncio keeps timers in a heap, which gives equal times in any order; so each is a moment later than the last.
         self._asked += 1
         return super().call_at(when + self._asked * MOMENT_S, callback, *args, **how)
 
@@ -98,6 +99,7 @@ class VirtualLoop(FilelessLoop):
         self, executor: Any, func: Callable[..., T], *arguments: Any
     ) -> asyncio.Future[T]:
         """Call `func` on the loop, in a turn of its own."""
+        # On the loop and not in a thread: real threads would make the order of things differ from run to run.
         future: asyncio.Future[T] = self.create_future()
 
         def call() -> None:
@@ -114,7 +116,8 @@ class VirtualLoop(FilelessLoop):
         return future
 
     def _wait(self, seconds: float | None) -> None:
-        """Stand in for waiting on files: let time pass up to the next timer, or stop."""
+        """Let time pass up to the next timer, but not beyond `_until_s`: there the loop stops."""
+        before_s = self._now_s
         self.turns += 1
         self._idle_turns += 1
         if self._at_turn is not None:
@@ -127,14 +130,16 @@ class VirtualLoop(FilelessLoop):
             self._now_s = max(self._now_s, self._until_s)
             self.stop()
         elif seconds > 0:
+            # Straight to the next timer: nothing is ready, so nothing can happen before it.
             self._now_s += seconds
             self._idle_turns = self._asked = 0
+        assert self._now_s >= before_s, "time never goes back"
         if self._order is not None:
             self._shuffle(self._order)
 
 
 class _NoSelector:
-    """Waits for nothing but time."""
+    """A selector that knows no files, and waits for time alone."""
 
     def __init__(self, wait: Callable[[float | None], None]) -> None:
         self._wait = wait

@@ -101,11 +101,13 @@ def figure_of(name):
         (["--commit-every", "0"], "are positive"),
     ],
 )
+@pytest.mark.ci
 def test_what_makes_no_sense_is_refused(arguments, told):
     ran = command(*arguments)
     assert ran.returncode == 2
     assert told in ran.stderr
 
 
+@pytest.mark.ci
 def test_nothing_at_all_can_be_measured():
     assert command("--only", "").returncode == 0

@@ -20,7 +20,7 @@ from tests.bite.bugs import BUGS, Bug, Simulated
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("operators", "planner", "runtime", "samza_dsl", "tests", "pyproject.toml")
-PATIENCE_S = 300
+PATIENCE_S = 600
 
 
 @dataclass(frozen=True)

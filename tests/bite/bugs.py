@@ -55,7 +55,7 @@ AMONG_ON_KAFKA = Tested("tests/runtime/test_laws_on_kafka.py::test_so_do_contain
 BUGS = (
     Bug(
         "commit the highest completed",
-        "runtime/in_flight.py",
+        "runtime/reading/completion.py",
         """        while entries and not entries[0].holds:
             done = entries.popleft()
 """,
@@ -65,14 +65,14 @@ BUGS = (
     ),
     Bug(
         "commit effects beyond the cut: positions are those of one commit ago",
-        "runtime/commit.py",
-        "Checkpoint(self.generation, positions)\n",
+        "runtime/commit/commit.py",
+        "Checkpoint(self.generation, positions, meanings=to_note(task.kinds))\n",
         "Checkpoint(self.generation, self.__dict__.setdefault('old', {}).get(task.number, positions))\n"
         "            self.__dict__['old'][task.number] = positions\n",
     ),
     Bug(
         "commit before a bound file is flushed",
-        "runtime/commit.py",
+        "runtime/commit/commit.py",
         """                positions[self._bindings.places[stream]] = sink.flush()
 """,
         """                place = self._bindings.places[stream]
@@ -81,7 +81,7 @@ BUGS = (
     ),
     Bug(
         "skip the drain",
-        "runtime/cut.py",
+        "runtime/commit/schedule.py",
         """        if self._options.guarantee == "exactly_once" or at_once:
             return all(task.at_cut for task in self.tasks)
 """,
@@ -89,37 +89,37 @@ BUGS = (
     ),
     Bug(
         "drop on cancel: a call that somebody cancels counts as done",
-        "runtime/calls.py",
+        "runtime/functions/calls.py",
         """self._settle(worker, RuntimeError("the call was cancelled, and not by the run"))""",
         "(self._tell(worker.asked, worker.row, []), self._replace(worker))",
     ),
     Bug(
         "a call that times out counts as done",
-        "runtime/calls.py",
+        "runtime/functions/calls.py",
         """self._settle(worker, TimeoutError(f"no result after timeout_ms={self._timeout_ms:,}"))""",
         "(self._tell(worker.asked, worker.row, []), self._replace(worker))",
     ),
     Bug(
         "calls time out once, and never again",
-        "runtime/calls.py",
+        "runtime/functions/calls.py",
         "        if self._workers:\n            earliest = ",
         "        if self._timer is not None:\n            earliest = ",
     ),
     Bug(
         "start all calls as soon as they are asked for",
-        "runtime/calls.py",
+        "runtime/functions/calls.py",
         "range(min(calls, self._max_in_flight - len(self._workers)))",
         "range(calls)",
     ),
     Bug(
         "forget one branch's terminal: a message takes effect at its first exit alone",
-        "runtime/task.py",
+        "runtime/task/task.py",
         "    for exit in sorted(by_exit):\n",
         "    for exit in sorted(by_exit)[:1]:\n",
     ),
     Bug(
         "a message is complete when its first call is",
-        "runtime/units.py",
+        "runtime/task/in_flight.py",
         """            if self._settled(operator, call):
 """,
         """            self._settled(operator, call)
@@ -128,7 +128,7 @@ BUGS = (
     ),
     Bug(
         "a task is called again before what its last call has left is there",
-        "runtime/awaiting.py",
+        "runtime/assembly/awaiting.py",
         "        lane.limit = units.most_begun = lane.width\n",
         "        lane.limit = lane.width\n",
         Tested(
@@ -137,19 +137,19 @@ BUGS = (
     ),
     Bug(
         "what a process emits into an await does not hold its parent back",
-        "runtime/task.py",
+        "runtime/task/task.py",
         "                entry.hold(len(stops))\n",
         "                entry.hold(0)\n",
     ),
     Bug(
         "send a watermark past an in-flight stamp",
-        "runtime/commit.py",
+        "runtime/commit/commit.py",
         "    return reached if lowest is None else min(reached, lowest)\n",
         "    return reached\n",
     ),
     Bug(
         "checkpoint the watermark of now, not that of the position",
-        "runtime/inputs.py",
+        "runtime/reading/reader.py",
         """{"watermark": watermark,""",
         """{"watermark": self._mark,""",
     ),
@@ -161,19 +161,19 @@ BUGS = (
     ),
     Bug(
         "an abort leaves what was written to outputs",
-        "runtime/guard.py",
+        "runtime/stage/error_policy.py",
         "            self._outputs.rollback()\n",
         "            self._outputs.release()\n",
     ),
     Bug(
         "break the order of a key where calls are retried",
-        "runtime/units.py",
+        "runtime/task/in_flight.py",
         "                if len(queue) > 1:\n",
         "                if len(queue) > 1 and not any(pool.retried for pool in self.pools.values()):\n",
     ),
     Bug(
         "write dead letters outside of the commit",
-        "runtime/commit.py",
+        "runtime/commit/commit.py",
         "        self._bindings.environment.commit(commit)\n",
         """        letters = [append for append in commit.appends if append.batch.headers]
         self._bindings.environment.append(letters)
@@ -183,96 +183,96 @@ BUGS = (
     ),
     Bug(
         "close users' objects twice",
-        "runtime/functions.py",
+        "runtime/functions/user_functions.py",
         "                    await _done(thing.close())\n",
         "                    await _done(thing.close())\n                    await _done(thing.close())\n",
     ),
     Bug(
         "leave checksums unchecked",
-        "runtime/systems/log_records.py",
+        "runtime/systems/log/records.py",
         " or CRC.unpack_from(record)[0] != crc32(data, crc32(key)):",
         ":",
         Tested("tests/runtime/test_log_faults.py::test_no_flipped_bit_goes_unnoticed"),
     ),
     Bug(
         "leave the generation unchecked: no fence",
-        "runtime/systems/log.py",
+        "runtime/systems/log/environment.py",
         "        if current != generation:\n",
         "        if current < generation:\n",
     ),
     Bug(
         "go on before the commit is durable",
-        "runtime/commits.py",
+        "runtime/commit/schedule.py",
         "            await asyncio.shield(writing)\n",
         "            pass\n",
     ),
     Bug(
         "never start the next message of a key",
-        "runtime/units.py",
+        "runtime/task/in_flight.py",
         "            if queue:\n                self._begin(queue[0])\n",
         "            if queue:\n                pass\n",
     ),
     Bug(
         "take the last of what is not complete for the first, where messages go on as columns",
-        "runtime/in_flight.py",
+        "runtime/reading/completion.py",
         "        first = min(self.outstanding)\n",
         "        first = max(self.outstanding)\n",
     ),
     Bug(
         "leave the next message of a key waiting where messages go on as columns",
-        "runtime/flights.py",
+        "runtime/task/calls_in_flight.py",
         "                self.pool.go_on(waiting.popleft())\n",
         "                waiting.popleft()\n",
     ),
     Bug(
         "start all messages of a key whose messages go on as columns",
-        "runtime/flights.py",
+        "runtime/task/calls_in_flight.py",
         "                rows = self._in_turn(flight)\n",
         "                self._in_turn(flight)\n",
     ),
     Bug(
         "always serve the first partition first",
-        "runtime/chooser.py",
+        "runtime/loop/chooser.py",
         "            for _ in range(len(group)):\n                what = group[0]\n                group.rotate(-1)\n",
         "            for what in sorted(group, key=lambda one: one[0].number):\n",
     ),
     Bug(
         "never serve a lower priority while a higher one has something",
-        "runtime/chooser.py",
+        "runtime/loop/chooser.py",
         "lower and self._turn % PATIENCE == PATIENCE - 1 else 0",
         "False else 0",
     ),
     Bug(
         "call timers by the wall clock",
-        "runtime/task.py",
+        "runtime/task/task.py",
         "        now = self._clock.elapsed_ms()\n        return [timer",
         "        now = self._clock.now_ms() - self._clock.start_ms\n        return [timer",
         Simulated("clock", 200),
     ),
     Bug(
         "leave calls running when the run is cancelled",
-        "runtime/loop.py",
+        "runtime/loop/loop.py",
         "        if futures:\n            await asyncio.wait(futures, timeout=PATIENCE_S)\n",
         "",
         Simulated("cancellations", 1_000),
     ),
     Bug(
         "swallow a cancellation",
-        "runtime/loop.py",
+        "runtime/loop/loop.py",
         "        with suppress(TimeoutError):\n",
         "        with suppress(TimeoutError, asyncio.CancelledError):\n",
         Simulated("cancellations", 1_000),
     ),
     Bug(
         "store nothing of what waits in memory for the next stage",
-        "runtime/commit.py",
+        "runtime/commit/commit.py",
         "for place, relay in self.relays.items() if relay",
         "for place, relay in self.relays.items() if relay and not relay",
         Tested("tests/runtime/test_laws.py"),
     ),
     Bug(
         "keep what was stored in memory, too",
-        "runtime/commit.py",
+        "runtime/commit/commit.py",
         "            relay.clear()\n",
         "            pass\n",
         Tested(
@@ -281,21 +281,21 @@ BUGS = (
     ),
     Bug(
         "believe that all states are in hand when some were let go",
-        "operators/key_states.py",
+        "operators/state/key_cache.py",
         "            self.clean.clear()\n            self._has_all = False\n",
         "            self.clean.clear()\n",
         Tested("tests/operators/test_scan.py"),
     ),
     Bug(
         "what an idle partition sends later fires again what has fired without it",
-        "runtime/control.py",
+        "runtime/reading/watermarks.py",
         "        return stamps if floor == MIN_TIMESTAMP else [max(stamp, floor) for stamp in stamps]\n",
         "        return stamps\n",
         Tested("tests/runtime/test_idle.py"),
     ),
     Bug(
         "what an alarm emits is told behind the end of the inputs",
-        "runtime/chain.py",
+        "runtime/stage/chain.py",
         "            lowest = min(lowest, max(alarm, self._told))  # before the end is told all alarms go off\n",
         "            pass\n",
         Tested("tests/runtime/test_state_in_time.py"),
@@ -309,42 +309,42 @@ BUGS = (
     ),
     Bug(
         "say on Kafka what is done before the transaction that does it",
-        "runtime/systems/kafka_owner.py",
+        "runtime/systems/kafka/coordination/owner.py",
         "        pending[ledger_of(commit.app), 0] = said\n",
         "        streams.write(ledger_of(commit.app), said)\n",
         ON_KAFKA,
     ),
     Bug(
         "replay a changelog from one record too late",
-        "runtime/systems/kafka_changelog.py",
+        "runtime/systems/kafka/state/changelog.py",
         "(rows.offsets or (), begun)",
         "(rows.offsets or (), begun + 1)",
         ON_KAFKA,
     ),
     Bug(
         "end on Kafka before all can read what was committed",
-        "runtime/systems/kafka_streams.py",
+        "runtime/systems/kafka/streams/streams.py",
         "        stop(self._thread, self._until_seen())\n",
         "",
         READ_BY_ALL,
     ),
     Bug(
         "read on Kafka what was rolled back",
-        "runtime/systems/kafka_fetcher.py",
+        "runtime/systems/kafka/streams/fetcher.py",
         'isolation_level="read_committed",\n            fetch_max',
         'isolation_level="read_uncommitted",\n            fetch_max',
         ON_KAFKA,
     ),
     Bug(
         "a container of an application on Kafka takes tasks, and lets who had them go on",
-        "runtime/systems/kafka_ledger.py",
+        "runtime/systems/kafka/state/ledger.py",
         "    await ended(await streams.producer(writer))",
         "    return",
         AMONG_ON_KAFKA,
     ),
     Bug(
         "leave out what is made and not read, whatever it is that makes it",
-        "planner/scalars.py",
+        "planner/codegen/scalars.py",
         "key in needed or not isinstance(part, ast.Constant | ast.Name)",
         "key in needed",
         Tested("tests/planner/test_scalars.py::test_loops_come_to_the_same"),

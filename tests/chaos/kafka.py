@@ -1,6 +1,7 @@
 """Tries containers on a real Kafka broker against what can happen: python -m tests.chaos.kafka --minutes N --seed S."""
 
 import argparse
+import asyncio
 import os
 import random
 import signal
@@ -15,28 +16,32 @@ from pathlib import Path
 from threading import Event
 
 import msgspec
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from benchmarks.memory import anonymous_mib
-from operators.base import Batch
-from runtime.errors import EnvironmentFault
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.kafka import KafkaEnvironment
-from runtime.systems.kafka_group import SESSION_MS
-from runtime.systems.kafka_topic import KafkaCluster
+from operators.core.base import Batch
+from runtime.model.errors import EnvironmentFault
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.systems.kafka.coordination.group import SESSION_MS
+from runtime.systems.kafka.environment import KafkaEnvironment
+from runtime.systems.kafka.state.task_state import MOST_APART
 from tests.chaos.pipeline import PARTITIONS, UNKNOWN, WINDOW_MS
 from tests.faults.processes import wait_until
 from tests.kafka.brokers import Brokers, small_disks
-from tests.kafka.topics import consume, group_offsets
+from tests.kafka.topics import configure, consume, delete, group_offsets, names, remove_all
 from tests.scale import positive
 from tests.source import ROOT
 
 APP, WORDS, RATE = "chaos", 40, 300
 CALM_S = 3.0, 8.0
 """How long nothing happens between two faults."""
-PATIENCE_S = 120
+PATIENCE_S = 300
 LAST = "last"
 """The word of the records that close the windows of all others."""
+LEFT = "left"
+"""The word of the records of a transaction that somebody leaves open, and that is rolled back."""
 BAD = 0.01
 """The part of what is written that becomes a dead letter."""
 LARGEST_BYTES = 900_000
@@ -45,8 +50,8 @@ THROTTLED_BYTES = 20_000
 """How much a second brokers take from a writer that they throttle, from each of them."""
 DISK_MIB = 512
 """How large the disk of a broker is, which is filled now and then."""
-MOST_MIB = 400
-"""The most anonymous memory that a container may come to."""
+MOST_MIB = 400 + 4 * PARTITIONS
+"""The most anonymous memory that a container may come to, which may take over all tasks, at some 3 MiB for each."""
 
 
 class Chaos:
@@ -55,7 +60,12 @@ class Chaos:
     def __init__(self, folder: Path, seed: int, brokers: int = 1) -> None:
         self.folder, self.chance = folder, random.Random(seed)
         self.commit_by = "task" if seed % 2 else "container"
-        self.brokers = Brokers(folder / "brokers", brokers)
+        self.cuts = seed // 2 % 2 == 1
+        """Whether the end of the trial cuts changelogs."""
+        self.stamps = seed % 3 == 0
+        """Whether brokers give records their own time where topics do not say otherwise."""
+        said = {"log.message.timestamp.type": "LogAppendTime"} if self.stamps else {}
+        self.brokers = Brokers(folder / "brokers", brokers, said)
         self._disks = ExitStack()
         self.has_disks = os.geteuid() == 0
         if self.has_disks:
@@ -76,11 +86,11 @@ class Chaos:
         self.starter = self.start()
         wait_until(self.containers)
 
-    def start(self, *how: str) -> "subprocess.Popen[str]":
+    def start(self, *how: str, data: str = "data") -> "subprocess.Popen[str]":
         """Start the application in containers."""
         number = str(self.chance.randint(2, 3))
         program = [Path(sys.executable).with_name("samza-dsl"), "run", str(ROOT / "tests/chaos/pipeline.py")]
-        where = ["--environment", self.cluster.address, "--data", str(self.folder / "data"), "--containers", number]
+        where = ["--environment", self.cluster.address, "--data", str(self.folder / data), "--containers", number]
         told = {"CHAOS_APP": APP, "CHAOS_COMMIT_BY": self.commit_by}
         environment = {**os.environ, **told, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
         with (self.folder / "told.txt").open("a") as file:
@@ -88,15 +98,11 @@ class Chaos:
 
     def write(self, until: float) -> None:
         """Write records, as many a second as it goes, until a time; a broker that is away is waited for."""
+        most = RATE // 20
         while time.time() < until:
-            self._append(
-                [
-                    Append(
-                        f"{APP}-records", partition, Batch([self._record() for _ in range(RATE // 20 // PARTITIONS)])
-                    )
-                    for partition in range(PARTITIONS)
-                ]
-            )
+            partitions = range(PARTITIONS) if most >= PARTITIONS else self.chance.sample(range(PARTITIONS), most)
+            each = range(max(most // PARTITIONS, 1))
+            self._append([Append(f"{APP}-records", one, Batch([self._record() for _ in each])) for one in partitions])
             time.sleep(0.05)
 
     def _record(self, word: str = "", at_ms: int | None = None, pad: str = "") -> bytes:
@@ -198,6 +204,22 @@ class Chaos:
         finally:
             self.brokers.tell("--delete-config", "producer_byte_rate", *everybody)
 
+    def leave_open(self) -> None:
+        """Have somebody leave a transaction open on the input for a while, and write on; it is then rolled back."""
+
+        async def work() -> None:
+            id = f"others-{self.chance.randrange(1 << 30)}"
+            async with AIOKafkaProducer(bootstrap_servers=self.brokers.bootstrap, transactional_id=id) as producer:
+                await producer.begin_transaction()
+                for partition in range(PARTITIONS):
+                    await producer.send(f"{APP}-records", self._record(LEFT), partition=partition)
+                await producer.flush()
+                await asyncio.to_thread(self.write, time.time() + self.chance.uniform(3, 12))
+                await producer.abort_transaction()
+
+        with suppress(KafkaError):  # a broker that is not yet ready again: it rolls it back by itself
+            asyncio.run(work())
+
     def _leader(self) -> int:
         """Return the broker that leads a partition of the input, or any."""
         try:
@@ -228,6 +250,7 @@ class Chaos:
             if not faults:
                 faults = [self.kill_container, self.kill_container, self.stop_container, self.kill_broker]
                 faults += [self.restart_broker, self.stop_broker, self.kill_starter, self.write_large, self.throttle]
+                faults += [self.leave_open]
                 if self.has_disks:
                     faults += [self.fill_disk]
                 if self.brokers.count > 2:
@@ -246,15 +269,15 @@ class Chaos:
         while True:
             self.write(time.time() + 0.5)
             self.most_mib = max([self.most_mib, *(anonymous_mib(one) or 0 for one in self.containers())])
-            assert self.most_mib < MOST_MIB, "memory is bounded"
+            assert self.most_mib < MOST_MIB, f"memory is bounded: {self.most_mib:.0f} MiB"
             done = group_offsets(self.brokers, APP)
             if all(done.get((f"{APP}-records", partition), 0) >= end for partition, end in wanted.items()):
                 break
             assert time.time() - began < PATIENCE_S, f"a task has no owner: {done} of {wanted}; {self.told()}"
         self.longest_s = max(self.longest_s, time.time() - began)
-        known_to_be_gone = began + SESSION_MS / 1_000  # who was killed just before, where nothing was left to do
-        until = max(time.time(), known_to_be_gone) + SESSION_MS / 1_000
-        while {len(self.owners().get(f"{task}", ())) for task in range(PARTITIONS)} != {1}:
+        until = time.time() + PATIENCE_S
+        tasks = range(PARTITIONS if PARTITIONS <= MOST_APART else 0)  # of more than these it does not show
+        while tasks and {len(self.owners().get(f"{task}", ())) for task in tasks} != {1}:
             assert time.time() < until, f"a task has none or two that have it: {self.owners()}; {self.told()}"
             self.write(time.time() + 0.1)
 
@@ -274,6 +297,8 @@ class Chaos:
         """Stop the run as a user does, close all windows, and run on to the end of the input."""
         self.starter.send_signal(signal.SIGTERM)
         assert self.starter.wait(PATIENCE_S) == 0, self.told()
+        if self.cuts:
+            self.cut_changelogs()
         last_ms = _now_ms() + 10 * WINDOW_MS  # one time for all, so that none of them closes the window of another
         for partition in range(PARTITIONS):
             before = self._end(partition)
@@ -285,6 +310,33 @@ class Chaos:
             wait_until(lambda: not environment.runs(APP).is_alive())  # also of the dead this is known by then
         self.starter = self.start("--until-now")
         assert self.starter.wait(PATIENCE_S) == 0, self.told()
+
+    def cut_changelogs(self) -> None:
+        """Remove all that changelogs hold: who has no state says what is lost; who has it goes on, right."""
+        self.write(time.time() + 1)
+        for name in sorted(one for one in names(self.brokers) if one.endswith("-changelog")):
+            configure(self.brokers, name, "cleanup.policy=delete")
+            remove_all(self.brokers, name)
+        self._refused("elsewhere", "-changelog' begins at offset")
+        self.struck["cut changelogs"] += 1
+
+    def delete_checkpoints(self) -> None:
+        """Delete the topic of checkpoints: a run says so, and writes nothing again."""
+        before = {stream: len(values(self, stream)) for stream in ("counts", "panes", "letters")}
+        delete(self.brokers, f"{APP}-checkpoints")
+        for data in ("data", "elsewhere"):
+            self._refused(data, f"{APP}-checkpoints' has no checkpoint of what the group")
+        assert {stream: len(values(self, stream)) for stream in before} == before, "nothing is written again"
+        self.struck["delete checkpoints"] += 1
+
+    def _refused(self, data: str, because: str) -> None:
+        """Start the application on a machine, and see that it ends with our error."""
+        start = len(self.all_told())
+        assert self.start("--until-now", data=data).wait(PATIENCE_S) != 0, (
+            f"it goes on without what is lost: {self.told()}"
+        )
+        told = " ".join(self.all_told()[start:].split())
+        assert because in told and f"samza-dsl reset {APP}" in told, f"it does not say what is lost: {self.told()}"
 
     def _end(self, partition: int) -> int:
         """Return where a partition of the input ends; a broker that is not yet ready is waited for."""
@@ -299,7 +351,11 @@ class Chaos:
 
     def told(self) -> str:
         """Return the end of what the containers have printed."""
-        return (self.folder / "told.txt").read_text()[-4_000:]
+        return self.all_told()[-4_000:]
+
+    def all_told(self) -> str:
+        """Return all that they have printed."""
+        return (self.folder / "told.txt").read_text()
 
     def close(self) -> None:
         """Leave no process."""
@@ -333,8 +389,9 @@ def check(chaos: Chaos) -> int:
     )
     bad = Counter(one if type(one) is bytes else one["number"] for one in read if one not in records)
     assert letters == bad, "each bad record is one dead letter"
-    here, anew = state_of(chaos, "data"), state_of(chaos, "anew")
-    assert here == anew, "state is what its changelogs say"
+    if not chaos.cuts:
+        here, anew = state_of(chaos, "data"), state_of(chaos, "anew")
+        assert here == anew, "state is what its changelogs say"
     return len(records)
 
 
@@ -358,9 +415,12 @@ def trial(folder: Path, minutes: float, seed: int, brokers: int = 1) -> Chaos:
     try:
         chaos.run(minutes)
         chaos.finish()
-        counted = f"{check(chaos):,} records counted once, after {dict(chaos.struck)}"
+        records = check(chaos)
+        chaos.delete_checkpoints()
+        counted = f"{records:,} records counted once, after {dict(chaos.struck)}"
         most = f"caught up within {chaos.longest_s:.0f} s, in at most {chaos.most_mib:.0f} MiB"
-        print(f"seed {seed}, by {chaos.commit_by}: {counted}; {most}", flush=True)
+        by = f"{chaos.commit_by}, times by {'brokers' if chaos.stamps else 'writers'}"
+        print(f"seed {seed}, by {by}: {counted}; {most}", flush=True)
     finally:
         chaos.close()
     return chaos
@@ -368,7 +428,7 @@ def trial(folder: Path, minutes: float, seed: int, brokers: int = 1) -> Chaos:
 
 def main() -> None:
     """Make a trial as the command line says."""
-    parser = argparse.ArgumentParser(description="Try containers on Kafka against what can happen.")
+    parser = argparse.ArgumentParser(description="Try containers on Kafka, of CHAOS_TASKS tasks, against what happens.")
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--seed", type=positive, default=1)
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)

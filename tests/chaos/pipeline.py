@@ -7,7 +7,7 @@ import random
 from samza_dsl import App, Json, Options, count, dead_letter, retry, tumbling
 
 NAME, COMMIT_BY = os.environ.get("CHAOS_APP", "chaos"), os.environ.get("CHAOS_COMMIT_BY", "container")
-PARTITIONS, WINDOW_MS = 4, 1_000
+PARTITIONS, WINDOW_MS = int(os.environ.get("CHAOS_TASKS", "4")), 1_000
 UNKNOWN = "unknown"
 
 

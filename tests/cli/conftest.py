@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 from typer.testing import CliRunner
 
-from samza_dsl.cli import commands
+from samza_dsl.cli.main import commands
 
 PROGRAM = Path(sys.executable).with_name("samza-dsl")
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from runtime.systems.log import LogEnvironment
+from runtime.systems.log.environment import LogEnvironment
 
 ORDERS = [{"customer": name, "amount": 1, "at_ms": at} for at, name in enumerate(["ann", "bob", "ann", "cy"])]
 KEEPING = ("--state", "keep")
@@ -83,6 +83,10 @@ def test_resetting_state_drops_what_lies_between_stages(call, ran, folder):
         (("spending", "ordres", "0", "--state", "keep"), "has no position in 'ordres': it reads orders"),
         (("spending", "spending-by-customer", "0", "--state", "keep"), "it reads orders"),
         (("spendnig", "orders", "0"), "no application 'spendnig' has run on .samza-dsl"),
+        (("spending", "orders"), "say what to set: STREAM[:PARTITION] OFFSET, or --watermark TIME"),
+        (("spending", "orders", "0", "--watermark", "2025-06-15"), "leave OFFSET and --state out"),
+        (("spending", "--watermark", "soon"), "--watermark 'soon' is no time: write 2025-06-15"),
+        (("spending", "ordres", "--watermark", "2025-06-15"), "has no position in 'ordres': it reads orders"),
         (("nowhere.py", "orders", "0"), "nowhere.py does not exist"),
     ],
 )
@@ -93,6 +97,36 @@ def test_what_can_not_be_set_changes_nothing(call, ran, arguments, wrong):
     assert positions(call) == before
 
 
+def test_event_time_is_set_back_after_a_record_of_a_clock_that_was_ahead(call, ran):
+    day = 86_400_000
+    call("streams", "produce", "orders", stdin=json.dumps({"customer": "eve", "amount": 1, "at_ms": 3 * day}) + "\n")
+    call("run", "spending.py", "--until-now")
+    assert call("checkpoint", "show", "spending").stdout.count("1970-01-04 00:00:00") == 3
+    result = call("checkpoint", "set", "spending", "orders:0", "--watermark", "1970-01-01 00:00:20")
+    assert result.exit_code == 0, result.stderr
+    told = "event time is set back from 1970-01-04 00:00:00 to 1970-01-01 00:00:20"
+    assert result.stdout == f"orders, partition 0: {told}\n"
+    more = [{"customer": name, "amount": 5, "at_ms": at} for name, at in (("dan", 21_000), ("eve", 31_000))]
+    call("streams", "produce", "orders", stdin="".join(json.dumps(order) + "\n" for order in more))
+    call("run", "spending.py", "--until-now")
+    assert call("checkpoint", "show", "spending").stdout.count("1970-01-01 00:00:31") == 3
+    spent = call("streams", "show", "spent").stdout
+    assert '{"key":"dan","start":20000,"end":30000,"value":5}' in spent
+    assert "eve" not in spent
+    call("streams", "end", "orders")
+    call("run", "spending.py")
+    assert call("streams", "show", "spent").stdout.count('"eve"') == 2
+
+
+def test_event_time_is_not_set_forward(call, ran):
+    shown = call("checkpoint", "show", "spending").stdout
+    result = call("checkpoint", "set", "spending.py", "--watermark", "2025-06-15")
+    assert result.stdout == "event time of spending is nowhere beyond 2025-06-15 00:00:00: nothing was changed\n"
+    after = call("checkpoint", "show", "spending").stdout
+    assert after.splitlines()[1:] == shown.splitlines()[1:]
+
+
+@pytest.mark.ci
 def test_a_running_application_is_neither_moved_nor_reset(call, program, shouting):
     call("streams", "produce", "words", stdin="1\n")
     call("run", "shouting.py", "--until-now")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from operators.base import Batch
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.log import LogEnvironment, verify
+from operators.core.base import Batch
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment, verify
 from tests.faults.processes import wait_until
 from tests.source import ROOT
 
@@ -39,6 +40,14 @@ COUNTING = """
     looked_up = records.async_flat_map(look_up, timeout_ms=250_000, op_id="lookup", order="partition")
     by_digit = looked_up.partition_by(lambda record: record[1] % 10, partitions=2, op_id="by-digit")
     by_digit.process(count_up, op_id="counts").send_to(app.output("counts", partitions=2))
+"""
+LOADED_LATE = """
+    import os, sys, time
+    from pathlib import Path
+
+    starter = os.getppid()
+    while sys.argv[0] == "-c" and not Path("loaded").exists() and os.getppid() == starter:
+        time.sleep(0.01)
 """
 ALL = [(partition, number) for partition in range(2) for number in range(100)]
 
@@ -100,6 +109,7 @@ def is_gone(pid):
     return True
 
 
+@pytest.mark.ci
 def test_they_share_the_tasks_and_end_together(program, folder, counting):
     produce(folder)
     (folder / "open").touch()
@@ -120,10 +130,34 @@ def test_what_a_killed_one_had_is_taken_over_and_another_one_takes_its_place(pro
     os.kill(doomed, signal.SIGKILL)
     wait_until(lambda: holders(folder, 0) - {doomed})
     (folder / "open").touch()
-    _, errors = run.communicate()
-    assert (run.returncode, errors) == (0, "")
+    shown, errors = run.communicate()
+    assert run.returncode == 0
     assert all(map(is_gone, (doomed, other)))
     check_counts(folder)
+    dead, taken, *restarted = sorted(errors.splitlines(), key=lambda line: ("takes" in line, "place" in line))
+    killed = rf"\(process {doomed}\) was killed by SIGKILL; it had task 0, after \d+ commits"
+    slot = re.fullmatch(rf"counting: container (\d)\.0 {killed}", dead).group(1)
+    assert re.fullmatch(
+        rf"counting: container \d\.\d takes task 0 over from {slot}\.0, which is gone; "
+        r"(nothing was committed of it|the last commit goes to records:0 offset \d+.*)",
+        taken,
+    )
+    assert [re.fullmatch(rf"counting: container {slot}.1 \(process \d+\) takes the place of {slot}.0", *restarted)]
+    assert shown.splitlines()[-1].endswith("1 container died, 1 task taken over")
+
+
+@pytest.mark.ci
+def test_the_lag_of_tasks_that_no_container_has_is_what_it_is(program, folder, write):
+    write("counting.py", LOADED_LATE + COUNTING)
+    produce(folder, ended=False)
+    run = program("run", "counting.py", "--containers", "2", "--until-now")
+    line = next(line for line in run.stdout if "lag" in line)
+    assert f"lag {len(ALL)}," in line and "2 tasks in no container" in line
+    (folder / "loaded").touch()
+    (folder / "open").touch()
+    shown, _ = run.communicate()
+    assert run.returncode == 0
+    assert "no container" not in shown.splitlines()[-1]
 
 
 @pytest.mark.ci
@@ -188,6 +222,7 @@ def test_they_end_when_the_process_that_started_them_is_gone(program, folder, co
     check_counts(folder)
 
 
+@pytest.mark.ci
 def test_a_second_run_is_refused(program, folder, counting):
     produce(folder)
     run = program("run", "counting.py", "--containers", "2")
@@ -199,23 +234,39 @@ def test_a_second_run_is_refused(program, folder, counting):
     assert run.wait() == 0
 
 
+ENDS = {
+    "os._exit": (".map(lambda record: os._exit(3))", "exit code 3, as did 4 before it"),
+    "sys.exit": (".map(lambda record: sys.exit(3))", "exit code 3, as did 4 before it"),
+    "sys.exit in a call": (".async_flat_map(leave)", "a function of the application has called sys.exit()"),
+    "a signal": (".map(lambda record: os.kill(os.getpid(), 9))", "killed by SIGKILL, as did 4 before it"),
+}
+
+
 @pytest.mark.ci
-def test_those_that_die_again_and_again_end_the_run(program, folder, write):
+@pytest.mark.parametrize("how", ENDS)
+def test_those_that_die_again_and_again_end_the_run(program, folder, write, how):
+    step, told = ENDS[how]
     write(
         "dying.py",
-        """
-        import os
+        f"""
+        import os, sys
         from samza_dsl import App
 
+        async def leave(record):
+            sys.exit(3)
+
         app = App("dying")
-        app.input("records").map(lambda record: os._exit(3)).send_to(app.output("seen"))
+        app.input("records"){step}.send_to(app.output("seen"))
         """,
     )
     produce(folder)
     run = program("run", "dying.py", "--containers", "2")
     _, errors = run.communicate()
     assert run.returncode == 1
-    assert "ended with exit code 3, as did 4 before it" in errors and "committed" in errors
+    errors = " ".join(errors.split())
+    assert told in errors
+    assert ("memory" in errors) == (how == "a signal")
+    assert ("sys.exit()" in errors) == (how != "a signal")
 
 
 def python(folder, file, **how):
@@ -240,11 +291,11 @@ def test_they_end_though_an_answer_takes_longer_than_it_was_waited_for(folder, c
     produce(folder)
     (folder / "open").touch()
     (folder / "hasty.py").write_text(
-        "import runtime.containers\nfrom counting import app\n"
-        "runtime.containers.SILENCE_S = 0.000_01\n"
+        "import runtime.containers.supervisor\nfrom counting import app\n"
+        "runtime.containers.supervisor.SILENCE_S = 0.000_01\n"
         'if __name__ == "__main__":\n    app.run(containers=2)\n'
     )
-    ran = python(folder, "hasty.py", timeout=60)
+    ran = python(folder, "hasty.py", timeout=600)
     assert (ran.returncode, ran.stderr) == (0, "")
     check_counts(folder)
 

@@ -7,8 +7,8 @@ import signal
 import msgspec
 import pytest
 
-from planner.plan import Options
-from runtime.job import Job
+from planner.model.plan import Options
+from runtime.job.job_model import Job
 from tests.faults.processes import wait_until
 
 ORDER = json.dumps({"customer": "ann", "amount": 1, "at_ms": 0}) + "\n"
@@ -51,6 +51,7 @@ def test_what_was_changed_since_is_shown_when_it_was_run_with_that(call, orders,
     assert shown(call, "spending").options == Options(batch_records=7)
 
 
+@pytest.mark.ci
 def test_a_process_that_has_all_tasks_is_shown(call, orders, program):
     process = program("run", "spending.py")
     process.stdout.readline()

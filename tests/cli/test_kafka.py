@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.systems import kafka_broker
+from runtime.systems.kafka.broker import broker as kafka_broker
 
 
 @pytest.mark.ci

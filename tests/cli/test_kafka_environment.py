@@ -130,6 +130,51 @@ def test_what_a_deleted_application_has_kept_is_collected(on_kafka, ran, topics,
     assert sorted((one["key"], one["value"]) for one in spent) == [("ann", 2), ("bob", 1), ("cy", 1)]
 
 
+def test_the_state_of_one_operator_is_listed_moved_and_dropped(on_kafka, write, topics, folder):
+    def version(*ids):
+        lines = [
+            "from samza_dsl import App",
+            f"app = App('{topics}-shop')",
+            f"sales = app.input('{topics}-sales', value=dict)",
+            "sales = sales.partition_by(lambda r: r['shop'], partitions=2, op_id='by')",
+        ]
+        for id in ids:
+            counts = f"sales.scan(lambda n, r: n + 1, init=int, emit=lambda k, n: [k, n], op_id='{id}')"
+            lines.append(f"{counts}.send_to(app.output('{topics}-{id}', value=list))")
+        write("app.py", "\n".join(lines))
+
+    def sell(shops):
+        lines = "".join(json.dumps({"shop": shop}) + "\n" for shop in shops)
+        on_kafka("streams", "produce", f"{topics}-sales", stdin=lines)
+
+    def listed():
+        return {line.split()[0]: line.split()[1:5] for line in on_kafka("state", "list", f"{topics}-shop").splitlines()}
+
+    there = ("--data", str(folder / "there"))
+    version("old", "gone", "left")
+    sell("aabc")
+    on_kafka("run", "app.py", "--until-now")
+    found = listed()
+    assert {found[id][0] for id in ("old", "gone", "left")} == {"3"}
+    assert found["by"][3] == "0"
+    version("new", "left")
+    sell("a")
+    told = on_kafka("run", "app.py", "--until-now", code=1)
+    assert "state forget shop gone old --environment kafka://" in told
+    assert "state move" in told
+    assert on_kafka("state", "move", "app.py", "old", "new", *there).endswith("the state of 'old' to 'new'\n")
+    assert on_kafka("state", "forget", "app.py", "gone", "--yes", *there) == "shop has dropped 3 keys of 'gone'\n"
+    on_kafka("run", "app.py", "--until-now")
+    assert shown(on_kafka, f"{topics}-new") == ['["a",3]']
+    assert shown(on_kafka, f"{topics}-left")[-3:] == ['["a",3]', '["b",1]', '["c",1]']
+    assert listed().keys() == {"operator", "by", "new", "left"}
+    version("new", "left", "gone")
+    sell("b")
+    on_kafka("run", "app.py", "--until-now", *there)
+    assert shown(on_kafka, f"{topics}-gone")[-2:] == ['["b",1]', '["c",1]']
+    assert '["b",2]' in shown(on_kafka, f"{topics}-new")
+
+
 def test_containers_that_live_are_neither_moved_nor_reset_nor_deleted(on_kafka, ran, broker, topics, program):
     where = ["--environment", f"kafka://{broker.bootstrap}", "--containers", "2"]
     process = program("run", "spending.py", *where)
@@ -139,7 +184,7 @@ def test_containers_that_live_are_neither_moved_nor_reset_nor_deleted(on_kafka, 
     before = positions(on_kafka, ran)
     while positions(on_kafka, ran) == before:
         pass
-    for command in (["reset", ran, "--yes"], ["delete", ran, "--yes"]):
+    for command in (["reset", ran, "--yes"], ["delete", ran, "--yes"], ["state", "forget", ran, "by", "--yes"]):
         assert "Containers of application 'spending' live" in on_kafka(*command, code=1)
     told = on_kafka("checkpoint", "set", ran, f"{topics}-orders", "0", "--state", "keep", code=1)
     assert "live on kafka://" in told
@@ -148,3 +193,16 @@ def test_containers_that_live_are_neither_moved_nor_reset_nor_deleted(on_kafka, 
 def test_options_for_kafka_need_a_cluster(call):
     result = call("streams", "list", "--kafka-options", "kafka.toml")
     assert (result.exit_code, "add --environment kafka://HOST:PORT" in result.stderr) == (2, True)
+
+
+def test_event_time_is_set_back_after_a_record_of_a_clock_that_was_ahead(on_kafka, ran, topics):
+    ahead = [{"customer": "eve", "amount": 1, "at_ms": 3 * 86_400_000}] * 2
+    more = [{"customer": name, "amount": 5, "at_ms": at} for name, at in (("dan", 21_000), ("fay", 31_000))]
+    for found in (ahead, more):
+        if found is more:
+            told = on_kafka("checkpoint", "set", ran, "--watermark", "1970-01-01 00:00:20")
+            assert told.count("event time is set back from 1970-01-04 00:00:00 to 1970-01-01 00:00:20") == 2
+        for part in found:
+            on_kafka("streams", "produce", f"{topics}-orders", stdin=f"{json.dumps(part)}\n" * 2)
+        on_kafka("run", "spending.py", "--until-now")
+    assert '{"key":"dan","start":20000,"end":30000,"value":10}' in shown(on_kafka, f"{topics}-spent")

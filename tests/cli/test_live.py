@@ -1,12 +1,14 @@
 """The view of a run: rates, totals over tasks, and a picture that fits its terminal."""
 
+import msgspec
+from msgspec.structs import replace
 from rich.console import Console
 
-from operators.base import MAX_TIMESTAMP
-from planner.plan import OperatorPlan, Plan, StagePlan, StreamPlan
-from runtime.metrics import InputMetrics, OperatorMetrics, RunMetrics, TaskMetrics
-from samza_dsl.live import line_of, picture_of, summary_of
-from samza_dsl.progress import Progress
+from operators.core.base import MAX_TIMESTAMP
+from planner.model.plan import OperatorPlan, Plan, StagePlan, StreamPlan
+from runtime.model.metrics import InputMetrics, OperatorMetrics, RunMetrics, TaskMetrics
+from samza_dsl.view.live import LineView, line_of, picture_of, summary_of
+from samza_dsl.view.progress import Progress
 
 PLAN = Plan(
     app="orders",
@@ -104,6 +106,26 @@ def test_a_line_says_how_it_goes():
     )
 
 
+def test_what_an_open_transaction_holds_back_for_long_is_told_everywhere():
+    found = metrics(2_000, 500)
+    first, second, *others = found.inputs
+    for for_ms, is_told in ((5_000.0, False), (15_000.0, True)):
+        held = replace(found, inputs=(replace(first, held=100, held_ms=for_ms), second, *others))
+        progress = progress_of(held)
+        told = [line_of(progress), summary_of(progress, "stopped"), drawn(progress, "running")]
+        assert ["100 held back by an open transaction" in one for one in told] == [is_told] * 3
+
+
+def test_so_are_containers_that_died_and_tasks_that_nobody_has():
+    found = metrics(2_000, 500)
+    alone = tuple(replace(one, owned=False) for one in found.inputs[1:2])
+    progress = progress_of(replace(found, inputs=(found.inputs[0], *alone), deaths=1, restarts=1, take_overs=2))
+    for one in (line_of(progress), drawn(progress, "running", width=160)):
+        assert "1 task in no container" in one
+        assert "1 container died" in one and "2 tasks taken over" in one
+    assert summary_of(progress, "done").endswith("1 container died, 2 tasks taken over")
+
+
 def test_a_summary_says_how_it_went():
     assert summary_of(progress_of(metrics(2_000, 500), ended=True), "done") == (
         "orders: done in 2.0 s: 1,000 read (500/s), 500 written, 2 commits"
@@ -143,3 +165,17 @@ def test_no_line_is_wider_than_the_terminal():
 
 def test_before_anything_has_happened_there_is_a_picture():
     assert "0.0 s" in drawn(Progress(PLAN), "running")
+
+
+def test_a_jump_of_event_time_is_told_once_on_lines_and_stays_in_the_picture():
+    one = msgspec.structs.replace(reading("orders", 0, 10, 20), jumps=2, warning="one record moved event time")
+    seen = msgspec.structs.replace(metrics(1_000, 10), inputs=(one, reading("orders", 1, 10, 20)))
+    progress = progress_of(seen, seen)
+    assert "⚠ one record moved event time" in drawn(progress, "running")
+    assert "event time jumped 2 times" in line_of(progress)
+    console = Console(width=110, force_terminal=False)
+    lines = LineView(console)
+    with console.capture() as capture:
+        lines.warn(progress)
+        lines.warn(progress)
+    assert capture.get() == "orders: warning: one record moved event time\n"

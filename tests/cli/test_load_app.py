@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from samza_dsl.load_app import CantLoad, load_app
+from samza_dsl.application.loading import CantLoad, load_app
 
 APP = """
     from samza_dsl import App
@@ -137,5 +137,8 @@ def test_modules_named_like_ours_inside_a_package_are_the_users(write):
 
 def test_importing_ours_is_no_clash(write):
     write("runtime/data.csv", "")
-    write("using_ours.py", APP + "    from runtime.errors import SamzaError\n    from operators.base import Batch\n")
+    write(
+        "using_ours.py",
+        APP + "    from runtime.model.errors import SamzaError\n    from operators.core.base import Batch\n",
+    )
     assert load_app("using_ours.py").name == "one"

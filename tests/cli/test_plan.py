@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from planner.plan import Plan
+from planner.model.plan import Plan
 
 
 def test_a_plan_is_text(call, spending):
@@ -75,6 +75,7 @@ def test_a_pipeline_that_can_not_be_planned_is_a_mistake(call, write):
     assert (result.exit_code, "write instead" in result.stderr) == (2, True)
 
 
+@pytest.mark.ci
 def test_a_plan_is_the_same_from_run_to_run(program, spending):
     first, second = (program("plan", "spending.py", "--json").communicate()[0] for _ in range(2))
     assert json.loads(first)["app"] == "spending"

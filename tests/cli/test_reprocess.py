@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from runtime.systems.log import LogEnvironment
+from runtime.systems.log.environment import LogEnvironment
 from tests.cli.test_run import ORDERS, lines
 
 

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from runtime.systems.log import LogEnvironment
+from runtime.systems.log.environment import LogEnvironment
 
 ORDERS = [
     {"customer": "ann", "amount": 3, "at_ms": 1_000},
@@ -42,6 +42,7 @@ def test_where_there_is_no_terminal_lines_are_printed_and_the_last_one_sums_up(c
     assert output.replace("\n", "").isprintable()
 
 
+@pytest.mark.ci
 def test_a_second_run_goes_on_where_the_first_stopped(program, write, spending):
     write("first.jsonl", lines(ORDERS[:2]))
     write("second.jsonl", lines(ORDERS[2:]))
@@ -129,10 +130,11 @@ def test_a_failing_function_shows_the_users_lines_and_none_of_ours(call, write):
     assert "failed after" in result.stdout
 
 
+@pytest.mark.ci
 def test_with_traceback_everything_is_shown(program, write):
     write("broken.py", "raise ValueError('not today')")
     process = program("run", "broken.py", "--traceback")
-    assert "load_app.py" in process.communicate()[1]
+    assert "loading.py" in process.communicate()[1]
     assert process.returncode == 1
 
 
@@ -174,6 +176,7 @@ def test_an_interrupt_completes_what_was_begun_and_ends_well(program, shouting):
     assert rest.startswith("shouting: stopped in")
 
 
+@pytest.mark.ci
 def test_a_second_run_of_the_same_application_is_refused(program, call, shouting):
     process = program("run", "shouting.py")
     process.stdout.readline()
@@ -182,6 +185,7 @@ def test_a_second_run_of_the_same_application_is_refused(program, call, shouting
     assert f"Process {process.pid} runs application 'shouting'" in result.stderr
 
 
+@pytest.mark.ci
 def test_folders_named_like_ours_do_not_shadow_ours(program, write, shouting):
     for name in ("samza_dsl", "runtime", "planner", "operators", "lmdb"):
         write(f"{name}/readme.txt", "")
@@ -193,6 +197,7 @@ def test_folders_named_like_ours_do_not_shadow_ours(program, write, shouting):
     assert process.returncode == 0
 
 
+@pytest.mark.ci
 def test_on_a_terminal_the_picture_stays_in_place(program, write, shouting):
     write("in.jsonl", '"ahoy"\n' * 1_000)
     ours, theirs = pty.openpty()
@@ -226,3 +231,57 @@ def test_the_data_directory_is_the_named_one(call, write, folder, shouting):
     assert "shouts" in environment.streams()
     environment.close()
     assert not (folder / ".samza-dsl").exists()
+
+
+def test_a_run_that_reads_nothing_says_why_and_what_to_type(call, spending):
+    result = call("run", "spending.py", "--until-now")
+    assert "nothing was read of 'orders', which is empty, or was never written" in result.stdout
+    assert "samza-dsl streams produce orders" in result.stdout
+    call("streams", "produce", "orders", stdin=lines(ORDERS))
+    assert "nothing was read" not in call("run", "spending.py", "--until-now").stdout
+    result = call("run", "spending.py", "--until-now")
+    assert f"'spending' has read all of it before, up to offset {len(ORDERS)}" in result.stdout
+    assert "samza-dsl reset spending" in result.stdout
+    again = call("run", "spending.py", "--until-now", "--from-start", "--state", "reset")
+    assert "nothing was read" not in again.stdout
+
+
+def test_a_run_that_reads_nothing_says_which_window_was_changed_since(call, write, spending):
+    call("streams", "produce", "orders", stdin=lines(ORDERS))
+    call("streams", "end", "orders")
+    call("run", "spending.py")
+    changed = spending.read_text().replace("seconds=10", "seconds=60")
+    write("spending.py", changed)
+    for _ in range(2):
+        told = call("run", "spending.py", "--until-now").stdout
+        assert re.search(
+            r"nothing was read of 'orders': .*Since then window '[\w-]+' at spending.py:\d+ was changed: windows was "
+            r"Tumbling\(size_ms=10000.*, and is Tumbling\(size_ms=60000.*What was written before stays.*-dsl reset",
+            told,
+        )
+    before = call("streams", "show", "spent").stdout
+    call("reset", "spending", "--yes")
+    again = call("run", "spending.py", "--until-now")
+    assert "nothing was read" not in again.stdout
+    assert call("streams", "show", "spent").stdout != before
+    assert "Since then" not in call("run", "spending.py", "--until-now").stdout
+
+
+def test_a_map_that_returns_nothing_is_told_with_its_line(call, tmp_path):
+    call("streams", "produce", "numbers", stdin="1\n2\n3\n")
+    app = """
+from samza_dsl import App
+
+def double(number):
+    number * 2
+
+app = App("doubling")
+app.input("numbers", value=int).map(double).send_to(app.output("doubled"))
+"""
+    (tmp_path / "doubling.py").write_text(app)
+    told = call("run", "doubling.py", "--until-now").stdout
+    assert "send_to 'send_to-doubled' at" in told
+    assert "doubling.py:8: all of its first 3 values are None" in told
+    assert ".filter(...)" in told
+    (tmp_path / "doubling.py").write_text(app.replace("number * 2", "return number * 2 if number > 1 else None"))
+    assert "None" not in call("run", "doubling.py", "--until-now", "--from-start", "--state", "reset").stdout

@@ -5,11 +5,12 @@ import signal
 
 import pytest
 
-from operators.base import Batch
+from operators.core.base import Batch
 from operators.partition_by import murmur2
-from runtime.systems.base import END, Append, Control, StreamConfig
-from runtime.systems.log import LogEnvironment
-from samza_dsl.records import records_from
+from runtime.ports.streams import END, Append, Control, Offsets, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl.cli.streams import _list_ranges as list_ranges
+from samza_dsl.data.records import records_from
 
 
 @pytest.fixture
@@ -168,6 +169,7 @@ def test_following_shows_what_comes_until_the_stream_ends(program, log):
     assert process.returncode == 0
 
 
+@pytest.mark.ci
 def test_following_ends_with_an_interrupt(program, log):
     log.create_stream("numbers", StreamConfig())
     log.append([Append("numbers", 0, Batch([b"1"]))])
@@ -269,3 +271,15 @@ def test_what_can_not_be_deleted_is_refused(call, log):
     result = call("streams", "delete", "between")
     assert (result.exit_code, "samza-dsl reset APP.py drops it" in result.stderr) == (2, True)
     assert "between" in log.streams()
+
+
+def test_a_topic_that_others_make_while_topics_are_listed_is_left_to_the_next_list(capsys):
+    class Growing:
+        def streams(self):
+            return {"old": StreamConfig()}
+
+        def ranges(self):
+            return {"old": [Offsets(0, 3, ended=False)], "new": [Offsets(0, 1, ended=False)]}
+
+    list_ranges(Growing())
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [["old", "1", "3"]]

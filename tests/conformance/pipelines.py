@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from operators.partition_by import murmur2
-from runtime.systems.memory import MemoryEnvironment
+from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import (
     App,
     Options,

@@ -2,13 +2,15 @@
 
 import pytest
 
-from operators.base import COLUMNS, MAX_TIMESTAMP, Batch
-from runtime.checkpoint import Checkpoint, Position
-from runtime.errors import Damaged, EnvironmentFault, Fenced
-from runtime.systems.base import END, Append, Commit, Control, Offsets, StateWrites, StreamConfig
-from runtime.systems.compaction import TOMBSTONE_MS
-from runtime.systems.log import LogEnvironment
-from runtime.systems.memory import MemoryEnvironment
+from operators.core.base import COLUMNS, MAX_TIMESTAMP, Batch
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.errors import Damaged, EnvironmentFault, Fenced
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import END, Append, Control, Offsets, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.log.newest_rows import TOMBSTONE_MS
+from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl.testing.environment import MortalEnvironment
 from tests.simulation.directory import Directory, SimulatedLog
 
@@ -325,6 +327,23 @@ def test_reset_removes_the_state_of_one_application(environment):
     assert environment.state_stats("app") == {}
     assert environment.state_stats("app2") == {("a", 0): (1, 2), ("b", 0): (1, 2)}
     assert environment.checkpoints("app2") == {"t": Checkpoint(1)}
+
+
+def test_the_state_of_some_stores_is_forgotten_and_nothing_else(environment):
+    for app in ("app", "app2"):
+        generation = environment.own(app)
+        writes = [StateWrites(store, task, [(b"k", b"v")]) for store in ("a", "b") for task in (0, 1)]
+        environment.commit(Commit(app, generation, [], writes, {"t": Checkpoint(generation)}))
+    generation = environment.generation("app")
+    for _ in range(2):
+        environment.forget("app", ["a", "nosuch"])
+        assert environment.stores("app") == ["b"]
+        assert environment.state_stats("app") == {("b", 0): (1, 2), ("b", 1): (1, 2)}
+        assert environment.checkpoints("app") == {"t": Checkpoint(generation)}
+    environment.commit(Commit("app", generation, [], [StateWrites("a", 0, [(b"new", b"v")])], {}))
+    assert dict(environment.state_range("app", "a", 0)) == {b"new": b"v"}
+    assert environment.state_get("app", "a", 1, b"k") is None
+    assert environment.state_stats("app2") == dict.fromkeys([("a", 0), ("a", 1), ("b", 0), ("b", 1)], (1, 2))
 
 
 def test_keys_of_any_length_are_kept_in_order(environment):

@@ -5,12 +5,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from operators.base import Batch
-from runtime.checkpoint import Checkpoint
-from runtime.errors import EnvironmentFault, Fenced
-from runtime.systems.base import Append, Commit, StreamConfig
-from runtime.systems.log import LogEnvironment
-from runtime.systems.memory import MemoryEnvironment
+from operators.core.base import Batch
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.errors import EnvironmentFault, Fenced
+from runtime.ports.commits import Commit
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.memory.environment import MemoryEnvironment
 from tests.runtime.log_directory import start
 from tests.simulation.directory import Directory, SimulatedLog
 

@@ -2,9 +2,12 @@
 
 import pytest
 
-from runtime.received import values_of
+from runtime.ports.stream_values import values_of
+from samza_dsl import App, SamzaError
 from samza_dsl.testing import unordered
 from tests.conformance.pipelines import PIPELINES, app_of, filled
+from tests.conformance.process_pool import process_pool, run_in_pool
+from tests.sample import sample
 from tests.simulation.crash import run_once
 from tests.spark.shuffling import run_here
 from tests.spark.streaming import stream_here
@@ -27,7 +30,7 @@ def lived(name):
     return results(app, environment)
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", sample(PIPELINES))
 def test_units_between_shuffles_come_to_what_the_live_run_comes_to(name):
     app, environment = app_of(name), filled()
     run_here(app, environment)
@@ -36,7 +39,29 @@ def test_units_between_shuffles_come_to_what_the_live_run_comes_to(name):
     assert name == "called" or any(expected.values())
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.fixture(scope="module")
+def engine():
+    with process_pool() as engine:
+        yield engine
+
+
+@pytest.mark.parametrize("name", sample(PIPELINES))
+def test_an_engine_of_a_hundred_lines_comes_to_what_the_live_run_comes_to(name, engine):
+    app, environment = app_of(name), filled()
+    run_in_pool(engine, app, environment)
+    expected = lived(name)
+    assert results(app, environment) == expected
+    assert name == "called" or any(expected.values())
+
+
+def test_an_error_in_a_process_of_an_engine_is_the_error_of_its_operator(engine):
+    app = App("failing")
+    app.input("numbers", value=int).map(lambda number: 1 // number, op_id="divided").send_to(app.output("out"))
+    with pytest.raises(SamzaError, match=r"map 'divided' at .*test_runners.py:\d+: ZeroDivisionError"):
+        run_in_pool(engine, app, filled(), {"numbers": [1, 0]})
+
+
+@pytest.mark.parametrize("name", sample(PIPELINES))
 def test_micro_batches_come_to_what_the_live_run_comes_to(name, tmp_path):
     environment = filled()
     stream_here(lambda: app_of(name), environment, tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import samza_dsl
-from runtime.serdes import Tagged
+from runtime.encoding.serdes import Tagged
 from samza_dsl import App, Pane, PlanError, Revision, SamzaError, collect, dead_letter
 from samza_dsl.testing import Record, running
 

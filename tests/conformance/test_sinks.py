@@ -11,13 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from operators.base import Batch, Serde
-from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, SamzaError, SerdeError
-from runtime.serdes import Bytes, Json, String, Tagged
-from runtime.systems import parquet, record_files
-from runtime.systems.base import Sink
-from runtime.systems.files import open_sink, open_source
-from runtime.systems.lists import ListSink, ListSource
+from operators.core.base import Batch, Serde
+from runtime.encoding.serdes import Bytes, Json, String, Tagged
+from runtime.model.errors import Damaged, EnvironmentFault, EnvironmentFull, SamzaError, SerdeError
+from runtime.ports.sink import Sink
+from runtime.systems.files import parquet, record_files
+from runtime.systems.files.files import open_sink, open_source
+from runtime.systems.memory.lists import ListSink, ListSource
+from tests.scale import examples
 
 
 class Pane(msgspec.Struct):
@@ -157,7 +158,7 @@ TestSinkOfParts = SinksOfParts.TestCase
 TestParquetSink = ParquetSinks.TestCase
 TestListSink = ListSinks.TestCase
 for _test in (TestJsonlSink, TestCsvSink, TestSinkOfParts, TestParquetSink, TestListSink):
-    _test.settings = settings(deadline=None, max_examples=40, stateful_step_count=15)
+    _test.settings = settings(deadline=None, max_examples=examples(26, 1_000), stateful_step_count=15)
 del _test
 
 

@@ -18,16 +18,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import MAX_TIMESTAMP, Batch
-from runtime.errors import Damaged, SamzaError
-from runtime.serdes import Bytes, Json, MessagePack, String
-from runtime.systems import parquet, record_files
-from runtime.systems.archive import Kind, archive_stream
-from runtime.systems.base import Append, Source, StreamConfig
-from runtime.systems.files import open_sink, open_source
-from runtime.systems.lists import ListSource
-from runtime.systems.memory import MemoryEnvironment
-from runtime.systems.record_files import RecordSource
+from operators.core.base import MAX_TIMESTAMP, Batch
+from runtime.encoding.serdes import Bytes, Json, MessagePack, String
+from runtime.model.errors import Damaged, SamzaError
+from runtime.ports.source import Source
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.files import parquet, record_files
+from runtime.systems.files.archive import Kind, archive_stream
+from runtime.systems.files.files import open_sink, open_source
+from runtime.systems.files.record_files import RecordSource
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSource
+from tests.scale import examples
 
 
 class Row(msgspec.Struct):
@@ -106,7 +108,7 @@ def check_reads(source: Source, rows: list[Any], reads: list[tuple[int, int]], p
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 @given(rows=ROWS.filter(bool), reads=READS)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(40, 2_000))
 def test_reads_of_an_archive_agree_with_the_list(kind: Kind, rows: list[Row], reads: list[tuple[int, int]]) -> None:
     environment = MemoryEnvironment()
     environment.create_stream("rows", StreamConfig())
@@ -120,7 +122,7 @@ def test_reads_of_an_archive_agree_with_the_list(kind: Kind, rows: list[Row], re
 
 @pytest.mark.parametrize("kind", FILES)
 @given(rows=ROWS.filter(bool), reads=READS)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(40, 2_000))
 def test_reads_of_any_size_from_anywhere_agree_with_the_list(
     kind: str, rows: list[Row], reads: list[tuple[int, int]]
 ) -> None:
@@ -135,7 +137,7 @@ def test_reads_of_any_size_from_anywhere_agree_with_the_list(
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])
 @given(rows=ROWS.filter(bool), until=st.integers(0, 45))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(20, 1_000))
 def test_the_end_of_a_file_is_known_once_it_was_read(kind: str, rows: list[Row], until: int) -> None:
     with small_blocks() as directory:
         source = written(directory / FILES[kind], rows)
@@ -347,7 +349,7 @@ def test_what_is_no_input_is_refused(tmp_path: Path, make: Callable[[Path], Path
 
 
 def test_parquet_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "runtime.systems.parquet")
+    monkeypatch.delitem(sys.modules, "runtime.systems.files.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SamzaError, match=r"samza-dsl\[parquet\]"):
         open_sink(tmp_path / "out.parquet")

@@ -3,16 +3,17 @@
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.systems.base import Commit, StateWrites
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
 from tests.conformance.test_environment import clock, environment  # noqa: F401
-from tests.scale import scale
+from tests.scale import examples
 
 keys = st.binary(max_size=3) | st.sampled_from([b"\x05" * 471, b"\x05" * 472, b"\x05" * 600, b"\x05" * 600 + b"\x06"])
 entries = st.dictionaries(keys, st.none() | st.binary(max_size=20), max_size=6)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 1), entries), max_size=12), st.data())
-@settings(max_examples=scale(12, 60, 1_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(24, 1_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_state_is_what_was_written_last_and_its_size_is_known(environment, writes, data):  # noqa: F811
     app = f"app{environment.version()}"
     generation, model = environment.own(app), {}

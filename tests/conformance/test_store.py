@@ -8,12 +8,18 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runtime.serdes import MessagePack, Tagged
+from planner.model.errors import PlanError
+from runtime.encoding.serdes import MessagePack, Tagged
+from runtime.model.errors import SamzaError
+from runtime.ports.commits import Commit
+from runtime.ports.store import StorePlace
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
-from runtime.systems.base import Commit
-from runtime.systems.log import LogEnvironment
-from runtime.systems.memory import MemoryEnvironment
+from runtime.stores.registry import StoreKind, register, store_kind, store_kinds
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.memory.environment import MemoryEnvironment
+from samza_dsl import App, skip, testing
+from tests.conformance.redis_shaped_store import REDIS_SHAPED, SERVER
 
 KEYS = st.sampled_from([b"", b"a", b"aa", b"b", b"c" * 471, b"c" * 600 + b"1", b"c" * 600 + b"0", b"d"])
 VALUES = st.one_of(st.none(), st.integers(-9, 9), st.lists(st.integers(0, 9), max_size=3))
@@ -23,13 +29,15 @@ def cached(environment, capacity=100):
     return CachedStore(environment, "app", "st", 3, MessagePack(), capacity)
 
 
-@pytest.fixture(params=["cached on log", "cached on memory", "memory"])
+def opened(kind, environment):
+    return store_kind(kind).open(StorePlace(environment, "app", "st", 3, MessagePack()))
+
+
+@pytest.fixture(params=["lmdb on log", *store_kinds()])
 def store(request, tmp_path):
-    if request.param == "memory":
-        yield MemoryStore()
-        return
-    environment = LogEnvironment(tmp_path) if request.param == "cached on log" else MemoryEnvironment()
-    yield cached(environment)
+    kind, _, place = request.param.partition(" on ")
+    environment = LogEnvironment(tmp_path) if place else MemoryEnvironment()
+    yield opened(kind, environment)
     environment.close()
 
 
@@ -280,5 +288,77 @@ class CachedStoreMachine(StoreMachine):
             self.directory.cleanup()
 
 
+class RedisShapedStoreMachine(CachedStoreMachine):
+    """A store of another kind, which goes through the same."""
+
+    def restart(self):
+        self.generation = self.environment.own("app")
+        self.store = opened(REDIS_SHAPED, self.environment)
+
+
 TestMemoryStore = MemoryStoreMachine.TestCase
+TestRedisShapedStore = RedisShapedStoreMachine.TestCase
 TestCachedStore = CachedStoreMachine.TestCase
+
+
+@pytest.mark.parametrize("kind", store_kinds())
+def test_a_kind_is_durable_as_its_stores_are(kind):
+    assert opened(kind, MemoryEnvironment()).durable == store_kind(kind).durable
+
+
+def test_the_kinds_that_are_there_keep_their_names():
+    with pytest.raises(SamzaError, match="'memory' is a built-in kind of store"):
+        register(StoreKind("memory", MemoryStore.open, durable=True))
+    assert not store_kind("memory").durable
+
+
+def test_a_kind_that_is_not_registered_is_told():
+    with pytest.raises(SamzaError, match=r"'nosuch' is not registered in this process.*lmdb, memory"):
+        store_kind("nosuch")
+
+
+def summing(store, **said):
+    """Send on the sum of the numbers so far; 0 fails."""
+
+    def add(n, context):
+        context.state += n
+        1 // n
+        return [context.state]
+
+    app = App("summing")
+    numbers = app.input("numbers", value=int, key=lambda n: "all")
+    numbers.process(add, init=int, op_id="sum", store=store, **said).send_to(app.output("sums", value=int))
+    return app
+
+
+@pytest.mark.parametrize("kind", store_kinds())
+def test_an_app_keeps_its_state_in_a_store_of_any_kind(kind):
+    app = summing(kind, on_error=skip)
+    assert [store.kind for store in app.plan().stores] == [kind]
+    with testing.running(app) as run:
+        run.send("numbers", 1)
+        run.send("numbers", 0)
+        run.send("numbers", 2)
+        assert run.received("sums") == [1, 3]
+        run.restart()
+        run.send("numbers", 3)
+        assert run.received("sums") == ([1, 3, 6] if store_kind(kind).durable else [1, 3, 3])
+        assert run.state("sum") == {"all": run.received("sums")[-1]}
+
+
+def test_what_a_server_has_beyond_the_last_commit_is_forgotten():
+    with testing.running(summing(REDIS_SHAPED)) as run:
+        run.send("numbers", 1)
+        committed = SERVER.hgetall("summing:sum:0")
+        run.crash("before_commit")
+        run.send("numbers", 2)
+        assert run.crashed
+        assert SERVER.hgetall("summing:sum:0") != committed
+        run.restart()
+        run.send("numbers", 3)
+        assert (run.received("sums"), run.state("sum")) == ([1, 3, 6], {"all": 6})
+
+
+def test_what_is_no_kind_is_refused_with_those_that_there_are():
+    with pytest.raises(PlanError, match='write instead: store="lmdb" or store="memory" or store="redis-shaped"'):
+        summing("redis")

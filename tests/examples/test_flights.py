@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from runtime.systems.base import StreamConfig
-from runtime.systems.log import LogEnvironment
+from runtime.ports.streams import StreamConfig
+from runtime.systems.log.environment import LogEnvironment
 from tests.flights import independent
 from tests.flights.streams import EXAMPLES, example, records
 from tests.source import ROOT
@@ -27,6 +27,7 @@ def data(tmp_path_factory):
     return directory
 
 
+@pytest.mark.ci
 def test_the_data_has_the_figures_that_the_issue_names():
     disorder = independent.disorder()
     assert len(independent.flights()) == 336_776
@@ -73,7 +74,7 @@ def windows_of(data, stream):
     return [pane for _, pane in panes]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.ci
 def test_rolling_delays_and_bad_days_are_right(data):
     example("flight_windows").pipeline().run(data)

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from collections import Counter
 
+import pytest
+
 from samza_dsl import testing
 from tests.flights.streams import EXAMPLES, example
 
@@ -37,6 +39,7 @@ def test_few_calls_answer_for_many_views():
     assert counters.get("rows kept", 0) + counters["rows awaited"] > len(views) / 2
 
 
+@pytest.mark.ci
 def test_as_a_program_it_prints_a_line_per_window_and_country():
     program = [sys.executable, EXAMPLES / "profile_enrichment.py"]
     done = subprocess.run(program, capture_output=True, text=True, check=True)

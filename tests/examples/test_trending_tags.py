@@ -4,6 +4,8 @@ import subprocess
 import sys
 from collections import Counter
 
+import pytest
+
 from samza_dsl import testing
 from tests.flights.streams import EXAMPLES, example
 
@@ -56,6 +58,7 @@ def test_a_window_is_over_when_an_update_of_the_next_one_comes():
         assert pane == still_open
 
 
+@pytest.mark.ci
 def test_as_a_program_it_prints_a_line_per_window():
     done = subprocess.run([sys.executable, EXAMPLES / "trending_tags.py"], capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 6

@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import EnvironmentFault
-from runtime.systems.log import LogEnvironment, verify
+from runtime.model.errors import EnvironmentFault
+from runtime.systems.log.environment import LogEnvironment, verify
 from tests.faults import broken, ledger
 from tests.faults.processes import Child, apart
 from tests.faults.trials import Order, Verdict

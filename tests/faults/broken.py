@@ -10,14 +10,31 @@ from typing import Any
 import lmdb
 import msgspec
 
-from runtime import inputs
-from runtime.clock import SystemClock
-from runtime.errors import EnvironmentFault
-from runtime.systems import log, log_batch, log_database, log_locks, log_records, log_recovery
-from runtime.systems.base import Commit
-from runtime.systems.log import LogEnvironment
-from runtime.systems.log_members import LogMembers
-from runtime.task import Task
+from runtime.model.clock import SystemClock
+from runtime.model.errors import EnvironmentFault
+from runtime.ports.commits import Commit
+from runtime.reading import reader as inputs
+from runtime.systems.log import (
+    batch as log_batch,
+)
+from runtime.systems.log import (
+    database as log_database,
+)
+from runtime.systems.log import (
+    environment as log,
+)
+from runtime.systems.log import (
+    locks as log_locks,
+)
+from runtime.systems.log import (
+    records as log_records,
+)
+from runtime.systems.log import (
+    recovery as log_recovery,
+)
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.log.member_locks import LogMembers
+from runtime.task.task import Task
 
 
 def _no_fsync() -> None:

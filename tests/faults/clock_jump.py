@@ -14,11 +14,12 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from operators.base import Batch
-from runtime.clock import SystemClock
-from runtime.run import Run
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from runtime.model.clock import SystemClock
+from runtime.ports.streams import Append, StreamConfig
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options, count, daily, every, tumbling
 from tests.faults import broken
 from tests.faults.processes import apart
@@ -136,7 +137,7 @@ def _run(data: Path, seed: int, events: list[Event], watch: Watch, without: bool
             log.create_stream("events", StreamConfig())
             log.append([Append("events", 0, Batch(list(map(msgspec.json.encode, events))))])
             log.end_stream("events")
-            run = Run(app.graph(), app.options, app.around, log, clock=clock)
+            run = Run(app.pipeline(), log, RunSettings(clock=clock))
             await run.drive()
             panes, days = (Counter(run.received(name)) for name in ("panes", "days"))
             return Found(panes, days, len(ticks), run.metrics(stores=False).commits, clock.elapsed_ms())

@@ -30,20 +30,18 @@ class Fault(NamedTuple):
 
 
 FAULTS = (
-    Fault("kill-9", "kills the main job with kill -9", "nothing", "kills", 10, 500),
-    Fault("kill-container", "kills containers of one run, and who has started them", "nothing", "runs", 5, 100),
-    Fault("power-cut", "cuts the power under a FUSE disk", "root, fuse3", "power cuts", 60, 1_000),
-    Fault("full-disk", "fills the disk, a tmpfs", "root", "full disks", 20, 100),
-    Fault("io-error", "has the system refuse a write or a sync", "root, strace", "errors of the system", 30, 300),
-    Fault("bit-flip", "changes a bit of the files", "nothing", "bit flips", 500, 10_000),
-    Fault("truncation", "cuts a file short", "nothing", "truncations", 100, 10_000),
-    Fault(
-        "hostile", "sends hostile records through all policies and serdes", "nothing", "records", 100_000, 10_000_000
-    ),
-    Fault("two-owners", "has processes race for an application", "nothing", "races", 50, 500),
-    Fault("stop", "stops the process for minutes, and lets it go on", "nothing", "runs", 20, 200),
-    Fault("slow-sink", "has a million records wait for a sink of 1 ms", "nothing", "seconds", 60, 3_600),
-    Fault("clock-jump", "sets the wall clock by an hour", "nothing", "runs", 200, 2_000),
+    Fault("kill-9", "kills the main job with kill -9", "nothing", "kills", 3, 500),
+    Fault("kill-container", "kills containers of one run, and who has started them", "nothing", "runs", 1, 100),
+    Fault("power-cut", "cuts the power under a FUSE disk", "root, fuse3", "power cuts", 25, 1_000),
+    Fault("full-disk", "fills the disk, a tmpfs", "root", "full disks", 10, 100),
+    Fault("io-error", "has the system refuse a write or a sync", "root, strace", "errors of the system", 15, 300),
+    Fault("bit-flip", "changes a bit of the files", "nothing", "bit flips", 150, 10_000),
+    Fault("truncation", "cuts a file short", "nothing", "truncations", 50, 10_000),
+    Fault("hostile", "sends hostile records through all policies and serdes", "nothing", "records", 20_000, 10_000_000),
+    Fault("two-owners", "has processes race for an application", "nothing", "races", 15, 500),
+    Fault("stop", "stops the process for minutes, and lets it go on", "nothing", "runs", 8, 200),
+    Fault("slow-sink", "has a million records wait for a sink of 1 ms", "nothing", "seconds", 20, 3_600),
+    Fault("clock-jump", "sets the wall clock by an hour", "nothing", "runs", 50, 2_000),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}
 

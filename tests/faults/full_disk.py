@@ -54,8 +54,10 @@ def _end_of(run) -> tuple[ledger.Told, str]:
     if run.wait() == 0:
         return ledger.told_by(run.output()), ENOUGH
     last = run.errors().splitlines()[-1] if run.errors() else f"died of {run.wait()}"
-    kind = last.partition(":")[0].removeprefix("runtime.errors.")
-    assert last.startswith("runtime.errors.EnvironmentFull: "), f"not EnvironmentFull, but: {run.errors() or last}"
+    kind = last.partition(":")[0].removeprefix("runtime.model.errors.")
+    assert last.startswith("runtime.model.errors.EnvironmentFull: "), (
+        f"not EnvironmentFull, but: {run.errors() or last}"
+    )
     return ledger.told_by(run.output()), kind
 
 

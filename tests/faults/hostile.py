@@ -5,11 +5,11 @@ from collections import Counter
 
 import msgspec
 
-from operators.base import Batch
-from operators.policies import dead_letter, fail, retry, skip
-from runtime.errors import SamzaError
-from runtime.serdes import Tagged
-from runtime.systems.base import Append, StreamConfig
+from operators.core.base import Batch
+from operators.core.policies import dead_letter, fail, retry, skip
+from runtime.encoding.serdes import Tagged
+from runtime.model.errors import SamzaError
+from runtime.ports.streams import Append, StreamConfig
 from samza_dsl import App, Bytes, Json, MessagePack, Options, String
 from tests.faults import broken
 from tests.faults.trials import Order, Verdict

@@ -14,7 +14,7 @@ from tests.faults.trials import Missed, Order, Verdict, one_by_one
 
 SAFEGUARD = "errors of a commit are raised"
 NUMBERS = 200
-PATIENCE_S = 60
+PATIENCE_S = 300
 ERRORS = {
     "pwrite64": ("EIO", "EIO", "ENOSPC"),
     "fdatasync": ("EIO", "EIO", "EDQUOT"),
@@ -65,7 +65,7 @@ def _end_of(ran: "subprocess.CompletedProcess[bytes]") -> str:
         return "went on"
     errors = ran.stderr.decode(errors="replace").strip()
     last = errors.splitlines()[-1] if errors else f"died of {ran.returncode}"
-    found = re.match(r"runtime\.errors\.(\w+): ", last)
+    found = re.match(r"runtime\.model\.errors\.(\w+): ", last)
     assert found, f"no error of the library's own: {errors[-2_000:] or last}"
     return found[1]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-import runtime.containers
-from operators.base import Batch
-from runtime.errors import Owned
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.log import LogEnvironment, verify
+import runtime.containers.supervisor
+from operators.core.base import Batch
+from runtime.model.errors import Owned
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment, verify
 from samza_dsl import App, Options
 from tests.faults.broken import switch_off
 from tests.faults.processes import wait_until
@@ -29,7 +29,7 @@ WITHOUT = "KILL_CONTAINER_WITHOUT"
 """The environment variable that tells containers which safeguard to do without."""
 ROOT = Path(__file__).parents[2]
 PARTITIONS, NUMBERS, ACCOUNTS = 4, 2_000, 50
-PATIENCE_S = 120
+PATIENCE_S = 300
 SHARE_OF_STARTERS = 0.1
 """How many of those that are killed are processes that have started containers."""
 
@@ -171,7 +171,9 @@ def main() -> None:
     parser.add_argument("--job", type=Path, metavar="DATA", required=True)
     parser.add_argument("--containers", type=int, default=2)
     chosen = parser.parse_args()
-    runtime.containers.MOST_DEATHS = sys.maxsize  # how many die before they have committed is up to who kills them
+    runtime.containers.supervisor.MOST_DEATHS = (
+        sys.maxsize
+    )  # how many die before they have committed is up to who kills them
     app.run(chosen.job, containers=chosen.containers)
 
 

@@ -13,14 +13,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from operators.base import Batch
-from operators.keyed_state import STATE
-from runtime.checkpoint import Position
-from runtime.commit import SHARED
-from runtime.serdes import Tagged
-from runtime.systems import log_locks
-from runtime.systems.base import Append, Commit, StreamConfig
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from operators.state.keyed_state import STATE
+from runtime.commit.commit import SHARED
+from runtime.encoding.serdes import Tagged
+from runtime.model.checkpoint import Position
+from runtime.ports.commits import Commit
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log import locks as log_locks
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options, fail, retry
 from tests.faults import broken
 from tests.simulation.crash import NOW_MS

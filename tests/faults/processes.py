@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 EXIT_FAILED = 1
-PATIENCE_S = 60
+PATIENCE_S = 300
 POLL_S = 0.002
 
 

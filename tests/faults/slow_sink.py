@@ -7,10 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from operators.base import Batch
-from runtime.run import Run
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from runtime.ports.streams import Append, StreamConfig
+from runtime.run.run import Run
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options
 from tests.faults import broken
 from tests.faults.processes import apart

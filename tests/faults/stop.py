@@ -7,8 +7,8 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-from runtime.errors import Owned
-from runtime.systems.log import LogEnvironment
+from runtime.model.errors import Owned
+from runtime.systems.log.environment import LogEnvironment
 from tests.faults import broken, ledger
 from tests.faults.processes import apart, child, wait_until
 from tests.faults.trials import Missed, Order, Verdict, one_by_one

@@ -22,6 +22,12 @@ TIMES = {
     "stop": 1,
     "clock-jump": 2,
 }
+SAMPLE = "truncation"
+
+
+def names(mark):
+    """Return the names of all, those but one with a mark."""
+    return [name if name == SAMPLE else pytest.param(name, marks=mark) for name in TIMES]
 
 
 def verdict(*arguments):
@@ -32,14 +38,14 @@ def verdict(*arguments):
     return run.returncode, run.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", TIMES)
+@pytest.mark.parametrize("name", names(pytest.mark.long))  # in CI `scripts/faults` does the same, and more often
 def test_a_fault_does_no_harm(name):
     status, told = verdict(name, "--times", TIMES[name])
     done = int(told.split()[0].replace(",", ""))
     assert status == 0 and done >= TIMES[name] and ", 0 failed (seed 0; " in told
 
 
-@pytest.mark.parametrize("name", TIMES)
+@pytest.mark.parametrize("name", names(pytest.mark.ci))
 def test_the_verdict_can_fail(name):
     status, told = verdict(name, "--times", TIMES[name], "--broken")
     assert status == 1 and " without the safeguard " in told and ", 0 failed" not in told

@@ -9,10 +9,12 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from operators.base import Batch
-from runtime.errors import Fenced, Owned
-from runtime.systems.base import Append, Commit, StateWrites, StreamConfig
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from runtime.model.errors import Fenced, Owned
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
 from tests.faults import broken
 from tests.faults.trials import Order, Verdict
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from runtime.systems.log import LogEnvironment
+from runtime.systems.log.environment import LogEnvironment
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OUTPUTS = ("carrier-delays", "top-destinations", "flights-malformed")

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from runtime.errors import EnvironmentFault
-from runtime.systems.base import Commit
+from runtime.model.errors import EnvironmentFault
+from runtime.ports.commits import Commit
 
 
 class Apart:

@@ -16,12 +16,12 @@ from typing import Any
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from runtime.systems.kafka_broker import _PROPERTIES, HOST, Broker, _await, _ports
-from runtime.systems.kafka_jars import LIGHT, copy_formatted, jars, java_command
+from runtime.systems.kafka.broker.broker import _PROPERTIES, HOST, Broker, _await, _ports
+from runtime.systems.kafka.broker.jars import LIGHT, copy_formatted, jars, java_command
 from tests.faults.processes import run_quietly
 
 HEAP = "-Xmx256m"
-PATIENCE_S = 90
+PATIENCE_S = 300
 LOGS = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true"
 
 

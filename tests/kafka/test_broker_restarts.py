@@ -9,12 +9,14 @@ from itertools import count
 
 import pytest
 
-from operators.base import Batch
-from runtime.errors import EnvironmentFault
-from runtime.systems import kafka_broker, kafka_clients, kafka_owner
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.kafka import KafkaEnvironment
-from runtime.systems.kafka_sink import send_all
+from operators.core.base import Batch
+from runtime.model.errors import EnvironmentFault
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.kafka.broker import broker as kafka_broker
+from runtime.systems.kafka.client import clients as kafka_clients
+from runtime.systems.kafka.coordination import owner as kafka_owner
+from runtime.systems.kafka.environment import KafkaEnvironment
+from runtime.systems.kafka.streams.sink import send_all
 from samza_dsl import App, Json, KafkaCluster, Options, String
 from tests.kafka.test_containers import check_counts
 from tests.kafka.test_crashes import PROGRAM, finished, read_so_far, started

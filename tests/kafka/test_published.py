@@ -9,14 +9,14 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
-from operators.base import Batch
-from runtime.errors import Fenced
-from runtime.systems import kafka_published
-from runtime.systems.base import StreamConfig
-from runtime.systems.kafka_published import PUBLISHED, KafkaPublisher, Reached
-from runtime.systems.kafka_streams import KafkaStreams
-from runtime.systems.kafka_thread import KafkaThread
-from runtime.systems.kafka_topic import KafkaCluster, topic_of
+from operators.core.base import Batch
+from runtime.model.errors import Fenced
+from runtime.ports.streams import StreamConfig
+from runtime.systems.kafka.client.thread import KafkaThread
+from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
+from runtime.systems.kafka.streams import publication as kafka_published
+from runtime.systems.kafka.streams.publication import PUBLISHED, KafkaPublisher, PublishedEnd
+from runtime.systems.kafka.streams.streams import KafkaStreams
 from tests.kafka.topics import consume
 
 TWO = StreamConfig(partitions=2)
@@ -63,10 +63,10 @@ def test_who_dies_between_transactions_or_behind_one_loses_and_doubles_nothing(s
                 continue
     assert values(broker, f"{topics}-out") == sorted(b"%d-%d" % (part, row) for part in (1, 2) for row in range(7))
     with closing(begun(broker, topics)) as publisher:
-        assert publisher.reached == Reached(2, 7)
+        assert publisher.reached == PublishedEnd(2, 7)
         publisher.forget()
     with closing(begun(broker, topics)) as publisher:
-        assert publisher.reached == Reached()
+        assert publisher.reached == PublishedEnd()
 
 
 def test_a_transaction_that_was_open_is_rolled_back_and_its_owner_refused(broker, topics):
@@ -113,7 +113,7 @@ def test_what_is_noted_behind_an_open_transaction_of_another_is_waited_for(broke
         publisher.publish(1, rows(1))
     monkeypatch.setattr(kafka_published, "sleep_ms", waits)
     with closing(begun(broker, topics)) as publisher:
-        assert publisher.reached == Reached(1, 7)
+        assert publisher.reached == PublishedEnd(1, 7)
     assert ends.is_set()
     thread.join()
 

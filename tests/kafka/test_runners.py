@@ -6,10 +6,11 @@ from unittest.mock import patch
 
 import pytest
 
-from runtime.clock import SystemClock
-from runtime.received import values_of
-from runtime.run import Run
-from runtime.systems.kafka import KafkaEnvironment
+from runtime.model.clock import SystemClock
+from runtime.ports.stream_values import values_of
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import KafkaCluster, Options
 from samza_dsl.testing import unordered
 from samza_dsl.testing.environment import Crash, CrashPoint
@@ -62,6 +63,6 @@ def driven(app, environment, bind, **how):
     """Run an application to its end, or to a crash."""
 
     async def main():
-        await Run(app.graph(), app.options, app.around, environment, clock=Noon(), bind=bind, **how).drive()
+        await Run(app.pipeline(), environment, RunSettings(clock=Noon(), bind=bind, **how)).drive()
 
     asyncio.run(main())

@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from runtime.errors import SamzaError
-from runtime.systems.kafka import KafkaEnvironment
+from runtime.model.errors import SamzaError
+from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import App, Json, KafkaCluster, KafkaTopic, String, produce
 from tests.kafka.brokers import HOST, Brokers
 
@@ -174,7 +174,7 @@ def test_so_do_containers_and_commands_which_show_no_secret(secured, topics, tmp
         ["checkpoint", "show", topics],
         ["streams", "list"],
     ):
-        said = subprocess.run([program, *words, *where], cwd=tmp_path, capture_output=True, text=True, timeout=90)
+        said = subprocess.run([program, *words, *where], cwd=tmp_path, capture_output=True, text=True, timeout=600)
         assert said.returncode == 0, said.stderr
         told.append(said.stdout + said.stderr)
     with closing(KafkaEnvironment(cluster, tmp_path / "reader")) as environment:

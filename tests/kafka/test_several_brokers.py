@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from operators.base import Batch
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.kafka import KafkaEnvironment
+from operators.core.base import Batch
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import KafkaCluster
 from tests.faults.processes import wait_until
 from tests.kafka.brokers import PATIENCE_S, Brokers, small_disks

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from operators.base import Batch
-from runtime.job import job_of
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.kafka import KafkaEnvironment
+from operators.core.base import Batch
+from runtime.job.job_model import job_of
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.kafka.environment import KafkaEnvironment
 from samza_dsl import KafkaCluster
 from tests.faults.processes import wait_until
 from tests.kafka.test_containers import PROGRAM, check_counts, containers_of, ended

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from runtime.systems.kafka_broker import Broker
+from runtime.systems.kafka.broker.broker import Broker
 from tests.flights.streams import OUTPUTS, example, records
 from tests.kafka.topics import consume
 from tests.source import ROOT
@@ -24,7 +24,7 @@ def test_flights_in_two_containers_of_which_one_is_killed(tmp_path):
     try:
         for_path = f"PATH={Path(sys.executable).parent}:$PATH"
         said = subprocess.run(
-            ["bash", "-ec", "\n".join([for_path, *tour])], cwd=tmp_path, capture_output=True, text=True, timeout=300
+            ["bash", "-ec", "\n".join([for_path, *tour])], cwd=tmp_path, capture_output=True, text=True, timeout=600
         )
         assert said.returncode == 0, said.stdout + said.stderr
         broker = Broker(port, 0, 0)

@@ -1,11 +1,13 @@
 """Topics of a real broker as tests write and read them, by a client that knows nothing of this library."""
 
 import asyncio
+import subprocess
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.errors import GroupCoordinatorNotAvailableError
 
+from runtime.systems.kafka.broker.jars import jars, java_command
 from tests.faults.processes import wait_until
 
 
@@ -67,6 +69,25 @@ def remove(broker, topic: str, below: int) -> None:
     """Remove the records of partition 0 below an offset, as retention does."""
     gone = {TopicPartition(topic, 0): RecordsToDelete(before_offset=below)}
     _administer(broker, lambda admin: admin.delete_records(gone))
+
+
+def remove_all(broker, topic: str) -> None:
+    """Remove the records of all partitions, as DeleteRecords does."""
+    places = [TopicPartition(topic, number) for number in range(partitions_of(broker, topic))]
+
+    async def work():
+        async with AIOKafkaConsumer(bootstrap_servers=broker.bootstrap) as consumer:
+            return await consumer.end_offsets(places)
+
+    gone = {place: RecordsToDelete(before_offset=end) for place, end in asyncio.run(work()).items()}
+    _administer(broker, lambda admin: admin.delete_records(gone))
+
+
+def configure(broker, topic: str, settings: str) -> None:
+    """Change how a topic is configured, with the words of Kafka's own tool."""
+    tool = [java_command(), "-cp", f"{jars()}/*", "kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap]
+    where = ["--alter", "--entity-type", "topics", "--entity-name", topic, "--add-config", settings]
+    subprocess.run([*tool, *where], check=True, capture_output=True)
 
 
 def delete(broker, topic: str) -> None:

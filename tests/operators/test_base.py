@@ -5,7 +5,7 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import COLUMNS, Batch
+from operators.core.base import COLUMNS, Batch
 
 columns_present = st.sets(st.sampled_from(COLUMNS))
 

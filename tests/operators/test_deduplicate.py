@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from samza_dsl import App, Options, testing
 from tests.runtime.test_event_time import crashes
 from tests.runtime.test_state_in_time import run, stamped
-from tests.scale import scale
+from tests.scale import examples
 from tests.strategies import Event, records
 
 
 @given(records(2, most=40), crashes, st.integers(0, 60), st.integers(1, 200), st.sampled_from((1, 3, 2_000)))
-@settings(max_examples=scale(30, 120, 10_000))
+@settings(max_examples=examples(60, 10_000))
 def test_of_messages_with_one_id_that_lie_close_together_the_first_goes_on(
     parts, crashes, disorder, within, batch_records
 ):

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.aggregations import over
-from operators.distinct import approximate_distinct, distinct
-from operators.identity import identity
+from operators.aggregations.aggregation import over
+from operators.aggregations.distinct import approximate_distinct, distinct
+from operators.aggregations.identity import identity
 
 
 def itself(value):

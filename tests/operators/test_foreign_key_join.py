@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from operators.changes import Change
-from operators.foreign_key_join import ForeignKeyJoin, ForeignKeyJoinOperator
-from runtime.keys import KeySerde
-from runtime.serdes import String, Tagged
+from operators.core.base import Batch
+from operators.joins.changes import Change
+from operators.joins.foreign_key_join import ForeignKeyJoin, ForeignKeyJoinOperator
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import String, Tagged
 from runtime.stores.memory import MemoryStore
-from tests.scale import scale
+from tests.scale import examples
 
 HOW = ("inner", "left")
 NAMES = ("x", "xy", "", None)
@@ -50,7 +50,7 @@ other = st.tuples(st.just(1), st.none() | st.integers(1, 9), st.sampled_from(NAM
 
 @pytest.mark.parametrize("how", HOW)
 @given(batches=st.lists(st.lists(own | other, min_size=1, max_size=5), max_size=8))
-@settings(max_examples=scale(60, 120, 2_000))
+@settings(max_examples=examples(80, 2_000))
 def test_it_is_a_join_of_two_dicts_before_and_after_each_change(how, batches):
     join, tables, expected, found = operator(how), ({}, {}), [], []
     for batch in batches:

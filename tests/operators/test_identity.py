@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.identity import identity
-from runtime.serdes import Tagged
+from operators.aggregations.identity import identity
+from runtime.encoding.serdes import Tagged
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
 values = st.recursive(scalars, lambda inside: st.tuples(inside, inside) | st.dictionaries(st.text(), inside))
@@ -61,7 +61,7 @@ def test_what_python_confuses_is_told_apart():
 
 def test_the_order_in_a_set_or_a_dict_does_not_matter():
     assert identity({"a": 1, "b": 2}) == identity({"b": 2, "a": 1})
-    program = "from operators.identity import identity; print(identity({'a', 'b', 'c', 'd'}))"
+    program = "from operators.aggregations.identity import identity; print(identity({'a', 'b', 'c', 'd'}))"
     printed = {
         subprocess.run(
             [sys.executable, "-c", program], capture_output=True, check=True, env=os.environ | {"PYTHONHASHSEED": seed}

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
-from operators.interval_join import IntervalJoin, IntervalJoinOperator
-from runtime.control import SourceWatermark
-from runtime.keys import KeySerde
-from runtime.serdes import Tagged
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from operators.joins.interval_join import IntervalJoin, IntervalJoinOperator
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Tagged
+from runtime.reading.watermarks import SourceWatermark
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
-from runtime.systems.memory import MemoryEnvironment
-from tests.scale import scale
+from runtime.systems.memory.environment import MemoryEnvironment
+from tests.scale import examples
 
 LEFT, RIGHT = 0, 1
 HOW = ("inner", "left", "right", "outer")
@@ -169,7 +169,7 @@ def stories(draw, how, keep):
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("keep", ["all", "latest"])
 @given(data=st.data())
-@settings(max_examples=scale(30, 120, 2_000))
+@settings(max_examples=examples(60, 2_000))
 def test_it_is_a_nested_loop_over_all_that_is_in_time(how, keep, data):
     story, events = data.draw(stories(how, keep))
     numbers = count()

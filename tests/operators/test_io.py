@@ -2,8 +2,9 @@
 
 import pytest
 
-from operators.io import Input, Output, SendTo, Sink, Table
-from runtime.serdes import Json
+from operators.core.base import Output
+from operators.io import Input, SendTo, SinkCall, TableInput
+from runtime.encoding.serdes import Json
 from samza_dsl import App, testing
 
 
@@ -18,11 +19,11 @@ def test_an_input_names_the_functions_that_it_has():
 
 
 def test_a_table_is_a_source_with_state():
-    assert Table.source and Table.stateful and Table(stream="t", value=Json(), broadcast=True).broadcast
+    assert TableInput.source and TableInput.stateful and TableInput(stream="t", value=Json(), broadcast=True).broadcast
 
 
 def test_writing_is_terminal():
-    assert SendTo.terminal and Sink.terminal
+    assert SendTo.terminal and SinkCall.terminal
     assert SendTo(output=Output("out", Json())).describe() == "out"
 
 

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import MAX_TIMESTAMP, Batch
-from operators.changes import Change
-from operators.key_join import KeyJoin, KeyJoinOperator
-from runtime.keys import KeySerde
-from runtime.serdes import Tagged
+from operators.core.base import MAX_TIMESTAMP, Batch
+from operators.joins.changes import Change
+from operators.joins.key_join import KeyJoin, KeyJoinOperator
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Tagged
 from runtime.stores.memory import MemoryStore
-from tests.scale import scale
+from tests.scale import examples
 
 HOW = ("inner", "left", "right", "outer")
 KEYS = ("a", "b", 3, (4, "d"))
@@ -48,7 +48,7 @@ changes = st.tuples(st.sampled_from((0, 1)), st.none() | st.integers(1, 9), st.s
 
 @pytest.mark.parametrize("how", HOW)
 @given(batches=st.lists(st.lists(changes, min_size=1, max_size=5), max_size=8))
-@settings(max_examples=scale(30, 120, 2_000))
+@settings(max_examples=examples(60, 2_000))
 def test_it_is_a_join_of_two_dicts_before_and_after_each_change(how, batches):
     join, tables, expected, found = operator(how), ({}, {}), [], []
     for batch in batches:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.policies import DeadLetter, Retry, dead_letter, fail, final, retry, skip, worst_case_ms
+from operators.core.policies import DeadLetterPolicy, Retry, dead_letter, fail, final, retry, skip, worst_case_ms
 
 last = st.sampled_from([fail, skip, dead_letter("letters")])
 
@@ -35,4 +35,4 @@ def test_a_retry_that_is_none_is_refused(times, backoff):
 
 
 def test_policies_are_values():
-    assert retry(2) == Retry(2, 0, fail) and dead_letter("a") == DeadLetter("a") != dead_letter("b")
+    assert retry(2) == Retry(2, 0, fail) and dead_letter("a") == DeadLetterPolicy("a") != dead_letter("b")

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from operators.base import MAX_TIMESTAMP, Batch
+from operators.core.base import MAX_TIMESTAMP, Batch
 from operators.process import Process, ProcessOperator
-from runtime.errors import OperatorFailure
-from runtime.keys import KeySerde
-from runtime.serdes import String, Tagged
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import String, Tagged
+from runtime.model.errors import OperatorFailure
 from runtime.stores.memory import MemoryStore
 from samza_dsl import App, testing
 

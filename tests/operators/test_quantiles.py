@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from operators.aggregations import over
-from operators.quantiles import Buckets, quantile, quantiles
+from operators.aggregations.aggregation import over
+from operators.aggregations.quantiles import Buckets, quantile, quantiles
 
 SMALLEST = 5e-324
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.policies import fail
-from operators.remote_join import RemoteJoin, RemoteRows, timeout_of
+from operators.core.policies import fail
+from operators.joins.remote_join import RemoteJoin, RemoteRows
 from samza_dsl import App, remote_table, testing
 
 ROWS = {number: f"row {number}" for number in range(5)}
@@ -65,6 +65,6 @@ def test_it_tells_how_it_asks():
 
 
 def test_a_message_waits_for_its_batch_its_turn_and_the_answer():
-    assert timeout_of(spec(), tasks=4) == 1_105
-    assert timeout_of(spec(fetches_per_second=100), tasks=4) == 1_105 + 11 * 4 * 10
-    assert timeout_of(spec(fetches_per_second=0.5, max_in_flight=1), tasks=1) == 1_105 + 2 * 2_000
+    assert spec().call_timeout_ms(tasks=4) == 1_105
+    assert spec(fetches_per_second=100).call_timeout_ms(tasks=4) == 1_105 + 11 * 4 * 10
+    assert spec(fetches_per_second=0.5, max_in_flight=1).call_timeout_ms(tasks=1) == 1_105 + 2 * 2_000

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import Batch
+from operators.core.base import Batch
 from operators.scan import Scan, ScanOperator
-from planner.errors import PlanError
-from runtime.errors import OperatorFailure
-from runtime.keys import KeySerde
-from runtime.serdes import String, Tagged
+from planner.model.errors import PlanError
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import String, Tagged
+from runtime.model.errors import OperatorFailure
 from runtime.stores.memory import MemoryStore
 from samza_dsl import App, skip, testing
 

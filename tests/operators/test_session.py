@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.aggregations import collect, count, fold
-from operators.base import MAX_TIMESTAMP, Batch
-from operators.session import SessionOperator
-from operators.window import Window
-from operators.window_types import session
-from runtime.keys import KeySerde
-from runtime.serdes import String
+from operators.aggregations.aggregation import collect, count, fold
+from operators.core.base import MAX_TIMESTAMP, Batch
+from operators.windows.session import SessionOperator
+from operators.windows.window import Window
+from operators.windows.window_types import session
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import String
 from runtime.stores.memory import MemoryStore
 from tests.operators.test_window import CUTS, DISORDER_MS, RECORDS, Driven
-from tests.scale import scale
+from tests.scale import examples
 
 
 class Case(NamedTuple):
@@ -55,7 +55,7 @@ def expected(case):
     return Counter((key, v[0], v[-1] + case.gap, tuple(v)) for key, v in sessions), late
 
 
-@settings(max_examples=scale(200, 600, 20_000))
+@settings(max_examples=examples(400, 20_000))
 @given(CASES)
 def test_sessions_are_those_of_the_sorted_history(case):
     driven = Driven(case, collect()).run()

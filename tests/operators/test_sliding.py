@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.aggregations import aggregate, collect, count, fold, maximum, mean
-from operators.base import MAX_TIMESTAMP, Batch
-from operators.late_sliding import LateSlidingOperator
-from operators.sliding import SlidingOperator
-from operators.window import Window
-from operators.window_types import sliding
-from runtime.keys import KeySerde
-from runtime.serdes import String, Tagged
+from operators.aggregations.aggregation import aggregate, collect, count, fold, maximum, mean
+from operators.core.base import MAX_TIMESTAMP, Batch
+from operators.windows.late_sliding import LateSlidingOperator
+from operators.windows.sliding import SlidingOperator
+from operators.windows.window import Window
+from operators.windows.window_types import sliding
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import String, Tagged
 from runtime.stores.memory import MemoryStore
 from tests.operators.test_triggered import Driven as TwoSources
 from tests.operators.test_window import CUTS, DISORDER_MS, RECORDS, Driven
-from tests.scale import scale
+from tests.scale import examples
 
 NEVER = -(2**62)
 
@@ -96,7 +96,7 @@ def expected_again(case):
     return panes, dropped
 
 
-@settings(max_examples=scale(200, 600, 20_000))
+@settings(max_examples=examples(400, 20_000))
 @given(LATE)
 def test_late_values_change_the_windows_they_are_in_and_no_others(case):
     driven = TwoSources(case, collect()).run()
@@ -110,7 +110,7 @@ def test_late_values_change_the_windows_they_are_in_and_no_others(case):
         assert sign == -1 or pane.timing == ("on_time" if stamp == pane.end - 1 else "late")
 
 
-@settings(max_examples=scale(100, 300, 10_000))
+@settings(max_examples=examples(200, 10_000))
 @given(LATE)
 def test_what_is_withdrawn_is_what_was_told(case):
     told = Counter()
@@ -125,7 +125,7 @@ def test_what_is_withdrawn_is_what_was_told(case):
     }
 
 
-@settings(max_examples=scale(100, 300, 10_000))
+@settings(max_examples=examples(200, 10_000))
 @given(FINAL)
 def test_a_final_pane_waits_for_what_is_late(case):
     driven = TwoSources(case, collect()).run()
@@ -144,7 +144,7 @@ def found(panes):
     return Counter((p.key, p.start, p.end, tuple(sorted(p.value))) for p in panes)
 
 
-@settings(max_examples=scale(200, 600, 20_000))
+@settings(max_examples=examples(400, 20_000))
 @given(CASES, st.booleans())
 def test_windows_look_back_from_each_time_over_the_history(case, can_remove):
     values = collect() if can_remove else replace(collect(), remove=None)
@@ -154,7 +154,7 @@ def test_windows_look_back_from_each_time_over_the_history(case, can_remove):
     assert driven.late == late
 
 
-@settings(max_examples=scale(100, 300, 10_000))
+@settings(max_examples=examples(200, 10_000))
 @given(CASES)
 def test_every_aggregation_sees_the_same_values(case):
     kept = fold(list, lambda held, value: [*held, value], finish=sorted, remove=without)
@@ -278,7 +278,7 @@ def test_windows_without_a_size_are_refused(how):
 
 
 def test_events_are_looked_up_no_further_ahead_than_they_are_needed(monkeypatch):
-    monkeypatch.setattr("operators.sliding.MOST_AHEAD", 3)
+    monkeypatch.setattr("operators.windows.sliding.MOST_AHEAD", 3)
     case = Case([(0, key, at) for at in range(0, 60, 2) for key in "abc"], ["fire two"] * 90, 7)
     driven = Driven(case, collect()).run()
     assert found(driven.panes) == expected(case)[0]

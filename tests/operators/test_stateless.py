@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.policies import skip
+from operators.core.policies import skip
 from samza_dsl import App, testing
 
 NUMBERS = st.lists(st.integers(-50, 50), max_size=30)

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from operators.table_join import TableContents
-from runtime.keys import KeySerde
-from runtime.serdes import String
+from operators.core.base import Batch
+from operators.joins.table_join import TableContents
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import String
 from runtime.stores.memory import MemoryStore
 from samza_dsl import App, Options, testing
 from tests.simulation.crash import fill, memory, run_once

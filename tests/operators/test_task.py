@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.io import Output
+from operators.core.base import Output
 from operators.task import Effects, TaskContext, TaskOperator
-from runtime.serdes import Json, Tagged
+from runtime.encoding.serdes import Json, Tagged
 from runtime.stores.memory import MemoryStore
 
 STEPS = st.lists(

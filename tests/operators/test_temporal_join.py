@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
 from operators.io import Input, VersionedTable
-from operators.temporal_join import STREAM, TABLE, TemporalJoin, TemporalJoinOperator
-from runtime.control import SourceWatermark
-from runtime.keys import KeySerde
-from runtime.serdes import Tagged
+from operators.joins.temporal_join import STREAM, TABLE, TemporalJoin, TemporalJoinOperator
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Tagged
+from runtime.reading.watermarks import SourceWatermark
 from runtime.stores.cache import CachedStore
 from runtime.stores.memory import MemoryStore
-from runtime.systems.memory import MemoryEnvironment
-from tests.scale import scale
+from runtime.systems.memory.environment import MemoryEnvironment
+from tests.scale import examples
 
 HOW = ("inner", "left")
 KEYS = ("a", "b", 3, (4, "d"))
@@ -151,7 +151,7 @@ def stories(draw, how):
 
 @pytest.mark.parametrize("how", HOW)
 @given(data=st.data())
-@settings(max_examples=scale(40, 120, 2_000))
+@settings(max_examples=examples(80, 2_000))
 def test_it_is_a_look_through_all_versions_that_came_in_time(how, data):
     story, events = data.draw(stories(how))
     for event in events:

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.aggregations import aggregate, collect, count, fold, maximum, mean
-from operators.base import MAX_TIMESTAMP, Batch
-from operators.window import Pane, Window, WindowOperator
-from operators.window_groups import Groups
-from operators.window_types import daily, hopping, tumbling
-from runtime.control import SourceWatermark
-from runtime.keys import KeySerde
-from runtime.serdes import String, Tagged
+from operators.aggregations.aggregation import aggregate, collect, count, fold, maximum, mean
+from operators.core.base import MAX_TIMESTAMP, Batch
+from operators.windows.window import Pane, Window, WindowOperator
+from operators.windows.window_groups import Groups
+from operators.windows.window_types import daily, hopping, tumbling
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import String, Tagged
+from runtime.reading.watermarks import SourceWatermark
 from runtime.stores.memory import MemoryStore
-from tests.scale import scale
+from tests.scale import examples
 
 DISORDER_MS = 7
 RECORDS = st.lists(
@@ -144,7 +144,7 @@ def comparable(panes):
     )
 
 
-@settings(max_examples=scale(200, 600, 20_000))
+@settings(max_examples=examples(400, 20_000))
 @given(CASES)
 def test_panes_hold_what_they_should_however_it_was_batched_fired_and_restarted(case):
     driven = Driven(case, collect()).run()
@@ -153,7 +153,7 @@ def test_panes_hold_what_they_should_however_it_was_batched_fired_and_restarted(
     assert driven.late == late
 
 
-@settings(max_examples=scale(100, 300, 10_000))
+@settings(max_examples=examples(200, 10_000))
 @given(CASES)
 def test_every_aggregation_sees_the_same_values(case):
     longest = fold(list, lambda kept, value: [*kept, value], finish=len)

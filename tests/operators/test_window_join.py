@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.aggregations import over
-from operators.window_join import WindowJoin, joint
+from operators.aggregations.aggregation import over
+from operators.joins.window_join import WindowJoin, joint
 from samza_dsl import tumbling
 
 NEEDED = {"inner": lambda there: all(there), "left": lambda there: there[0], "right": lambda there: there[-1]}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import EARLIEST_MS, LATEST_MS
-from operators.window_types import Daily, Hopping, Tumbling, daily, duration_ms, hopping, tumbling
+from operators.core.base import EARLIEST_MS, LATEST_MS
+from operators.windows.window_types import Daily, Hopping, Tumbling, daily, duration_ms, hopping, tumbling
 
 HOUR_MS = 3_600_000
 ZONES = ["UTC", "America/New_York", "Europe/Berlin", "America/Sao_Paulo", "America/Havana", "Australia/Lord_Howe"]

@@ -3,7 +3,7 @@
 import msgspec
 from hypothesis import strategies as st
 
-from planner.plan import ExitPlan, OperatorPlan, Plan, SegmentPlan, StagePlan, StorePlan, StreamPlan
+from planner.model.plan import ExitPlan, OperatorPlan, Plan, SegmentPlan, StagePlan, StorePlan, StreamPlan
 
 HOSTILE = (
     "<script>alert(1)</script>",

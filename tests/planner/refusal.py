@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.errors import PlanError
+from planner.model.errors import PlanError
 from samza_dsl import App, MessageStream
 
 MARK = "# here"

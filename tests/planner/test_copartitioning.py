@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from planner.errors import PlanError
-from runtime.systems.base import StreamConfig
-from runtime.systems.memory import MemoryEnvironment
+from planner.model.errors import PlanError
+from runtime.ports.streams import StreamConfig
+from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, count, hash_, ranges, tumbling
 from tests.planner.refusal import numbers_of, refused
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.arrange import arrange
-from planner.layout import Box, Line, Link, layered, rank
-from planner.lettering import broken, fitted, fitted_name, text_width
-from planner.page import highlighted
-from planner.plan import Plan
+from planner.model.plan import Plan
+from planner.picture.arrangement import arrange
+from planner.picture.layout import Box, Line, Link, layered, rank
+from planner.picture.lettering import broken, fitted, fitted_name, text_width
+from planner.picture.page import highlighted
 from tests.planner.plans import HOSTILE, chain, flights, hostile, pattern, random_plans
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.counting import exit_of, teller
-from planner.fuse import compile_segment
-from planner.plan import Plan
+from planner.codegen.counters import teller
+from planner.codegen.fusion import compile_segment
+from planner.model.plan import Plan
 from samza_dsl import App, collect, tumbling
 from tests.shapes import app_of, interpreted, shapes
 from tests.source import ROOT
@@ -259,7 +259,7 @@ def test_exits_are_shared_by_what_goes_to_one_output():
     segment, run = compiled(app)
     assert [(exit.id, exit.operators) for exit in segment.exits] == [("send_to-out", ("one", "other"))]
     assert run([-1])[0] == ([-1, 1], [0, 0])
-    assert {exit_of(spec) for spec in app.graph().specs.values() if spec.terminal} == {"send_to-out"}
+    assert {spec.exit for spec in app.graph().specs.values() if spec.terminal} == {"send_to-out"}
 
 
 def test_keys_are_read_only_where_something_asks_for_them():

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.inline import expression, inlined, written_out
+from planner.codegen.inlining import expression, inlined, written_out
 from samza_dsl import App, Options
 
 files = (f"<inlining {number}>" for number in count())

@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 import pytest
 
-from operators.window_types import Tumbling
+from operators.windows.window_types import Tumbling
 from samza_dsl import (
     App,
     Json,

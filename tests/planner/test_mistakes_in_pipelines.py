@@ -2,7 +2,7 @@
 
 import pytest
 
-from planner.errors import PlanError
+from planner.model.errors import PlanError
 from samza_dsl import App, Options, count, dead_letter, every, mean, ranges, remote_table, retry, skip, tumbling
 from tests.planner.refusal import numbers_of, refused
 
@@ -289,7 +289,7 @@ def test_a_task_of_another_app(app):
 
 
 def test_a_task_with_an_output_that_is_no_list(app, numbers):
-    with refused("task(outputs=...) got <samza_dsl.ends.OutputStream", "outputs=[app.output(...)]"):
+    with refused("task(outputs=...) got <samza_dsl.fluent.stream.OutputStream", "outputs=[app.output(...)]"):
         app.task(numbers, run, op_id="mine", outputs=app.output("out"))
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.fuse import compile_segment
-from planner.inline import Expression
-from planner.levers import Levers
+from planner.codegen.fusion import compile_segment
+from planner.codegen.inlining import Expression
+from planner.codegen.scalars import taken_apart
+from planner.model.levers import Levers
 from planner.passes import plan
-from planner.scalars import taken_apart
 from samza_dsl import App
 from tests.planner.test_inline import Pair, Witness, defined, expressions, outcome, values
 

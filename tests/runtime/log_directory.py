@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from operators.base import Batch
-from runtime.systems.base import Append, Commit, Control, StateWrites, StreamConfig
-from runtime.systems.log import LogEnvironment
-from runtime.systems.log_journal import Journals
+from operators.core.base import Batch
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append, Control, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.log.journal import Journals
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,10 +19,12 @@ def start(program, *arguments):
     """Run a program in a Python of its own, with the environment's names imported."""
     names = (
         "import os, sys\n"
-        "from operators.base import Batch\n"
-        "from runtime.errors import *\n"
-        "from runtime.systems.base import *\n"
-        "from runtime.systems.log import LogEnvironment\n"
+        "from operators.core.base import Batch\n"
+        "from runtime.model.errors import *\n"
+        "from runtime.ports.commits import *\n"
+        "from runtime.ports.state import *\n"
+        "from runtime.ports.streams import *\n"
+        "from runtime.systems.log.environment import LogEnvironment\n"
     )
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-c", names + program, *map(str, arguments)],

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from runtime.errors import OperatorFailure, SamzaError
+from runtime.model.errors import OperatorFailure, SamzaError
 from samza_dsl import App, Options, produce
 
 

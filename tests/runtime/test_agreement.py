@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.agreement import Quiet, all_quiet
+from runtime.opening.agreement import QuietReport, all_quiet
 
 STARTERS = "abc"
 steps = st.lists(
@@ -36,7 +36,7 @@ class Hosts:
     def say(self, name):
         if not self.unread[name]:
             task = STARTERS.index(name)
-            self.said[name] = Quiet(1, (task,), f"{name} {self.commits[name]}", self.before[name])
+            self.said[name] = QuietReport(1, (task,), f"{name} {self.commits[name]}", self.before[name])
 
     def are_said_to_be_done(self):
         return all_quiet(self.said, STARTERS, len(STARTERS))
@@ -66,7 +66,7 @@ def test_when_nothing_is_left_to_do_two_looks_find_that_out(steps):
 
 
 def test_who_is_gone_is_not_waited_for_and_whose_tasks_nobody_has_are():
-    quiet = {"a": Quiet(1, (0,), "a1", {"b": "b1"}), "b": Quiet(1, (1,), "b1", {})}
+    quiet = {"a": QuietReport(1, (0,), "a1", {"b": "b1"}), "b": QuietReport(1, (1,), "b1", {})}
     assert not all_quiet(quiet, ["a"], 2)
-    assert all_quiet({**quiet, "a": Quiet(1, (0, 1), "a2")}, ["a"], 2)
+    assert all_quiet({**quiet, "a": QuietReport(1, (0, 1), "a2")}, ["a"], 2)
     assert not all_quiet(quiet, ["a", "c"], 2)

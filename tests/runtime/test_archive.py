@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from runtime.errors import Damaged, SamzaError
-from runtime.recompute import take_over
-from runtime.systems.archive import ArchiveSource, archive_stream
-from runtime.systems.base import OUTSIDE, Append, Control, StreamConfig
-from runtime.systems.files import open_source
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from runtime.model.errors import Damaged, SamzaError
+from runtime.ports.streams import OUTSIDE, Append, Control, StreamConfig
+from runtime.reprocessing.recomputation import take_over
+from runtime.systems.files.archive import ArchiveSource, archive_stream
+from runtime.systems.files.files import open_source
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, dead_letter, total, tumbling
 from tests.building import build
 from tests.runtime.test_handover import drawn_cuts, recompute
 from tests.runtime.test_laws import worlds
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import memory, run_once
 
 KINDS = ("parquet", "jsonl")
@@ -68,7 +68,7 @@ def test_an_archive_reads_as_its_stream(partitions, kind, rows_per_file, data):
 
 
 @given(worlds(), st.sampled_from(KINDS))
-@settings(max_examples=scale(15, 120, 5_000))
+@settings(max_examples=examples(30, 5_000))
 def test_what_is_made_of_archives_is_what_the_records_say(world, kind):
     with tempfile.TemporaryDirectory() as scratch:
         bind = {stream: archived(world, stream, scratch, kind) for stream in world.pipeline.inputs().values()}
@@ -79,14 +79,14 @@ def test_what_is_made_of_archives_is_what_the_records_say(world, kind):
 
 
 @given(worlds(), st.sampled_from(KINDS), st.data())
-@settings(max_examples=scale(15, 120, 5_000))
+@settings(max_examples=examples(30, 5_000))
 def test_history_in_archives_is_handed_over_to_the_streams(world, kind, data):
     with tempfile.TemporaryDirectory() as scratch:
         cuts, directory = drawn_cuts(data, world), Path(scratch) / "handover"
         bind = {stream: archived(world, stream, scratch, kind) for stream in world.pipeline.inputs().values()}
         recompute(world, cuts, directory=directory, bind=bind)
         app = build(world.pipeline, world.options, world.seed)
-        take_over(app.graph(), app.options, world.environment, directory)
+        take_over(app.pipeline(), world.environment, directory)
     assert world.run() == 0
     world.outcome.check_results()
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.partition_by import murmur2
-from runtime.serdes import Tagged
+from runtime.encoding.serdes import Tagged
 from samza_dsl import (
     App,
     Options,
@@ -27,7 +27,7 @@ from samza_dsl import (
 from samza_dsl.testing import Record, run, running
 from tests.runtime.test_event_time import crashes, numbers_in
 from tests.runtime.test_late_panes import stamped
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import fill, memory, rows_of, run_through
 from tests.strategies import Event, records, stored
 
@@ -73,7 +73,7 @@ def by_row(parts, disorder, lateness, repartitioned):
     st.sampled_from((1, 3, 2_000)),
     st.sampled_from(("the key's partition", "broadcast", "behind a partition_by")),
 )
-@settings(max_examples=scale(40, 120, 20_000))
+@settings(max_examples=examples(80, 20_000))
 def test_a_table_says_the_length_of_each_key(parts, crashes, disorder, lateness, batch_records, layout):
     repartition = layout == "behind a partition_by"
 
@@ -132,7 +132,7 @@ def merged(parts, disorder, repartitioned):
 
 
 @given(records(2), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)), st.booleans())
-@settings(max_examples=scale(40, 120, 20_000))
+@settings(max_examples=examples(80, 20_000))
 def test_windows_that_overlap_become_one(parts, crashes, disorder, batch_records, repartition):
     def app():
         app = App("lasting", Options(batch_records=batch_records, max_uncommitted=4))

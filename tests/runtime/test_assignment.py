@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.assignment import JobModel, Placing, assign, placed, round_robin, sticky
-from runtime.errors import SamzaError
-from runtime.homes import MOST_FAILURES, Homes
+from runtime.model.assignment import JobModel, Placing, assign, placed, round_robin, sticky
+from runtime.model.errors import SamzaError
+from runtime.model.host_affinity import MOST_FAILURES, Homes
 
 NAMES = st.lists(st.sampled_from("abcdef"), min_size=1, unique=True)
 HELD = st.lists(st.sampled_from(["", *"abcdefgh"]), max_size=30)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.async_flat_map import KeyedMessage, StatefulCalls
-from runtime.errors import OperatorFailure
-from runtime.keys import KeySerde
-from runtime.serdes import Tagged
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Tagged
+from runtime.model.errors import OperatorFailure
 from runtime.stores.memory import MemoryStore
 from samza_dsl import App, Options, dead_letter, fail, retry, skip, testing
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_once, run_through
 from tests.simulation.loop import rest
 
@@ -125,7 +125,7 @@ def in_log(values):
 
 
 @given(numbers, jobs, crashes, st.sampled_from((1, 4, 1_000)), st.sampled_from((0, 100)))
-@settings(max_examples=scale(50, 480, 20_000))
+@settings(max_examples=examples(100, 20_000))
 def test_state_and_results_are_those_of_one_call_after_the_other_in_every_commit(values, job, crashes, most, cache):
     environment, items = in_log(values)
 

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from planner.errors import PlanError
-from runtime.errors import SamzaError
-from runtime.systems import record_files
-from runtime.systems.base import StreamConfig
-from runtime.systems.lists import ListSource
-from runtime.systems.memory import MemoryEnvironment
-from runtime.systems.record_files import RecordFile
+from planner.model.errors import PlanError
+from runtime.model.errors import SamzaError
+from runtime.ports.streams import StreamConfig
+from runtime.systems.files import record_files
+from runtime.systems.files.record_files import RecordFile
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSource
 from samza_dsl import App, count, daily, dead_letter, testing
 
 

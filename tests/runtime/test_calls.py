@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.policies import fail, retry, skip
-from runtime.calls import Asked, Calls
-from tests.scale import scale
+from operators.core.policies import fail, retry, skip
+from runtime.functions.calls import Asked, Calls
+from tests.scale import examples
 from tests.simulation.loop import rest, simulate
 
 
@@ -216,7 +216,7 @@ def test_a_function_that_raises_what_is_no_exception_fails():
 
 
 @given(waits, st.integers(1, 4), st.integers(0, 2_500), st.integers(0, 99))
-@settings(max_examples=scale(60, 600, 100_000))
+@settings(max_examples=examples(120, 100_000))
 def test_cancellation_leaves_no_task_and_tells_nothing_more(waits, most, moment, seed):
     async def main():
         pace, begun, ended = random.Random(seed), [], []

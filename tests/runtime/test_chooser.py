@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.chooser import PATIENCE, Chooser
+from runtime.loop.chooser import PATIENCE, Chooser
 
 priorities = st.lists(st.integers(-3, 3), min_size=1, max_size=8)
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from runtime.clock import SystemClock, monotonic_ms, wall_clock_ms
+from runtime.model.clock import SystemClock, monotonic_ms, wall_clock_ms
 
 HOUR_S = 3_600
 

@@ -146,6 +146,7 @@ def test_what_is_due_as_a_run_begins_fires_when_its_tables_are_read():
         assert sorted(run.read("out")) == [["even", 1], ["odd", 2]]
 
 
+@pytest.mark.ci
 def test_sliding_windows_look_back_from_each_time_by_the_clock():
     with testing.running(ticking(by_clock(sliding(seconds=5)))) as run:
         for n in (1, 3, 5):

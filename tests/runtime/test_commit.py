@@ -1,15 +1,17 @@
 """What a commit is made of, piece by piece; that it comes to the right end, the laws and the simulation show."""
 
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
-from operators.base import MIN_TIMESTAMP, Batch
-from runtime.checkpoint import Checkpoint, Position
-from runtime.commit import SHARED, Committer, forwardable
-from runtime.outputs import Outputs
-from runtime.systems.base import Append, Control, StateWrites
-from runtime.task import Task
+from operators.core.base import MIN_TIMESTAMP, Batch
+from runtime.commit.commit import SHARED, Committer, forwardable
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append, Control
+from runtime.stage.outputs import Outputs
+from runtime.task.task import Task
 from samza_dsl import App
 
 BETWEEN = "app-by-rest"
@@ -61,6 +63,8 @@ class StandIn(SimpleNamespace):
     """A task, as far as a commit looks at it."""
 
     readers, table_readers = Task.readers, Task.table_readers
+    committed = Task.committed
+    kinds: ClassVar = {}
 
 
 class World:

@@ -6,15 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.errors import PlanError
-from runtime.checkpoint import Checkpoint
-from runtime.errors import Fenced, SamzaError, Unavailable
-from runtime.run import Run
-from runtime.systems import kafka
-from runtime.systems.base import Commit
+from planner.model.errors import PlanError
+from runtime.commit import schedule as commits
+from runtime.job.pipeline import Pipeline
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.errors import Fenced, SamzaError, Unavailable
+from runtime.ports.commits import Commit
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.kafka import environment as kafka
 from samza_dsl import App, Options
 from tests.runtime.test_laws import crash_points, worlds
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import Watched, fill, memory, rows_of, run_once
 from tests.simulation.kafka import opened, simulated
 from tests.simulation.kafka_brokers import Cluster
@@ -24,7 +27,7 @@ CALL_MS, INTERVAL_MS = 20_000, 100
 
 
 @given(worlds(commit_by=("task",)), st.lists(crash_points, max_size=2))
-@settings(max_examples=scale(30, 180, 10_000))
+@settings(max_examples=examples(60, 10_000))
 def test_by_task_a_commit_is_of_one_task_with_all_that_it_did(world, crashes):
     def see(commit):
         for task in (name for name in commit.checkpoints if name.isdecimal()):
@@ -68,7 +71,7 @@ def committed_at(commit_by, sizes, slow):
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.data())
-@settings(max_examples=scale(20, 120, 2_000))
+@settings(max_examples=examples(40, 2_000))
 def test_by_task_slow_calls_of_one_hold_up_no_other(sizes, data):
     slow = data.draw(st.sets(st.integers(0, len(sizes) - 1), min_size=1, max_size=len(sizes) - 1))
     found = committed_at("task", sizes, slow)
@@ -117,10 +120,19 @@ def counting(commit_by=None):
 )
 def test_on_kafka_each_task_commits_by_itself_unless_another_way_is_said(app, commit_by, by_task, tmp_path):
     with simulated(Cluster()):
-        commits = ran(app(commit_by), tmp_path)
-    assert commits
-    assert all((len(commit.tasks) == 1) == by_task for commit in commits)
-    assert {task for commit in commits for task in commit.tasks} == ({0, 1} if by_task else set())
+        made = ran(app(commit_by), tmp_path)
+    assert made
+    assert all((len(commit.tasks) == 1) == by_task for commit in made)
+    assert {task for commit in made for task in commit.tasks} == ({0, 1} if by_task else set())
+
+
+@pytest.mark.parametrize(("commit_by", "by_task"), [(None, False), ("task", True)])
+def test_on_kafka_very_many_tasks_commit_together_unless_another_way_is_said(commit_by, by_task, tmp_path, monkeypatch):
+    monkeypatch.setattr(commits, "MOST_ALONE", 1)
+    with simulated(Cluster()):
+        made = ran(copying(commit_by), tmp_path)
+    assert made
+    assert all(bool(commit.tasks) == by_task for commit in made)
 
 
 def following():
@@ -208,4 +220,8 @@ def test_what_all_tasks_write_to_is_not_committed_by_one(tmp_path):
     environment = memory()
     fill(environment, "in", [[(None, b"1", 0)]])
     with pytest.raises(SamzaError, match="'out' is written outside of the environment, by all tasks together"):
-        Run(copying("task").graph(), Options(commit_by="task"), (), environment, bind={"out": tmp_path / "out.jsonl"})
+        Run(
+            Pipeline(copying("task").graph(), Options(commit_by="task")),
+            environment,
+            RunSettings(bind={"out": tmp_path / "out.jsonl"}),
+        )

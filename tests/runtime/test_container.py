@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from runtime.container import _answer
-from runtime.errors import Unavailable
-from runtime.talk import Ask
+from runtime.containers.protocol import Ask
+from runtime.containers.worker import _answer
+from runtime.model.errors import Unavailable
 
 
 @dataclass

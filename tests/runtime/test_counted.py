@@ -20,11 +20,11 @@ from samza_dsl import (
     whole,
 )
 from samza_dsl.testing import Record, run, running
-from tests.operators.test_counted import SHAPES, Case, shown
+from tests.operators.test_count_window import SHAPES, Case, shown
 from tests.operators.test_triggered import PANES, TRIGGERS
 from tests.runtime.test_event_time import crashes, numbers_in
 from tests.runtime.test_late_panes import stamped
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import fill, memory, rows_of, run_through
 from tests.strategies import Event, records, stored
 
@@ -55,7 +55,7 @@ def expected(parts, disorder, windows):
     st.sampled_from(("window", "window behind a partition_by")),
     st.sampled_from(("lmdb", "memory")),
 )
-@settings(max_examples=scale(25, 120, 20_000))
+@settings(max_examples=examples(50, 20_000))
 def test_windows_are_slices_and_never_late_below_for_having_waited(
     parts, windows, crashes, disorder, batch_records, repartition, below, store
 ):
@@ -109,7 +109,7 @@ def test_a_window_fires_with_its_last_value_and_goes_on_after_a_crash():
 
 
 @given(records(2), SHAPES, TRIGGERS, PANES, crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)))
-@settings(max_examples=scale(40, 120, 10_000))
+@settings(max_examples=examples(80, 10_000))
 def test_windows_are_shown_early_whatever_the_batches_and_crashes(
     parts, shape, early, panes, crashes, disorder, batch_records
 ):

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from runtime.errors import SamzaError, SerdeError
-from runtime.serdes import Bytes, Json
-from runtime.systems import record_files
-from runtime.systems.base import Source
-from runtime.systems.files import open_sink, open_source
+from operators.core.base import Batch
+from runtime.encoding.serdes import Bytes, Json
+from runtime.model.errors import SamzaError, SerdeError
+from runtime.ports.source import Source
+from runtime.systems.files import record_files
+from runtime.systems.files.files import open_sink, open_source
 
 
 def bytes_of(source: Source) -> list[bytes]:

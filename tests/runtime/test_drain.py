@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samza_dsl import App, Options, dead_letter
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import Watched, fill, memory, rows_of, run_once
 from tests.simulation.loop import rest
 
@@ -30,7 +30,7 @@ SLACK_MS = 50
     st.booleans(),
     st.sampled_from((1, 2, 1_000)),
 )
-@settings(max_examples=scale(60, 240, 10_000))
+@settings(max_examples=examples(120, 10_000))
 def test_what_is_let_in_can_end_in_time(copies, order, width, rounds, keys, also_sent, fans_out, outstanding):
     copies = copies if fans_out else [1] * len(copies)
 
@@ -56,7 +56,9 @@ def test_what_is_let_in_can_end_in_time(copies, order, width, rounds, keys, also
     rows = [(None, b"[%d,%d]" % (place, number), 0) for place, number in enumerate(copies)]
     fill(environment, "in", [rows])
     watched = Watched(environment, None, lambda commit: commits.append(asyncio.get_running_loop().time() * 1_000))
-    with mock.patch("runtime.cut.DRAINS", 0):  # what lies between commits is then their wait, and little else
+    with mock.patch(
+        "runtime.commit.schedule.DRAINS", 0
+    ):  # what lies between commits is then their wait, and little else
         run_once(app(), watched)
     assert max(after - before for before, after in pairwise(commits)) <= rounds * TIMEOUT_MS + INTERVAL_MS + SLACK_MS
 
@@ -69,7 +71,7 @@ def test_what_is_let_in_can_end_in_time(copies, order, width, rounds, keys, also
 
 
 @given(st.integers(2, 6), st.integers(0, 99))
-@settings(max_examples=scale(8, 60, 1_000))
+@settings(max_examples=examples(16, 1_000))
 def test_commits_do_not_starve_slow_calls_of_messages(width, seed):
     pace, messages = random.Random(seed), 400
     waits = [pace.randint(TIMEOUT_MS // 2, TIMEOUT_MS - 1) for _ in range(messages)]

@@ -2,10 +2,11 @@
 
 import pytest
 
-from runtime import driving
-from runtime.driving import MOST_FAILURES, run_whatever_begins, run_whatever_fails
-from runtime.errors import EnvironmentFault, Fenced, Grown, Unavailable
-from runtime.metrics import RunMetrics
+from runtime.model.errors import EnvironmentFault, Fenced, Grown, Unavailable
+from runtime.model.metrics import RunMetrics
+from runtime.run import driver as driving
+from runtime.run.driver import MOST_FAILURES, run_whatever_begins, run_whatever_fails
+from runtime.run.settings import RunSettings
 
 
 @pytest.fixture(autouse=True)
@@ -35,24 +36,25 @@ def run(*ends, how=None, driven=run_whatever_fails):
     """Make a run of each of these in turn, an error where it can't be made; return the last, and how each was made."""
     left, said = [*ends], []
 
-    def make(how):
-        said.append(how)
+    def make(settings, fenced=None):
+        said.append((settings.from_start, settings.state, settings.until_now, fenced))
         end = left.pop(0)
         if isinstance(end, Exception):
             raise end
         return end
 
-    return driven(make, None, how or {}), said
+    return driven(make, None, RunSettings(**how or {})), said
 
 
 GONE = Unavailable("no answer")
+SET_BACK = {"from_start": True, "state": "reset", "until_now": True}
 
 
 def test_it_goes_on_from_its_checkpoint_and_is_not_set_back_again():
     last = Run(None)
-    found, said = run(Run(GONE, commits=2), GONE, Run(GONE), last, how={"from_start": True, "state": "reset", "a": 1})
+    found, said = run(Run(GONE, commits=2), GONE, Run(GONE), last, how=SET_BACK)
     assert found is last
-    assert said == [{"from_start": True, "state": "reset", "a": 1}] + [{"from_start": False, "state": None, "a": 1}] * 3
+    assert said == [(True, "reset", True, None)] + [(False, None, True, None)] * 3
 
 
 def test_where_nothing_comes_of_it_time_and_again_it_ends():
@@ -80,10 +82,10 @@ OUTRUN = Fenced("another one has taken over")
 
 def test_who_is_outrun_joins_the_newer_run_again_and_again():
     last, begins = Run(None), {"driven": run_whatever_begins}
-    found, said = run(OUTRUN, Run(OUTRUN), Run(OUTRUN), last, how={"from_start": True, "state": "reset"}, **begins)
+    found, said = run(OUTRUN, Run(OUTRUN), Run(OUTRUN), last, how=SET_BACK, **begins)
     assert found is last
-    joining = {"from_start": False, "state": None, "fenced": OUTRUN}
-    assert said == [{"from_start": True, "state": "reset"}, joining, joining, joining]
+    joining = (False, None, True, OUTRUN)
+    assert said == [(True, "reset", True, None), joining, joining, joining]
 
 
 def test_where_there_is_no_newer_run_or_an_end_was_asked_for_that_is_told():

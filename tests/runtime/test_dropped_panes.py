@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from samza_dsl import App, after_count, collect, dead_letter, fold, session, skip, tumbling
 from samza_dsl.testing import Record, run
 from tests.runtime.test_window_kinds import Lasting
-from tests.scale import scale
+from tests.scale import examples
 
 KINDS = {
     "tumbling": lambda: tumbling(milliseconds=20),
@@ -43,7 +43,7 @@ def refusing(what, bad):
 records = st.lists(st.tuples(st.integers(1, 9), st.sampled_from("ab"), st.integers(0, 90)), max_size=25)
 
 
-@settings(max_examples=scale(60, 120, 5_000))
+@settings(max_examples=examples(80, 5_000))
 @given(
     st.sampled_from(sorted(KINDS)),
     records,

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import Batch
+from operators.core.base import Batch
 from operators.process import ProcessOperator
-from runtime.chain import Chain
-from runtime.systems.base import OUTSIDE, Append, Control, StreamConfig
-from runtime.systems.lists import ListSink, ListSource
+from runtime.ports.streams import OUTSIDE, Append, Control, StreamConfig
+from runtime.stage.chain import Chain
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App, Options, SamzaError, collect, count, dead_letter, every, testing, tumbling
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_once, run_through
 from tests.simulation.loop import rest
 from tests.strategies import Event, records, stored
@@ -33,7 +33,7 @@ def numbers(values):
 
 
 @given(records(2), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)), st.booleans())
-@settings(max_examples=scale(30, 300, 20_000))
+@settings(max_examples=examples(60, 20_000))
 def test_what_is_late_depends_on_its_source_partition_alone(parts, crashes, disorder, batch_records, repartition):
     def app():
         app = App("late", Options(batch_records=batch_records, max_uncommitted=4))
@@ -64,7 +64,7 @@ said = st.tuples(st.sampled_from(("record", "watermark")), st.integers(0, 300))
 
 
 @given(st.lists(said, max_size=20), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)))
-@settings(max_examples=scale(60, 300, 20_000))
+@settings(max_examples=examples(120, 20_000))
 def test_what_a_producer_says_of_event_time_holds_for_what_comes_after_it(events, crashes, disorder, batch_records):
     def app():
         app = App("told", Options(batch_records=batch_records, max_uncommitted=2))
@@ -239,7 +239,7 @@ def test_what_is_no_time_is_refused_by_the_name_of_what_said_it(said, at, wrong)
 
 
 @given(st.integers(0, 99), st.integers(1, 5), crashes)
-@settings(max_examples=scale(20, 120, 5_000))
+@settings(max_examples=examples(40, 5_000))
 def test_a_task_never_has_process_window_and_commit_at_once(seed, most, crashes):
     running, seen = set(), Counter()
 

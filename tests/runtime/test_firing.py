@@ -6,11 +6,11 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from operators.base import Batch
-from operators.policies import dead_letter, retry, skip
-from runtime.serdes import Tagged
-from runtime.systems.base import END, Append, StreamConfig
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from operators.core.policies import dead_letter, retry, skip
+from runtime.encoding.serdes import Tagged
+from runtime.ports.streams import END, Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options, count, fold, testing, tumbling
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
 
@@ -106,7 +106,7 @@ COUNTS = [["a", 0, 250], ["a", 10, 250], ["b", 0, 250], ["b", 10, 250]]
 def test_a_firing_of_much_takes_several_commits():
     environment, commits = memory(), []
     much(environment, 1_000)
-    with patch("runtime.lane.MOST_FIRED", 40):
+    with patch("runtime.task.lane.MOST_FIRED", 40):
         run_through(lambda: counting(max_uncommitted=100), environment, on_commit=commits.append)
     most = max(sum(len(append.batch) for append in commit.appends if append.stream == "named") for commit in commits)
     assert most <= 100 + 40
@@ -119,7 +119,7 @@ def test_a_firing_of_much_takes_several_commits():
 def test_what_a_crash_leaves_of_a_firing_fires_first_with_its_tables(when, number):
     environment = memory()
     much(environment, 1_000)
-    with patch("runtime.lane.MOST_FIRED", 40):
+    with patch("runtime.task.lane.MOST_FIRED", 40):
         died = run_through(lambda: counting(max_uncommitted=100), environment, [CrashPoint(when, number)])
     assert died == 1
     assert sorted(values(environment, "named")) == sorted([n, m] for n in "ab" for m in (0, 10) for _ in range(250))
@@ -134,7 +134,7 @@ def test_a_window_of_more_keys_than_are_held_fires_in_parts(tmp_path):
         app = App("large", Options(max_uncommitted=1_000, batch_records=1_000))
         panes = app.input("numbers", value=int, key=lambda n: n).window(tumbling(seconds=1), count(), op_id="large")
         panes.map(lambda pane: [pane.key, pane.value]).send_to(app.output("counts", value=list))
-        with patch("runtime.lane.MOST_FIRED", 300), patch("runtime.assembly.MOST_HELD", 700):
+        with patch("runtime.task.lane.MOST_FIRED", 300), patch("runtime.assembly.assembly.MOST_HELD", 700):
             run = app.run(log)
         assert run.metrics().commits > 15
         assert sorted(values(log, "counts")) == [[n, 3] for n in range(5_000)]

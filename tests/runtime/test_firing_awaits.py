@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from runtime.errors import OperatorFailure
+from runtime.model.errors import OperatorFailure
 from samza_dsl import App, count, fail, retry, skip, tumbling
 from samza_dsl.testing import Record, running
 

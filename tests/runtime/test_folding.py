@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import EARLIEST_MS
+from operators.core.base import EARLIEST_MS
 from planner import passes
-from runtime.errors import SamzaError
-from runtime.folding import FoldingSegment
-from runtime.run import Run
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.job.pipeline import Pipeline
+from runtime.model.errors import SamzaError
+from runtime.reading.folding import FoldingSegment
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App, Options, collect, count, daily, dead_letter, fail, skip, tumbling
 
 
@@ -69,7 +71,9 @@ def outcome(app, records):
     environment = MemoryEnvironment()
     graph = app.graph()
     used = {name: sink for name, sink in sinks.items() if name in {stream.name for stream in app.plan().streams}}
-    run = Run(graph, app.options, app.around, environment, bind={"in": ListSource(records), **used})
+    run = Run(
+        Pipeline(graph, app.options, app.around), environment, RunSettings(bind={"in": ListSource(records), **used})
+    )
     try:
         asyncio.run(run.drive())
     except SamzaError as failure:

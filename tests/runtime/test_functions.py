@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from runtime.errors import OperatorFailure, SamzaError
-from runtime.run import Run
-from runtime.systems.lists import ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.job.pipeline import Pipeline
+from runtime.model.errors import OperatorFailure, SamzaError
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSource
 from samza_dsl import (
     Aggregation,
     App,
@@ -428,7 +430,9 @@ def counted(partitions, policy):
     counted.send_to(app.output("out", value=int))
     values = [[1, 2], [3]] if partitions == 2 else [1, 2, 3]
     run = Run(
-        app.graph(), app.options, (), MemoryEnvironment(), bind={"numbers": ListSource(values, partitions=partitions)}
+        Pipeline(app.graph(), app.options),
+        MemoryEnvironment(),
+        RunSettings(bind={"numbers": ListSource(values, partitions=partitions)}),
     )
     simulate(run.drive)
     return run.metrics()

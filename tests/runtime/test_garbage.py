@@ -5,9 +5,9 @@ import gc
 
 import pytest
 
-from runtime.errors import OperatorFailure
-from runtime.garbage import MADE, MANY, collector_patient
-from runtime.systems.lists import ListSink
+from runtime.model.errors import OperatorFailure
+from runtime.model.garbage import MADE, MANY, collector_patient
+from runtime.systems.memory.lists import ListSink
 from samza_dsl import App
 from tests.simulation.crash import memory
 from tests.spark.shuffling import run_here

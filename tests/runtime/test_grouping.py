@@ -10,19 +10,20 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from planner.errors import PlanError
-from planner.plan import Options
-from runtime.errors import SamzaError
-from runtime.job import job_of
-from runtime.systems.base import Commit
-from runtime.systems.log import LogEnvironment
+from planner.model.errors import PlanError
+from planner.model.plan import Options
+from runtime.job.job_model import job_of
+from runtime.model.errors import SamzaError
+from runtime.ports.commits import Commit
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Spark, produce
 from tests.building import build
 from tests.conformance.pipelines import PIPELINES, app_of, filled
 from tests.conformance.test_runners import counts, results
 from tests.runtime.test_laws import crash_points, worlds
 from tests.runtime.test_laws_on_kafka import run_among_on_kafka, troubles
-from tests.scale import scale
+from tests.sample import sample
+from tests.scale import examples
 from tests.simulation.containers import Event, run_among
 from tests.simulation.crash import fill, memory, rows_of, run_once
 
@@ -60,7 +61,7 @@ def grouped(world):
 
 
 @given(worlds(), st.lists(crash_points, max_size=2))
-@settings(max_examples=scale(10, 120, 10_000), suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(20, 10_000), suppress_health_check=[HealthCheck.filter_too_much])
 def test_a_task_for_each_partition_of_each_stream_comes_to_what_records_say(world, crashes):
     plan = grouped(world)
     assert plan.tasks > max(stage.partitions for stage in plan.stages if stage.apart)
@@ -69,7 +70,7 @@ def test_a_task_for_each_partition_of_each_stream_comes_to_what_records_say(worl
 
 
 @given(worlds(), st.integers(1, 3), happenings)
-@settings(max_examples=scale(5, 60, 5_000), suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(10, 5_000), suppress_health_check=[HealthCheck.filter_too_much])
 def test_so_do_containers_that_share_such_tasks(world, number, happenings):
     grouped(world)
     app = build(
@@ -83,14 +84,14 @@ def test_so_do_containers_that_share_such_tasks(world, number, happenings):
 
 
 @given(worlds(), troubles, st.integers(1, 3), happenings)
-@settings(max_examples=scale(4, 50, 5_000), suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(10, 5_000), suppress_health_check=[HealthCheck.filter_too_much])
 def test_so_they_do_on_kafka(world, troubles, number, happenings):
     grouped(world)
     with tempfile.TemporaryDirectory() as folder:
         run_among_on_kafka(world, Path(folder), troubles, number, happenings)
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", sample(PIPELINES))
 def test_every_pipeline_comes_to_the_same_or_is_refused_with_what_to_write(name):
     app, environment = app_of(name), filled()
     apart = App(app.name, APART)

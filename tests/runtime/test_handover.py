@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.clock import LoopClock
-from runtime.handover import hand_over
-from runtime.history import Span, beside
-from runtime.recompute import take_over
-from runtime.rewind import begin_anew
-from runtime.run import Run
+from runtime.assembly.history import HistorySpan, beside
+from runtime.model.clock import LoopClock
+from runtime.opening.rewind import begin_anew
+from runtime.reprocessing.handover import hand_over
+from runtime.reprocessing.recomputation import take_over
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
 from tests.building import build
 from tests.runtime.test_laws import crash_points, worlds
-from tests.scale import scale
+from tests.sample import sample
+from tests.scale import examples
 from tests.simulation.crash import NOW_MS, Crash, Watched
 from tests.simulation.loop import simulate
 from tests.strategies import SEVERAL_STAGES
@@ -26,7 +28,7 @@ NAME = "recomputing"
 def recompute(world, cuts, crashes=(), directory=None, bind=None):
     """Run a world's application over history up to `cuts`, and hand over to `directory`."""
     world.outcome.sunk.clear()
-    span = Span(until=cuts, hands_over=True)
+    span = HistorySpan(until=cuts, hands_over=True)
     for number, crash in enumerate([*crashes, None]):
         environment = Watched(world.environment, crash)
         try:
@@ -40,8 +42,11 @@ def recompute(world, cuts, crashes=(), directory=None, bind=None):
 
 async def run_of(world, environment, span, bind):
     app = build(world.pipeline, world.options, world.seed, on_sink=lambda place, event: see(world, place, event))
-    where = beside(app.graph(), NAME), app.options, app.around, environment
-    run = Run(*where, clock=LoopClock(NOW_MS), span=span, bind=bind)
+    run = Run(
+        app.pipeline().of(beside(app.graph(), NAME)),
+        environment,
+        RunSettings(clock=LoopClock(NOW_MS), span=span, bind=bind),
+    )
     await run.drive()
     return run
 
@@ -67,7 +72,7 @@ def check_handed_over(world, cuts, crashes=()):
         recompute(world, cuts, crashes, directory)
         assert world.environment.state_stats(f"law.{NAME}") == {}
         app = build(world.pipeline, world.options, world.seed)
-        take_over(app.graph(), app.options, world.environment, directory)
+        take_over(app.pipeline(), world.environment, directory)
     before = world.outcome.sunk.copy()
     assert world.run() == 0
     world.outcome.sunk += before
@@ -75,20 +80,20 @@ def check_handed_over(world, cuts, crashes=()):
 
 
 @given(worlds(), st.data())
-@settings(max_examples=scale(30, 300, 20_000))
+@settings(max_examples=examples(60, 20_000))
 def test_history_that_is_handed_over_and_the_rest_come_to_what_the_records_say(world, data):
     check_handed_over(world, drawn_cuts(data, world))
 
 
-@pytest.mark.parametrize("kinds", SEVERAL_STAGES, ids="-".join)
+@pytest.mark.parametrize("kinds", sample(SEVERAL_STAGES), ids="-".join)
 @given(st.data())
-@settings(max_examples=scale(10, 120, 5_000))
+@settings(max_examples=examples(20, 5_000))
 def test_operators_that_keep_state_are_handed_over(kinds, data):
     world = data.draw(worlds(kinds))
     check_handed_over(world, drawn_cuts(data, world))
 
 
 @given(worlds(), st.data(), st.lists(crash_points, min_size=1, max_size=3))
-@settings(max_examples=scale(15, 120, 5_000))
+@settings(max_examples=examples(30, 5_000))
 def test_history_may_crash_before_it_is_handed_over(world, data, crashes):
     check_handed_over(world, drawn_cuts(data, world), crashes)

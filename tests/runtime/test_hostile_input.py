@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import OperatorFailure
+from runtime.model.errors import OperatorFailure
 from samza_dsl import App, count, testing, tumbling
 from tests.faults.hostile import (
     DEEP,
@@ -22,7 +22,7 @@ from tests.faults.hostile import (
     environment_of,
     send,
 )
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import CrashPoint, rows_of, run_through
 from tests.strategies import Event
 
@@ -40,13 +40,13 @@ batches = st.lists(st.lists(st.tuples(keys, values), max_size=8), min_size=1, ma
 @pytest.mark.parametrize("policy", LENIENT)
 @pytest.mark.parametrize("serde", SERDES)
 @given(batches, st.sampled_from(STAGES), st.sampled_from((1, 3, 2_000)))
-@settings(max_examples=scale(4, 90, 10_000))
+@settings(max_examples=examples(10, 10_000))
 def test_a_lenient_policy_survives_all_and_loses_and_doubles_nothing(serde, policy, batches, stage, batch_records):
     send(batches, serde, policy, stage, batch_records=batch_records)
 
 
 @given(batches, st.sampled_from(STAGES), st.lists(st.integers(1, 30), min_size=1, max_size=3))
-@settings(max_examples=scale(40, 180, 20_000))
+@settings(max_examples=examples(80, 20_000))
 def test_crashes_neither_lose_nor_double_a_dead_letter(batches, stage, turns):
     environment, reads = environment_of(batches), SERDES["a Struct as JSON"]
 
@@ -59,7 +59,7 @@ def test_crashes_neither_lose_nor_double_a_dead_letter(batches, stage, turns):
 
 @pytest.mark.parametrize("serde", SERDES)
 @given(batches, st.sampled_from(STAGES))
-@settings(max_examples=scale(12, 90, 10_000))
+@settings(max_examples=examples(24, 10_000))
 def test_fail_tells_stream_partition_and_offset_and_commits_nothing_of_the_record(serde, batches, stage):
     send(batches, serde, "fail", stage)
 
@@ -95,7 +95,7 @@ def test_ten_megabytes_pass_or_become_a_dead_letter_whole(policy, size):
 
 @pytest.mark.parametrize("policy", LENIENT)
 @given(st.lists(st.sampled_from([None, "a", "b"]), max_size=8))
-@settings(max_examples=scale(10, 60, 2_000))
+@settings(max_examples=examples(20, 2_000))
 def test_a_null_key_at_a_keyed_operator_meets_its_policy(policy, found):
     events = [msgspec.json.encode(Event(n, key, n)) for n, key in enumerate(found)]
     environment = environment_of([[(None, event) for event in events]])

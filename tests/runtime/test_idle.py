@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP
-from runtime.control import ProducerWatermarks
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
+from runtime.reading.watermarks import ProducerWatermarks
 from samza_dsl import App, Options, PlanError, collect, dead_letter, testing, tumbling
 
 SECOND = 1_000

@@ -4,20 +4,25 @@ import asyncio
 import random
 from contextlib import closing
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import pytest
 
-from operators.base import Batch
-from planner.errors import PlanError
-from planner.levers import Levers
-from runtime.clock import LoopClock
-from runtime.errors import Damaged, Fenced, SamzaError
-from runtime.opening import Share, open_application
-from runtime.run import Run
-from runtime.systems.base import Append, Commit, Environment, StreamConfig
-from runtime.systems.log import LogEnvironment, verify
+from operators.core.base import Batch
+from planner.model.errors import PlanError
+from planner.model.levers import Levers
+from runtime.model.clock import LoopClock
+from runtime.model.errors import Damaged, Fenced, SamzaError
+from runtime.opening.opening import Share, open_application
+from runtime.ports.commits import Commit
+from runtime.ports.environment import Environment
+from runtime.ports.streams import Append, StreamConfig
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.log.environment import LogEnvironment, verify
 from samza_dsl import App, Options, count, tumbling
-from samza_dsl.records import last_records, read_on, records_from
+from samza_dsl.data.records import last_records, read_on, records_from
+from samza_dsl.testing.environment import Crash
 from tests.simulation.crash import fill, memory, rows_of, run_once
 from tests.simulation.loop import rest, simulate
 
@@ -164,7 +169,7 @@ def test_a_run_whose_successor_has_consumed_what_it_would_read_is_told_that_it_w
 
     def run_on(environment, until_now=False):
         app = counting()
-        return Run(app.graph(), app.options, app.around, environment, clock=LoopClock(), until_now=until_now)
+        return Run(app.pipeline(), environment, RunSettings(clock=LoopClock(), until_now=until_now))
 
     async def main():
         driving = asyncio.create_task(run_on(late).drive())
@@ -182,11 +187,11 @@ def test_a_run_whose_successor_has_consumed_what_it_would_read_is_told_that_it_w
 def test_a_container_whose_tasks_others_have_taken_is_told_so_whatever_these_have_consumed(environment):
     numbers(environment, *range(25))
     late, app = Late(environment), counting()
-    opened = open_application(environment, app.graph(), app.options, {}, wrapped=False)
+    opened = open_application(environment, app.pipeline(), {})
 
     def run_on(environment, name):
         share = Share(container=name, generation=opened.generation, counts=opened.counts)
-        return Run(app.graph(), app.options, app.around, environment, clock=LoopClock(), share=share)
+        return Run(app.pipeline(), environment, RunSettings(clock=LoopClock(), share=share))
 
     async def main():
         first, second = run_on(late, "first"), run_on(environment, "second")
@@ -207,3 +212,28 @@ def test_a_container_whose_tasks_others_have_taken_is_told_so_whatever_these_hav
         await going_on
 
     simulate(main)
+
+
+@pytest.mark.parametrize("dies_at", ["reset", "delete_stream"])
+def test_a_reset_that_dies_half_way_leaves_nothing_that_is_read_twice(environment, dies_at):
+    numbers(environment, *range(25))
+    late = Late(environment)
+
+    async def leave_something_unread():
+        app = counting()
+        settings = RunSettings(clock=LoopClock(), levers=Levers(relays=False))
+        driving = asyncio.create_task(Run(app.pipeline(), late, settings).drive())
+        while environment.offsets(BETWEEN, 0).end == 0:
+            await rest(1)
+        driving.cancel()
+        await asyncio.wait([driving])
+
+    simulate(leave_something_unread)
+    assert environment.stream_stats(BETWEEN) != (0, 0)
+    with patch.object(environment, dies_at, side_effect=Crash), pytest.raises(Crash):
+        run_once(counting(), environment, until_now=True, from_start=True, state="reset")
+    run_once(counting(), environment, until_now=True)
+    whole = memory()
+    numbers(whole, *range(25))
+    run_once(counting(), whole, until_now=True)
+    assert counts(environment) == counts(whole)

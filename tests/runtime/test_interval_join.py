@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from samza_dsl import App, Options, collect, dead_letter, testing, tumbling
 from samza_dsl.testing import CrashPoint as Point
 from samza_dsl.testing import Record
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
 
 HOW = ("inner", "left", "right", "outer")
@@ -121,7 +121,7 @@ def late_of(environment, stream):
     layout=st.sampled_from(("one partition", "partition_by", "partition_by one", "memory of one run")),
     below=st.sampled_from(("window", "window behind a partition_by", "nothing")),
 )
-@settings(max_examples=scale(15, 120, 2_000))
+@settings(max_examples=examples(30, 2_000))
 def test_a_run_comes_to_what_its_histories_say(
     how, data, within, crashes, disorder, batch_records, most, layout, below
 ):
@@ -188,7 +188,7 @@ def check_windows(environment, expected):
     disorder=st.integers(0, 30),
     batch_records=st.sampled_from((1, 3, 2_000)),
 )
-@settings(max_examples=scale(15, 120, 2_000))
+@settings(max_examples=examples(30, 2_000))
 def test_of_one_stream_the_newest_is_the_same_whatever_happens(how, data, within, crashes, disorder, batch_records):
     (part,), _ = data.draw(histories(1))
 
@@ -321,7 +321,7 @@ def test_joins_lie_below_and_above_async_operators_and_each_other(app):
 
 
 @given(data=st.data(), crashes=crashes, batch_records=st.sampled_from((1, 3, 2_000)), store=st.sampled_from(KEPT))
-@settings(max_examples=scale(30, 120, 2_000))
+@settings(max_examples=examples(60, 2_000))
 def test_a_record_or_a_row_on_which_it_fails_meets_the_policy_alone(data, crashes, batch_records, store):
     left, right = data.draw(histories(1))
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from runtime.errors import SamzaError
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.kafka_ranges import KafkaRanges
-from runtime.systems.kafka_sink import KafkaSink
-from runtime.systems.kafka_topic import KafkaTopic
+from operators.core.base import Batch
+from runtime.model.errors import SamzaError
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.kafka.client.topic import KafkaTopic
+from runtime.systems.kafka.streams.ranges import KafkaRanges
+from runtime.systems.kafka.streams.sink import KafkaSink
 from tests.simulation.kafka import die, opened, simulated
 from tests.simulation.kafka_brokers import LOST, UNHEARD, Cluster, Trouble
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.assignment import JobModel
-from runtime.checkpoint import Checkpoint
-from runtime.commit import SHARED, STATE
-from runtime.job import JOB
-from runtime.systems.kafka_group import Joining, shared_out
-from runtime.systems.kafka_ledger import Claim, Ledger, said_of_checkpoints, said_of_claims, said_of_given
+from runtime.commit.commit import SHARED, STATE
+from runtime.job.job_model import JOB
+from runtime.model.assignment import JobModel
+from runtime.model.checkpoint import Checkpoint
+from runtime.systems.kafka.coordination.group import Joining, shared_out
+from runtime.systems.kafka.state.ledger import Claim, Ledger, said_of_checkpoints, said_of_claims, said_of_given
 
 claims = st.builds(
     Claim,

@@ -6,8 +6,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.systems import kafka_log
-from runtime.systems.kafka_log import AGAIN_MS
+from runtime.systems.kafka.client import client_log as kafka_log
+from runtime.systems.kafka.client.client_log import AGAIN_MS
 
 SAYS = ["Unable connect to node %s", "Failed fetch messages from %s"]
 sayings = st.tuples(st.sampled_from(SAYS), st.integers(1, 2), st.integers(0, AGAIN_MS))

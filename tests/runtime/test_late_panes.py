@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from samza_dsl import App, Options, Pane, collect, count, dead_letter, hopping, tumbling
 from samza_dsl.testing import Record, run
 from tests.runtime.test_event_time import crashes, numbers_in
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import fill, memory, rows_of, run_through
 from tests.strategies import Event, records, stored
 
@@ -55,7 +55,7 @@ def expected(parts, disorder, lateness, panes, repartitioned):
     st.sampled_from((0, 1, 30, 500)),
     st.sampled_from(("accumulating", "discarding")),
 )
-@settings(max_examples=scale(40, 120, 20_000))
+@settings(max_examples=examples(80, 20_000))
 def test_panes_are_those_of_the_stamps(parts, crashes, disorder, batch_records, repartition, lateness, panes):
     def app():
         app = App("late", Options(batch_records=batch_records, max_uncommitted=4))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.levers import Levers
+from planner.model.levers import Levers
 from samza_dsl import Options
 from tests.building import build
-from tests.scale import scale
+from tests.scale import examples, scale
 from tests.simulation.check import Outcome
 from tests.simulation.crash import CrashPoint, fill, memory, run_through
 from tests.strategies import Event, Pipeline, pipelines, records, stored, tables
@@ -76,14 +76,14 @@ def test_a_run_comes_to_what_its_records_say_whatever_the_batches_and_the_schedu
 
 
 @given(worlds(), st.lists(crash_points, min_size=1, max_size=4))
-@settings(max_examples=scale(30, 300, 20_000))
+@settings(max_examples=examples(60, 20_000))
 def test_a_restart_after_crashes_gives_what_an_undisturbed_run_gives(world, crashes):
     world.run(crashes)
     world.outcome.check_end()
 
 
 @given(worlds(), st.lists(crash_points, max_size=3))
-@settings(max_examples=scale(30, 300, 20_000))
+@settings(max_examples=scale(15, 300, 20_000))  # with fewer one of `tests.bite` gets away
 def test_no_commit_holds_an_effect_of_what_lies_beyond_its_cut_nor_lacks_one_before_it(world, crashes):
     world.run(crashes, lambda commit: world.outcome.check_cut())
 
@@ -92,7 +92,7 @@ LEVERS = st.builds(Levers, **{lever.name: st.booleans() for lever in fields(Leve
 
 
 @given(worlds(), st.lists(crash_points, max_size=2), LEVERS)
-@settings(max_examples=scale(30, 300, 20_000))
+@settings(max_examples=examples(60, 20_000))
 def test_whatever_lever_is_left_out_commits_and_the_end_are_those_of_the_records(world, crashes, levers):
     world.run(crashes, lambda commit: world.outcome.check_cut(), levers=levers)
     world.outcome.check_end()
@@ -107,7 +107,7 @@ def test_at_least_once_loses_nothing(world, crash):
 
 
 @given(worlds(), st.integers(1, 40))
-@settings(max_examples=scale(10, 60, 2_000))
+@settings(max_examples=examples(20, 2_000))
 def test_a_seed_replays_a_run_exactly(world, turn):
     def ends(crashes):
         again = replace(world)
@@ -121,7 +121,7 @@ def test_a_seed_replays_a_run_exactly(world, turn):
 
 @pytest.mark.parametrize("kinds", [("window",), ("partition_by", "window"), ("window", "async"), ("process", "async")])
 @given(data=st.data())
-@settings(max_examples=scale(8, 60, 2_000))
+@settings(max_examples=examples(16, 2_000))
 def test_the_end_of_the_streams_fires_everything(kinds, data):
     world = data.draw(worlds(kinds))
     world.run()
@@ -136,9 +136,9 @@ def test_at_least_once_loses_nothing_that_is_in_flight_below_a_stateful_operator
 
 @pytest.mark.parametrize("kinds", [("window",), ("window", "partition_by", "window"), ("process", "window", "async")])
 @given(st.data(), st.sampled_from((1, 2, 5)), st.lists(crash_points, max_size=4))
-@settings(max_examples=scale(10, 120, 5_000))
+@settings(max_examples=examples(20, 5_000))
 def test_a_firing_that_commits_and_crashes_cut_comes_to_what_an_undisturbed_one_does(kinds, data, most, crashes):
     world = data.draw(worlds(kinds))
-    with patch("runtime.lane.MOST_FIRED", most):
+    with patch("runtime.task.lane.MOST_FIRED", most):
         world.run(crashes)
     world.outcome.check_end()

@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from operators.base import COLUMNS, Batch
-from runtime.systems import compaction, log_compaction
-from runtime.systems.base import Append, Commit, Control, Offsets, StreamConfig
-from runtime.systems.log import LogEnvironment, verify
-from runtime.systems.log_batch import compression_codes, pack, seal, unpack
-from tests.scale import scale
+from operators.core.base import COLUMNS, Batch
+from runtime.ports.commits import Commit
+from runtime.ports.streams import Append, Control, Offsets, StreamConfig
+from runtime.systems.log import compaction as log_compaction
+from runtime.systems.log import newest_rows as compaction
+from runtime.systems.log.batch import compression_codes, pack, seal, unpack
+from runtime.systems.log.environment import LogEnvironment, verify
+from tests.scale import examples
 
 ROOT = Path(__file__).parents[2]
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
@@ -155,7 +157,7 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLog = LogMachine.TestCase
-TestLog.settings = settings(max_examples=scale(15, 120, 2_000))  # Each opening waits for the disk.
+TestLog.settings = settings(max_examples=examples(30, 2_000))  # Each opening waits for the disk.
 
 
 class CompactionMachine(RuleBasedStateMachine):

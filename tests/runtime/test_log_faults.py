@@ -7,14 +7,17 @@ import shutil
 
 import pytest
 
-from operators.base import Batch
-from runtime.errors import Damaged, EnvironmentFault, Owned
-from runtime.systems import log_database, log_locks
-from runtime.systems.base import Append, Commit, StateWrites
-from runtime.systems.log import LogEnvironment, verify
-from runtime.systems.log_recovery import structure
+from operators.core.base import Batch
+from runtime.model.errors import Damaged, EnvironmentFault, Owned
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append
+from runtime.systems.log import database as log_database
+from runtime.systems.log import locks as log_locks
+from runtime.systems.log.environment import LogEnvironment, verify
+from runtime.systems.log.recovery import structure
 from tests.runtime.log_directory import flip, merging, output, start, write
-from tests.scale import scale
+from tests.scale import examples
 
 
 def killed(path, program="log.commit(Commit('app', log.own('app'), [], [], {}))"):
@@ -53,7 +56,7 @@ def test_no_flipped_bit_goes_unnoticed(written):
     data = (written / "data.mdb").read_bytes()
     randomness = random.Random(5)
     noticed = 0
-    for number in range(scale(300, 1_800, 100_000)):
+    for number in range(examples(600, 100_000)):
         changed = bytearray(data)
         # Every fourth is where the first two pages say which state is the newest.
         place = (
@@ -73,7 +76,7 @@ def test_no_flipped_bit_goes_unnoticed(written):
 )
 def test_no_changed_bit_of_what_lmdb_goes_by_goes_unnoticed(written, place, length):
     data = (written / "data.mdb").read_bytes()
-    program = "from runtime.systems.log import verify\nprint(verify(sys.argv[1]) != [])"
+    program = "from runtime.systems.log.environment import verify\nprint(verify(sys.argv[1]) != [])"
     for page in (0, 4096):
         for bit in range(length * 8):
             changed = bytearray(data)
@@ -201,7 +204,7 @@ while True:
     log.commit(Commit("app", generation, [Append("s", 0, Batch([b"%d" % number * 900]))], [state], {}))
     print(number + 1, flush=True)
 """
-    for kill in range(scale(5, 60, 2_000)):
+    for kill in range(examples(10, 2_000)):
         process = start(program, tmp_path)
         acknowledged = [int(process.stdout.readline()) for _ in range(1 + 7 * kill % 20)]
         process.kill()

@@ -4,11 +4,13 @@ import os
 
 import pytest
 
-from operators.base import Batch
-from runtime.errors import EnvironmentFull
-from runtime.systems import log_database
-from runtime.systems.base import Append, Commit, StateWrites, StreamConfig
-from runtime.systems.log import LogEnvironment, verify
+from operators.core.base import Batch
+from runtime.model.errors import EnvironmentFull
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log import database as log_database
+from runtime.systems.log.environment import LogEnvironment, verify
 from tests.runtime.log_directory import output, write
 
 

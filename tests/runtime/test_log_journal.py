@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import Damaged
-from runtime.systems.base import Commit, StateWrites
-from runtime.systems.log import LogEnvironment, verify
-from runtime.systems.log_journal import Budget, Journals
+from runtime.model.errors import Damaged
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.systems.log.environment import LogEnvironment, verify
+from runtime.systems.log.journal import Budget, Journals
 from tests.runtime.log_directory import flip, output, write
 
 

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from runtime.errors import EnvironmentFault, Fenced
-from runtime.systems import log_staging
-from runtime.systems.base import Append, Offsets, StagingEnvironment, StreamConfig
-from runtime.systems.log import LogEnvironment, verify
+from operators.core.base import Batch
+from runtime.model.errors import EnvironmentFault, Fenced
+from runtime.ports.environment import StagingEnvironment
+from runtime.ports.streams import Append, Offsets, StreamConfig
+from runtime.systems.log import staging as log_staging
+from runtime.systems.log.environment import LogEnvironment, verify
 from tests.runtime.log_directory import start
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.directory import Directory, SimulatedLog
 
 STREAMS = {"one": 1, "two": 2}
@@ -54,7 +55,7 @@ def appends(draw):
 
 
 @given(appends(), st.integers(1, 500))
-@settings(max_examples=scale(50, 300, 5_000))
+@settings(max_examples=examples(100, 5_000))
 def test_however_rows_are_cut_all_of_them_are_seen_at_once(drawn, most_bytes):
     made, expected = drawn
     log = SimulatedLog(Directory(), now_ms=lambda: 1_000)

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from runtime.errors import OperatorFailure, SamzaError
-from runtime.merging import Merging, merge_into, prefer_live
-from runtime.serdes import Json, String
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from runtime.encoding.serdes import Json, String
+from runtime.model.errors import OperatorFailure, SamzaError
+from runtime.ports.streams import Append, StreamConfig
+from runtime.reprocessing.merge import Merging, merge_into, prefer_live
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, produce, total, tumbling
 from samza_dsl.testing.environment import Crash, CrashPoint
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import Watched, memory
 
 results = st.lists(
@@ -100,7 +100,7 @@ def merge_while_live_results_come(environment, recomputed, live, is_windowed, cr
     [(A, 0, 1)], [[(C, 1, 2)], [], [], [(A, 1, 2)], [(A, 1, 5)]], False, [], 1
 )  # two come before the first is seen
 @example([(A, 0, 1)], [[(C, 1, 2)], [(A, 1, 2)], [(A, 1, 5)]], False, [CrashPoint("after_commit", 2)], 1)
-@settings(max_examples=scale(300, 1_800, 50_000))
+@settings(max_examples=examples(600, 50_000))
 def test_a_live_result_holds_whenever_it_comes(recomputed, live, is_windowed, crashes, partitions):
     environment = memory()
     merge_while_live_results_come(environment, recomputed, live, is_windowed, crashes, partitions)

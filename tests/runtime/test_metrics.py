@@ -5,9 +5,10 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.run import Run
-from runtime.systems.lists import ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSource
 from samza_dsl import App, Options, count, retry, skip, tumbling
 from tests.shapes import app_of, interpreted, shapes
 
@@ -15,7 +16,7 @@ from tests.shapes import app_of, interpreted, shapes
 def finished(app, partitions=1, **inputs):
     bind = {name: ListSource(values, partitions=partitions) for name, values in inputs.items()}
     environment = MemoryEnvironment()
-    run = Run(app.graph(), app.options, app.around, environment, bind=bind)
+    run = Run(app.pipeline(), environment, RunSettings(bind=bind))
     asyncio.run(run.drive())
     return run.metrics()
 

@@ -11,14 +11,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import OperatorFailure
-from runtime.lines import ObjectLines
-from runtime.run import run_blocking
-from runtime.serdes import Bytes, Json
-from runtime.systems.jsonl import lines_in, split_lines
-from runtime.systems.memory import MemoryEnvironment
+from runtime.encoding.lines import ObjectLines
+from runtime.encoding.serdes import Bytes, Json
+from runtime.job.pipeline import Pipeline
+from runtime.model.errors import OperatorFailure
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.files.jsonl import lines_in, split_lines
+from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Options, dead_letter, skip
-from tests.scale import scale
+from tests.scale import examples
 
 
 class Reading(msgspec.Struct):
@@ -51,7 +53,7 @@ def rows_of(environment, stream):
 
 
 @given(files | objects, st.booleans())
-@settings(max_examples=scale(300, 1_200, 200_000))
+@settings(max_examples=examples(600, 200_000))
 @example(b'{"a": 1}\n\n{"a": 2}', True)
 @example(b'\n{"a": 1}', True)
 @example(b'{"a": 1}\r', True)
@@ -64,7 +66,7 @@ def test_lines_are_the_same_whether_or_not_they_stay_together(data, last):
 
 
 @given(files | objects, st.sampled_from(KINDS))
-@settings(max_examples=scale(500, 1_800, 300_000))
+@settings(max_examples=examples(1_000, 300_000))
 @example(b'{"a": {}}\n{"a": 1} {"a": 2}\n{"a": {\n}}', Any)
 @example(b"[{}\n]{}", Any)
 @example(b'{"a": 1,"b":{}\n{"a":2}}\n{"a": 3} {"a": 4}', Any)
@@ -86,7 +88,7 @@ def test_values_are_those_that_each_line_by_itself_has(data, kind):
     st.lists(st.sampled_from([b'{"a": 1}', b'{"a": 2}', b'{"a": 1} {"a": 2}', b'{"a": {}', b"[1]"]), max_size=6),
     st.sampled_from([1, 4, 1_000]),
 )
-@settings(max_examples=scale(40, 120, 5_000))
+@settings(max_examples=examples(80, 5_000))
 @pytest.mark.parametrize("policy", ["fail", "skip", "dead_letter"])
 def test_a_line_that_is_no_value_meets_its_policy_and_no_other_line_does(policy, lines, batch_records):
     good = {b'{"a": 1}': 1, b'{"a": 2}': 2}
@@ -100,7 +102,7 @@ def test_a_line_that_is_no_value_meets_its_policy_and_no_other_line_does(policy,
         Path(folder, "readings.jsonl").write_bytes(b"\n".join(lines))
         bind = {"readings": Path(folder, "readings.jsonl")}
         try:
-            run_blocking(app.graph(), app.options, (), environment, bind=bind)
+            run_blocking(Pipeline(app.graph(), app.options), environment, RunSettings(bind=bind))
         except OperatorFailure as error:
             failed = str(error)
     if policy == "fail" and bad:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samza_dsl import App, Options, retry, skip
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
 from tests.simulation.loop import rest
 
@@ -112,7 +112,7 @@ def test_calls_start_in_offset_order(parts, seed, order, most):
 
 
 @given(numbers, st.integers(0, 999), st.integers(1, 12), st.sampled_from(("before_commit", "after_commit", "turn")))
-@settings(max_examples=scale(40, 180, 5_000))
+@settings(max_examples=examples(80, 5_000))
 def test_order_by_key_survives_crashes(parts, seed, number, when):
     diary = Diary(seed)
     found = run(parts, diary, "key", crashes=[CrashPoint(when, number)], seed=seed, max_uncommitted=3)

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from operators.base import Batch
-from runtime.clock import LoopClock
-from runtime.run import Run
-from runtime.systems.base import Append, StreamConfig
+from operators.core.base import Batch
+from runtime.model.clock import LoopClock
+from runtime.ports.streams import Append, StreamConfig
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
 from samza_dsl import App, Options
 from tests.simulation.crash import NOW_MS, fill, run_once
 from tests.simulation.kafka import opened, simulated
@@ -73,7 +74,7 @@ def test_what_is_in_a_table_before_a_message_is_there_for_it(environment, broadc
     numbers.join(rows, lambda number, row: (number, row), **how).sink(seen.append)
 
     async def main():
-        run = Run(app.graph(), app.options, app.around, environment, clock=LoopClock(NOW_MS))
+        run = Run(app.pipeline(), environment, RunSettings(clock=LoopClock(NOW_MS)))
         driving = asyncio.create_task(run.drive())
         await run.opened()
         await rest(2_000)
@@ -105,7 +106,7 @@ def test_what_has_a_higher_priority_and_waits_for_a_commit_of_its_task_holds_up_
     both.async_flat_map(call, max_in_flight=10, timeout_ms=call_ms + 1_000).send_to(app.output("out"))
 
     async def main():
-        run = Run(app.graph(), app.options, app.around, environment, clock=LoopClock(NOW_MS))
+        run = Run(app.pipeline(), environment, RunSettings(clock=LoopClock(NOW_MS)))
         driving = asyncio.create_task(run.drive())
         await run.opened()
         for stream, partition in (("a", 0), ("a", 0), ("b", 1)):

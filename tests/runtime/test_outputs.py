@@ -4,11 +4,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from runtime.exits import SendToExit
-from runtime.keys import KeySerde
-from runtime.outputs import Destination, Outputs
-from runtime.serdes import Json
+from operators.core.base import Batch
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Json
+from runtime.stage.exits import SendToExit
+from runtime.stage.outputs import Destination, Outputs
 
 ROWS = st.lists(st.tuples(st.booleans(), st.integers(1, 5)), max_size=5)
 

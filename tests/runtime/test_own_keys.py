@@ -5,11 +5,13 @@ from enum import StrEnum
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.levers import Levers
-from runtime.errors import SamzaError
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink
-from runtime.systems.memory import MemoryEnvironment
+from planner.model.levers import Levers
+from runtime.job.pipeline import Pipeline
+from runtime.model.errors import SamzaError
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink
 from samza_dsl import App, Options, count, counted, dead_letter, fail
 
 
@@ -48,7 +50,7 @@ def outcome(values, shape, batch_records, partitions, policy, **levers):
     failure, environment = None, MemoryEnvironment()
     try:
         bind = {"values": values, **sinks}
-        run_blocking(app.graph(), app.options, (), environment, bind=bind, levers=Levers(**levers))
+        run_blocking(Pipeline(app.graph(), app.options), environment, RunSettings(bind=bind, levers=Levers(**levers)))
     except SamzaError as error:
         failure = str(error)
     bad = environment.read("bad", 0, 0) if "bad" in environment.streams() else None

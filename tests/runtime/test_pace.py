@@ -4,12 +4,14 @@ import asyncio
 
 import pytest
 
-from runtime.clock import SystemClock
-from runtime.errors import OperatorFailure
-from runtime.pace import Pace
-from runtime.run import Run
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.job.pipeline import Pipeline
+from runtime.model.clock import SystemClock
+from runtime.model.errors import OperatorFailure
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
+from runtime.task.pace import StepPace
 from samza_dsl import App, Options, count, every, tumbling
 
 
@@ -36,11 +38,11 @@ def started(app, clock, numbers):
     bind: dict = {"numbers": ListSource(numbers, timestamps=[0] * len(numbers))}
     if any(spec.terminal and spec.kind == "send_to" for spec in app.graph().specs.values()):
         bind["out"] = out
-    return Run(app.graph(), app.options, app.around, MemoryEnvironment(), bind=bind, clock=clock), out
+    return Run(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind, clock=clock)), out
 
 
 def test_a_step_is_as_long_as_it_should_be():
-    pace, taken = Pace(10_000), []
+    pace, taken = StepPace(10_000), []
     for _ in range(5):
         taken.append(pace.rows)
         pace.took(pace.rows, pace.rows * 0.001)
@@ -51,7 +53,7 @@ def test_a_step_is_as_long_as_it_should_be():
     assert pace.rows == 1
     pace.took(0, 5)
     assert pace.rows == 1
-    assert Pace(3).rows == 3
+    assert StepPace(3).rows == 3
 
 
 def test_commits_and_a_stop_need_not_wait_for_a_whole_batch(clock):
@@ -89,7 +91,9 @@ def test_a_slow_firing_can_be_stopped_and_goes_on_in_the_next_run(clock):
     environment, runs = MemoryEnvironment(), []
     for expected in (range(50, 70), [1_000]):
         source = ListSource([*range(1_000)])
-        runs.append(Run(app.graph(), app.options, (), environment, bind={"numbers": source}, clock=clock))
+        runs.append(
+            Run(Pipeline(app.graph(), app.options), environment, RunSettings(bind={"numbers": source}, clock=clock))
+        )
         asyncio.run(runs[-1].drive())
         assert len(fired) in expected
     assert fired == [*range(1_000)]

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from planner.errors import PlanError
-from runtime import loop
-from runtime.clock import LoopClock
-from runtime.run import Run
-from runtime.systems.base import END, Append, StreamConfig
+from operators.core.base import Batch
+from planner.model.errors import PlanError
+from runtime.loop import loop
+from runtime.model.clock import LoopClock
+from runtime.ports.streams import END, Append, StreamConfig
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
 from samza_dsl import App, count, tumbling
 from tests.simulation.crash import NOW_MS, Crash, CrashPoint, Watched, memory, rows_of, run_once
 from tests.simulation.loop import rest, simulate
@@ -48,7 +49,7 @@ def living(app, environment, story):
     """Run an application while `story` goes on, then stop it."""
 
     async def main():
-        run = Run(app.graph(), app.options, app.around, environment, clock=LoopClock(NOW_MS))
+        run = Run(app.pipeline(), environment, RunSettings(clock=LoopClock(NOW_MS)))
         driving = asyncio.create_task(run.drive())
         try:
             await story(run)
@@ -95,7 +96,7 @@ def test_the_loop_goes_on_while_brokers_say_which_streams_there_are(environment,
 
         def slow_look():
             running.call_soon_threadsafe(asked.set)
-            went_on.append(answered.wait(timeout=5))
+            went_on.append(answered.wait(timeout=60))
             return look()
 
         async with copying().running(environment) as run:

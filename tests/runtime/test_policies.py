@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import OperatorFailure
+from runtime.model.errors import OperatorFailure
 from samza_dsl import App, Options, dead_letter, retry, skip
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_once, run_through
 from tests.simulation.loop import rest
 
@@ -68,7 +68,7 @@ POLICIES = {"skip": skip, "dead_letter": dead_letter("letters"), "retry": retry(
 @pytest.mark.parametrize("awaits", [False, True])
 @pytest.mark.parametrize("policy", POLICIES)
 @given(numbers, st.data(), st.sampled_from((1, 4, 2_000)))
-@settings(max_examples=scale(12, 180, 10_000))
+@settings(max_examples=examples(24, 10_000))
 def test_a_record_that_fails_leaves_nothing_and_takes_nothing_with_it(policy, awaits, values, data, batch_records):
     places = st.dictionaries(st.integers(0, 30), st.sampled_from(PLACES), max_size=10)
     bad, flaky = data.draw(places), data.draw(places) if policy == "retry" else {}
@@ -90,7 +90,7 @@ def test_a_record_that_fails_leaves_nothing_and_takes_nothing_with_it(policy, aw
 
 
 @given(numbers, st.integers(0, 30), st.sampled_from(PLACES), st.booleans())
-@settings(max_examples=scale(30, 180, 10_000))
+@settings(max_examples=examples(60, 10_000))
 def test_where_the_policy_is_to_fail_nothing_of_the_record_is_committed(values, bad, place, awaits):
     environment = memory()
     fill(environment, "in", [[(None, b"%d" % n, 0) for n in values]])
@@ -108,7 +108,7 @@ def test_where_the_policy_is_to_fail_nothing_of_the_record_is_committed(values, 
 
 
 @given(numbers, st.integers(1, 20), st.booleans())
-@settings(max_examples=scale(30, 180, 10_000))
+@settings(max_examples=examples(60, 10_000))
 def test_after_a_mended_function_a_restart_goes_on_and_doubles_nothing(values, bad, awaits):
     environment = memory()
     fill(environment, "in", [[(None, b"%d" % n, 0) for n in values]])

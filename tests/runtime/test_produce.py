@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from operators.partition_by import murmur2
-from planner.errors import PlanError
-from runtime.errors import EnvironmentFault, SamzaError
-from runtime.systems.base import StreamConfig
-from runtime.systems.log import LogEnvironment
+from planner.model.errors import PlanError
+from runtime.model.errors import EnvironmentFault, SamzaError
+from runtime.ports.streams import StreamConfig
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, MessagePack, list_streams, produce
-from samza_dsl.records import records_from
+from samza_dsl.data.records import records_from
 
 
 class Order(Struct):

@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.levers import Levers
-from runtime.errors import OperatorFailure
-from runtime.garbage import collector_resting
-from runtime.run import run_blocking
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from planner.model.levers import Levers
+from runtime.job.pipeline import Pipeline
+from runtime.model.errors import OperatorFailure
+from runtime.model.garbage import collector_resting
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App, Options, dead_letter, fail, skip
 from tests.runtime.test_keys import KEYS
-from tests.scale import scale
+from tests.scale import examples
 
 
 def counting(on_error=fail, keys_of=lambda key: key):
@@ -32,12 +34,14 @@ def ran(app, keys, columns, **levers):
     bind = {"keys": ListSource(keys, [*range(len(keys))]), "out": sink}
     environment = MemoryEnvironment()
     with suppress(OperatorFailure):
-        run_blocking(app.graph(), Options(inline=False), (), environment, bind=bind, levers=Levers(**levers))
+        run_blocking(
+            Pipeline(app.graph(), Options(inline=False)), environment, RunSettings(bind=bind, levers=Levers(**levers))
+        )
         return [*map(repr, sink.values)], sink.keys, sink.timestamps
     return None
 
 
-@settings(max_examples=scale(50, 180, 5_000))
+@settings(max_examples=examples(100, 5_000))
 @given(KEYS, st.sampled_from([(), ("keys",), ("timestamps",), ("keys", "timestamps")]), st.sampled_from([fail, skip]))
 def test_whatever_the_keys_are_they_are_held_as_in_a_column(keys, columns, on_error):
     app = counting(on_error)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from operators.base import Batch
-from runtime.errors import SamzaError, SerdeError
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.lists import ListSink
-from runtime.systems.memory import MemoryEnvironment
+from operators.core.base import Batch
+from runtime.model.errors import SamzaError, SerdeError
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink
 from samza_dsl import App
 
 

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from runtime.errors import OperatorFailure
-from runtime.keys import KeySerde
-from runtime.outputs import Outputs
-from runtime.relay import Relay
-from runtime.serdes import Json, Tagged
+from operators.core.base import Batch
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Json, Tagged
+from runtime.model.errors import OperatorFailure
+from runtime.reading.relay import Relay
+from runtime.stage.outputs import Outputs
 from samza_dsl import App, Options, dead_letter, testing
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import fill, memory, rows_of, run_through
 
 VALUES = st.integers() | st.text(max_size=3) | st.none() | st.binary(max_size=3) | st.lists(st.integers(), max_size=2)
@@ -95,7 +95,7 @@ def test_a_stage_that_calls_a_sink_reads_what_is_committed():
 
 
 @given(st.integers(1, 50), st.integers(1, 30), st.integers(1, 3))
-@settings(max_examples=scale(15, 60, 2_000))
+@settings(max_examples=examples(30, 2_000))
 def test_batches_and_commits_in_any_number_come_to_the_same(batch, uncommitted, partitions):
     environment = memory()
     fill(environment, "lines", LINES)

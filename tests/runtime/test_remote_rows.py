@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import OperatorFailure
+from runtime.model.errors import OperatorFailure
 from samza_dsl import App, Options, PlanError, dead_letter, remote_table, retry, skip, testing
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
 from tests.simulation.loop import rest
 
@@ -66,7 +66,7 @@ tables = st.fixed_dictionaries(
     crashes=crashes,
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=scale(60, 120, 2_000))
+@settings(max_examples=examples(80, 2_000))
 def test_it_comes_to_what_a_dict_says_and_asks_no_more_than_it_may(numbers, how, said, delays, failing, crashes, seed):
     lives = []
 

@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from operators.base import Batch
-from planner.errors import PlanError
-from runtime.errors import Damaged, SamzaError
-from runtime.received import values_of
-from runtime.systems.base import Append
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from planner.model.errors import PlanError
+from runtime.model.errors import Damaged, SamzaError
+from runtime.ports.stream_values import values_of
+from runtime.ports.streams import Append
+from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, archive, produce, total, tumbling
 
 

@@ -32,7 +32,7 @@ from samza_dsl.testing import Record, run
 from tests.operators.test_triggered import LATENESS, TRIGGERS, WINDOWS, Case
 from tests.runtime.test_event_time import crashes, numbers_in
 from tests.runtime.test_triggers import expected, final
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import fill, memory, rows_of, run_through
 from tests.strategies import Event, records, stored
 
@@ -90,7 +90,7 @@ def told(case, parts, disorder):
     st.sampled_from(("accumulating", "retracting", "final")),
     st.sampled_from(("all", "branches", "several", "some")),
 )
-@settings(max_examples=scale(10, 120, 5_000))
+@settings(max_examples=examples(20, 5_000))
 def test_windows_below_come_to_what_the_last_panes_say(
     case, one, other, crashes, disorder, batch_records, below, panes, between
 ):
@@ -138,7 +138,7 @@ def test_windows_below_come_to_what_the_last_panes_say(
 
 
 @given(CASES, records(2), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)), st.booleans())
-@settings(max_examples=scale(15, 120, 5_000))
+@settings(max_examples=examples(30, 5_000))
 def test_changes_come_to_the_last_panes(case, parts, crashes, disorder, batch_records, together):
     def app():
         app = App("changes", Options(batch_records=batch_records, max_uncommitted=4))

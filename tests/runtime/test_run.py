@@ -5,12 +5,12 @@ from itertools import chain
 
 import pytest
 
-from planner.errors import PlanError
-from runtime.errors import OperatorFailure, Owned, SamzaError
-from runtime.serdes import Tagged
-from runtime.systems.lists import ListSink
-from runtime.systems.log_reader import LogStateReader
-from runtime.systems.memory import MemoryEnvironment
+from planner.model.errors import PlanError
+from runtime.encoding.serdes import Tagged
+from runtime.model.errors import OperatorFailure, Owned, SamzaError
+from runtime.systems.log.state_reader import LogStateReader
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink
 from samza_dsl import App, Options, Pane, Spark, count, dead_letter, fold, ranges, skip, testing, tumbling
 
 
@@ -232,7 +232,10 @@ def test_late_records_go_to_their_stream(app, log):
 def test_state_without_its_operator_is_refused(log):
     log.write("numbers", [1, 2])
     summing(App("runs"), op_id="sum").run(log.path, until_now=True)
-    with pytest.raises(SamzaError, match=r"state of 'sum', and no operator of that id now: .*op_id='sum'.*reset runs"):
+    with pytest.raises(
+        SamzaError,
+        match=r"state of 'sum' .*, and no operator of that id now: .*move it: .*op_id='sum'.*forget runs sum",
+    ):
         summing(App("runs"), op_id="total").run(log.path, until_now=True)
     summing(App("runs"), op_id="sum").run(log.path, until_now=True)
 
@@ -246,7 +249,7 @@ def test_a_changed_partition_count_is_refused(log):
 
     log.write("numbers", [1, 2])
     repartitioned(2).run(log.path, until_now=True)
-    with pytest.raises(SamzaError, match=r"'runs-by-rest' has 2 partitions and the plan wants 3.*partitions=2"):
+    with pytest.raises(PlanError, match=r"'runs-by-rest' has 2 partitions and the plan wants 3.*partitions=2"):
         repartitioned(3).run(log.path, until_now=True)
 
 

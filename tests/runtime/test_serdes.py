@@ -13,10 +13,20 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import SerdeError
-from runtime.keys import KeySerde
-from runtime.serdes import REFUSALS, Bytes, Json, MessagePack, Natural, String, Tagged, encode_all, serde_of
-from tests.scale import scale
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import (
+    REFUSALS,
+    Bytes,
+    Json,
+    MessagePack,
+    Natural,
+    String,
+    Tagged,
+    encode_all,
+    serde_of,
+)
+from runtime.model.errors import SerdeError
+from tests.scale import examples
 
 
 class Colour(enum.Enum):
@@ -157,7 +167,7 @@ def same(a, b):
 @example(Loose((1,), Flat(2)))
 @example(Counted([1, 2]))
 @example(2**100)
-@settings(max_examples=scale(200, 1_200, 100_000))
+@settings(max_examples=examples(400, 100_000))
 def test_tagged_brings_back_what_it_was_given(value):
     assert same(Tagged().decode(Tagged().encode(value)), value)
 
@@ -210,7 +220,7 @@ def test_a_column_of_records_is_encoded_as_each_is(column):
     assert encode_all(Tagged(), list(column)) == [Tagged().encode(value) for value in column]
 
 
-@pytest.mark.parametrize("value", [object(), 1j, math, lambda: 0, Tagged().encode])
+@pytest.mark.parametrize("value", [object(), math, lambda: 0, Tagged().encode, iter([])])
 def test_what_has_no_serde_is_refused_with_a_way_out(value):
     with pytest.raises(SerdeError, match="declare"):
         Tagged().encode(value)
@@ -260,13 +270,13 @@ serdes = st.sampled_from([Json(), Json(Flat), MessagePack(), MessagePack(Flat), 
 
 
 @given(serdes, st.binary(max_size=60) | st.binary(max_size=60).map(b"\x05".__add__))
-@settings(max_examples=scale(300, 3_000, 1_000_000))
+@settings(max_examples=examples(600, 1_000_000))
 def test_random_bytes_raise_only_exceptions(serde, data):
     check_hostile(serde, data)
 
 
 @given(values, st.data())
-@settings(max_examples=scale(200, 3_000, 1_000_000))
+@settings(max_examples=examples(400, 1_000_000))
 def test_damaged_bytes_raise_only_exceptions(value, data):
     good = bytearray(Tagged().encode(value))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -288,8 +298,8 @@ def naming(name, payload=()):
         "builtins:object",
         "builtins:eval",
         "builtins:list",
-        "samza_dsl.app:App",
-        "runtime.serdes:Tagged.encode",
+        "samza_dsl.application.app:App",
+        "runtime.encoding.serdes:Tagged.encode",
         "nowhere:Thing",
         "antigravity:fly",
         ":",

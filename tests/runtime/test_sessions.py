@@ -10,7 +10,7 @@ from samza_dsl import App, Options, PlanError, aggregate, collect, count, dead_l
 from samza_dsl.testing import Record, running
 from tests.runtime.test_event_time import crashes, numbers_in
 from tests.runtime.test_late_panes import stamped
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import fill, memory, rows_of, run_through
 from tests.strategies import Event, records, stored
 
@@ -38,7 +38,7 @@ def expected(parts, disorder, repartitioned):
 
 
 @given(records(2), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)), st.booleans())
-@settings(max_examples=scale(40, 120, 20_000))
+@settings(max_examples=examples(80, 20_000))
 def test_sessions_are_those_of_what_is_in_time(parts, crashes, disorder, batch_records, repartition):
     def app():
         app = App("sessions", Options(batch_records=batch_records, max_uncommitted=4))

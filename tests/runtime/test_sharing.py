@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from runtime.loop import Loop
-from runtime.systems.base import Append, StreamConfig
+from operators.core.base import Batch
+from runtime.loop.loop import Loop
+from runtime.ports.streams import Append, StreamConfig
 from samza_dsl import App, Options
 from tests.building import build
 from tests.runtime.test_laws import crash_points, worlds
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.containers import Event, run_among
 from tests.simulation.crash import fill, memory, rows_of
 from tests.simulation.loop import rest
@@ -46,7 +46,7 @@ def test_several_containers_come_to_what_the_records_say(world, number):
 
 
 @given(worlds(), st.integers(1, 3), st.lists(events, min_size=1, max_size=6))
-@settings(max_examples=scale(30, 300, 20_000))
+@settings(max_examples=examples(60, 20_000))
 def test_so_do_those_that_come_and_die_and_go(world, number, happenings):
     among(world, number, happenings)
     world.outcome.check_end()
@@ -60,10 +60,10 @@ def test_at_least_once_nothing_is_lost_among_them(world, happenings):
 
 @pytest.mark.parametrize("kinds", [("window",), ("window", "partition_by", "window")])
 @given(st.data(), st.sampled_from((1, 2, 5)), st.lists(events, max_size=4))
-@settings(max_examples=scale(10, 120, 5_000))
+@settings(max_examples=examples(20, 5_000))
 def test_a_firing_that_moves_while_it_is_cut_goes_on_where_it_was(kinds, data, most, happenings):
     world = data.draw(worlds(kinds))
-    with patch("runtime.lane.MOST_FIRED", most):
+    with patch("runtime.task.lane.MOST_FIRED", most):
         among(world, 2, happenings)
     world.outcome.check_end()
 
@@ -149,25 +149,25 @@ def test_one_that_stops_leaves_its_tasks_to_the_others(environment):
 
 
 @given(st.lists(moves, min_size=1, max_size=6), st.sampled_from((5, 50, 1_000)), st.integers(0, 999))
-@settings(max_examples=scale(10, 60, 2_000))
+@settings(max_examples=examples(20, 2_000))
 def test_tasks_that_move_often_lose_nothing(happenings, commit_interval_ms, seed):
     environment = memory()
     lines(environment, 20, ended=True)
-    with patch("runtime.following.FOLLOW_MS", 7.0):
+    with patch("runtime.run.rebalance.FOLLOW_MS", 7.0):
         app = counting(Options(commit_interval_ms=commit_interval_ms), slow=True)
         run_among(app, environment, 2, happenings, seed)
     assert newest(environment) == 320
 
 
 @given(st.lists(moves, min_size=1, max_size=6), st.sampled_from((5, 50, 1_000)), st.integers(0, 999))
-@settings(max_examples=scale(10, 60, 2_000))
+@settings(max_examples=examples(20, 2_000))
 def test_what_is_handed_on_in_memory_is_neither_lost_nor_passed_where_tasks_move(happenings, commit_interval_ms, seed):
     """Readers are slow to take what is handed on, and tasks move often: each key's numbers come through in order."""
     environment, chance, feed = memory(), random.Random(seed), Loop._feed_relayed
     numbers = [[(None, b"[%d, %d]" % (partition, n), 0) for n in range(40)] for partition in range(4)]
     fill(environment, "numbers", numbers)
     with (
-        patch("runtime.following.FOLLOW_MS", 7.0),
+        patch("runtime.run.rebalance.FOLLOW_MS", 7.0),
         patch.object(Loop, "_feed_relayed", lambda loop: chance.random() < 0.2 and feed(loop)),
     ):
         run_among(in_order(Options(commit_interval_ms=commit_interval_ms)), environment, 2, happenings, seed)

@@ -50,21 +50,22 @@ def test_the_first_signal_drains_commits_and_ends_well(log, number):
     process = start(log, "until told")
     assert process.stdout.readline() == "third\n"
     process.send_signal(number)
-    out, told = process.communicate("go on\n", timeout=30)
+    out, told = process.communicate("go on\n", timeout=600)
     assert (process.returncode, out, told) == (0, "ended\n", "")
     assert log.values("seen") == [1, 2, 3]
 
 
+@pytest.mark.ci
 def test_a_second_signal_stops_at_once_and_a_restart_loses_nothing(log):
     process = start(log, "for ever")
     assert process.stdout.readline() == "third\n"
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    out, told = process.communicate(timeout=30)
+    out, told = process.communicate(timeout=600)
     assert process.returncode != 0
     assert "ended" not in out
     assert "stopped at once: what was not yet committed will be processed again" in told
     assert log.values("seen") == []
     again = start(log, third="")
-    assert again.communicate(timeout=30) == ("ended\n", "")
+    assert again.communicate(timeout=600) == ("ended\n", "")
     assert log.values("seen") == [1, 2, 3]

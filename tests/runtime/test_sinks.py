@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.errors import OperatorFailure
+from runtime.model.errors import OperatorFailure
 from samza_dsl import App, Options, dead_letter, fail, retry, skip, testing
 from samza_dsl.testing import Record
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import fill, memory, rows_of, run_once
 from tests.simulation.loop import rest
 
@@ -78,7 +78,7 @@ awaits = st.sampled_from(("nothing", "some", "all"))
 
 
 @given(numbers, places, failures, awaits)
-@settings(max_examples=scale(80, 360, 10_000))
+@settings(max_examples=examples(160, 10_000))
 def test_a_sink_that_is_retried_makes_no_other_call_again(values, place, times, awaits):
     values = [*dict.fromkeys(values)]
     job = Job(place, times, retry(4), awaits)
@@ -88,7 +88,7 @@ def test_a_sink_that_is_retried_makes_no_other_call_again(values, place, times, 
 
 
 @given(numbers, places, st.sets(st.integers(0, 15), max_size=5), awaits, st.booleans())
-@settings(max_examples=scale(80, 360, 10_000))
+@settings(max_examples=examples(160, 10_000))
 def test_of_a_record_that_is_dropped_no_sink_hears_but_those_before_the_one_that_fails(
     values, place, bad, awaits, again
 ):
@@ -103,7 +103,7 @@ def test_of_a_record_that_is_dropped_no_sink_hears_but_those_before_the_one_that
 
 
 @given(numbers, places, st.sets(st.integers(0, 15), min_size=1, max_size=3), awaits, st.integers(1, 3))
-@settings(max_examples=scale(80, 360, 10_000))
+@settings(max_examples=examples(160, 10_000))
 def test_where_the_policy_is_to_fail_nothing_is_done_again(values, place, bad, awaits, times):
     values = [*dict.fromkeys(values)]
     job = Job(place, dict.fromkeys(bad, times), fail, awaits)

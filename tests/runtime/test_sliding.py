@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.rows_by_time import RowsByTime
+from operators.state.time_buckets import RowsByTime
 from samza_dsl import (
     App,
     Options,
@@ -23,7 +23,7 @@ from samza_dsl import (
 from samza_dsl.testing import Record, run, running
 from tests.runtime.test_event_time import crashes, numbers_in
 from tests.runtime.test_late_panes import stamped
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import fill, memory, rows_of, run_through
 from tests.strategies import Event, records, stored
 
@@ -55,7 +55,7 @@ def expected(parts, disorder, repartitioned):
     st.booleans(),
     st.sampled_from(("lmdb", "memory")),
 )
-@settings(max_examples=scale(40, 120, 20_000))
+@settings(max_examples=examples(80, 20_000))
 def test_windows_are_those_of_what_is_in_time(parts, crashes, disorder, batch_records, repartition, folds, store):
     numbers = lambda event: (event.number,)  # noqa: E731
     values = maximum(numbers) if folds else collect()

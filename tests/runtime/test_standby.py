@@ -11,14 +11,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from planner.errors import PlanError
-from runtime.assignment import Placing, standbys, sticky
-from runtime.checkpoint import Checkpoint, Position
-from runtime.systems.base import Commit, StateWrites, StreamConfig
+from planner.model.errors import PlanError
+from runtime.model.assignment import Placing, standbys, sticky
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import StreamConfig
 from samza_dsl import App
 from tests.runtime.test_assignment import is_balanced, of_living, placings
 from tests.runtime.test_laws_on_kafka import check_copies
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.kafka import die, opened, simulated
 from tests.simulation.kafka_brokers import MARKERS_S, PROCESS, SESSION_S, Cluster
 from tests.strategies import APP
@@ -81,7 +83,7 @@ class Container:
 
 
 @given(steps, st.integers(0, 1_000))
-@settings(max_examples=scale(15, 60, 5_000))
+@settings(max_examples=examples(30, 5_000))
 @example([[(0, "st", 1, True), (1, "st", 1, True)], None, [(0, "st", 2, True)]], 0)
 def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed(steps, seed):
     cluster = Cluster(seed)
@@ -122,7 +124,7 @@ def test_who_takes_over_with_a_copy_replays_what_was_committed_since_it_followed
 
 
 @given(placings(), st.integers(0, 3), st.data())
-@settings(max_examples=scale(30, 600, 20_000))
+@settings(max_examples=examples(60, 20_000))
 def test_copies_are_on_other_hosts_and_as_many_as_there_can_be(placing, count, data):
     names = sorted(placing.hosts)
     lists = st.lists(st.lists(st.sampled_from([*names, "gone"]), unique=True, max_size=2), max_size=placing.tasks)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.clock import LoopClock
+from runtime.model.clock import LoopClock
 from samza_dsl import App, Options, PlanError, count, dead_letter, testing, tumbling
 from tests.runtime.test_event_time import crashes, numbers_in
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import fill, memory, run_through
 from tests.strategies import Event, records, stored
 
@@ -31,7 +31,7 @@ def run(app, parts, crashes):
 
 
 @given(records(2, most=40), crashes, st.integers(0, 60), st.sampled_from((1, 3, 2_000)))
-@settings(max_examples=scale(30, 120, 10_000))
+@settings(max_examples=examples(60, 10_000))
 def test_a_timer_finds_the_messages_whose_source_had_not_come_to_its_time(parts, crashes, disorder, batch_records):
     def app():
         def on_message(event, context):
@@ -63,7 +63,7 @@ def test_a_timer_finds_the_messages_whose_source_had_not_come_to_its_time(parts,
 
 
 @given(records(2, most=40), crashes, st.integers(0, 60), st.integers(1, 200), st.sampled_from((1, 3, 2_000)))
-@settings(max_examples=scale(30, 120, 10_000))
+@settings(max_examples=examples(60, 10_000))
 def test_state_lives_on_until_its_source_is_that_far_past_its_last_message(
     parts, crashes, disorder, ttl, batch_records
 ):
@@ -259,6 +259,7 @@ def test_process_has_several_outputs():
     assert found["out"] == [1, -2, 3] and found["negative"] == ["-2"]
 
 
+@pytest.mark.ci
 def test_a_sample_has_its_share_and_smaller_ones_within_it():
     def kept(share, by=None):
         app = App("sample")

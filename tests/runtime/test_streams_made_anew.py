@@ -6,15 +6,18 @@ from contextlib import nullcontext
 import pytest
 from msgspec.structs import replace
 
-from operators.base import Batch
-from runtime.clock import LoopClock
-from runtime.errors import Damaged
-from runtime.run import Run
-from runtime.systems.base import Append, Commit, StreamConfig
-from runtime.systems.log import LogEnvironment
-from runtime.systems.memory import MemoryEnvironment
+from operators.core.base import Batch
+from runtime.job.pipeline import Pipeline
+from runtime.model.clock import LoopClock
+from runtime.model.errors import Damaged
+from runtime.ports.commits import Commit
+from runtime.ports.streams import Append, StreamConfig
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App
-from samza_dsl.positions import begin_anew, move_keeping
+from samza_dsl.data.positions import begin_anew, move_keeping
 from tests.simulation.crash import NOW_MS, rows_of, run_once
 from tests.simulation.kafka import opened, simulated
 from tests.simulation.kafka_brokers import Cluster
@@ -82,7 +85,7 @@ def test_so_is_one_that_has_not_grown_so_far(environment, ran, values, until_now
 @pytest.mark.parametrize("environment", ["log", "memory"], indirect=True)  # on Kafka: tests/kafka/test_bound.py
 def test_it_is_noticed_by_a_run_that_goes_on(environment, ran):
     async def main():
-        run = Run(copying().graph(), copying().options, (), environment, clock=LoopClock(NOW_MS))
+        run = Run(Pipeline(copying().graph(), copying().options), environment, RunSettings(clock=LoopClock(NOW_MS)))
         driving = asyncio.create_task(run.drive())
         await run.settled()
         made_anew(environment, 3, 4, 5)

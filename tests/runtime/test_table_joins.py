@@ -9,7 +9,7 @@ from operators.partition_by import murmur2
 from samza_dsl import App, Change, Options, dead_letter, testing
 from samza_dsl.testing import Record
 from tests.planner.refusal import refused
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
 
 KEYS = "abcd"
@@ -79,7 +79,7 @@ customers = st.lists(st.tuples(st.sampled_from(NAMES[:2]), st.none() | st.intege
     crashes=crashes,
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=scale(30, 120, 2_000))
+@settings(max_examples=examples(60, 2_000))
 def test_what_is_left_is_the_join_of_what_is_left(how, left, right, partitions, batch_records, crashes, seed):
     def app():
         app = App("tables", Options(batch_records=batch_records))
@@ -106,7 +106,7 @@ def test_what_is_left_is_the_join_of_what_is_left(how, left, right, partitions, 
     crashes=crashes,
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=scale(30, 120, 2_000))
+@settings(max_examples=examples(60, 2_000))
 def test_so_it_is_by_foreign_keys(how, left, right, partitions, batch_records, crashes, seed):
     def app():
         app = App("tables", Options(batch_records=batch_records))
@@ -132,7 +132,7 @@ def test_so_it_is_by_foreign_keys(how, left, right, partitions, batch_records, c
     crashes=crashes,
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=scale(30, 120, 2_000))
+@settings(max_examples=examples(60, 2_000))
 def test_so_it_is_of_several_tables(tables, partitions, crashes, seed):
     def app():
         app = App("tables", Options(batch_records=3))

@@ -5,12 +5,14 @@ import threading
 
 import pytest
 
-from runtime.errors import OperatorFailure
-from runtime.run import Run
-from runtime.systems.lists import ListSink, ListSource
-from runtime.systems.memory import MemoryEnvironment
+from runtime.job.pipeline import Pipeline
+from runtime.model.errors import OperatorFailure
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
 from samza_dsl import App, Options, dead_letter, every, retry, skip, testing
-from samza_dsl.records import records_from
+from samza_dsl.data.records import records_from
 from samza_dsl.testing import Record
 from tests.real_time import run_in_real_time
 from tests.simulation.crash import fill, memory, run_once
@@ -142,7 +144,9 @@ def run_on_threads(app, values):
     """Run on lists on a real event loop, which other threads can wake."""
     sinks = {stream.name: ListSink() for stream in app.plan().streams if stream.role == "output"}
     environment = MemoryEnvironment()
-    run = Run(app.graph(), app.options, (), environment, bind={"numbers": ListSource(values), **sinks})
+    run = Run(
+        Pipeline(app.graph(), app.options), environment, RunSettings(bind={"numbers": ListSource(values), **sinks})
+    )
     asyncio.run(run.drive())
     return run, sinks, environment
 
@@ -164,7 +168,7 @@ def test_an_output_has_the_partitions_that_it_declares(app, numbers):
 
     app.task(numbers, process, outputs=[out], op_id="task")
     environment = MemoryEnvironment()
-    run = Run(app.graph(), app.options, (), environment, bind={"numbers": ListSource([*range(20)])})
+    run = Run(Pipeline(app.graph(), app.options), environment, RunSettings(bind={"numbers": ListSource([*range(20)])}))
     asyncio.run(run.drive())
     assert environment.streams()["out"].partitions == 3
     found = [[record.value for record in records_from(environment, "out", part, 0)] for part in range(3)]

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.partition_by import murmur2
-from runtime.serdes import Tagged
+from runtime.encoding.serdes import Tagged
 from samza_dsl import App, Options, collect, dead_letter, testing, tumbling
 from samza_dsl.testing import CrashPoint as Point
 from samza_dsl.testing import Record
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
 
 WINDOW_MS = 50
@@ -117,7 +117,7 @@ def number_of(environment, stream):
     layout=st.sampled_from(("one partition", "partition_by", "memory of one run")),
     below=st.sampled_from(("window", "window behind a partition_by", "nothing")),
 )
-@settings(max_examples=scale(15, 120, 2_000))
+@settings(max_examples=examples(30, 2_000))
 def test_a_run_comes_to_what_its_histories_say(
     how, data, crashes, disorder, retention, batch_records, most, layout, below
 ):

@@ -13,19 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.table_join import TableContents
-from planner.fuse import compile_segment, row_in
-from runtime.errors import OperatorFailure
-from runtime.run import Run
+from operators.joins.table_join import TableContents
+from planner.codegen.fusion import compile_segment, row_in
+from runtime.job.pipeline import Pipeline
+from runtime.loop.threads import Watch
+from runtime.model.errors import OperatorFailure
+from runtime.ports.streams import StreamConfig
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
 from runtime.stores.memory import MemoryStore
 from runtime.stores.shared import SharedStore
-from runtime.systems.base import StreamConfig
-from runtime.systems.lists import ListSource
-from runtime.systems.memory import MemoryEnvironment
-from runtime.workers import Watch
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSource
 from samza_dsl import App, Options, count, dead_letter, every, maximum, retry, skip, tumbling
 from tests.real_time import run_in_real_time
-from tests.scale import scale
+from tests.scale import examples
 
 ALONE_S = 20
 
@@ -226,12 +228,12 @@ def test_a_timer_of_a_task_is_called_in_a_thread():
     app.task(numbers, lambda message, context: None, window=every(at_end, seconds=0.001), op_id="task")
     environment = MemoryEnvironment()
     environment.create_stream("numbers", StreamConfig(partitions=1))
-    asyncio.run(Run(app.graph(), app.options, app.around, environment).drive())
+    asyncio.run(Run(app.pipeline(), environment).drive())
     assert where == [False]
 
 
 @given(data=st.data())
-@settings(max_examples=scale(15, 60, 1_000))
+@settings(max_examples=examples(30, 1_000))
 def test_threads_change_nothing_of_what_a_pipeline_comes_to(data):
     numbers = data.draw(st.lists(st.integers(0, 40), max_size=60))
     policy = data.draw(st.sampled_from([skip, dead_letter("bad"), retry(1, then=skip)]))
@@ -378,7 +380,9 @@ def test_a_task_may_ask_for_a_commit_and_the_end_from_its_thread():
 
     app = App("threads", Options(threads=1, batch_records=5))
     app.task(app.input("numbers", value=int), process, op_id="task")
-    run = Run(app.graph(), app.options, (), MemoryEnvironment(), bind={"numbers": ListSource(range(200))})
+    run = Run(
+        Pipeline(app.graph(), app.options), MemoryEnvironment(), RunSettings(bind={"numbers": ListSource(range(200))})
+    )
     asyncio.run(run.drive(), debug=True)  # in which the loop refuses calls from other threads
 
 
@@ -396,7 +400,7 @@ def test_a_callback_may_come_after_the_end_of_the_run():
 def test_a_run_may_be_stopped_and_woken_from_a_thread_after_its_end():
     app = App("threads")
     app.input("numbers", value=int).sink(id)
-    run = Run(app.graph(), app.options, (), MemoryEnvironment(), bind={"numbers": ListSource([1])})
+    run = Run(Pipeline(app.graph(), app.options), MemoryEnvironment(), RunSettings(bind={"numbers": ListSource([1])}))
     asyncio.run(run.drive())
     with ThreadPoolExecutor(1) as thread:
         thread.submit(run.stop).result()

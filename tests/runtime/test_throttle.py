@@ -3,11 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from runtime.clock import LoopClock
-from runtime.history import Span
-from runtime.run import Run
-from runtime.systems.base import Append, StreamConfig
+from operators.core.base import Batch
+from runtime.assembly.history import HistorySpan
+from runtime.model.clock import LoopClock
+from runtime.ports.streams import Append, StreamConfig
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
 from samza_dsl import App, Options, count, tumbling
 from tests.simulation.crash import NOW_MS, Watched, memory
 from tests.simulation.loop import simulate
@@ -26,7 +27,11 @@ def took(app, records, per_second, sizes=10_000, partitions=1):
     async def main():
         clock = LoopClock(NOW_MS)
         began = clock.elapsed_ms()
-        run = Run(app.graph(), app.options, app.around, watched, clock=clock, span=Span(per_second=per_second))
+        run = Run(
+            app.pipeline(),
+            watched,
+            RunSettings(clock=clock, span=HistorySpan(per_second=per_second)),
+        )
         await run.drive()
         return clock.elapsed_ms() - began
 

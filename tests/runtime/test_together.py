@@ -7,10 +7,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.levers import Levers
-from runtime.errors import OperatorFailure
-from runtime.run import run_blocking
-from runtime.systems.memory import MemoryEnvironment
+from planner.model.levers import Levers
+from runtime.job.pipeline import Pipeline
+from runtime.model.errors import OperatorFailure
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Options, dead_letter, fail, skip
 
 
@@ -45,7 +47,9 @@ def outcome(chosen, others, is_none, policy, numbers, batch_records, **levers):
         bind = {"numbers": numbers, "out": out, "others": others}
         run = None
         try:
-            run = run_blocking(app.graph(), app.options, (), environment, bind=bind, levers=Levers(**levers))
+            run = run_blocking(
+                Pipeline(app.graph(), app.options), environment, RunSettings(bind=bind, levers=Levers(**levers))
+            )
         except OperatorFailure as error:
             failure = str(error)
         counted = None if run is None else run.metrics().operators

@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from runtime.systems.base import Append, StreamConfig
+from operators.core.base import Batch
+from runtime.ports.streams import Append, StreamConfig
 from tests.simulation.kafka import opened, simulated
 from tests.simulation.kafka_brokers import Cluster
 

@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from runtime.errors import OperatorFailure
+from runtime.model.errors import OperatorFailure
 
 
 def inverted(n):

@@ -27,7 +27,7 @@ from samza_dsl.testing import Record, run, running
 from tests.operators.test_triggered import CASES, FINAL, MERGING, TRIGGERS, WINDOWS, Case, histories
 from tests.runtime.test_event_time import crashes, numbers_in
 from tests.runtime.test_late_panes import stamped
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import fill, memory, rows_of, run_through
 from tests.strategies import Event, records, stored
 
@@ -66,7 +66,7 @@ def app_of(case, disorder, batch_records, together):
     st.integers(0, 60),
     st.sampled_from((1, 3, 2_000)),
 )
-@settings(max_examples=scale(25, 120, 20_000))
+@settings(max_examples=examples(50, 20_000))
 def test_panes_are_those_of_the_whole_history(together, case, parts, crashes, disorder, batch_records):
     environment = memory()
     fill(environment, "in", stored(parts))
@@ -89,7 +89,7 @@ def test_panes_are_those_of_the_whole_history(together, case, parts, crashes, di
     st.integers(0, 60),
     st.sampled_from((1, 3, 2_000)),
 )
-@settings(max_examples=scale(20, 120, 5_000))
+@settings(max_examples=examples(40, 5_000))
 def test_what_is_final_does_not_depend_on_how_sources_are_read(
     windows, early, lateness, accumulation, one, other, crashes, disorder, batch_records
 ):
@@ -128,7 +128,7 @@ def is_in(pane, other, case):
     st.sampled_from((1, 3, 2_000)),
     st.booleans(),
 )
-@settings(max_examples=scale(20, 120, 5_000))
+@settings(max_examples=examples(40, 5_000))
 def test_what_waited_to_be_final_is_not_late_below(windows, lateness, parts, crashes, disorder, batch_records, between):
     def app():
         app = App("chained", Options(batch_records=batch_records, max_uncommitted=4))

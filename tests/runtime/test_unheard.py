@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from runtime.systems.base import Offsets
-from runtime.systems.lists import ListSource
+from runtime.ports.streams import Offsets
+from runtime.systems.memory.lists import ListSource
 from samza_dsl import App, collect, tumbling
 from tests.simulation.crash import memory, run_once
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.serdes import Tagged
+from runtime.encoding.serdes import Tagged
 from samza_dsl import (
     App,
     Options,
@@ -24,7 +24,7 @@ from samza_dsl import (
 )
 from samza_dsl.testing import Record
 from tests.planner.refusal import refused
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import CrashPoint, fill, memory, rows_of, run_through
 
 NEVER = -(2**62)
@@ -99,7 +99,7 @@ def joined(history, kind, disorder, how):
     batch_records=st.sampled_from((1, 3, 2_000)),
     crashes=crashes,
 )
-@settings(max_examples=scale(8, 120, 2_000))
+@settings(max_examples=examples(16, 2_000))
 def test_a_pane_has_each_choice_of_what_the_streams_have_in_its_window(
     how, kind, data, streams, many, disorder, batch_records, crashes
 ):

@@ -2,10 +2,10 @@
 
 from contextlib import closing
 
-from operators.base import Batch
-from runtime.systems.base import END, Append, StreamConfig
-from runtime.systems.log import LogEnvironment
-from samza_dsl.records import records_from
+from operators.core.base import Batch
+from runtime.ports.streams import END, Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl.data.records import records_from
 
 
 class Log:

@@ -9,10 +9,11 @@ from functools import lru_cache, partial
 
 import msgspec
 
-from operators.base import MIN_TIMESTAMP
-from runtime.commit import SHARED
-from runtime.serdes import Tagged
-from runtime.systems.base import Commit, Environment
+from operators.core.base import MIN_TIMESTAMP
+from runtime.commit.commit import SHARED
+from runtime.encoding.serdes import Tagged
+from runtime.ports.commits import Commit
+from runtime.ports.environment import Environment
 from tests.simulation.crash import Row, rows_of
 from tests.simulation.file import File
 from tests.simulation.reference import Effects, Record, Reference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runtime.clock import LoopClock
+from runtime.model.clock import LoopClock
 
 HOUR_MS = 3_600_000
 NIGHTS_MS = (1_762_063_200_000, 1_772_953_200_000)

@@ -9,12 +9,15 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from runtime.clock import LoopClock
-from runtime.errors import SamzaError
-from runtime.opening import Opened, Share, ends_of, open_application, recover
-from runtime.run import Run
-from runtime.systems.base import Commit, Environment
-from runtime.talk import Report, Rounds
+from runtime.containers.protocol import Report, Rounds
+from runtime.job.pipeline import Pipeline
+from runtime.model.clock import LoopClock
+from runtime.model.errors import SamzaError
+from runtime.opening.opening import Opened, Share, ends_of, open_application, recover
+from runtime.ports.commits import Commit
+from runtime.ports.environment import Environment
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
 from samza_dsl import App
 from samza_dsl.testing.environment import Crash, CrashPoint
 from tests.simulation.crash import NOW_MS, Watched
@@ -93,8 +96,8 @@ class Cluster:
         self.app, self.environment, self.on_commit = app, environment, on_commit
         self.places = places or Together(environment)
         self.graph = app.graph()
-        self.opened: Opened = open_application(environment, self.graph, app.options, {}, wrapped=bool(app.around))
-        recover(environment, self.opened, self.graph)
+        self.opened: Opened = open_application(environment, app.pipeline().of(self.graph), {})
+        recover(environment, self.opened, self.graph, NOW_MS)
         ends = ends_of(self.environment, self.opened, self.graph) if until_now else {}
         self.ends = tuple((*place, end) for place, end in ends.items())
         self.alive: dict[str, tuple[Run, asyncio.Task[None]]] = {}
@@ -111,7 +114,7 @@ class Cluster:
 
         def run() -> Run:
             environment = Watched(self.places.open(name), crash, self.on_commit)
-            return Run(self.graph, self.app.options, self.app.around, environment, **how)
+            return Run(Pipeline(self.graph, self.app.options, self.app.around), environment, RunSettings(**how))
 
         try:
             running = context.run(run)

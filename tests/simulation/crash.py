@@ -6,11 +6,14 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from operators.base import Batch
-from runtime.clock import LoopClock
-from runtime.run import Run
-from runtime.systems.base import Append, Commit, Environment, StreamConfig
-from runtime.systems.memory import MemoryEnvironment
+from operators.core.base import Batch
+from runtime.model.clock import LoopClock
+from runtime.ports.commits import Commit
+from runtime.ports.environment import Environment
+from runtime.ports.streams import Append, StreamConfig
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App
 from samza_dsl.testing.environment import Crash, CrashPoint, Doom
 from tests.simulation.loop import simulate
@@ -99,7 +102,7 @@ def run_once(
     """Run `app` to its end, or to a crash, in virtual time."""
 
     async def main() -> Run:
-        run = Run(app.graph(), app.options, app.around, environment, clock=LoopClock(NOW_MS), bind=bind, **how)
+        run = Run(app.pipeline(), environment, RunSettings(clock=LoopClock(NOW_MS), bind=bind, **how))
         await run.drive()
         return run
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import Owned
-from runtime.systems.base import Commit, check_name
-from runtime.systems.log import LogEnvironment
-from runtime.systems.log_compaction import Compactor
-from runtime.systems.log_journal import Budget, Journals
-from runtime.systems.log_members import LogMembers
-from runtime.systems.log_staging import Staging
-from runtime.systems.log_streams import Streams
+from runtime.model.errors import Owned
+from runtime.ports.commits import Commit
+from runtime.ports.streams import check_name
+from runtime.systems.log.compaction import Compactor
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.log.journal import Budget, Journals
+from runtime.systems.log.member_locks import LogMembers
+from runtime.systems.log.staging import Staging
+from runtime.systems.log.streams import LogStreams
 
 TABLES = ("meta", "log", "state", "journal", "checkpoints", "tails")
 LONGEST_KEY_BYTES = 511
@@ -248,7 +249,7 @@ class SimulatedLog(LogEnvironment):
         self._committing: Commit | None = None
         database: Any = SimulatedDatabase(directory, self._see)
         self._database = database
-        self._streams = Streams(database, now_ms)
+        self._streams = LogStreams(database, now_ms)
         self._compactor = Compactor(database, self._streams, now_ms)
         self._staging = Staging(database, self._streams)
         self._owned: dict[str, Any] = {}

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from operators.base import Batch, Serde
-from runtime.errors import Damaged
+from operators.core.base import Batch, Serde
+from runtime.model.errors import Damaged
 from tests.simulation.crash import Row
 
 

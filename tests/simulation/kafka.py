@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from runtime.systems import (
-    kafka,
-    kafka_admin,
-    kafka_fetcher,
-    kafka_group,
-    kafka_members,
-    kafka_published,
-    kafka_ranges,
-    kafka_runs,
-    kafka_sink,
-    kafka_standby,
-    kafka_streams,
+from runtime.model.errors import EnvironmentFault
+from runtime.systems.kafka import environment as kafka
+from runtime.systems.kafka.client import admin as kafka_admin
+from runtime.systems.kafka.client.thread import cancel_others
+from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.systems.kafka.coordination import (
+    group as kafka_group,
 )
-from runtime.systems import kafka_table as kafka_tables
-from runtime.systems.kafka import KafkaEnvironment
-from runtime.systems.kafka_thread import cancel_others
-from runtime.systems.kafka_topic import KafkaCluster
-from tests.simulation.kafka_brokers import PROCESS, Cluster, Thread
+from runtime.systems.kafka.coordination import (
+    members as kafka_members,
+)
+from runtime.systems.kafka.coordination import (
+    shared_runs as kafka_runs,
+)
+from runtime.systems.kafka.environment import KafkaEnvironment
+from runtime.systems.kafka.state import standby as kafka_standby
+from runtime.systems.kafka.streams import compacted_topic as kafka_tables
+from runtime.systems.kafka.streams import (
+    fetcher as kafka_fetcher,
+)
+from runtime.systems.kafka.streams import (
+    publication as kafka_published,
+)
+from runtime.systems.kafka.streams import (
+    ranges as kafka_ranges,
+)
+from runtime.systems.kafka.streams import (
+    sink as kafka_sink,
+)
+from runtime.systems.kafka.streams import (
+    streams as kafka_streams,
+)
+from tests.simulation.kafka_brokers import PROCESS, Cluster, Died, Thread
 from tests.simulation.kafka_clients import Admin, Consumer, Producer
 from tests.simulation.loop import BESIDE
 
@@ -38,6 +53,7 @@ def simulated(cluster: Cluster) -> Iterator[Thread]:
         "AIOKafkaConsumer": lambda **how: Consumer(cluster, **how),
         "AIOKafkaProducer": lambda **how: Producer(cluster, **how),
         "AIOKafkaAdminClient": lambda **how: Admin(cluster, **how),
+        "SharedClients": lambda: SimpleNamespace(share=lambda producer: None),
         "KafkaThread": thread,
         "monotonic_ms": lambda: cluster.loop.time() * 1_000,
         "wall_clock_ms": cluster.clock_ms,
@@ -64,6 +80,16 @@ def simulated(cluster: Cluster) -> Iterator[Thread]:
 def opened(directory: Path, host: str | None = None) -> KafkaEnvironment:
     """Return the environment of a process on a host, whose state is in a directory."""
     return KafkaEnvironment(KafkaCluster("kafka://simulated:9092"), directory, host)
+
+
+def close_or_die(cluster: Cluster, environment: KafkaEnvironment, work: Callable[[], object]) -> None:
+    """Have a process do something and end well, or be gone where a trouble of the brokers strikes it."""
+    try:
+        work()
+    except (Died, EnvironmentFault):
+        die(cluster, environment)
+    else:
+        environment.close()
 
 
 def die(cluster: Cluster, environment: KafkaEnvironment) -> None:

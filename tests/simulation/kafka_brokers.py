@@ -16,6 +16,7 @@ from aiokafka import TopicPartition
 from aiokafka.errors import (
     KafkaTimeoutError,
     MessageSizeTooLargeError,
+    PolicyViolationError,
     ProducerFenced,
     UnknownTopicOrPartitionError,
 )
@@ -129,6 +130,12 @@ class Cluster:
         self.ending: dict[int, tuple[set[tuple[str, int]], bool]] = {}
         """By writer, where the end of its transaction is not marked yet, and whether that is a commit."""
         self.offsets: defaultdict[str, dict[TopicPartition, Any]] = defaultdict(dict)
+        self.sent: dict[int, dict[str, dict[TopicPartition, Any]]] = {}
+        """By writer, the offsets of groups in its transaction, which count when that is committed."""
+        self.defaults: dict[str, str] = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
+        """How topics are configured where nothing else is said."""
+        self.fixed: set[str] = set()
+        """The topics whose configuration clients may not change."""
         self.groups: defaultdict[str, dict[str, Any]] = defaultdict(dict)
         self.troubles: list[Trouble] = []
         self.changes = 0
@@ -235,7 +242,9 @@ class Cluster:
 
     def end(self, writer: int, committed: bool) -> None:
         """Decide how a transaction ends; that is answered before it can be seen."""
-        places = self.begun.pop(writer, None)
+        sent, places = self.sent.pop(writer, {}), self.begun.pop(writer, None)
+        for group, offsets in sent.items() if committed else ():
+            self.offsets[group].update(offsets)
         if places:
             self.ending[writer] = places, committed
             self.loop.call_later(MARKERS_S * self.chance.random() ** 4, self.mark, writer)
@@ -256,7 +265,7 @@ class Cluster:
     def write(self, transactional_id: str | None, writer: int, place: tuple[str, int], rows: Sequence[Any]) -> int:
         """Append rows, and return the offset of the first."""
         self.check(transactional_id, writer)
-        partition, configs = self.partition(*place), self.topics[place[0]].configs
+        partition, configs = self.partition(*place), self.configs(place[0])
         most = int(configs.get("max.message.bytes", RECORD_BYTES))
         if any(len(key or b"") + len(value or b"") > most for key, value, *_ in rows):
             raise MessageSizeTooLargeError
@@ -268,9 +277,21 @@ class Cluster:
         first = partition.end
         for key, value, timestamp, headers in rows:
             at = int(self.loop.time() * 1_000) if timestamp is None else timestamp
+            if configs["message.timestamp.type"] == "LogAppendTime":
+                at = NOW_MS + int(self.loop.time() * 1_000)
             record = Record(*place, partition.end, key, value, at, tuple(headers))
             partition.append(Stored(record, writer if transactional_id is not None else None))
         return first
+
+    def configs(self, topic: str) -> dict[str, str]:
+        """Return how a topic is configured."""
+        return {**self.defaults, **self.topics[topic].configs}
+
+    def purge(self, topic: str, number: int, before: int) -> None:
+        """Remove what is below an offset, as clients ask for it."""
+        if "delete" not in self.configs(topic)["cleanup.policy"]:
+            raise PolicyViolationError(topic)
+        self.partition(topic, number).purge(before)
 
     def check(self, transactional_id: str | None, writer: int) -> None:
         if transactional_id is not None and self.writers[transactional_id] != writer:
@@ -281,6 +302,9 @@ class Cluster:
             raise UnknownTopicOrPartitionError(name)
         for places in [*self.begun.values(), *(places for places, _ in self.ending.values())]:
             places -= {place for place in places if place[0] == name}
+        for offsets in self.offsets.values():
+            for place in [place for place in offsets if place.topic == name]:
+                del offsets[place]
 
 
 def rebalance(members: dict[str, Any]) -> None:

@@ -14,10 +14,12 @@ from aiokafka.errors import (
     KafkaTimeoutError,
     OffsetOutOfRangeError,
     TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
 
-from runtime.systems.kafka_metadata import DescribeTopics
+from runtime.systems.kafka.client.metadata import DescribeTopics
+from runtime.systems.kafka.client.topic_configs import ChangeConfigs
 from tests.simulation.kafka_brokers import BATCH_BYTES, EARLIEST, PROCESS, Cluster, Partition, Record, Topic, rebalance
 
 HANGS, CANCELS = 0.02, 0.02
@@ -32,7 +34,7 @@ class Connection:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._told: list[Callable[[object], None]] = []
-        self.cluster = SimpleNamespace(add_listener=self._told.append)
+        self.cluster = SimpleNamespace(add_listener=self._told.append, remove_listener=self._told.remove)
 
     async def open(self) -> None:
         """Begin as aiokafka's clients do: whoever is cancelled before it has heard leaves its first one behind."""
@@ -135,7 +137,7 @@ class Producer:
     async def send_offsets_to_transaction(self, offsets: dict[TopicPartition, Any], group: str) -> None:
         def write() -> None:
             self._cluster.check(self._id, self._writer)
-            self._cluster.offsets[group].update(offsets)
+            self._cluster.sent.setdefault(self._writer, {}).setdefault(group, {}).update(offsets)
 
         await self._cluster.heard(write, changes=True)
 
@@ -322,7 +324,10 @@ class Admin:
     async def describe_cluster(self) -> dict[str, Any]:
         return await self._cluster.heard(lambda: {"brokers": [{"node_id": 1}]})
 
-    async def _send_request(self, asked: DescribeTopics) -> Any:
+    async def _send_request(self, asked: DescribeTopics | ChangeConfigs) -> Any:
+        if isinstance(asked, ChangeConfigs):
+            return await self._change(asked)
+
         def describe(name: str) -> dict[str, Any]:
             topic = self._cluster.topics.get(name)
             if topic is None:
@@ -336,6 +341,27 @@ class Admin:
 
         topics = await self._cluster.heard(work)
         return SimpleNamespace(to_object=lambda: {"topics": topics})
+
+    async def _change(self, asked: ChangeConfigs) -> Any:
+        def change(name: str, configs: dict[str, str]) -> tuple[int, str, int, str]:
+            refused = name in self._cluster.fixed
+            if not refused:
+                self._cluster.topics[name].configs.update(configs)
+            return TopicAuthorizationFailedError.errno if refused else 0, "", 2, name
+
+        def work() -> Any:
+            return SimpleNamespace(resources=[change(name, dict(configs)) for name, configs in asked.changes.items()])
+
+        return await self._cluster.heard(work, changes=True)
+
+    async def describe_configs(self, resources: Sequence[Any]) -> list[Any]:
+        def describe(name: str) -> tuple[Any, ...]:
+            return 0, None, 2, name, [[*one, False] for one in self._cluster.configs(name).items()]
+
+        return await self._cluster.heard(lambda: [SimpleNamespace(resources=[describe(one.name) for one in resources])])
+
+    async def list_consumer_group_offsets(self, group: str) -> dict[TopicPartition, Any]:
+        return await self._cluster.heard(lambda: dict(self._cluster.offsets[group]))
 
     async def create_topics(self, topics: Sequence[Any]) -> Any:
         def create(topic: Any) -> tuple[str, int, None]:
@@ -356,7 +382,7 @@ class Admin:
     async def delete_records(self, records: dict[TopicPartition, Any]) -> None:
         def work() -> None:
             for place, told in records.items():
-                self._cluster.partition(place.topic, place.partition).purge(told.before_offset)
+                self._cluster.purge(place.topic, place.partition, told.before_offset)
 
         await self._cluster.heard(work, changes=True)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from runtime.errors import Damaged, EnvironmentFault, EnvironmentFull, Fenced, Owned
-from runtime.run import Run, running
+from runtime.job.pipeline import Pipeline
+from runtime.model.errors import Damaged, EnvironmentFault, EnvironmentFull, Fenced, Owned
+from runtime.run.run import Run, running
+from runtime.run.settings import RunSettings
 from tests.simulation.crash import Crash
 from tests.simulation.directory import SimulatedLog
 from tests.simulation.file import SimulatedSink
@@ -75,12 +77,14 @@ class Life:
 
     async def _drive(self) -> None:
         self.world.opened = self.opened
-        await Run(self.world.graph, self.world.options, (), self.environment, **self._how()).drive()
+        await Run(Pipeline(self.world.graph, self.world.options), self.environment, RunSettings(**self._how())).drive()
 
     async def _beside(self) -> None:
         """Run it in the background of a block, which waits for its end."""
         self.world.opened = self.opened
-        async with running(self.world.graph, self.world.options, (), self.environment, **self._how()) as run:
+        async with running(
+            Pipeline(self.world.graph, self.world.options), self.environment, RunSettings(**self._how())
+        ) as run:
             await run.ended()
 
     def _how(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, product
 
-from operators.base import MIN_TIMESTAMP
+from operators.core.base import MIN_TIMESTAMP
 from tests.strategies import (
     KEYED,
     MEETING_MS,

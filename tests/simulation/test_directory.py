@@ -7,8 +7,10 @@ import lmdb
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from runtime.systems.base import Append, Commit, StateWrites, StreamConfig
+from operators.core.base import Batch
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append, StreamConfig
 from tests.simulation.crash import Crash
 from tests.simulation.directory import Directory, SimulatedDatabase, SimulatedLog, Transaction
 

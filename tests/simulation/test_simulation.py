@@ -7,12 +7,12 @@ from itertools import islice
 
 import pytest
 
-from runtime.chooser import Chooser
-from runtime.flights import Flights
-from runtime.in_flight import InFlight
-from runtime.units import Units
+from runtime.loop.chooser import Chooser
+from runtime.reading.completion import InFlight
+from runtime.task.calls_in_flight import Flights
+from runtime.task.in_flight import Units
 from tests.building import keeps_list
-from tests.scale import scale
+from tests.scale import examples, scale
 from tests.simulation.__main__ import failure, main
 from tests.simulation.loop import Stuck
 from tests.simulation.scenario import KINDS, Fault, scenario
@@ -22,10 +22,10 @@ from tests.strategies import AGGREGATIONS, FORMS, LAST, TRIGGERS, WINDOWS
 from tests.strategies import KINDS as OPERATORS
 
 SEEDS = {
-    "crashes": scale(50, 1_200, 1_000_000),
-    "cancellations": scale(40, 300, 100_000),
-    "clock": scale(40, 120, 20_000),
-    "small": scale(60, 300, 100_000),
+    "crashes": examples(100, 1_000_000),
+    "cancellations": examples(80, 100_000),
+    "clock": examples(120, 20_000),
+    "small": examples(180, 100_000),
 }
 LEAST_STRUCK = 0.85
 """The share of the seeds in which a fault strikes: what it was drawn for may come to its end before."""
@@ -68,7 +68,7 @@ def features(node):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_replays_exactly(kind):
-    for seed in range(scale(4, 60, 1_000)):
+    for seed in range(examples(10, 1_000)):
         traces = [[], []]
         for trace in traces:
             failure(scenario(seed, kind), trace)

@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 from unittest.mock import patch
 
-from planner.graph import Graph
+from planner.model.graph import Graph
+from planner.model.plan import Options, Plan
 from planner.passes import plan
-from planner.plan import Options, Plan
-from runtime.errors import Owned
-from runtime.systems.base import StreamConfig
+from runtime.model.errors import Owned
+from runtime.ports.streams import StreamConfig
 from samza_dsl import App, every
 from tests.building import Resource, build
 from tests.simulation.check import Outcome
@@ -66,7 +66,7 @@ class World:
     def play(self) -> None:
         """Play it to its end; raises what is wrong."""
         try:
-            with patch("runtime.opening.make_plan", self._planned):
+            with patch("runtime.opening.opening.make_plan", self._planned):
                 simulate(self._main, self.scenario.seed, self._at_turn, self.tell if self.trace is not None else None)
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from runtime.serdes import Json, Tagged
+from runtime.encoding.serdes import Json, Tagged
 
 T = TypeVar("T")
 

@@ -18,7 +18,9 @@ from tests.source import ROOT
 
 WORKERS = ("127.0.0.2", "127.0.0.3")
 """Where each is: Spark tries a task at the same time again only where another worker is on another host."""
-STARTS_WITHIN_S = 60
+STARTS_WITHIN_S = 300
+SOON_UP = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of Java for what lives for seconds."""
 
 ALONE = """
 set -e
@@ -50,7 +52,7 @@ def cluster(shared: Path, logs: Path) -> Iterator[str]:
         java = f"{home}/bin/java" if home else "java"
         classes = f"{Path(pyspark.__file__).parent}/jars/*"
         kept = [str(shared), str(ROOT), sys.prefix, *([home] if home else [])]
-        command = [java, "-cp", classes, "-Xmx512m"]
+        command = [java, "-cp", classes, "-Xmx512m", *SOON_UP]
         master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         running = []
         try:
@@ -68,7 +70,7 @@ def cluster(shared: Path, logs: Path) -> Iterator[str]:
             for process in reversed(running):
                 process.terminate()
             for process in running:
-                process.wait(30)
+                process.wait(300)
 
 
 def _started(command: list[str], log: Path) -> subprocess.Popen[bytes]:

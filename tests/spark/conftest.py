@@ -9,6 +9,7 @@ NEED_SPARK = [
     f"test_{name}.py"
     for name in (
         "on_spark",
+        "declared_on_spark",
         "laws_on_spark",
         "cluster",
         "reprocess_on_spark",

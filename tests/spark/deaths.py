@@ -6,9 +6,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
-from runtime.spark import intent, staged_topics
-from runtime.spark.application import Application
-from runtime.systems.log_locks import lock
+from runtime.systems.log.locks import lock
+from runtime.units.driver.application import Application
+from runtime.units.publication import intent, staged_topics
 from tests.spark.test_streaming import Died
 
 

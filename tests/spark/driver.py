@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.spark import offered
+from runtime.units.driver import micro_batch_inputs as offered
 from samza_dsl import App, Spark, count, tumbling
 
 place, what, master, *how = sys.argv[1:] if __name__ == "__main__" else (".", "nothing", "")
@@ -46,6 +46,7 @@ if __name__ == "__main__":
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.speculation": str("slow" in what).lower(),
         "spark.speculation.interval": "500ms",
         "spark.speculation.quantile": "0.3",

@@ -37,7 +37,7 @@ def write_numbers(folder: Path, rows: int) -> None:
 
 def trial(folder: Path, rows: int) -> str:
     """Run it once, and return what it came to; raises AssertionError where rows are not all there."""
-    from runtime.systems.log import LogEnvironment
+    from runtime.systems.log.environment import LogEnvironment
 
     write_numbers(folder / "numbers", rows)
     on = Spark(master="local[2]", options={"spark.driver.memory": "2g", "spark.ui.enabled": "false"})

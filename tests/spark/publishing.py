@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from runtime.systems import kafka_published
+from runtime.systems.kafka.streams import publication as kafka_published
 from samza_dsl import App, Options, Spark, count, dead_letter, tumbling
 
 directory, address, most, *how = sys.argv[1:] if __name__ == "__main__" else (".", "", "0")

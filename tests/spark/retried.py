@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from runtime.clock import sleep_ms
+from runtime.model.clock import sleep_ms
 from samza_dsl import App, Options, Spark
 
 directory = Path(*sys.argv[1:2])

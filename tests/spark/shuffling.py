@@ -6,15 +6,16 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from runtime.clock import LoopClock
-from runtime.history import beside
-from runtime.spark import worker
-from runtime.spark.application import Application
-from runtime.spark.batch import SparkRun, finish
-from runtime.spark.program import Program
-from runtime.spark.recompute import staged_handover
-from runtime.spark.rows import ORDER, SCHEMA, beginnings
-from runtime.spark.worker import run_units
+from runtime.assembly.history import beside
+from runtime.model.clock import LoopClock
+from runtime.run.settings import RunSettings
+from runtime.spark.recomputation import staged_handover
+from runtime.units.driver.application import Application
+from runtime.units.driver.engine import BatchRun, finish
+from runtime.units.program import Program
+from runtime.units.shuffle_rows import ORDER, SCHEMA, beginnings
+from runtime.units.worker import worker
+from runtime.units.worker.worker import run_units
 from tests.simulation.crash import NOW_MS
 from tests.simulation.loop import VirtualLoop
 
@@ -24,15 +25,15 @@ def run_here(app, environment, bind=None, seed=0, span=None, handover=None):
     graph, staged = app.graph(), staged_handover(app.graph(), handover)
     if span is not None:
         graph = beside(graph, "recomputing")
-    return batch_here(graph, app.options, app.around, environment, bind=bind, span=span, handover=staged, seed=seed)
+    return batch_here(app.pipeline().of(graph), environment, None, RunSettings(bind=bind, span=span), staged, seed=seed)
 
 
-def batch_here(graph, options, around, data, *, on=None, bind=None, span=None, handover=None, watch=None, seed=0):
+def batch_here(pipeline, data, on, settings, handover=None, watch=None, seed=0):
     """Do what `run_batch` does: run it, or publish what another driver has left."""
-    application = Application(graph, options, around, data, bind or {}, span, handover)
+    application = Application(pipeline, data, settings.bind or {}, settings.span, handover)
     if application.is_unpublished:
         with closing(application):
-            return SparkRun(application, application.go_on())
+            return BatchRun(application, application.go_on())
     program = Program((application.job,))
     with virtual_time(seed):
         rows = shuffled(program, random.Random(seed), LoopClock(NOW_MS))

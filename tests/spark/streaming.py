@@ -4,11 +4,11 @@ import os
 import random
 from unittest.mock import patch
 
-from runtime.clock import LoopClock
-from runtime.spark.batch import told_by
-from runtime.spark.offered import Offered
-from runtime.spark.program import Program
-from runtime.spark.streamed import Streamed
+from runtime.model.clock import LoopClock
+from runtime.units.driver.engine import told_by
+from runtime.units.driver.micro_batch_application import MicroBatchSettings, Streamed
+from runtime.units.driver.micro_batch_inputs import Offered
+from runtime.units.program import Program
 from tests.simulation.crash import NOW_MS
 from tests.spark.shuffling import shuffled, virtual_time
 
@@ -35,18 +35,16 @@ class CutAtRandom(Offered):
         return min(super()._end(place, start, found), start + self.chance.choice(self.sizes))
 
 
-def opened(app, environment, directory, bind=None, clock=None, **how):
+def opened(app, environment, directory, bind=None, clock=None, cluster=None, **how):
     """Return an application that goes on from its checkpoint."""
-    how = {"most_records": 1_000, **how}
+    settings = MicroBatchSettings(directory, **{"most_records": 1_000, **how})
     return Streamed(
-        app.graph(),
-        app.options,
-        app.around,
+        app.pipeline(),
         environment,
         bind or {},
-        checkpoint=directory,
-        clock=clock or StandingClock(),
-        **how,
+        settings,
+        clock or StandingClock(),
+        cluster,
     )
 
 
@@ -64,7 +62,7 @@ def stream_here(app, environment, directory, bind=None, seed=0, **how):
     """Run `app()` to the end of its inputs, a new run after some micro-batches; return how many these were."""
     CutAtRandom.chance = chance = random.Random(seed)
     while True:
-        with patch("runtime.spark.streamed.Offered", CutAtRandom):
+        with patch("runtime.units.driver.micro_batch_application.Offered", CutAtRandom):
             streamed = opened(app(), environment, directory, bind, **how)
         try:
             while not streamed.is_over and chance.random() < 0.9:

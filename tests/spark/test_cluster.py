@@ -54,16 +54,16 @@ def check(lines):
     assert len(found) == len({(key, start) for key, start, _ in found})
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("what", ["executor", "slow"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("what", ["executor", pytest.param("slow", marks=pytest.mark.long)])
 def test_counts_are_right_whatever_befalls_the_workers(shared, master, what, tmp_path):
     run(shared, master, what, tmp_path)
     check((shared / what / "out.jsonl").read_bytes().splitlines())
     assert [path.name for path in (shared / what).iterdir()] == ["out.jsonl"], "nothing of an attempt is left"
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("what", ["executor", "slow"])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("what", [pytest.param("executor", marks=pytest.mark.long), "slow"])
 def test_micro_batches_count_once_whatever_befalls_the_workers(shared, master, what, tmp_path):
     place = shared / f"on-{what}"
     assert run(shared, master, place.name, tmp_path, "on") > 3

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.columns import NotColumnar, columns_of, condition_of, term_of
-from planner.combining import combined
-from planner.lowering import lowered, reasons
-from runtime.received import values_of
-from runtime.spark.columnar import ColumnarFolding, Unusual, column
-from runtime.systems.parquet_columns import holds
+from planner.columnar.combining import combined
+from planner.columnar.lowering import lowered, reasons
+from planner.columnar.terms import NotColumnar, columns_of, condition_of, term_of
+from runtime.ports.stream_values import values_of
+from runtime.systems.files.parquet_columns import holds
+from runtime.units.worker.columnar import ColumnarFolding, Unusual, column
 from samza_dsl import (
     App,
     Options,
@@ -35,7 +35,7 @@ from samza_dsl import (
     tumbling,
 )
 from tests.planner.test_inline import defined
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import memory, run_once
 from tests.spark.combining import choices
 from tests.spark.shuffling import run_here
@@ -117,7 +117,7 @@ def table_of(rows, schema=SCHEMA):
 
 
 @given(EXPRESSIONS, st.lists(ROWS, min_size=1, max_size=5))
-@settings(max_examples=scale(250, 1_200, 200_000))
+@settings(max_examples=examples(500, 200_000))
 def test_a_condition_over_columns_is_what_python_makes_of_it(source, rows):
     function = defined(f"f = lambda r: {source}")
     try:
@@ -129,7 +129,7 @@ def test_a_condition_over_columns_is_what_python_makes_of_it(source, rows):
 
 
 @given(NUMBERS, st.lists(ROWS, min_size=1, max_size=5))
-@settings(max_examples=scale(250, 1_200, 200_000))
+@settings(max_examples=examples(500, 200_000))
 def test_a_value_over_columns_is_what_python_makes_of_it(source, rows):
     function = defined(f"f = lambda r: {source}")
     try:
@@ -208,7 +208,7 @@ def numbers_of(run):
 
 
 @given(choices(), st.sampled_from(["count", *KINDS]), st.integers(1, 4), st.integers(0, 999))
-@settings(max_examples=scale(30, 240, 30_000))
+@settings(max_examples=examples(60, 30_000))
 def test_inputs_that_are_folded_as_columns_come_to_what_a_live_run_comes_to(one, kind, at_once, seed):
     app, live, other = measuring(one, kind), memory(), memory()
     app.options = Options(batch_records=at_once, max_uncommitted=seed % 7 + 1)

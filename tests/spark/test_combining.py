@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from planner.combining import combined, why_not_combined
-from runtime.errors import OperatorFailure
-from runtime.received import values_of
-from runtime.systems.base import Append, StreamConfig
+from operators.core.base import Batch
+from planner.columnar.combining import combined, why_not_combined
+from runtime.model.errors import OperatorFailure
+from runtime.ports.stream_values import values_of
+from runtime.ports.streams import Append, StreamConfig
 from samza_dsl import App, Options, collect, count, dead_letter, fold, session, skip, total, tumbling, whole
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import fill, memory, run_once
 from tests.spark.combining import Seen, app_of, choices
 from tests.spark.shuffling import run_here
@@ -40,12 +40,12 @@ def numbers_of(run):
 
 
 @given(choices(), st.integers(1, 3), st.integers(0, 999))
-@settings(max_examples=scale(30, 600, 30_000))
+@settings(max_examples=examples(60, 30_000))
 def test_windows_that_are_folded_in_parts_come_to_what_a_live_run_comes_to(one, at_once, seed):
     app, live, other = app_of(one), filled(one.parts), filled(one.parts)
     app.options = Options(batch_records=at_once, max_uncommitted=seed % 7 + 1)
     assert why_not_combined(app.graph(), "by-key") is None
-    with patch("operators.window.MOST_HELD", seed % 3):
+    with patch("operators.windows.window.MOST_HELD", seed % 3):
         run = run_here(app, other, seed=seed)
     expected = run_once(app, live)
     assert sorted(values_of(other, "panes", None)) == sorted(values_of(live, "panes", None))
@@ -105,7 +105,7 @@ def test_what_more_reads_than_a_window_goes_on_one_by_one():
 
 
 @given(choices(), st.integers(0, 999))
-@settings(max_examples=scale(15, 180, 5_000))
+@settings(max_examples=examples(30, 5_000))
 def test_functions_that_are_wrapped_are_those_of_their_operators(one, seed):
     calls = []
     for run in (lambda app, environment: run_here(app, environment, seed=seed), run_once):
@@ -132,17 +132,17 @@ def directories(tmp_path_factory):
 
 
 @given(choices(), st.integers(0, 999))
-@settings(max_examples=scale(8, 80, 5_000))
+@settings(max_examples=examples(16, 5_000))
 def test_windows_that_are_folded_in_parts_go_on_through_micro_batches(directories, one, seed):
     live, other = filled(one.parts), filled(one.parts)
-    with patch("operators.window.MOST_HELD", seed % 3):
+    with patch("operators.windows.window.MOST_HELD", seed % 3):
         stream_here(lambda: app_of(one), other, directories(), seed=seed)
     run_once(app_of(one), live)
     assert sorted(values_of(other, "panes", None)) == sorted(values_of(live, "panes", None))
 
 
 @given(choices(), st.integers(0, 999))
-@settings(max_examples=scale(5, 80, 5_000))
+@settings(max_examples=examples(10, 5_000))
 def test_what_an_idle_input_sends_later_is_late_where_windows_are_folded_in_parts_too(directories, one, seed):
     found = []
     for graph_of in (combined, lambda graph: graph):
@@ -151,7 +151,7 @@ def test_what_an_idle_input_sends_later_is_late_where_windows_are_folded_in_part
         rows = [[msgspec.json.encode(seen) for seen in part] for part in one.parts]
         with (
             patch("tests.spark.streaming.LoopClock", lambda start_ms, clock=clock: clock),
-            patch("runtime.spark.streamed.combined", graph_of),
+            patch("runtime.units.driver.micro_batch_application.combined", graph_of),
         ):
             running = opened(app_of(one), environment, directory, clock=clock)
             while any(rows):

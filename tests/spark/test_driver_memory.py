@@ -6,13 +6,13 @@ from contextlib import closing
 
 import pytest
 
-from operators.base import Batch
-from runtime.clock import LoopClock
-from runtime.spark.application import Application
-from runtime.spark.batch import finish
-from runtime.spark.program import Program
-from runtime.systems import log_staging
-from runtime.systems.log import LogEnvironment
+from operators.core.base import Batch
+from runtime.model.clock import LoopClock
+from runtime.systems.log import staging as log_staging
+from runtime.systems.log.environment import LogEnvironment
+from runtime.units.driver.application import Application
+from runtime.units.driver.engine import finish
+from runtime.units.program import Program
 from samza_dsl import App, dead_letter
 from tests.simulation.crash import NOW_MS
 from tests.spark.shuffling import shuffled, virtual_time
@@ -66,7 +66,7 @@ def test_a_driver_holds_few_of_the_rows_that_pass_through_it(tmp_path, monkeypat
     (tmp_path / "numbers.jsonl").write_text("".join(f"{number}\n" for number in range(ROWS)))
     app, sink = writing(), Counting()
     bind = {"numbers": tmp_path / "numbers.jsonl", "given": sink}
-    application = Application(app.graph(), app.options, app.around, tmp_path / "data", bind)
+    application = Application(app.pipeline(), tmp_path / "data", bind)
     program = Program((application.job,))
     with virtual_time(0):
         rows = shuffled(program, random.Random(0), LoopClock(NOW_MS))

@@ -9,8 +9,8 @@ import threading
 import msgspec
 import pytest
 
-from runtime.clock import sleep_ms
-from runtime.errors import OperatorFailure
+from runtime.model.clock import sleep_ms
+from runtime.model.errors import OperatorFailure
 from samza_dsl import App, SamzaError, Spark, total, tumbling
 
 HERE = "test_failures_on_spark.py:"
@@ -68,6 +68,7 @@ AS_LIVE = {
     "call": lambda ticks: ticks.async_flat_map(fails_later, op_id="failing"),
     "timeout": lambda ticks: ticks.async_flat_map(hangs, timeout_ms=200, op_id="failing"),
     "value": lambda ticks: ticks.map(lambda tick: object(), op_id="making"),
+    "number": lambda ticks: ticks.map(lambda tick: {"c": float("nan")}, op_id="making"),
     "open": lambda ticks: ticks.map(Opened(), op_id="failing"),
     "malformed": lambda ticks: ticks,
     "sink": lambda ticks: (ticks.sink(fails, op_id="failing"), ticks)[1],

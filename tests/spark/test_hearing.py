@@ -8,13 +8,13 @@ import zlib
 
 import msgspec
 
-from runtime.clock import LoopClock
-from runtime.metrics import InputMetrics, OperatorMetrics, RunMetrics
-from runtime.spark.application import Application
-from runtime.spark.batch import finish
-from runtime.spark.hearing import Address, Hearing, Said, Saying
-from runtime.spark.program import Program
-from runtime.spark.running import Seen
+from runtime.model.clock import LoopClock
+from runtime.model.metrics import InputMetrics, OperatorMetrics, RunMetrics
+from runtime.spark.progress import Seen
+from runtime.units.driver.application import Application
+from runtime.units.driver.engine import finish
+from runtime.units.heartbeats import Address, Hearing, Said, Saying
+from runtime.units.program import Program
 from samza_dsl import App, count, tumbling
 from tests.simulation.crash import NOW_MS, memory
 from tests.spark.shuffling import shuffled, virtual_time
@@ -29,7 +29,7 @@ def counts(hearing):
 
 
 def wait_while(condition):
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while condition() and time.monotonic() < until:
         threading.Event().wait(0.001)
 
@@ -86,7 +86,7 @@ def test_what_is_heard_of_all_units_is_what_the_run_comes_to(tmp_path):
     )
     keyed.window(tumbling(milliseconds=50), count()).send_to(app.output("panes"))
     hearing = Hearing("127.0.0.1")
-    application = Application(app.graph(), app.options, app.around, memory(), {"numbers": tmp_path})
+    application = Application(app.pipeline(), memory(), {"numbers": tmp_path})
     program = Program((application.job,), 1, hearing.address)
     seen = Seen(application.job, hearing)
     assert [(one.tasks, one.running, one.done) for one in seen.metrics().stages] == [(2, 0, 0), (3, 0, 0)]
@@ -108,7 +108,7 @@ def test_files_that_nobody_has_begun_are_taken_to_be_as_dense_as_others(tmp_path
         (tmp_path / f"{name}.jsonl").write_text("7\n" * rows)
     app = App("copying")
     app.input("numbers", value=int).send_to(app.output("copy"))
-    application = Application(app.graph(), app.options, app.around, memory(), {"numbers": tmp_path})
+    application = Application(app.pipeline(), memory(), {"numbers": tmp_path})
     hearing = Hearing("127.0.0.1")
     seen = Seen(application.job, hearing)
     saying = Saying(hearing.address, lambda: said(0, 0))

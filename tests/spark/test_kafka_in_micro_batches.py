@@ -3,20 +3,22 @@
 import pickle
 import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext, suppress
 from unittest.mock import patch
 
 import msgspec
 import pytest
 
-from runtime.errors import Damaged, EnvironmentFault
-from runtime.spark import streamed
-from runtime.spark.topics import as_it_is
-from runtime.systems import kafka_published, kafka_ranges
-from runtime.systems.base import StreamConfig
-from runtime.systems.kafka_published import KafkaPublisher
-from runtime.systems.kafka_thread import KafkaThread
-from runtime.systems.kafka_topic import topic_of
+from runtime.model.errors import Damaged, EnvironmentFault
+from runtime.ports.streams import StreamConfig
+from runtime.systems.kafka.client.thread import KafkaThread
+from runtime.systems.kafka.client.topic import topic_of
+from runtime.systems.kafka.streams import publication as kafka_published
+from runtime.systems.kafka.streams import ranges as kafka_ranges
+from runtime.systems.kafka.streams.publication import KafkaPublisher
+from runtime.units.driver import micro_batch_application as streamed
+from runtime.units.topics import as_it_is
 from samza_dsl import KafkaCluster, SamzaError
 from tests.kafka.topics import consume, create, grow, produce
 from tests.simulation.crash import memory
@@ -38,7 +40,7 @@ def test_a_topic_that_is_cut_into_micro_batches_comes_to_what_it_comes_to_live(b
         assert as_told(environment) == told(live)
 
 
-def test_what_is_in_an_open_transaction_is_left_out_of_a_bounded_input(broker, topics):
+def test_what_is_in_an_open_transaction_is_waited_for_by_a_bounded_input(broker, topics):
     create(broker, f"{topics}-words", 2)
     topic = topic_of(f"kafka://{broker.bootstrap}/{topics}-words")
     produce(broker, topic.name, (0, b"k", b"kept"), (1, b"k", b"kept, too"), transaction=f"{topics}-done")
@@ -47,13 +49,18 @@ def test_what_is_in_an_open_transaction_is_left_out_of_a_bounded_input(broker, t
     thread.call(writer._producer.begin_transaction())
     thread.call(writer._producer.send_and_wait(topic.name, b"open", partition=0))
     produce(broker, topic.name, (0, b"k", b"behind it"))
-    words = pickle.loads(pickle.dumps(as_it_is("words", topic)))
-    thread.call(writer._producer.commit_transaction())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(as_it_is, "words", topic)
+        thread.call(writer._producer.commit_transaction())
+        words = pickle.loads(pickle.dumps(waiting.result()))
     produce(broker, topic.name, (1, b"k", b"later"))
     thread.release()
     writer.close()
     with closing(words):
-        assert [values_in(words, partition) for partition in (0, 1)] == [[b"kept"], [b"kept, too"]]
+        assert [values_in(words, partition) for partition in (0, 1)] == [
+            [b"kept", b"open", b"behind it"],
+            [b"kept, too"],
+        ]
 
 
 def values_in(source, partition):

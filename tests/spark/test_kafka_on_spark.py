@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from operators.partition_by import murmur2
-from runtime.received import values_of
-from runtime.spark.application import Application
-from runtime.spark.batch import run_together
-from runtime.systems.kafka import KafkaEnvironment
+from runtime.ports.stream_values import values_of
+from runtime.spark.batch import SparkEngine
+from runtime.systems.kafka.environment import KafkaEnvironment
+from runtime.units.driver.application import Application
+from runtime.units.driver.engine import run_together
 from samza_dsl import App, KafkaCluster, SamzaError, Spark, dead_letter, produce
 from samza_dsl.testing import unordered
 from tests.conformance import pipelines
@@ -23,12 +24,13 @@ from tests.conformance.test_runners import counts, lived
 from tests.kafka import topics as kafka
 from tests.kafka.sharing import shared_broker
 from tests.kafka.topics import consume, create
+from tests.scale import scale
 from tests.source import ROOT
 from tests.spark.publishing import counting
 from tests.spark.watching import ticks, told, watching
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_topic_comes_on_spark_to_what_it_comes_to_live(session, broker, topics, tmp_path):
     ticks(broker, f"{topics}-ticks")
     bind = {"ticks": f"kafka://{broker.bootstrap}/{topics}-ticks"}
@@ -52,7 +54,7 @@ def published(broker, topic):
 
 def program(*arguments):
     command = [sys.executable, ROOT / "tests" / "spark" / "publishing.py", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
 
 
 def given(broker, topics):
@@ -76,11 +78,11 @@ def check(rows, broker, topics):
     assert counts == sorted((*place, number) for place, number in found.items())
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_drivers_of_micro_batches_that_are_killed_lose_and_double_nothing(broker, topics, tmp_path):
     address, rows = f"kafka://{broker.bootstrap}/{topics}", given(broker, topics)
     kafka.produce(broker, f"{topics}-ticks", (1, b"k", b"no tick"))
-    for most in (2, 5):  # in the midst of a micro-batch
+    for most in (2, 5)[: scale(1, 1, 2)]:  # in the midst of a micro-batch
         killed = program(tmp_path, address, most, "on", "environment")
         assert killed.returncode == -signal.SIGKILL, killed.stderr
     last = program(tmp_path, address, 0, "on", "environment")
@@ -90,7 +92,7 @@ def test_drivers_of_micro_batches_that_are_killed_lose_and_double_nothing(broker
     assert letter.value == b"no tick"
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_run_that_is_killed_while_it_publishes_goes_on_and_computes_nothing_again(session, broker, topics, tmp_path):
     address, rows = f"kafka://{broker.bootstrap}/{topics}", given(broker, topics)
     killed = program(tmp_path, address, 2)
@@ -101,7 +103,7 @@ def test_a_run_that_is_killed_while_it_publishes_goes_on_and_computes_nothing_ag
         SamzaError, match=r"was stopped while it published to kafka://.*: run it so once more, or remove"
     ):
         counting().run(tmp_path / "data", bind=other, on=Spark(session))
-    for most in (3, 2):
+    for most in (3, 2)[: scale(1, 1, 2)]:
         killed = program(tmp_path, address, most)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
     bind = {name: f"{address}-{name}" for name in ("ticks", "counts", "copies")}
@@ -113,7 +115,7 @@ def test_a_run_that_is_killed_while_it_publishes_goes_on_and_computes_nothing_ag
     assert [file.name for file in (tmp_path / "data" / "spark" / "counting").iterdir()] == ["lock"]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_every_operator_comes_over_a_cluster_to_what_the_live_run_comes_to(session, tmp_path):
     with shared_broker(tmp_path / "kafka") as broker:
         cluster = KafkaCluster(f"kafka://{broker.bootstrap}")
@@ -125,15 +127,14 @@ def test_every_operator_comes_over_a_cluster_to_what_the_live_run_comes_to(sessi
             written = [stream.name for stream in app.plan(counts(environment)).results]
             bind = {stream: f"stream:{app.name}-{stream}" for stream in written}
             expected |= {bind[stream].removeprefix("stream:"): values for stream, values in lived(name).items()}
-            where = app.graph(), app.options, app.around, tmp_path / name, bind
-            applications.append(Application(*where, cluster=cluster))
-        run_together(session, applications, most_tasks=4)
+            applications.append(Application(app.pipeline(), tmp_path / name, bind, cluster=cluster))
+        run_together(SparkEngine(session, most_tasks=4), applications)
         found = {stream: values_of(environment, stream, None) for stream in expected}
         assert unordered(found) == unordered(expected)
         environment.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_cluster_is_the_environment_of_a_bounded_run(session, broker, topics, tmp_path):
     cluster = f"kafka://{broker.bootstrap}"
 

@@ -16,22 +16,23 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from runtime.clock import sleep_ms
-from runtime.errors import OperatorFailure
-from runtime.spark import batch
-from runtime.spark.application import Application
-from runtime.spark.batch import run_together
+from runtime.model.clock import sleep_ms
+from runtime.model.errors import OperatorFailure
+from runtime.spark.batch import SparkEngine
 from runtime.spark.session import plainly_planned
-from runtime.spark.ship import shipped
+from runtime.units.driver import engine
+from runtime.units.driver.application import Application
+from runtime.units.driver.engine import run_together
+from runtime.units.shipping import shipped
 from samza_dsl import App, Options, SamzaError, Spark, count, dead_letter, produce, tumbling
-from samza_dsl.live import finish, picture_of
-from samza_dsl.progress import Progress
+from samza_dsl.view.live import finish, picture_of
+from samza_dsl.view.progress import Progress
 from tests.building import build
 from tests.conformance.pipelines import PIPELINES, app_of, filled
 from tests.conformance.test_runners import lived, results
 from tests.flights.streams import OUTPUTS, example, records
 from tests.runtime.test_laws import World
-from tests.scale import scale
+from tests.scale import examples, scale
 from tests.simulation.crash import memory, run_once
 from tests.source import ROOT
 from tests.spark.combining import app_of as app_of_choices
@@ -39,6 +40,9 @@ from tests.spark.combining import choices
 from tests.spark.test_columnar import KINDS, measuring, write
 from tests.spark.test_combining import filled as seen
 from tests.strategies import any_pipeline, any_records
+
+MOST_FLIGHTS = scale(60_000, 60_000, 400_000)
+"""Two months of flights, and in the long tier the year."""
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -78,9 +82,9 @@ def drawn(number, strategy):
 
 
 def test_windows_that_are_folded_in_parts_come_on_spark_to_what_a_live_run_comes_to(session):
-    drawings = drawn(scale(20, 90, 2_000), choices())
+    drawings = drawn(examples(40, 2_000), choices())
     apps, environments = [*map(app_of_choices, drawings)], [seen(one.parts) for one in drawings]
-    run_together(session, [prepared(*one) for one in zip(apps, environments, strict=True)], most_tasks=4)
+    run_together(SparkEngine(session, most_tasks=4), [prepared(*one) for one in zip(apps, environments, strict=True)])
     for one, app, environment in zip(drawings, apps, environments, strict=True):
         live = seen(one.parts)
         run_once(app, live)
@@ -88,14 +92,14 @@ def test_windows_that_are_folded_in_parts_come_on_spark_to_what_a_live_run_comes
 
 
 def test_inputs_that_are_folded_as_columns_come_on_spark_to_what_a_live_run_comes_to(session, tmp_path):
-    drawings = drawn(scale(20, 90, 2_000), st.tuples(choices(), st.sampled_from(["count", *KINDS])))
+    drawings = drawn(examples(40, 2_000), st.tuples(choices(), st.sampled_from(["count", *KINDS])))
     apps, environments, applications = [measuring(*one) for one in drawings], [memory() for _ in drawings], []
     for number, ((one, _), app, environment) in enumerate(zip(drawings, apps, environments, strict=True)):
         directory = tmp_path / str(number)
         directory.mkdir()
         write(directory, one.parts)
-        applications.append(Application(app.graph(), app.options, app.around, environment, {"seen": directory}))
-    run_together(session, applications, most_tasks=4)
+        applications.append(Application(app.pipeline(), environment, {"seen": directory}))
+    run_together(SparkEngine(session, most_tasks=4), applications)
     for number, (one, app, environment) in enumerate(zip(drawings, apps, environments, strict=True)):
         live = memory()
         run_once(app, live, bind={"seen": tmp_path / str(number)})
@@ -107,25 +111,25 @@ def lines(path):
 
 
 def prepared(app, environment):
-    return Application(app.graph(), app.options, app.around, environment, {})
+    return Application(app.pipeline(), environment, {})
 
 
 def test_every_operator_comes_on_spark_to_what_the_live_run_comes_to(session):
     apps, environments = [app_of(name) for name in PIPELINES], [filled() for _ in PIPELINES]
-    run_together(session, [prepared(*one) for one in zip(apps, environments, strict=True)], most_tasks=4)
+    run_together(SparkEngine(session, most_tasks=4), [prepared(*one) for one in zip(apps, environments, strict=True)])
     for name, app, environment in zip(PIPELINES, apps, environments, strict=True):
         assert results(app, environment) == lived(name), name
 
 
 def test_pipelines_that_are_drawn_come_on_spark_to_what_their_records_say(session):
     worlds = []
-    for seed in range(scale(20, 90, 2_000)):
+    for seed in range(examples(40, 2_000)):
         chance = random.Random(seed)
         pipeline = any_pipeline(chance)
         parts = any_records(chance, pipeline.partitions, nulls=pipeline.nulls)
         worlds.append(World(pipeline, parts, seed, build(pipeline).options))
     applications = [prepared(build(one.pipeline, pace=one.seed), one.environment) for one in worlds]
-    run_together(session, applications, most_tasks=4)
+    run_together(SparkEngine(session, most_tasks=4), applications)
     for seed, world in enumerate(worlds):
         try:
             world.outcome.check_results()
@@ -214,7 +218,7 @@ def test_a_run_is_not_looked_at_while_it_is_sent(session, tmp_path):
         (job,) = program.jobs
         before = [*vars(job)]
         looked.clear()
-        assert looked.wait(20)
+        assert looked.wait(300)
         assert [*vars(job)] == before, "who looks at it leaves it as it is"
         return shipped(program)
 
@@ -225,7 +229,7 @@ def test_a_run_is_not_looked_at_while_it_is_sent(session, tmp_path):
             await sleep_ms(1)
 
     bind = {"ticks": written(tmp_path / "ticks"), "out": tmp_path / "out.jsonl"}
-    with patch.object(batch, "shipped", sent):
+    with patch.object(engine, "shipped", sent):
         assert app.run(on=Spark(session), bind=bind, watch=watch).metrics().received("ticks") == 1_500
 
 
@@ -279,7 +283,7 @@ def test_a_retried_task_doubles_nothing(tmp_path):
     assert seen == sorted(seen) and seen[-1] == 100, "what the first attempt has read is not counted again"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_driver_that_dies_between_two_outputs_is_gone_on_with(tmp_path):
     (tmp_path / "numbers.jsonl").write_text("1\n2\n3\n")
     program = [sys.executable, ROOT / "tests" / "spark" / "two_files.py", tmp_path]
@@ -307,11 +311,11 @@ def test_a_script_needs_no_java_and_takes_its_own_classes_along(tmp_path):
     assert done.stdout.split() == ["2", "4"]
 
 
-@pytest.mark.timeout(600)
-def test_a_year_of_flights_comes_on_spark_to_what_it_comes_to_live(session, tmp_path):
+@pytest.mark.timeout(900)
+def test_flights_come_on_spark_to_what_they_come_to_live(session, tmp_path):
     load, flights = example("flights_data").load, example("flights")
     for name, how in (("live", {}), ("spark", {"on": Spark(session)})):
-        load(tmp_path / name)
+        load(tmp_path / name, MOST_FLIGHTS)
         flights.pipeline().run(tmp_path / name, **how)
     for stream in OUTPUTS:
         live, spark = (Counter(records(tmp_path / name, stream)) for name in ("live", "spark"))

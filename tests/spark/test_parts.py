@@ -14,22 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
-from runtime import errors
-from runtime.metrics import RunMetrics
-from runtime.spark import rows
-from runtime.spark.carried import Failed, carried, told
-from runtime.spark.environment import Arrivals
-from runtime.spark.intent import Intent
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from runtime.model import errors
+from runtime.model.metrics import RunMetrics
 from runtime.spark.java import ABSENT, java_home_of_the_wheel
-from runtime.spark.program import Unit
-from runtime.spark.rows import ORDER, SCHEMA, Shuffled, marked, packed, runs_of
 from runtime.spark.session import Spark
-from runtime.spark.splits import Splits
-from runtime.spark.spoken import as_said
-from runtime.spark.staging import Staged, attempted
-from runtime.spark.topics import TopicSplits
-from runtime.systems.kafka_topic import KafkaTopic
+from runtime.spark.spark_errors import as_said
+from runtime.systems.kafka.client.topic import KafkaTopic
+from runtime.units import shuffle_rows as rows
+from runtime.units.carried_error import WorkerFailed, carried, told
+from runtime.units.program import Unit
+from runtime.units.publication.intent import Intent
+from runtime.units.shuffle_rows import ORDER, SCHEMA, Shuffled, marked, packed, runs_of
+from runtime.units.splits import Splits
+from runtime.units.staging import Staged, attempted
+from runtime.units.topics import TopicSplits
+from runtime.units.worker.environment import Arrivals
 from samza_dsl import App, PlanError, SamzaError
 
 stamps = st.lists(st.integers(0, 20), min_size=1, max_size=12)
@@ -168,7 +168,7 @@ def test_other_errors_than_ours_say_where_they_were_raised():
         (SystemExit(3), r"^SystemExit: 3, raised at .*test_parts.py:\d+ in a worker of Spark$"),
         (ModuleNotFoundError("No module named 'x'"), "^ModuleNotFoundError: No module named 'x', .*: install there"),
     ):
-        with pytest.raises(Failed) as failed, carried():
+        with pytest.raises(WorkerFailed) as failed, carried():
             raise error
         with pytest.raises(SamzaError, match=words):
             raise told(failed.value)
@@ -218,7 +218,7 @@ def test_what_raised_in_a_worker_is_told_with_its_lines():
                 1 / 0  # noqa: B018
             except ZeroDivisionError as error:
                 raise errors.OperatorFailure("map 'm' at app.py:3") from error
-    except Failed as failed:
+    except WorkerFailed as failed:
         lines = told(failed).__cause__.lines
     assert "1 / 0" in lines[-1] or "1 / 0" in lines[-2]
 
@@ -242,6 +242,8 @@ def test_a_run_on_spark_refuses_what_has_no_meaning_there(tmp_path):
     app.input("numbers", value=int).send_to(app.output("out", value=int))
     with pytest.raises(PlanError, match=r"containers=2\): Spark shares tasks by itself"):
         app.run(tmp_path, on=Spark(), containers=2)
+    with pytest.raises(PlanError, match=r"app.run\(on=...\) got 'spark', which is no Spark"):
+        app.run(tmp_path, on="spark")
     with pytest.raises(PlanError, match=r"Spark\(end=True\) is about a run that goes on and on"):
         app.run(tmp_path, on=Spark(end=True))
     with pytest.raises(PlanError, match=r"Spark\(max_records=...\)=0 is not a whole number of at least 1"):

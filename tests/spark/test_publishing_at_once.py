@@ -8,17 +8,19 @@ from unittest.mock import patch
 
 import pytest
 
-from runtime.errors import Owned
-from runtime.received import values_of
-from runtime.spark import application, intent, recompute
-from runtime.spark.handing_over import StagedHandover
-from runtime.spark.intent import Intent
-from runtime.spark.staged_rows import StagedRows
-from runtime.systems import log_staging
-from runtime.systems.lists import ListSink
-from runtime.systems.log import LogEnvironment, verify
-from runtime.systems.log_staging import Staging
-from runtime.systems.memory import MemoryEnvironment
+from runtime.model.errors import Owned
+from runtime.ports.stream_values import values_of
+from runtime.spark import recomputation as recompute
+from runtime.systems.log import staging as log_staging
+from runtime.systems.log.environment import LogEnvironment, verify
+from runtime.systems.log.staging import Staging
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink
+from runtime.units.driver import application
+from runtime.units.publication import intent
+from runtime.units.publication.handover_parts import StagedHandover
+from runtime.units.publication.intent import Intent
+from runtime.units.publication.staged_topics import StagedRows
 from samza_dsl import App, Json, SamzaError, Spark, dead_letter, produce
 from tests.simulation.crash import memory
 from tests.spark.deaths import death

@@ -4,17 +4,18 @@ import random
 from collections import Counter
 from contextlib import closing
 
-from runtime.history import Span, beside
-from runtime.recompute import take_over
-from runtime.spark.application import Application
-from runtime.spark.batch import run_together
-from runtime.spark.recompute import staged_handover
-from runtime.systems.archive import archive_stream
-from runtime.systems.log import LogEnvironment
+from runtime.assembly.history import HistorySpan, beside
+from runtime.reprocessing.recomputation import take_over
+from runtime.spark.batch import SparkEngine
+from runtime.spark.recomputation import staged_handover
+from runtime.systems.files.archive import archive_stream
+from runtime.systems.log.environment import LogEnvironment
+from runtime.units.driver.application import Application
+from runtime.units.driver.engine import run_together
 from samza_dsl import App, Spark, count, produce, tumbling
 from tests.building import build
 from tests.runtime.test_laws import World
-from tests.scale import scale
+from tests.scale import examples
 from tests.spark.test_on_spark import Tick
 from tests.strategies import any_pipeline, any_records
 
@@ -67,7 +68,7 @@ def test_the_log_is_recomputed_from_a_point_into_another_stream(session, tmp_pat
 
 def test_drawn_pipelines_hand_over_on_spark_what_their_records_say(session, tmp_path):
     worlds, applications = [], []
-    for seed in range(scale(12, 60, 1_000)):
+    for seed in range(examples(24, 1_000)):
         chance = random.Random(1_000 + seed)
         pipeline = any_pipeline(chance)
         parts = any_records(chance, pipeline.partitions, nulls=pipeline.nulls)
@@ -75,13 +76,13 @@ def test_drawn_pipelines_hand_over_on_spark_what_their_records_say(session, tmp_
         app = build(pipeline, pace=seed)
         cuts = {f"{place[0]}:{place[1]}": chance.randint(0, end) for place, end in world.outcome.ends().items()}
         staged = staged_handover(app.graph(), tmp_path / str(seed))
-        where = beside(app.graph(), "recomputing"), app.options, app.around, world.environment
-        applications.append(Application(*where, {}, Span(until=cuts, hands_over=True), staged))
+        own, span = beside(app.graph(), "recomputing"), HistorySpan(until=cuts, hands_over=True)
+        applications.append(Application(app.pipeline().of(own), world.environment, {}, span, staged))
         worlds.append(world)
-    run_together(session, applications, most_tasks=4)
+    run_together(SparkEngine(session, most_tasks=4), applications)
     for seed, world in enumerate(worlds):
         app = build(world.pipeline, world.options, world.seed)
-        take_over(app.graph(), app.options, world.environment, tmp_path / str(seed))
+        take_over(app.pipeline(), world.environment, tmp_path / str(seed))
         world.run()
         try:
             world.outcome.check_results()

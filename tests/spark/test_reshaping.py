@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.columns import NotColumnar
-from planner.lowering import reasons
-from planner.reshaping import reshaped
-from runtime.spark.reshaping import ColumnarReshaping
+from planner.columnar.lowering import reasons
+from planner.columnar.projection import reshaped
+from planner.columnar.terms import NotColumnar
+from runtime.units.worker.columnar import ColumnarReshaping
 from samza_dsl import App, Options, SamzaError
 from tests.planner.test_inline import defined
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import memory, run_once
 from tests.spark.shuffling import run_here
 from tests.spark.test_columnar import ROWS, Row, numbers_of, table_of
@@ -39,7 +39,7 @@ class Kept(msgspec.Struct):
 def reshaping(source, condition, timestamp, disorder_ms=0):
     """Say an application that makes records of others, of which `source` gives the first field."""
     app = App("reshaping")
-    how = {"timestamp": lambda seen: seen.whole} if timestamp else {}
+    how = {"timestamp": lambda seen: seen.whole, "unit": "ms"} if timestamp else {}
     rows = app.input("rows", value=Row, max_disorder_ms=disorder_ms, **how)
     rows = rows.filter(defined(f"f = lambda r: {condition}"), op_id="some")
     made = defined(
@@ -82,7 +82,7 @@ def errors_of_each(app, parts):
     st.lists(st.lists(ROWS, max_size=7), min_size=1, max_size=3),
     st.integers(0, 999),
 )
-@settings(max_examples=scale(30, 240, 30_000))
+@settings(max_examples=examples(60, 30_000))
 def test_records_that_are_made_of_columns_are_those_of_a_live_run(source, condition, timestamp, parts, seed):
     app = reshaping(source, condition, timestamp)
     app.options = Options(max_uncommitted=seed % 7 + 1)

@@ -7,13 +7,14 @@ import msgspec
 import pytest
 
 from operators.partition_by import hash_, ranges
-from runtime.spark.ship import dumps, is_only_here, loads
+from runtime.units.shipping import dumps, is_only_here, loads
 from tests.source import ROOT
 from tests.spark.carried_along import told
 
 READ = """
 import sys
-from runtime.spark.ship import loads
+import runtime.encoding.serdes  # the library is installed there: only what is beside it can't be imported
+from runtime.units.shipping import loads
 sys.path[:] = [one for one in sys.path if one not in ("", {root!r})]
 sys.modules.pop("tests", None)
 print(*loads(sys.stdin.buffer.read())(), sep="\\n")

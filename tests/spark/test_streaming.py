@@ -12,19 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.base import Batch
-from planner.errors import PlanError
-from runtime.errors import Damaged, Owned
-from runtime.received import values_of
-from runtime.spark import manifest, publishing, state, streamed
-from runtime.spark.frames import FrameFile, frames
-from runtime.spark.growing import GrowingLines, Piece
-from runtime.systems.base import Append, StreamConfig
-from runtime.systems.lists import ListSink
+from operators.core.base import Batch
+from planner.model.errors import PlanError
+from runtime.model.errors import Damaged, Owned
+from runtime.ports.commits import Commit
+from runtime.ports.stream_values import values_of
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.memory.lists import ListSink
+from runtime.units import unit_state as state
+from runtime.units.driver import micro_batch_application as streamed
+from runtime.units.frames import FrameFile, frames
+from runtime.units.growing import GrowingLines, Piece
+from runtime.units.publication import manifest, publishing
 from samza_dsl import App, SamzaError, count, every, total, tumbling
 from tests.building import build
 from tests.runtime.test_laws import worlds
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import memory
 from tests.spark.streaming import StandingClock, one_batch, opened, stream_here
 
@@ -39,7 +42,7 @@ def directories(tmp_path_factory):
 
 
 @given(world=worlds())
-@settings(max_examples=scale(8, 150, 4_000))
+@settings(max_examples=examples(16, 4_000))
 def test_inputs_that_are_cut_into_micro_batches_come_to_what_their_records_say(directories, world):
     stream_here(
         lambda: build(world.pipeline, world.options, world.seed), world.environment, directories(), seed=world.seed
@@ -57,7 +60,7 @@ STEPS = (
 
 
 @given(world=worlds(), deaths=st.lists(st.tuples(st.sampled_from(STEPS), st.booleans(), st.integers(1, 6)), max_size=4))
-@settings(max_examples=scale(8, 150, 4_000))
+@settings(max_examples=examples(16, 4_000))
 def test_a_driver_that_dies_at_any_step_loses_and_doubles_nothing(directories, world, deaths):
     directory = directories()
     for (where, step), is_before, number in deaths:
@@ -186,7 +189,7 @@ def test_files_and_lists_are_written_once_whatever_dies(tmp_path, where, step, i
         with suppress(Died), dying(where, step, is_before, number if step_dies else 1_000):
             running = opened(app(), environment, tmp_path / "checkpoint", bind, most_records=1, ends=True)
             try:
-                with patch("runtime.spark.offered.MOST_BYTES", 30):
+                with patch("runtime.units.driver.micro_batch_inputs.MOST_BYTES", 30):
                     ran(running)
             finally:
                 running.close()
@@ -353,6 +356,33 @@ def test_an_input_that_nothing_comes_of_holds_nobody_back(tmp_path):
     assert values_of(environment, "counts", None) == [b"1", b"2"]  # the first one of the other partition was late
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_late_pane_comes_when_nothing_comes_of_any_input(tmp_path, partitions):
+    environment, clock = memory(), StandingClock()
+
+    def app():
+        app = App("counting")
+        ticks = app.input("ticks", value=list, timestamp=lambda tick: tick[1], idle_after_ms=1_000)
+        keyed = ticks.partition_by(lambda tick: tick[0], partitions=partitions)
+        counts = keyed.window(tumbling(milliseconds=10), count(), allowed_lateness_ms=1_000)
+        counts.map(lambda pane: pane.value).send_to(app.output("counts", value=int))
+        return app
+
+    environment.create_stream("ticks", StreamConfig())
+    environment.append([Append("ticks", 0, Batch([b'["a",1]', b'["a",30]', b'["a",2]']))])
+    with patch("tests.spark.streaming.LoopClock", lambda start_ms: clock):
+        running = opened(app(), environment, tmp_path, clock=clock)
+        assert ran(running) == 1
+        assert values_of(environment, "counts", None) == [b"1"]
+        clock.ms += 1_001
+        assert ran(running) >= 1
+        assert values_of(environment, "counts", None) == [b"1", b"2"]
+        clock.ms += 10_000
+        ran(running)
+    assert values_of(environment, "counts", None) == [b"1", b"2"]
+
+
+@pytest.mark.ci
 def test_state_is_kept_in_few_files_and_comes_back_without_the_copy(tmp_path):
     (tmp_path / "numbers.jsonl").write_text("")
 
@@ -404,7 +434,7 @@ def test_what_was_changed_from_outside_is_told(tmp_path):
 @given(
     st.lists(st.lists(st.sampled_from(["1", "22", "", " ", "333\r"]), max_size=5), min_size=1, max_size=4), st.data()
 )
-@settings(max_examples=scale(50, 180, 5_000))
+@settings(max_examples=examples(100, 5_000))
 def test_lines_are_read_from_any_of_them_on(directories, files, data):
     directory, pieces, start = directories(), [], 0
     for number, rows in enumerate(files):
@@ -422,3 +452,13 @@ def test_lines_are_read_from_any_of_them_on(directories, files, data):
     assert [value.decode() for _, value in found] == expected
     for at, value in found:
         assert source.read(0, at, 1).batch.values == [value]
+
+
+def test_an_output_at_a_path_has_nothing_to_do_with_the_stream_of_its_name(tmp_path):
+    environment = memory()
+    environment.create_stream("copies", StreamConfig(partitions=3))
+    environment.commit(Commit("other", environment.own("other"), [Append("copies", 0, Batch([b"1"]))], [], {}))
+    app = App("copying")
+    app.input("numbers", value=int).send_to(app.output("copies", value=int, partitions=2))
+    environment.create_stream("numbers", StreamConfig())
+    opened(app, environment, tmp_path / "checkpoint", {"copies": tmp_path / "copies.jsonl"}).close()

@@ -13,17 +13,18 @@ from unittest.mock import patch
 
 import pytest
 
-from runtime.errors import OperatorFailure
-from runtime.spark.batch import run_job, told_by
-from runtime.spark.program import Program
-from runtime.spark.ship import dumps
+from runtime.model.errors import OperatorFailure
+from runtime.spark.batch import run_job
+from runtime.units.driver.engine import told_by
+from runtime.units.program import Program
+from runtime.units.shipping import dumps
 from samza_dsl import App, Spark, count, produce, tumbling
 from tests.building import build
 from tests.conformance.pipelines import PIPELINES, app_of, filled
 from tests.conformance.test_runners import lived, results
 from tests.faults.processes import wait_until
 from tests.runtime.test_laws import World
-from tests.scale import scale
+from tests.scale import examples, scale
 from tests.source import ROOT
 from tests.spark.streaming import CutAtRandom, opened
 from tests.strategies import any_pipeline, any_records
@@ -37,7 +38,7 @@ def run_all(session, apps, environments, directory, seed=0):
     class CutInFew(CutAtRandom):
         chance, sizes = random.Random(seed), (10, 40, 100)
 
-    with patch("runtime.spark.streamed.Offered", CutInFew):
+    with patch("runtime.units.driver.micro_batch_application.Offered", CutInFew):
         running = [
             opened(app, environment, directory / str(number))
             for number, (app, environment) in enumerate(zip(apps, environments, strict=True))
@@ -56,7 +57,7 @@ def run_all(session, apps, environments, directory, seed=0):
         one.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_every_operator_comes_in_micro_batches_to_what_the_live_run_comes_to(session, tmp_path):
     apps, environments = [app_of(name) for name in PIPELINES], [filled() for _ in PIPELINES]
     run_all(session, apps, environments, tmp_path)
@@ -64,10 +65,10 @@ def test_every_operator_comes_in_micro_batches_to_what_the_live_run_comes_to(ses
         assert results(app, environment) == lived(name), name
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_pipelines_that_are_drawn_come_in_micro_batches_to_what_their_records_say(session, tmp_path):
     worlds = []
-    for seed in range(scale(20, 60, 1_000)):
+    for seed in range(examples(40, 1_000)):
         chance = random.Random(seed)
         pipeline = any_pipeline(chance)
         parts = any_records(chance, pipeline.partitions, nulls=pipeline.nulls)
@@ -165,11 +166,11 @@ def written(directory):
     return sorted(json.loads(line) for file in files for line in file.read_text().splitlines())
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_drivers_that_are_killed_lose_and_double_nothing(tmp_path):
     produce("ticks", ticks(), value=list, data=tmp_path / "data")
     chance, commits = random.Random(1), []
-    for _ in range(scale(1, 2, 20)):
+    for _ in range(scale(1, 1, 20)):
         driver = started(tmp_path, "100")
         wait_for_commit(driver, tmp_path, (commits or [0])[-1] + chance.randint(1, 4))
         driver.kill()
@@ -194,7 +195,7 @@ def wait_for_commit(run, directory, number):
     wait_until(lambda: run.poll() is not None or committed(directory) >= number, PATIENCE_S)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_task_that_is_retried_doubles_nothing(tmp_path):
     produce("ticks", ticks(), value=list, data=tmp_path / "data")
     run = started(tmp_path, "1000", "fails")
@@ -204,7 +205,7 @@ def test_a_task_that_is_retried_doubles_nothing(tmp_path):
     assert json.loads(out) == written(tmp_path) == expected(ticks())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_run_that_is_asked_to_stop_ends_behind_its_micro_batch(tmp_path):
     produce("ticks", ticks()[:500], value=list, data=tmp_path / "data")
     command = [sys.executable, "-m", "samza_dsl", "run", ROOT / "tests" / "spark" / "going_on.py", "--on", "spark"]

@@ -6,14 +6,14 @@ from functools import partial
 
 import pytest
 
-from runtime.received import values_of
-from runtime.spark import application
-from runtime.spark.intent import Intent
-from runtime.spark.staged_rows import StagedRows
-from runtime.spark.staged_topics import StagedTopics
-from runtime.systems import kafka_published, log_staging
-from runtime.systems.kafka_published import KafkaPublisher
-from runtime.systems.log import LogEnvironment, verify
+from runtime.ports.stream_values import values_of
+from runtime.systems.kafka.streams import publication as kafka_published
+from runtime.systems.kafka.streams.publication import KafkaPublisher
+from runtime.systems.log import staging as log_staging
+from runtime.systems.log.environment import LogEnvironment, verify
+from runtime.units.driver import application
+from runtime.units.publication.intent import Intent
+from runtime.units.publication.staged_topics import StagedRows, StagedTopics
 from samza_dsl import App, SamzaError, dead_letter
 from tests.kafka.topics import consume
 from tests.spark.deaths import death
@@ -75,7 +75,7 @@ def deaths(is_before):
         yield f"transaction {number}", DyingInTransactions(is_before, number).patched
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("is_before", [True, False])
 @pytest.mark.parametrize("has_file", [True, False])
 def test_files_streams_and_topics_are_there_once_whenever_a_driver_dies(

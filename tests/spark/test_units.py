@@ -13,36 +13,36 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.clock import SystemClock
-from runtime.spark.application import Application
-from runtime.spark.batch import finish
-from runtime.spark.program import Program
-from runtime.spark.rows import beginnings
-from runtime.spark.worker import new_event_loop, run_units
-from runtime.systems.lists import ListSink
+from runtime.model.clock import SystemClock
+from runtime.systems.memory.lists import ListSink
+from runtime.units.driver.application import Application
+from runtime.units.driver.engine import finish
+from runtime.units.program import Program
+from runtime.units.shuffle_rows import beginnings
+from runtime.units.worker.worker import new_event_loop, run_units
 from samza_dsl import App, Options, count, dead_letter, tumbling
 from tests.building import build
 from tests.runtime.test_laws import worlds
-from tests.scale import scale
+from tests.scale import examples
 from tests.simulation.crash import memory
 from tests.spark.shuffling import run_here, shuffled
 from tests.strategies import SEVERAL_STAGES
 
 
 @given(worlds(), st.integers(0, 999))
-@settings(max_examples=scale(20, 300, 20_000))
+@settings(max_examples=examples(40, 20_000))
 def test_what_units_come_to_is_what_the_records_say(world, seed):
-    with patch("runtime.spark.rows.BLOCK", 1 + seed % 3):
+    with patch("runtime.units.shuffle_rows.BLOCK", 1 + seed % 3):
         run_here(build(world.pipeline, world.options, world.seed), world.environment, seed=seed)
     world.outcome.check_results()
 
 
 @pytest.mark.parametrize("kinds", SEVERAL_STAGES, ids="-".join)
 @given(st.data(), st.integers(0, 999))
-@settings(max_examples=scale(4, 120, 5_000))
+@settings(max_examples=examples(10, 5_000))
 def test_what_units_come_to_between_shuffles_is_what_the_records_say(kinds, data, seed):
     world = data.draw(worlds(kinds))
-    with patch("runtime.spark.rows.BLOCK", 1 + seed % 3):
+    with patch("runtime.units.shuffle_rows.BLOCK", 1 + seed % 3):
         run_here(build(world.pipeline, world.options, world.seed), world.environment, seed=seed)
     world.outcome.check_results()
 
@@ -78,7 +78,7 @@ def test_blocking_functions_have_threads():
     numbers = app.input("numbers", value=int).map(lambda n: (n, threading.get_ident() != home))
     numbers.send_to(app.output("seen"))
     home = threading.get_ident()
-    application = Application(app.graph(), app.options, app.around, memory(), {"numbers": [1, 2]})
+    application = Application(app.pipeline(), memory(), {"numbers": [1, 2]})
     program = Program((application.job,))
     (found,) = finish([application], program, shuffled(program, random.Random(0), SystemClock()), 0.0)
     assert found.received("seen") == [[1, True], [2, True]]
@@ -105,9 +105,7 @@ def test_values_that_windows_only_count_do_not_go_through_the_shuffle(how, goes)
     app = App("counting")
     keyed = app.input("in", value=str, timestamp=len).partition_by(lambda text: text[0], partitions=1)
     keyed.window(tumbling(milliseconds=10), count(), **how).map(lambda pane: pane.value).send_to(app.output("out"))
-    application = Application(
-        app.graph(), app.options, app.around, memory(), {"in": ["a secret", "b"], "out": ListSink()}
-    )
+    application = Application(app.pipeline(), memory(), {"in": ["a secret", "b"], "out": ListSink()})
     program = Program((application.job,))
     written = b"".join(
         value
@@ -121,7 +119,7 @@ def test_values_that_windows_only_count_do_not_go_through_the_shuffle(how, goes)
 def test_a_unit_that_nobody_asks_on_ends_without_a_word():
     app = App("copying", Options(max_uncommitted=10, batch_records=10))
     app.input("numbers", value=int).partition_by(lambda n: n, partitions=2).send_to(app.output("copy"))
-    application = Application(app.graph(), app.options, app.around, memory(), {"numbers": list(range(500))})
+    application = Application(app.pipeline(), memory(), {"numbers": list(range(500))})
     units = run_units(Program((application.job,)), 0, [beginnings([0])])
     next(units)
     next(units)

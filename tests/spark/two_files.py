@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from runtime.spark.intent import Intent
+from runtime.units.publication.intent import Intent
 from samza_dsl import App, Spark
 
 directory = Path(*sys.argv[1:2])

@@ -4,7 +4,7 @@ import random
 
 import msgspec
 
-from runtime.received import values_of
+from runtime.ports.stream_values import values_of
 from samza_dsl import App, Json, count, dead_letter, tumbling
 from samza_dsl.testing import unordered
 from tests.kafka.topics import create, produce

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import SamzaError
+from runtime.model.errors import SamzaError
 from samza_dsl import App, Options, testing
 from samza_dsl.testing import CrashPoint, Schedule
 from tests.simulation.loop import rest

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import OperatorFailure
+from runtime.model.errors import OperatorFailure
 from samza_dsl import App, Pane, PlanError, count, dead_letter, every, skip, testing, tumbling
 from samza_dsl.testing import AdvanceTime, Record, Watermark, drive
 from tests.simulation.loop import rest

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from samza_dsl import App, after_count, collect, count, dead_letter, fold, laws, reduce, testing, tumbling
 from samza_dsl.testing import Record
-from tests.scale import scale
+from tests.scale import examples
 
 bounds = st.integers(0, 500)
 quick = settings(database=None)
@@ -216,7 +216,7 @@ def test_a_stream_that_is_not_read_is_refused():
         laws.inputs(counting(0), {"letters": st.just([])})
 
 
-EXAMPLES = scale(20, 60, 1_000)
+EXAMPLES = examples(40, 1_000)
 NUMBERS = {"numbers": st.lists(st.integers(0, 9), max_size=6)}
 
 
@@ -333,6 +333,7 @@ def test_an_aggregation_that_does_not_commute_is_told(aggregation, told):
     assert told in broken(app, {"numbers": st.lists(st.integers(0, 3), max_size=3)})
 
 
+@pytest.mark.ci
 def test_what_looks_at_a_whole_partition_is_not_divided():
     def counted(n, context):
         context.state = (context.state or 0) + n

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import OperatorFailure
+from runtime.model.errors import OperatorFailure
 from samza_dsl import App, laws, retry, skip, testing
 from samza_dsl.testing import CrashPoint, Record, Schedule
 from tests.building import build

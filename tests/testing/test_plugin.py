@@ -29,6 +29,7 @@ def project(pytester):
     )[1]
 
 
+@pytest.mark.ci
 def test_an_application_runs_and_is_ended(project):
     result = project(
         """
@@ -129,6 +130,7 @@ def test_pytest_loads_nothing_for_it(pytester):
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.ci
 def test_the_kit_needs_no_hypothesis_and_no_pytest():
     program = f"""
 import sys

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.base import MAX_TIMESTAMP
-from runtime.errors import OperatorFailure
+from operators.core.base import MAX_TIMESTAMP
+from runtime.model.errors import OperatorFailure
 from samza_dsl import App, Json, Options, Pane, PlanError, count, dead_letter, every, retry, skip, testing, tumbling
 from samza_dsl.testing import DeadLetter, Record
 from tests.simulation.loop import rest

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any, assert_type
 
 import msgspec
@@ -12,6 +14,7 @@ from samza_dsl import (
     App,
     Json,
     MessageStream,
+    Options,
     OutputStream,
     Pane,
     ProcessContext,
@@ -63,6 +66,10 @@ def parse(text: str) -> Order:
     return msgspec.json.decode(text, type=Order)
 
 
+def euros(order: Order) -> Decimal | None:
+    return Decimal(str(order.euros)) if order.euros else None
+
+
 def test_declared_types() -> None:
     assert_type(app.input("lists", value=list[int]), MessageStream[None, list[int]])
     assert_type(app.input("mappings", value=dict[str, float], key=str), MessageStream[str, dict[str, float]])
@@ -79,6 +86,18 @@ def test_declared_types() -> None:
     assert_type(app.output("unsaid"), OutputStream[Any])
 
 
+def remember(order: Order, context: ProcessContext[str, Order]) -> list[int]:
+    context.state = order
+    return [context.state.number]
+
+
+def test_declared_state_is_what_the_context_has() -> None:
+    assert_type(orders.process(remember, state=Order, op_id="kept"), MessageStream[str, int])
+    orders.process(remember, state=Refund, op_id="mistaken")  # type: ignore[arg-type]
+    sums = orders.scan(lambda total, order: total + order.euros, init=float, state=float, op_id="scanned")
+    assert_type(sums, MessageStream[str, float])
+
+
 def test_a_lambda_after_map_receives_what_map_returns() -> None:
     lines = app.input("lines", value=str)
     assert_type(lines.map(parse), MessageStream[None, Order])
@@ -91,6 +110,9 @@ def test_a_lambda_after_map_receives_what_map_returns() -> None:
 def test_aggregations_say_what_is_in_a_pane() -> None:
     hour, day = tumbling(hours=1), daily()
     assert_type(orders.window(hour, total(lambda order: order.euros)), MessageStream[str, Pane[str, float]])
+    assert_type(orders.window(hour, total(euros), op_id="sums"), MessageStream[str, Pane[str, Decimal]])
+    means = orders.window(hour, mean(euros), op_id="means")
+    assert_type(means, MessageStream[str, Pane[str, Decimal | None]])
     most = orders.window(hour, maximum(lambda order: order.euros), op_id="most")
     assert_type(most, MessageStream[str, Pane[str, float | None]])
     both = aggregate(Stats, n=count(), euros=total(lambda order: order.euros))
@@ -196,3 +218,16 @@ def mistakes() -> None:
     orders.branch(lambda order: order.number, into=("a", "b"))  # type: ignore[arg-type,return-value]
     orders.send_to(app.output("stats", value=Stats))  # type: ignore[arg-type]
     orders.async_flat_map(parse, order="some")  # type: ignore[call-overload]
+
+
+def test_a_length_of_time_is_ms_or_a_timedelta() -> None:
+    hour = timedelta(hours=1)
+    options = Options(commit_interval_ms=timedelta(seconds=1), max_drain_ms=30_000)
+    assert_type(options.commit_interval_ms, int)
+    timed = App("timed", options).input(
+        "orders", value=Order, key=str, timestamp=lambda order: order.number, unit="s", max_ahead_ms=hour
+    )
+    windows = tumbling(hour, offset_ms=timedelta(minutes=5))
+    assert_type(timed.window(windows, count(), allowed_lateness_ms=hour), MessageStream[str, Pane[str, int]])
+    assert_type(timed.deduplicate(lambda order: order.number, within_ms=hour), MessageStream[str, Order])
+    assert_type(timed.join(timed, lambda one, other: one, within=(-hour, 0)), MessageStream[str, Order])

@@ -1,0 +1,1 @@
+"""Aggregations: partial results that are added to, merged and finished."""

@@ -1,0 +1,108 @@
+"""The text of any exception and any value: it never raises, is UTF-8, and has a bound, whatever their code does."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+LONGEST = 20_000
+"""The most characters of an exception's or a value's text; a dead letter has to fit into a message."""
+
+
+def words_of(error: BaseException) -> str:
+    r"""Return the text of an exception, or that it has none.
+
+    >>> class Mute(Exception):
+    ...     def __str__(self):
+    ...         raise RuntimeError("no text")
+    >>> words_of(ValueError("caf\udce9")), words_of(Mute())
+    ('caf\\udce9', '<Mute whose __str__ raised RuntimeError>')
+    """
+    return _safely(str, error, "__str__")
+
+
+def shown(value: Any) -> str:
+    r"""Return the `repr` of a value, or its class if that raises.
+
+    >>> class Shy:
+    ...     def __repr__(self):
+    ...         return None
+    >>> shown("caf\udce9"), shown(Shy())
+    ("'caf\\udce9'", '<Shy whose __repr__ raised TypeError>')
+    """
+    return _safely(repr, value, "__repr__")
+
+
+def stable(value: Any) -> str:
+    """Return a value in words that are the same in each process: sets in order, and functions without their names.
+
+    Records are told by those of their fields that `repr` has, unless they say it in their own way.
+
+    >>> stable({"b", "a"}), stable([len, (1, None)])
+    ("{'a', 'b'}", '[a function, (1, None)]')
+    """
+    kind = type(value)
+    if kind in (set, frozenset):
+        return f"{{{', '.join(sorted(map(stable, value)))}}}"
+    if kind is list:
+        return f"[{', '.join(map(stable, value))}]"
+    if kind is tuple:
+        return f"({', '.join(map(stable, value))}{',' * (len(value) == 1)})"
+    if kind is dict:
+        return f"{{{', '.join(f'{stable(name)}: {stable(one)}' for name, one in value.items())}}}"
+    if is_dataclass(kind) and hasattr(kind.__repr__, "__wrapped__"):  # which dataclass itself has made
+        told = [f"{one.name}={stable(getattr(value, one.name))}" for one in fields(kind) if one.repr]
+        return f"{kind.__qualname__}({', '.join(told)})"
+    return "a function" if inspect.isroutine(value) else shown(value)
+
+
+def named(error: BaseException) -> str:
+    """Return the class of an exception and what it says.
+
+    >>> named(ZeroDivisionError("division by zero"))
+    'ZeroDivisionError: division by zero'
+    """
+    return f"{encodable(type(error).__name__)}: {words_of(error)}"
+
+
+def raised(error: BaseException) -> str:
+    """Return an exception as the last lines of a traceback have it, with its notes.
+
+    >>> raised(ZeroDivisionError("division by zero"))
+    'ZeroDivisionError: division by zero'
+    """
+    try:
+        text = "".join(traceback.format_exception_only(error)).strip()
+    except Exception:  # its notes, its class, or what a SyntaxError holds are not what they should be
+        return named(error)
+    return cut(encodable(text))
+
+
+def encodable(text: str) -> str:
+    r"""Return text of which every character can be encoded; a lone surrogate is written as its code.
+
+    >>> encodable("caf\udce9")
+    'caf\\udce9'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def cut(text: str) -> str:
+    """Return at most `LONGEST` characters of a text, and how many there were.
+
+    >>> cut("x" * 3_000_000)[-32:]
+    'xxx... (of 3,000,000 characters)'
+    """
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... (of {len(text):,} characters)"
+
+
+def _safely(tell: Callable[[Any], str], thing: Any, name: str) -> str:
+    try:
+        text = tell(thing)
+    except Exception as error:
+        kind, why = type(thing).__name__, type(error).__name__
+        return encodable(f"<{kind} whose {name} raised {why}>")
+    return cut(encodable(text))

@@ -1,0 +1,110 @@
+"""The key join of two tables: a table whose row of a key changes when that of either side does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from operators.core.base import Batch, Form, Keys, OperatorContext, Serde, Spec, Store
+from operators.core.untimed import Untimed
+from operators.joins.changes import Changes, KeptRows, Row, columns_of, row_of
+from operators.joins.match_counts import Meetings
+from operators.state.keyed_state import DECLARED_SIDES, typed
+
+How = Literal["inner", "left", "right", "outer"]
+PLACES = (b"l", b"r")
+"""The first byte of the entries of either side's rows."""
+NO_KEY = "a record of a table has no key; give the table key=, or key the stream"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KeyJoin(Spec):
+    """Join the rows that two tables have for a key, and emit a Change whenever the joined row may be another.
+
+    Its parents are the changes of the tables: their records, or, of a side that `is_joined`, the changes of a join.
+    """
+
+    with_: Callable[[Any, Any], Any]
+    how: How = "inner"
+    is_joined: tuple[bool, bool] = (False, False)
+    store: str = "lmdb"
+    state: tuple[Serde | None, Serde | None] = (None, None)
+
+    kind: ClassVar[str] = "key_join"
+    declares: ClassVar[str] = DECLARED_SIDES
+    stateful: ClassVar[bool] = True
+    keyed: ClassVar[bool] = True
+    needs_id: ClassVar[bool] = True
+    sided: ClassVar[bool] = True
+    order_sensitive: ClassVar[bool] = True
+
+    def by_order(self) -> str:
+        """Return that a change is joined with the rows that have come by then."""
+        return "each change goes by the rows that have come by then"
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The user's function."""
+        return {"join": self.with_}
+
+    def describe(self) -> str:
+        """Return the kind of the join."""
+        return f"{self.how} join of tables"
+
+    def meaning(self) -> str:
+        """The rows of both sides."""
+        return "rows of two tables"
+
+    def build(self, context: OperatorContext) -> KeyJoinOperator:
+        """Return its operator, which keeps the rows of either side as was declared."""
+        operator = KeyJoinOperator(self, context.functions["join"], context.store, context.keys)
+        operator.declare(*map(context.formats.form, self.state))
+        return operator
+
+
+class KeyJoinOperator(Untimed):
+    """One task's share of a join of tables: the rows of both sides."""
+
+    calls = ("join",)
+
+    def __init__(self, spec: KeyJoin, join: Callable[[Any, Any], Any], store: Store, keys: Keys) -> None:
+        self.join = join
+        self.store = store
+        self._rows = KeptRows(store)
+        self.keys = keys
+        self.meetings = Meetings(0, keys.decode)
+        self._is_joined = spec.is_joined
+        self._alone = (spec.how in ("left", "outer"), spec.how in ("right", "outer"))
+
+    def declare(self, left: Form | None, right: Form | None) -> None:
+        """Set the stored forms of the rows of either side."""
+        self._rows.forms = left, right
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Take in the changes of either side, and return those that follow."""
+        found, rows, met = Changes(self.keys), self._rows, 0
+        for key, (side, value), at, stamp in zip(*_with_values(batch), strict=True):
+            if key is None:
+                raise ValueError(NO_KEY)
+            encoded = self.keys.encode(key)
+            place, row = PLACES[side] + encoded, typed(rows.forms[side], row_of(value, self._is_joined[side]))
+            before, other = rows.get(side, place), rows.get(1 - side, PLACES[1 - side] + encoded)
+            now: Row = (row, at, stamp)
+            met += other is not None
+            rows.keep(side, place, now)
+            found.add(key, self._joined(side, before, other), self._joined(side, now, other), now, other)
+        self.meetings.note(batch, met, len(batch) - met)
+        return found.batch()
+
+    def _joined(self, side: int, own: Row | None, other: Row | None) -> Any:
+        """Return the joined row of a key, None where there is none."""
+        rows = [None if one is None else one[0] for one in (own, other)]
+        left, right = rows if side == 0 else reversed(rows)
+        if (left is None and not self._alone[1]) or (right is None and not self._alone[0]):
+            return None
+        return None if left is None and right is None else self.join(left, right)
+
+
+def _with_values(batch: Batch) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+    keys, timestamps, stamps = columns_of(batch)
+    return keys, batch.values, timestamps, stamps

@@ -1,0 +1,103 @@
+"""The versions of a table's rows as of any time that may still be asked for, with one older version of each key."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from typing import Any
+
+from operators.core.base import NEVER, Form, Key, Keys, Store
+from operators.state.keyed_state import dumped, loaded
+from operators.state.time_buckets import RowsByTime
+
+WIDTH_MS = 60_000
+"""The least ms of a bucket."""
+
+
+def width_of(retention_ms: int) -> int:
+    """Return the ms of a bucket."""
+    return max(retention_ms, WIDTH_MS)
+
+
+class Versions:
+    """Buckets of versions by time, and under them, for each key, the last version of the buckets that are gone."""
+
+    def __init__(self, store: Store, keys: Keys, retention_ms: int) -> None:
+        self._store = store
+        self._keys = keys
+        self._retention = retention_ms
+        self._width = width_of(retention_ms)
+        self._rows = RowsByTime(store, keys, b"v", self._width)
+        self.load()
+
+    @property
+    def unwritten(self) -> int:
+        """The number of entries, each of a key and a bucket, that have changed since they were written back."""
+        return self._rows.unwritten
+
+    def declare(self, form: Form | None) -> None:
+        """Set the stored form of versions."""
+        self._rows.form = form
+
+    def add(self, key: Key, at: int, value: Any) -> None:
+        """Keep the row that a key has from a time on; None for no row."""
+        number = at // self._width
+        if number not in self._rows.buckets:
+            self._rows.open(number)
+            insort(self._numbers, number)
+        self._rows.add(key, (at, at, value, False))
+
+    def as_of(self, key: Key, at: int) -> Any:
+        """Return a key's row at a time: the last version up to then, of equal times the last to come; or None."""
+        # From the newest bucket back: the first row found is the last version up to then.
+        for place in range(bisect_right(self._numbers, at // self._width) - 1, -1, -1):
+            rows = self._rows.rows_of(self._numbers[place], key)
+            if rows and rows[0][0] <= at:
+                return rows[bisect_right(rows, at, key=_time) - 1][2]
+        return loaded(self._rows.form, self._store.get(self._base(key)))
+
+    def due(self) -> int:
+        """Return the watermark at which the first bucket is folded, or NEVER."""
+        return self._end() + self._retention if self._numbers else NEVER
+
+    def fold(self, watermark: int, asked_for: int, most: int | None = None) -> int:
+        """Fold the buckets that nobody asks for any more, at a watermark and before a time, to a last version per key.
+
+        Returns the number of entries that went, at most `most`.
+        """
+        folded, horizon = 0, min(watermark - self._retention, asked_for)
+        while self._numbers and self._end() <= horizon and (most is None or folded < most):
+            number = self._numbers[0]
+            for key, rows in self._rows.pop(number, None if most is None else most - folded):
+                # Buckets are folded in the order of time, so the last one folded has the newest of the old versions.
+                folded += 1
+                value = rows[-1][2]
+                if value is None:
+                    self._store.delete(self._base(key))
+                else:
+                    self._store.put(self._base(key), dumped(self._rows.form, value))
+            if number not in self._rows.buckets:
+                del self._numbers[0]
+        return folded
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        self._rows.write_back()
+
+    def relieve(self, most_held: int) -> None:
+        """Drop entries that the store has as well, if there are more than so many."""
+        self._rows.relieve(most_held)
+
+    def load(self) -> None:
+        """Drop all that is held, and look up which buckets the store has."""
+        self._rows.load()
+        self._numbers = sorted(self._rows.buckets)
+
+    def _end(self) -> int:
+        return (self._numbers[0] + 1) * self._width
+
+    def _base(self, key: Key) -> bytes:
+        return b"b" + self._keys.encode(key)
+
+
+def _time(row: tuple[int, int, Any, bool]) -> int:
+    return row[0]

@@ -1,0 +1,105 @@
+"""The table join of a stream: each message with the row that the table has when it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from operators.core.base import Batch, Key, Keys, Spec, Store
+from operators.core.untimed import Untimed
+from operators.io import TableInput
+
+ABSENT = object()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableJoin(Spec):
+    """Join each message with the table's row: of `on(value)`, or of the message's own key.
+
+    Its parents are the stream and the table. An inner join drops a message without a row; a left join hands `None`
+    to the user's function.
+    """
+
+    on: Callable[[Any], Any] | None
+    with_: Callable[[Any, Any], Any]
+    left: bool = False
+
+    kind: ClassVar[str] = "table_join"
+    order_sensitive: ClassVar[bool] = True
+    looks_up: ClassVar[bool] = True
+
+    @property
+    def table(self) -> TableInput:
+        """The table that is looked into."""
+        table = self.parents[1]
+        assert isinstance(table, TableInput)
+        return table
+
+    @property
+    def code(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The code that looks the row up, by function or by the message's key, and joins it."""
+        row = "row_{id} = {lookup}({on}({value}))" if self.on else "row_{id} = {lookup_key}({key})"
+        join = "{out} = {join}({value}, row_{id})"
+        return (row, join) if self.left else (row, "if row_{id} is not None:", join)
+
+    @property
+    def one_to_one(self) -> bool:  # type: ignore[override]
+        """A left join keeps every message."""
+        return self.left
+
+    @property
+    def drops(self) -> bool:  # type: ignore[override]
+        """An inner join keeps the messages that have a row."""
+        return not self.left
+
+    @property
+    def keyed(self) -> bool:  # type: ignore[override]
+        """A join on the message's key needs one."""
+        return self.on is None
+
+    @property
+    def binds(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The names of the look-up that the code calls."""
+        return ("lookup",) if self.on else ("lookup_key",)
+
+    @property
+    def by_table_key(self) -> bool:  # type: ignore[override]
+        """A join on the message's key meets a table's rows where both lie in partitions."""
+        return self.on is None and not self.table.broadcast
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The user's functions; the lookup is the runtime's."""
+        return {"join": self.with_} if self.on is None else {"on": self.on, "join": self.with_}
+
+    def by_order(self) -> str:
+        """Return that a message finds the row that the table has by then."""
+        return "finds the row that the table has by then"
+
+    def describe(self) -> str:
+        """Return the kind of the join and the table."""
+        return f"{'left' if self.left else 'inner'} join with {self.table.stream}"
+
+
+class TableContents(Untimed):
+    """The newest row of each key of a table, over a store."""
+
+    def __init__(self, store: Store, keys: Keys) -> None:
+        self.store = store
+        self.keys = keys
+        self.seen: Key | None = None
+        """The key that came last."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Take updates in; a row without a value removes its key."""
+        put, delete, encode = self.store.put, self.store.delete, self.keys.encode
+        for key, value in zip(batch.keys or (), batch.values, strict=True):
+            if key is None:
+                raise ValueError("a record of a table has no key; give the table key=, or key the stream")
+            if value is None:
+                delete(encode(key))
+            else:
+                put(encode(key), value)
+        if batch.keys:
+            self.seen = batch.keys[-1]
+        return None

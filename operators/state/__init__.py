@@ -1,0 +1,1 @@
+"""Keyed state, timers and the indexes over an operator's store."""

@@ -1,0 +1,125 @@
+"""The state of one key in a user's function: read when it is asked for, and written when the call is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from operators.core.base import Form, Store, shape_of
+
+K = TypeVar("K")
+S = TypeVar("S")
+
+STATE = b"s"
+"""The first byte of the entries of keys' states."""
+UNCHANGEABLE = frozenset({int, float, str, bytes, bool, frozenset, type(None)})
+UNREAD: Any = object()
+DECLARED_SIDES = "join(..., state=(MySerde(), None)), a serde or None for each side"
+"""The words by which a join is told how it keeps its two sides."""
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """A state as the bytes of the serde that the user declared for it."""
+
+    data: bytes
+
+
+def typed(form: Form | None, value: Any) -> Any:
+    """Return a value as the declared type has it; itself where none is declared, or where a serde is."""
+    return value if form is None or value is None or form.dump is not form.load else form.dump(value)
+
+
+def undeclared(stored: Any) -> Any:
+    """Return a stored state for which nothing is declared; raises ValueError if a declared serde wrote it."""
+    if type(stored) is Encoded:
+        raise ValueError("its state was written with a serde, state=...; declare the same one again")
+    return stored
+
+
+def dumped(form: Form | None, value: Any) -> Any:
+    """Return the stored form of a value, where one is declared; None is stored as it is."""
+    return value if form is None or value is None else form.dump(value)
+
+
+def loaded(form: Form | None, stored: Any) -> Any:
+    """Return the value of a stored form; raises ValueError if a serde wrote it that is declared no more."""
+    return undeclared(stored) if form is None or stored is None else form.load(stored)
+
+
+def typed_sides(forms: tuple[Form | None, Form | None], values: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+    """Return values, each behind the number of its side, as those of the types that are declared for the sides."""
+    return [(side, typed(forms[side], value)) for side, value in values]
+
+
+class States(Protocol):
+    """The states that contexts read."""
+
+    def read(self, place: Any, /) -> Any:
+        """Return the state at a place."""
+
+
+class KeyContext(Generic[K, S]):
+    """The context of a message for a function with state: its key, its event time, and the state of its key.
+
+    `state` is this key's value, None (or what `init` makes) at first: assign a new one, or change it in place; None
+    removes it. It is written when the call is done, or never. `timestamp` is the message's event time in ms.
+
+    >>> async def newest_only(reading, context):
+    ...     if context.state is not None and context.state >= reading.version:
+    ...         return []
+    ...     context.state = reading.version
+    ...     return [reading]
+    """
+
+    __slots__ = ("_assigned", "_place", "_state", "_states", "_timestamp", "key")
+
+    def __init__(self, states: States, key: K, place: Any, timestamp: int | None) -> None:
+        self.key = key
+        self._states = states
+        self._place = place
+        self._timestamp = timestamp
+        self._state: Any = UNREAD
+        self._assigned = False
+
+    @property
+    def timestamp(self) -> int:
+        """The event time, in ms; raises ValueError where messages have none."""
+        if self._timestamp is None:
+            raise ValueError("the message has no timestamp; give the input timestamp=")
+        return self._timestamp
+
+    @property
+    def state(self) -> S:
+        """This key's state."""
+        if self._state is UNREAD:
+            self._state = self._states.read(self._place)
+        return self._state  # type: ignore[no-any-return]
+
+    @state.setter
+    def state(self, value: S | None) -> None:
+        self._state = value
+        self._assigned = True
+
+
+def meaning_of(init: Callable[[], Any] | None) -> str:
+    """Return the meaning of states that begin as `init` makes them."""
+    return "any state" if init is None else f"state from {shape_of(init)}"
+
+
+def is_changed(context: KeyContext[Any, Any]) -> bool:
+    """Whether the state was assigned, or handed out and may have been changed in place."""
+    # A state that was handed out and can be changed in place counts as changed: nobody would notice if it was.
+    state = context._state
+    return context._assigned or (state is not UNREAD and type(state) not in UNCHANGEABLE)
+
+
+def keep(context: KeyContext[Any, Any], store: Store, key: bytes, form: Form | None = None) -> None:
+    """Write the state that a complete call has left, if it may have changed."""
+    if is_changed(context):
+        state = context._state
+        if state is None:
+            store.delete(STATE + key)
+        else:
+            store.put(STATE + key, state if form is None else form.dump(state))

@@ -1,0 +1,284 @@
+"""The rows of one side of a join by key, in buckets of time that are dropped whole when they are past."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import Any, Protocol
+
+from operators.core.base import MAX_TIMESTAMP, NEVER, Form, Key, Keys, Store
+from operators.state.entry_keys import NUMBER_BYTES, SHIFT, beyond, number_at, ordered
+from operators.state.keyed_state import Encoded, dumped, loaded
+
+Row = tuple[int, int, Any, bool]
+"""Timestamp, stamp, value, and whether it still waits for the first row to join, to be emitted alone else."""
+
+
+class Held(Protocol):
+    """The part of an operator's state that it holds beside its store, such as rows by time."""
+
+    @property
+    def unwritten(self) -> int:
+        """The number of entries that have changed since they were written back."""
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+
+    def relieve(self, most_held: int) -> None:
+        """Drop entries that the store has as well, if there are more than so many."""
+
+
+class OverRows:
+    """The common part of operators whose state is rows by time: it writes them back, and drops what is too much."""
+
+    store: Store
+    most_held: int
+    held: tuple[Held, ...]
+    """All parts of its state that are held beside the store."""
+
+    @property
+    def unwritten(self) -> int:
+        """The number of entries, each of a key and a bucket, that have changed since they were written back."""
+        return sum(one.unwritten for one in self.held)
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        for one in self.held:
+            one.write_back()
+
+    def relieve(self) -> None:
+        """Write back and drop where too much is held beside a durable store; one in memory would hold it no better."""
+        if self.store.durable:
+            if self.unwritten > self.most_held:
+                self.write_back()
+            for one in self.held:
+                one.relieve(self.most_held)
+
+
+class Bucket:
+    """The rows of a stretch of time by key, each key's in the order of their times, equal ones as they came.
+
+    `changed` has what is newer than the store's, and `clean` what the store has, too. Where `is_whole`, these two have
+    all there is; else some may be in the store alone.
+    """
+
+    __slots__ = ("changed", "clean", "is_stored", "is_whole")
+
+    def __init__(self, is_stored: bool) -> None:
+        self.changed: dict[Key, list[Row]] = {}
+        self.clean: dict[Key, list[Row]] = {}
+        self.is_stored = is_stored
+        self.is_whole = not is_stored
+
+
+class RowsByTime:
+    """Buckets of equal length by their number, over a share of a store; each is past `kept_ms` after its end."""
+
+    def __init__(self, store: Store, keys: Keys, prefix: bytes, width_ms: int, kept_ms: int = 0) -> None:
+        self.buckets: dict[int, Bucket] = {}
+        self._numbers: list[int] = []
+        """The numbers of the buckets, and of some that are gone already; a heap."""
+        self._kept_ms = kept_ms
+        self.unwritten = 0
+        # A bucket is one range of the store, so whatever is past goes as a whole, and no row needs a timer of its own.
+        self._store = store
+        self._keys = keys
+        self._prefix = prefix
+        self._width = width_ms
+        self.form: Form | None = None
+        """The stored form of values; None if none is declared."""
+
+    def open(self, number: int) -> Bucket:
+        """Begin a bucket that has nothing in the store."""
+        bucket = self.buckets[number] = Bucket(is_stored=False)
+        heappush(self._numbers, number)
+        return bucket
+
+    def rows_of(self, number: int, key: Key) -> list[Row] | None:
+        """Return the rows of a key in a bucket, to be read only; None where there are none."""
+        bucket = self.buckets.get(number)
+        if bucket is None:
+            return None
+        rows = bucket.changed.get(key)
+        if rows is None:
+            rows = bucket.clean.get(key)
+        if rows is None and not bucket.is_whole:
+            stored = self._store.get(self._place(number) + self._keys.encode(key))
+            if stored is not None:
+                rows = bucket.clean[key] = self._rows(stored)
+        return rows
+
+    def changing(self, number: int, key: Key) -> list[Row]:
+        """Return the rows of a key in a bucket for the caller to change; the key counts as changed from now on."""
+        rows = self.rows_of(number, key)
+        bucket = self.buckets[number]
+        if key not in bucket.changed:
+            bucket.changed[key] = rows = [] if rows is None else rows
+            self.unwritten += 1
+        assert rows is not None
+        return rows
+
+    def add(self, key: Key, row: Row) -> None:
+        """Keep a row, behind those of its time."""
+        number = row[0] // self._width
+        if number not in self.buckets:
+            self.open(number)
+        rows = self.changing(number, key)
+        if not rows or rows[-1][0] <= row[0]:
+            rows.append(row)
+        else:
+            rows.insert(bisect_left(rows, (row[0] + 1,)), row)
+
+    def between(self, key: Key, low: int, high: int) -> list[Row]:
+        """Return the rows of a key from one time to another, that included."""
+        found: list[Row] = []
+        for number in range(low // self._width, high // self._width + 1):
+            rows = self.rows_of(number, key)
+            if rows:
+                found += rows[bisect_left(rows, (low,)) : bisect_left(rows, (high + 1,))]
+        return found
+
+    def change(self, key: Key, low: int, high: int, become: Callable[[Row], Row | None]) -> None:
+        """Replace the rows of a key from one time to another, both included, by what they `become`; None is no row."""
+        for number in range(low // self._width, high // self._width + 1):
+            rows = self.rows_of(number, key) or []
+            start, stop = bisect_left(rows, (low,)), bisect_left(rows, (high + 1,))
+            new = [become(row) for row in rows[start:stop]]
+            # Only where a row is another one now: a key that counts as changed is written back.
+            if any(now is not before for now, before in zip(new, rows[start:stop], strict=True)):
+                self.changing(number, key)[start:stop] = [row for row in new if row is not None]
+
+    def take(self, key: Key, at: int, stamp: int) -> Row | None:
+        """Remove a row that waits, and return it; None where none of this time and stamp waits any more."""
+        number = at // self._width
+        rows = self.rows_of(number, key) or []
+        for index in range(bisect_left(rows, (at,)), len(rows)):
+            row = rows[index]
+            if row[0] != at:
+                break
+            if row[1] == stamp and row[3]:
+                del self.changing(number, key)[index]
+                return row
+        return None
+
+    def next_past(self) -> int:
+        """Return the time at which the first bucket is past, or NEVER."""
+        while self._numbers and self._numbers[0] not in self.buckets:
+            heappop(self._numbers)
+        return min((self._numbers[0] + 1) * self._width + self._kept_ms, MAX_TIMESTAMP) if self._numbers else NEVER
+
+    def drop_past(self, reached: int, most: int | None) -> int | None:
+        """Drop the buckets that are past, at most `most` entries; return the number that may still be dropped."""
+        while self.next_past() <= reached and (most is None or most > 0):
+            dropped = self._drop(self._numbers[0], most)
+            if dropped is None:
+                return 0
+            if most is not None:
+                most = max(most - dropped - 1, 0)
+        return most
+
+    def _drop(self, number: int, most: int | None) -> int | None:
+        """Drop a bucket, or the first `most` of its entries; return their number, None where some may be left."""
+        bucket = self.buckets[number]
+        if bucket.is_stored:
+            dropped = len(self.pop(number, most))
+            return None if number in self.buckets else dropped
+        self.unwritten -= len(bucket.changed)
+        del self.buckets[number]
+        return 0
+
+    def pop(self, number: int, most: int | None) -> list[tuple[Key, list[Row]]]:
+        """Remove a bucket, or the first `most` of its keys, and return their rows.
+
+        Changed rows go first: the store has them as they were, and after a commit in between nobody may read those.
+        """
+        bucket, prefix = self.buckets[number], self._place(number)
+        found = list(islice(bucket.changed.items(), most))
+        for key, _ in found:
+            del bucket.changed[key]
+            bucket.clean.pop(key, None)
+            if bucket.is_stored:
+                self._store.delete(prefix + self._keys.encode(key))
+        self.unwritten -= len(found)
+        if bucket.is_stored and not bucket.changed:
+            left = None if most is None else most - len(found)
+            stored = list(islice(self._store.range(prefix, self._place(number + 1)), left))
+            keys = self._keys.load([place[len(prefix) :] for place, _ in stored])
+            for loaded, (place, rows) in zip(keys, stored, strict=True):
+                assert loaded is not None
+                self._store.delete(place)
+                bucket.clean.pop(loaded, None)
+                found.append((loaded, self._rows(rows)))
+        # Fewer than were asked for, so nothing is left of it.
+        if len(found) != most:
+            del self.buckets[number]
+        return found
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        for number, bucket in self.buckets.items():
+            if bucket.changed:
+                prefix, encode = self._place(number), self._keys.encode
+                entries = {prefix + encode(key): rows for key, rows in bucket.changed.items()}
+                kept = {place: self._stored(rows) for place, rows in entries.items() if rows}
+                self._store.update(kept)
+                for place in entries.keys() - kept.keys() if bucket.is_stored else ():
+                    self._store.delete(place)
+                bucket.clean.update((key, rows) for key, rows in bucket.changed.items() if rows)
+                bucket.changed = {}
+                bucket.is_stored = bucket.is_stored or bool(kept)
+        self.unwritten = 0
+
+    def relieve(self, most_held: int) -> None:
+        """Hold no more than so many entries that the store has, too."""
+        if sum(len(bucket.clean) for bucket in self.buckets.values()) > most_held:
+            for bucket in self.buckets.values():
+                if bucket.clean:
+                    bucket.clean = {}
+                    bucket.is_whole = False
+
+    def load(self) -> None:
+        """Drop all that is held, and look up which buckets the store has."""
+        self.buckets = {}
+        self.unwritten = 0
+        # One look for each bucket and not for each entry: behind the first entry found the next bucket is asked for.
+        place, end = self._place(-SHIFT), beyond(self._prefix)
+        while (found := next(self._store.range(place, end), None)) is not None:
+            number = self._number(found[0])
+            self.buckets[number] = Bucket(is_stored=True)
+            place = self._place(number + 1)
+        self._numbers = [*self.buckets]
+        heapify(self._numbers)
+
+    def waiting(self) -> Iterator[tuple[Key, int, int]]:
+        """Yield the key, time and stamp of each row in the store that waits."""
+        # No index of them is kept: it would cost a write with each row, and is needed at a start or a rollback alone.
+        start = len(self._prefix) + NUMBER_BYTES
+        for place, stored in self._store.range(self._prefix, beyond(self._prefix)):
+            known = stored[0]
+            waits = [
+                (at, stamp) for at, stamp, waits in zip(known[0::3], known[1::3], known[2::3], strict=True) if waits
+            ]
+            if waits:
+                (key,) = self._keys.load([place[start:]])
+                assert key is not None
+                yield from ((key, at, stamp) for at, stamp in waits)
+
+    def _stored(self, rows: list[Row]) -> list[Any]:
+        """Return rows as one entry: a list of all times, stamps and flags, which is encoded at once, and the values."""
+        values = [row[2] for row in rows] if self.form is None else [dumped(self.form, row[2]) for row in rows]
+        return [[field for at, stamp, _, waits in rows for field in (at, stamp, waits)], *values]
+
+    def _rows(self, stored: list[Any]) -> list[Row]:
+        known, *values = stored
+        if self.form is not None or Encoded in map(type, values):
+            values = [loaded(self.form, value) for value in values]
+        return list(zip(known[0::3], known[1::3], values, known[2::3], strict=True))
+
+    def _place(self, number: int) -> bytes:
+        return self._prefix + ordered(number)
+
+    def _number(self, place: bytes) -> int:
+        return number_at(place, len(self._prefix))

@@ -1,0 +1,1 @@
+"""Window types, triggers, and the operators that fold values into panes."""

@@ -1,0 +1,173 @@
+"""The windows of one key that may fire more than once: open ones, late values, and fired ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from operators.aggregations.aggregation import Aggregation
+from operators.core.base import MIN_TIMESTAMP, NEVER
+from operators.windows.triggers import Trigger
+
+
+@dataclass(slots=True)
+class Span:
+    """A window with its present bounds, and its values.
+
+    `held` has the accumulator of its values, and is empty where there is none; `new` are values that are not in it yet,
+    `gone` those that are withdrawn and are in it still, and `size` is the number of all values. `shown` are its panes
+    that are to be withdrawn, each with its bounds, number, timing and accumulator. `stamp` is the largest of its late
+    values, `index` the number of its next pane, `early` the state of the trigger of its next one.
+    """
+
+    start: int
+    end: int
+    held: tuple[Any, ...] = ()
+    new: list[Any] = field(default_factory=list)
+    gone: list[Any] = field(default_factory=list)
+    size: int = 0
+    shown: list[Any] = field(default_factory=list)
+    stamp: int = MIN_TIMESTAMP
+    index: int = 0
+    early: Any = None
+
+    def fold(self, aggregation: Aggregation[Any, Any]) -> None:
+        """Fold the new values in, and take those out that are withdrawn."""
+        if self.new:
+            self.held = (aggregation.add(self.held[0] if self.held else aggregation.init(), self.new),)
+            self.new = []
+        if self.gone:
+            assert aggregation.remove is not None
+            self.held = (aggregation.remove(self.held[0] if self.held else aggregation.init(), self.gone),)
+            self.gone = []
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether there are values that are not folded in."""
+        return bool(self.new or self.gone)
+
+    def overlaps(self, other: Span) -> bool:
+        """Whether they have some time in common."""
+        return self.start < other.end and other.start < self.end
+
+
+@dataclass(slots=True)
+class Spans:
+    """The windows of one key that may become one, in the order of time: all of its sessions, or one fixed window.
+
+    `open` have not fired. `aside` are late values, by their stamp, until event time has passed it. `fired` is kept
+    while late values may come; its `new` ones are late and wait for their pane.
+    """
+
+    open: list[Span] = field(default_factory=list)
+    aside: dict[int, list[Span]] = field(default_factory=dict)
+    fired: list[Span] = field(default_factory=list)
+
+    def late_due(self, span: Span, again: Trigger | None, lateness_ms: int) -> int:
+        """Return the watermark at which late values make a pane: after their stamp and all windows that they overlap.
+
+        Where a trigger says when there is one `again`, it is no sooner, and at the latest when none can come any more.
+        """
+        over = max(chain((span.stamp + 1, span.end), (other.end for other in self.open if other.overlaps(span))))
+        return over if again is None else max(over, min(again.due(span.early, over), span.end + lateness_ms))
+
+    def next_due(self, again: Trigger | None, lateness_ms: int) -> int:
+        """Return the smallest watermark at which a pane that is not early fires, or a fired window is forgotten."""
+        dues = [span.end for span in self.open]
+        dues += [stamp + 1 for stamp in self.aside]
+        dues += [
+            self.late_due(span, again, lateness_ms) if span.has_changed else span.end + lateness_ms
+            for span in self.fired
+        ]
+        return min(dues, default=NEVER)
+
+    def leave_out(self, start: int, end: int, due: int) -> tuple[int, int, list[Any]]:
+        """Remove the first late values that overlap these bounds, else the first window; returns bounds and values."""
+        bounds = Span(start, end)
+        for stamp in sorted(stamp for stamp in self.aside if stamp < due):
+            found = [place for place, span in enumerate(self.aside[stamp]) if span.overlaps(bounds)]
+            if found:
+                late = self.aside[stamp].pop(found[0])
+                if not self.aside[stamp]:
+                    del self.aside[stamp]
+                return late.start, late.end, [*late.new, *late.gone]
+        for span in self.fired:
+            if span.has_changed and span.overlaps(bounds):
+                left_out = [*span.new, *span.gone]
+                span.size -= len(span.new) - len(span.gone)
+                span.new, span.gone = [], []
+                return span.start, span.end, left_out
+        window = self.open.pop(0)
+        return window.start, window.end, [*window.held]
+
+    def stored(self) -> list[Any] | None:
+        """Return the windows in their stored form; None where there are none."""
+        if not (self.open or self.aside or self.fired):
+            return None
+        aside = [[stamp, *map(_fields, spans)] for stamp, spans in self.aside.items()]
+        later = [aside, [*map(_fields, self.fired)]] if aside or self.fired else []
+        return [[*map(_fields, self.open)], *later]
+
+
+def restored(stored: list[Any]) -> Spans:
+    """Return the windows of a stored form."""
+    open, aside, fired = stored if len(stored) > 1 else (*stored, [], [])
+    return Spans(_spans(open), {stamp: _spans(spans) for stamp, *spans in aside}, _spans(fired))
+
+
+def put(spans: list[Span], span: Span, aggregation: Aggregation[Any, Any], trigger: Trigger | None) -> Span:
+    """Put a span among others, and return the one that it is in now: spans that overlap become one.
+
+    Accumulators are merged in the order of time; new values come last, in the order in which they came.
+    """
+    first = next((place for place, other in enumerate(spans) if span.start < other.end), len(spans))
+    last = first
+    while last < len(spans) and spans[last].start < span.end:
+        last += 1
+    if first == last:
+        spans.insert(first, span)
+        return span
+    found = spans[first:last]
+    into = found[0]
+    by_time = sorted((*found, span), key=lambda one: one.start)
+    into.new = [value for one in (*found, span) for value in one.new]
+    into.gone = [value for one in (*found, span) for value in one.gone]
+    into.shown = [pane for one in by_time for pane in one.shown]
+    into.size = sum(one.size for one in by_time)
+    into.held = tuple(_merged((one.held for one in by_time), aggregation.merge))
+    into.start, into.end = by_time[0].start, max(one.end for one in by_time)
+    into.stamp = max(one.stamp for one in by_time)
+    into.index = max(one.index for one in by_time)
+    if trigger is not None:
+        for one in (*found[1:], span):
+            into.early = trigger.merge(into.early, one.early)
+    del spans[first + 1 : last]
+    return into
+
+
+def _merged(helds: Iterator[tuple[Any, ...]], merge: Callable[[Any, Any], Any]) -> Iterator[Any]:
+    accumulators = chain.from_iterable(helds)
+    for merged in accumulators:
+        for accumulator in accumulators:
+            merged = merge(merged, accumulator)
+        yield merged
+
+
+def _fields(span: Span) -> list[Any]:
+    """Return a span in its stored form: its numbers together, which are encoded at once, and the rest if any."""
+    numbers = [span.start, span.end, span.size, span.stamp, span.index]
+    rest = [span.new, span.gone, span.shown] if span.has_changed or span.shown else []
+    return [numbers, span.held, span.early, *rest]
+
+
+def _spans(stored: list[list[Any]]) -> list[Span]:
+    return [_span(*fields) for fields in stored]
+
+
+def _span(
+    numbers: list[int], held: tuple[Any, ...], early: Any, new: Any = (), gone: Any = (), shown: Any = ()
+) -> Span:
+    start, end, size, stamp, index = numbers
+    return Span(start, end, held, [*new], [*gone], size, [*shown], stamp, index, early)

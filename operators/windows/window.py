@@ -1,0 +1,509 @@
+"""The windows over event time: values are folded per key and window, and panes fire by the watermark."""
+
+from __future__ import annotations
+
+import heapq
+import operator
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice, repeat
+from typing import Any, ClassVar, Generic, Literal, TypeVar, cast, get_args
+
+import msgspec
+
+from operators.aggregations.aggregation import Aggregation
+from operators.core.base import (
+    MOST_HELD,
+    NEVER,
+    Batch,
+    Copies,
+    Key,
+    Keys,
+    Operator,
+    OperatorContext,
+    Serde,
+    Spec,
+    Store,
+    callable_unopened,
+    shape_of,
+)
+from operators.core.policies import DeadLetterPolicy
+from operators.core.wording import stable
+from operators.state.entry_keys import SHIFT, beyond
+from operators.windows.partials import Partials
+from operators.windows.triggers import Trigger
+from operators.windows.window_groups import Groups, Slot
+from operators.windows.window_types import Assigner, ByClock, ByRow, Counted, Sessions, Sliding, Windows, WindowType
+
+K = TypeVar("K")
+R = TypeVar("R")
+
+PLACE = struct.Struct(">QQQ")
+"""The stored form of a slot: the time at which it is due, and the start and the end of its window."""
+DUE, FIRED = b"d", b"f"
+"""The first byte of entries in the store: of windows that will fire, and of those that have and may fire again."""
+NO_SLOT = Slot(NEVER, 0, 0)
+Timing = Literal["on_time", "late", "early", "final"]
+TIMINGS: dict[Timing, Timing] = {one: one for one in get_args(Timing)}
+"""Each timing as itself: one that was read from a store is only equal to it, and would not be left out as a default."""
+Panes = Literal["accumulating", "discarding", "retracting"]
+"""The values of a window's later panes: all, only those since the last, or all while the last one is withdrawn."""
+Emit = Literal["all", "final"]
+"""Whether each pane is emitted, or one of each window, when no late value can come any more."""
+NO_KEY = "a record has no key, and a window needs one; partition_by(...) first, or window_all(...)"
+
+
+class Pane(msgspec.Struct, Generic[K, R], frozen=True, omit_defaults=True, repr_omit_defaults=True):
+    """The result of one window of one key; `start` and `end` in ms since the epoch, half-open.
+
+    The panes of one window and key are numbered by `index`, from 0; that of late values says so by its `timing`.
+
+    >>> Pane("AA", 0, 3_600_000, 12)
+    Pane(key='AA', start=0, end=3600000, value=12)
+    """
+
+    key: K
+    start: int
+    end: int
+    value: R
+    index: int = 0
+    timing: Timing = "on_time"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Window(Spec):
+    """Aggregate per key and window; too late values are counted, and sent to `late` if it is a dead letter stream."""
+
+    windows: Windows | Assigner[Any, Any]
+    aggregation: Aggregation[Any, Any]
+    allowed_lateness_ms: int = 0
+    panes: Panes = "accumulating"
+    early: Trigger | None = None
+    late_trigger: Trigger | None = None
+    emit: Emit = "all"
+    late: DeadLetterPolicy | None = None
+    store: str = "lmdb"
+    messages: Serde | None = None
+    """The declared serde that sliding windows keep messages with; their aggregation is over bytes, then."""
+    takes_partials: bool = False
+    """Whether `Partials` come to it, in the place of values."""
+
+    kind: ClassVar[str] = "window"
+    declares: ClassVar[str] = "window(..., state=MySerde())"
+    windowed: ClassVar[bool] = True
+    stateful: ClassVar[bool] = True
+    keyed: ClassVar[bool] = True
+    event_time: ClassVar[bool] = True
+    needs_id: ClassVar[bool] = True
+    takes_signs: ClassVar[bool] = True
+    beside_results: ClassVar[frozenset[str]] = Spec.beside_results | {"takes_partials"}
+
+    @property
+    def order_sensitive(self) -> bool:  # type: ignore[override]
+        """As the aggregation says, where panes are early, having what came first, and where values are counted off."""
+        counts_off = isinstance(self.windows, Counted) and self.windows.number is not None
+        return self.aggregation.order_sensitive or self.early is not None or counts_off
+
+    @property
+    def restores_order(self) -> bool:  # type: ignore[override]
+        """Panes of a key come by event time, but for early ones, and where values are counted off."""
+        return not (self.early is not None or isinstance(self.windows, ByClock | Counted))
+
+    def by_order(self) -> str:
+        """Return what the order decides: the cuts of windows, the values of early panes, or the aggregation."""
+        if isinstance(self.windows, Counted) and self.windows.number is not None:
+            return "its windows are counted off as values come"
+        if self.early is not None and not self.aggregation.order_sensitive:
+            return "an early pane has what has come by then"
+        return f"its {self.aggregation.name} takes values as they come"
+
+    @property
+    def wall_clock(self) -> bool:  # type: ignore[override]
+        """Whether windows or early panes go by the clock."""
+        return isinstance(self.windows, ByClock) or (self.early is not None and self.early.by_clock)
+
+    @property
+    def is_triggered(self) -> bool:
+        """Whether panes come at more times than fixed ones, windows that merge fire again, or a pane is withdrawn."""
+        merges_again = self.merges and self.allowed_lateness_ms > 0 and self.emit == "all"
+        has_trigger = self.early is not None or self.late_trigger is not None
+        return has_trigger or merges_again or self.retracts or self.reads_signs
+
+    @property
+    def merges(self) -> bool:
+        """Whether windows of a key that overlap become one."""
+        return isinstance(self.windows, Sessions) or getattr(self.windows, "merges", False)
+
+    @property
+    def retracts(self) -> bool:
+        """Whether the pane before is withdrawn."""
+        return self.panes == "retracting"
+
+    def why_no_signs(self) -> str:
+        """Return which of its windows, panes or aggregation has no way back."""
+        if self.aggregation.remove is None:
+            return f"{self.aggregation} can't take a value away"
+        if self.merges:
+            return "windows that have become one can't become shorter"
+        if isinstance(self.windows, Counted | ByClock):
+            return "in which of its windows a value is depends on when it came"
+        if isinstance(self.windows, Sliding):
+            return "which windows it has depends on the values"
+        return "discarding panes have only what is new" if self.panes == "discarding" else ""
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether a key has one window, which fires once, when all inputs have ended."""
+        return isinstance(self.windows, Counted) and self.windows.number is None and not self.is_triggered
+
+    @property
+    def waits_ms(self) -> int:  # type: ignore[override]
+        """The ms after their end at which windows fire."""
+        return self.allowed_lateness_ms if self.emit == "final" else 0
+
+    @property
+    def fires_late(self) -> bool:  # type: ignore[override]
+        """Whether panes come of late values, a ms after their stamp."""
+        return self.allowed_lateness_ms > self.waits_ms
+
+    @property
+    def ignores_values(self) -> bool:  # type: ignore[override]
+        """Whether they are only counted, and nobody is told of single ones."""
+        told = isinstance(self.late, DeadLetterPolicy) or isinstance(self.on_error, DeadLetterPolicy)
+        return self.aggregation.counts and not told and not hasattr(self.windows, "assign")
+
+    @property
+    def fold(self) -> str | None:  # type: ignore[override]
+        """Count, where the aggregation only asks for the number of values; else keep them."""
+        if not hasattr(self.windows, "cell") or self.is_triggered:
+            return None
+        return "{group}.append({key})" if self.aggregation.counts else "{group}[{key}].append({value})"
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The aggregation, in which the user's functions are, and what says in which windows a value is."""
+        named: dict[str, Any] = {"aggregation": self.aggregation}
+        assign = self.windows.choose if isinstance(self.windows, ByRow) else getattr(self.windows, "assign", None)
+        return {**named, "assign": assign} if assign else named
+
+    def describe(self) -> str:
+        """The windows and the aggregation."""
+        panes = ", final" if self.emit == "final" else "" if self.panes == "accumulating" else f", {self.panes}"
+        return f"{self.windows}: {self.aggregation}{self._triggers}{panes}"
+
+    def meaning(self) -> str:
+        """The windows, with their arguments, the aggregation, and what it begins with."""
+        panes = self.panes if self.emit == "all" else "final"
+        late = f", {panes} for {self.allowed_lateness_ms} ms" if self.allowed_lateness_ms else ""
+        withdrawn = " of what may be withdrawn" * self.reads_signs
+        more = f", {self.panes}{self._triggers}{withdrawn}" if self.is_triggered else ""
+        return f"{stable(self.windows)}, {self._aggregated}{late}{more}"
+
+    def parameters(self) -> dict[str, str]:
+        """Its fields, the aggregation with what it begins with."""
+        return {**super().parameters(), "windows": stable(self.windows), "aggregation": self._aggregated}
+
+    def build(self, context: OperatorContext) -> Operator:
+        """Return the one of the window operators that has these windows, triggers and panes."""
+        # Imported late: every window operator imports this module for the spec.
+        from operators.windows.window_operators import operator_of
+
+        return operator_of(self, context)
+
+    @property
+    def _aggregated(self) -> str:
+        return f"{self.aggregation} from {shape_of(self.aggregation.made_of(callable_unopened).init)}"
+
+    @property
+    def _triggers(self) -> str:
+        return f", early {self.early}" * bool(self.early) + f", late {self.late_trigger}" * bool(self.late_trigger)
+
+
+class WindowOperator:
+    """The windows of one task: an accumulator per slot and key, fired in that order.
+
+    What has changed since the last commit is held beside the store as plain dicts, by slot: a window that opens and
+    fires between two commits never touches the store. Where late values are allowed, what a window has fired is kept in
+    the store until none can come any more.
+    """
+
+    calls: ClassVar[tuple[str, ...]] = ("aggregation",)
+
+    def __init__(
+        self,
+        spec: Window,
+        store: Store,
+        keys: Keys,
+        copies: Copies,
+        aggregation: Aggregation[Any, Any] | None = None,
+        most_held: int = MOST_HELD,
+    ) -> None:
+        self.windows = cast(WindowType, spec.windows)
+        self.aggregation = aggregation or spec.aggregation
+        self.store = store
+        self.keys = keys
+        self.most_held = most_held
+        self.late: Batch | None = None
+        self._lateness_ms = spec.allowed_lateness_ms
+        self._waits_ms = spec.waits_ms
+        self._fires_again = spec.allowed_lateness_ms > spec.waits_ms
+        self._in_time = (repeat(0), repeat("final")) if spec.emit == "final" else ()
+        """The numbers and timings of panes in time, where they are not a pane's defaults."""
+        self._accumulates = spec.panes == "accumulating"
+        self._copies = copies
+        self._changed: dict[Slot, dict[Key, Any]] = {}
+        self._order: dict[Slot, list[Key]] = {}
+        """The keys of a slot of which some have fired, the last one first."""
+        self._stored: set[Slot] = set()
+        """The slots that have entries in the store."""
+        self._open: list[Slot] = []
+        """All slots that have values, as a heap; the first is due first."""
+        self._fired: list[Slot] = []
+        """The fired windows that are kept, as a heap; one is due when no late value can come any more."""
+        self.forget()
+
+    @property
+    def unwritten(self) -> int:
+        """The number of changed accumulators that are not in the store yet."""
+        return sum(map(len, [*self._changed.values()]))  # a thread may be adding to it
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Fold the values in; those that are too late for all of their windows are left in `late`."""
+        if batch.keys is None or None in batch.keys:
+            raise ValueError(NO_KEY)
+        groups = Groups(self.windows, self._lateness_ms, self.aggregation.counts, self._waits_ms)
+        late = groups.gather(batch)
+        self.late = batch.take(late) if late else None
+        self.add(groups)
+        return None
+
+    def add(self, groups: Groups) -> None:
+        """Fold in values that were grouped by key."""
+        for slots, group in groups.by_slots.items():
+            if groups.counted and (len(slots) > 1 or self._is_late(slots[0])):
+                # Counted once for all slots, and not once for each.
+                group = Counter(group)
+            for slot in slots:
+                if self._is_late(slot):
+                    self._set_aside(slot, group, groups.counted)
+                else:
+                    self._fold(slot, group, groups.counted)
+        self._relieve()
+
+    def merge(self, partials: Partials, stamp: int) -> None:
+        """Fold in the partial results of others, none of whose values came below `stamp`."""
+        group: dict[Key, Any] = dict(zip(partials.keys, partials.accumulators, strict=True))
+        for slot in partials.slots:
+            if self._is_late(slot):
+                self._set_aside(slot, group, self.aggregation.counts)
+            else:
+                self._fold(slot, group, self.aggregation.counts, self.aggregation.merge)
+        self._relieve()
+
+    def _relieve(self) -> None:
+        # Only a durable store frees memory: one in memory would hold the same beside what is here.
+        if self.store.durable and self.unwritten > self.most_held:
+            self.write_back()
+
+    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
+        """Fire what is due at `watermark`, by when it is due, then by window and key."""
+        if watermark < self.next_due():
+            return None
+        panes = Batch([], keys=[], timestamps=[], stamps=[])
+        while self._open and self._open[0].due <= watermark and (most is None or len(panes) < most):
+            self._fire(panes, None if most is None else most - len(panes))
+        # Forgotten only when no open slot is due before: late values that fire then still need what the window has had.
+        while self._fired and self._fired[0].due <= watermark and self._fired[0] <= self._next_open():
+            self._forget_fired()
+        return panes if panes.values else None
+
+    def drop_due(self) -> Batch:
+        """Remove the first pane, and return its window and its accumulator."""
+        slot, keys, held = self._take(1)
+        return Batch([(slot.start, slot.end, held[key]) for key in keys], keys=[*keys])
+
+    def next_due(self) -> int:
+        """Return the smallest watermark at which a pane is due, or a fired window is to be forgotten."""
+        return min(self._next_open().due, self._fired[0].due if self._fired else NEVER)
+
+    def lowest_stamp(self) -> int:
+        """Return the lowest stamp that a pane still to fire may have."""
+        return self.next_due() - 1 - (self._waits_ms if self._open else 0)
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        for slot in list(self._changed):
+            self._write_slot(slot)
+
+    def newest(self, most: int) -> list[Any]:
+        """Return at most so many of the entries that have changed, of the slots begun last."""
+        held = ((slot.end, one) for slot in reversed(self._changed) for one in self._changed[slot].values())
+        return [*islice(held, most)]
+
+    def forget(self) -> None:
+        """Drop all changes, and look up which slots and fired windows the store has."""
+        self._changed.clear()
+        self._order.clear()
+        self._open = list(self._slots_stored(DUE))
+        self._stored = set(self._open)
+        self._fired = list(self._slots_stored(FIRED))
+
+    def _slots_stored(self, kind: bytes) -> Iterator[Slot]:
+        """Yield the slots that have entries in the store, in order; it looks at one entry of each."""
+        place = kind
+        while (found := next(self.store.range(place, beyond(kind)), None)) is not None:
+            slot = Slot(*(number - SHIFT for number in PLACE.unpack_from(found[0], len(kind))))
+            yield slot
+            _, place = _places(kind, slot)
+
+    def _next_open(self) -> Slot:
+        return self._open[0] if self._open else NO_SLOT
+
+    def _fire(self, panes: Batch, most: int | None) -> None:
+        assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
+        slot, keys, held = self._take(most)
+        _, start, end = slot
+        if self._fires_again:
+            self._await_late(slot)
+        if self._is_late(slot):
+            panes.values += [self._fire_late(slot, key, held[key]) for key in keys]
+        else:
+            accumulators = map(held.__getitem__, keys)
+            if self._fires_again:
+                accumulators = map(partial(self._keep, slot, 1), keys, accumulators)
+            # Maps within maps: all panes of a slot are made in one pass in C, but for the aggregation's own code.
+            results = map(self.aggregation.finish, accumulators)
+            panes.values += map(Pane, map(self.keys.decode, keys), repeat(start), repeat(end), results, *self._in_time)
+        panes.keys += keys
+        panes.timestamps += [end - 1] * len(keys)
+        panes.stamps += [slot.due - 1 - self._waits_ms] * len(keys)
+
+    def _is_late(self, slot: Slot) -> bool:
+        """Whether its window has fired before."""
+        return slot.due > slot.end + self._waits_ms
+
+    def _fire_late(self, slot: Slot, key: Key, late: Any) -> Pane[Any, Any]:
+        """Return a window's pane of late values: with all that came before, or of these alone."""
+        aggregation: Any = self.aggregation
+        _, index, before = self.store.get(self._place_fired(slot, key), (slot.end, 0, None))
+        add = operator.add if aggregation.counts else aggregation.add
+        accumulator = add(aggregation.init() if before is None else before, late)
+        accumulator = self._keep(slot, index + 1, key, accumulator)
+        return Pane(self.keys.decode(key), slot.start, slot.end, aggregation.finish(accumulator), index, "late")
+
+    def _keep(self, slot: Slot, index: int, key: Key, accumulator: Any) -> Any:
+        """Keep the accumulator and the number of panes of a window; return an accumulator to hand out."""
+        self.store.put(self._place_fired(slot, key), (slot.end, index, accumulator if self._accumulates else None))
+        return self._copies.copy(accumulator) if self._accumulates else accumulator
+
+    def _await_late(self, slot: Slot) -> None:
+        """Note the time at which no late value of a window can come any more."""
+        fired = slot._replace(due=slot.end + self._lateness_ms)
+        if fired not in self._fired:
+            heapq.heappush(self._fired, fired)
+
+    def _place_fired(self, slot: Slot, key: Key) -> bytes:
+        return _prefix(FIRED, slot._replace(due=slot.end + self._lateness_ms)) + self.keys.encode(key)
+
+    def _forget_fired(self) -> None:
+        for place, _ in list(self.store.range(*_places(FIRED, heapq.heappop(self._fired)))):
+            self.store.delete(place)
+
+    def _group(self, slot: Slot) -> dict[Key, Any]:
+        held = self._changed.get(slot)
+        if held is None:
+            held = self._changed[slot] = Counter() if self.aggregation.counts else {}
+            # A slot that has entries in the store is in the heap already.
+            if slot not in self._stored:
+                heapq.heappush(self._open, slot)
+        return held
+
+    def _fold(self, slot: Slot, group: Any, counted: bool, adding: Callable[[Any, Any], Any] | None = None) -> None:
+        """Fold in the values in time of one window: those of each key, a key for each value, or their number.
+
+        `adding` adds them to an accumulator in the place of the aggregation's `add`.
+        """
+        accumulators, stored = self._group(slot), slot in self._stored
+        if counted and not stored:
+            # As Counter.update does it, but in no loop of Python's: the hot path of windows that only count.
+            if isinstance(group, dict):
+                before = map(accumulators.get, group, repeat(0))
+                group = zip(group, map(operator.add, before, group.values()), strict=True)
+                dict.update(accumulators, group)
+            else:
+                accumulators.update(group)
+            return
+        if counted:
+            group = Counter(group)
+        init, add = self.aggregation.init, cast(Any, operator.add if counted else adding or self.aggregation.add)
+        # A new slot has nothing to look for, neither here nor in the store.
+        if not accumulators and not stored:
+            accumulators.update({key: add(init(), values) for key, values in group.items()})
+            return
+        for key, values in group.items():
+            held = accumulators.get(key, accumulators)
+            if held is accumulators:
+                found = self.store.get(_prefix(DUE, slot) + self.keys.encode(key)) if stored else None
+                held = init() if found is None else found[1]
+            accumulators[key] = add(held, values)
+
+    def _set_aside(self, slot: Slot, group: dict[Key, Any], counted: bool) -> None:
+        """Hold late values, or their number, until the window that they belong to has fired."""
+        aside, stored = self._group(slot), slot in self._stored
+        for key, values in group.items():
+            held = aside.get(key)
+            if held is None and stored:
+                held = self.store.get(_prefix(DUE, slot) + self.keys.encode(key), (0, None))[1]
+            more: Any = values if counted else len(values) if self.aggregation.counts else tuple(values)
+            aside[key] = more if held is None else held + more
+
+    def _write_slot(self, slot: Slot) -> None:
+        put, encode, prefix = self.store.put, self.keys.encode, _prefix(DUE, slot)
+        changed = self._changed.pop(slot)
+        for key, held in changed.items():
+            put(prefix + encode(key), (slot.end, held))
+        if changed:
+            self._stored.add(slot)
+
+    def _take(self, most: int | None) -> tuple[Slot, list[Key], dict[Key, Any]]:
+        """Remove the first slot, or the first `most` of its keys; return it, its keys in order and what they have."""
+        slot = self._open[0]
+        if slot in self._stored:
+            return slot, *self._take_stored(slot, most)
+        held = self._changed[slot]
+        # A large window fires in parts, and its keys are brought in order once and not for each part: a million keys
+        # took minutes to fire. They lie in reverse, because a list gives its last entries away for nothing.
+        keys = self._order.pop(slot, [])
+        if len(keys) != len(held):
+            keys = self.keys.in_order(held)[::-1]
+        if most is None or len(keys) <= most:
+            heapq.heappop(self._open)
+            return slot, keys[::-1], self._changed.pop(slot)
+        self._order[slot] = keys
+        taken = [keys.pop() for _ in range(most)]
+        return slot, taken, {key: held.pop(key) for key in taken}
+
+    def _take_stored(self, slot: Slot, most: int | None) -> tuple[list[Any], dict[Any, Any]]:
+        """Remove no more than is asked for, so that a large window can fire over several commits."""
+        if slot in self._changed:
+            self._write_slot(slot)
+        prefix, end = _places(DUE, slot)
+        found = list(islice(self.store.range(prefix, end), None if most is None else most + 1))
+        if most is None or len(found) <= most:
+            heapq.heappop(self._open)
+            self._stored.discard(slot)
+        for place, _ in found[:most]:
+            self.store.delete(place)
+        keys = self.keys.load([place[len(prefix) :] for place, _ in found[:most]])
+        return keys, {key: held for key, (_, (_, held)) in zip(keys, found, strict=False)}
+
+
+def _prefix(kind: bytes, slot: Slot) -> bytes:
+    return kind + PLACE.pack(slot.due + SHIFT, slot.start + SHIFT, slot.end + SHIFT)
+
+
+def _places(kind: bytes, slot: Slot) -> tuple[bytes, bytes]:
+    """Return the bounds of the range of a slot's entries."""
+    return _prefix(kind, slot), _prefix(kind, slot._replace(end=slot.end + 1))

@@ -1,0 +1,102 @@
+"""The values of a batch, by the windows that they belong to, and by key."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from operators.core.base import EARLIEST_MS, Batch
+from operators.windows.window_types import WindowType
+
+
+class Slot(NamedTuple):
+    """One firing of one window: at its end with its values in time, later with late values of one stamp."""
+
+    due: int
+    start: int
+    end: int
+
+
+RECENT = 4
+"""The stretches of time that are remembered, since values out of order go to and fro between some."""
+LATE: tuple[int, int, Any] = (0, 0, None)
+"""The place of a value that is too late: no window, and a stretch of time that no next value is in."""
+
+
+class Groups:
+    """The values of a batch for windows, by slots: those of each key, or where they are counted a key for each.
+
+    A value is late at a window whose end its stamp, the watermark of its own source, has reached. It still counts
+    there while the stamp is less than `lateness_ms` beyond: in a firing of its own, or in the only one of a window that
+    `waits_ms` so long.
+    """
+
+    def __init__(self, windows: WindowType, lateness_ms: int = 0, counted: bool = False, waits_ms: int = 0) -> None:
+        self.counted = counted
+        self.by_slots: dict[tuple[Slot, ...], Any] = {}
+        self._windows = windows
+        self._lateness_ms = lateness_ms
+        self._waits_ms = waits_ms
+        self._met: deque[tuple[int, int, Any]] = deque(maxlen=RECENT)
+
+    def place(self, timestamp: int, stamp: int) -> tuple[int, int, Any]:
+        """Return the group of a value, and the stretch of time of others in it, if their stamps are before its end."""
+        for met in self._met:
+            if met[0] <= timestamp < met[1] > stamp:
+                return met
+        low, high, windows = self._windows.cell(timestamp)
+        group = self.of(windows, stamp)
+        if group is None:
+            return LATE
+        if stamp >= high:
+            return 0, 0, group
+        # What lies before EARLIEST_MS is no time at all.
+        met = (max(low, EARLIEST_MS), high, group)
+        self._met.append(met)
+        return met
+
+    def of(self, windows: Iterable[tuple[int, int]], stamp: int) -> Any:
+        """Return the group of a value in these windows, None where it is too late for all of them."""
+        waits_ms, lateness_ms = self._waits_ms, self._lateness_ms
+        slots = tuple(
+            Slot(max(end + waits_ms, stamp + 1), start, end) for start, end in windows if stamp < end + lateness_ms
+        )
+        group = self.by_slots.get(slots)
+        if group is None and slots:
+            group = self.by_slots[slots] = [] if self.counted else defaultdict(list)
+        return group
+
+    def gather(self, batch: Batch) -> list[int]:
+        """Group the rows of a batch that have keys, times and stamps; return the places of those that are too late."""
+        keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
+        assert keys is not None and timestamps is not None and stamps is not None
+        low, high, group = self.place(timestamps[0], stamps[0]) if keys else LATE
+        late: list[int] = []
+        # First over the columns in C: most batches lie in one stretch of time, with nothing late. The first comparison
+        # is cheap, and rules out most of the others.
+        if (
+            self.counted
+            and low <= timestamps[-1] < high
+            and min(timestamps) >= low
+            and max(timestamps) < high > max(stamps)
+        ):
+            group += keys
+            return late
+        for row, (value, key, timestamp, stamp) in enumerate(zip(batch.values, keys, timestamps, stamps, strict=True)):
+            if not low <= timestamp < high > stamp:
+                low, high, group = self.place(timestamp, stamp)
+            if group is None:
+                late.append(row)
+            elif self.counted:
+                group.append(key)
+            else:
+                group[key].append(value)
+        return late
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        groups = self.by_slots.values()
+        return (
+            sum(map(len, groups)) if self.counted else sum(len(values) for group in groups for values in group.values())
+        )

@@ -1,0 +1,54 @@
+"""The choice among the window operators: each has the windows, triggers and panes that it was made for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from operators.core.base import Operator, OperatorContext
+from operators.windows.count_window import CountedOperator
+from operators.windows.custom_window import AssignedOperator, MergingOperator
+from operators.windows.late_sliding import LateSlidingOperator
+from operators.windows.processing_time import ClockedWindowOperator, OverEventTime
+from operators.windows.processing_time_triggers import ClockedCountedOperator, ClockedTriggerOperator
+from operators.windows.session import SessionOperator
+from operators.windows.sliding import SlidingOperator
+from operators.windows.triggered import TriggeredWindowOperator
+from operators.windows.window import Window, WindowOperator
+from operators.windows.window_types import ByClock, Counted, Sessions, Sliding
+
+
+def operator_of(spec: Window, context: OperatorContext) -> Operator:
+    """Return the operator of windows: by the clock, by count, or in event time."""
+    # To windows by the clock the time of reading is event time, so they wrap what would have been built for that.
+    if isinstance(spec.windows, ByClock):
+        early = None if spec.early is None else spec.early.in_clock_time()
+        return ClockedWindowOperator(_in_event_time(replace(spec, windows=spec.windows.windows, early=early), context))
+    early_by_clock = spec.early is not None and spec.early.by_clock
+    store, keys, copies, most_held = context.store, context.keys, context.formats.copies(None), context.most_held
+    if isinstance(spec.windows, Counted):
+        kind = ClockedCountedOperator if early_by_clock else CountedOperator
+        return kind(spec, store, keys, copies, context.functions["aggregation"], most_held)
+    # Only where a trigger goes by the clock does an operator look at alarms beside event time.
+    if early_by_clock:
+        return ClockedTriggerOperator(spec, store, keys, copies, context.functions, most_held)
+    return _in_event_time(spec, context)
+
+
+def _in_event_time(spec: Window, context: OperatorContext) -> OverEventTime:
+    """Return the operator of windows in event time; that of fixed windows without triggers is the fast one."""
+    functions, copies = context.functions, context.formats.copies(None)
+    store, keys, most_held = context.store, context.keys, context.most_held
+    if isinstance(spec.windows, Sliding):
+        if spec.fires_late:
+            return LateSlidingOperator(spec, store, keys, functions["aggregation"], most_held)
+        return SlidingOperator(spec, store, keys, copies, functions["aggregation"], most_held)
+    # The triggered one is the general one: those below do less, and hold less for each window.
+    if spec.is_triggered:
+        return TriggeredWindowOperator(spec, store, keys, copies, functions, most_held)
+    if isinstance(spec.windows, Sessions):
+        return SessionOperator(spec, store, keys, functions["aggregation"], most_held)
+    if "assign" in functions:
+        if spec.merges:
+            return MergingOperator(spec, store, keys, functions, most_held)
+        return AssignedOperator(spec, store, keys, copies, functions, most_held)
+    return WindowOperator(spec, store, keys, copies, functions["aggregation"], most_held)

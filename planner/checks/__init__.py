@@ -1,0 +1,1 @@
+"""Checks and derivations over the graph: copartitioning, sizes, grouping, ordering and rules."""

@@ -1,0 +1,1 @@
+"""Code generation: runs of stateless operators and windows fused into Python source."""

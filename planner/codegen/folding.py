@@ -1,0 +1,106 @@
+"""Fuses into one loop the reading of keys and times, a run of stateless operators, and the windows behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from operators.core.base import EARLIEST_MS
+from planner.codegen.fusion import INDENT, SourceLine, Writer, bound
+from planner.model.graph import Graph
+
+IN_LOOP = 2
+"""The depth of the lines that every message comes to."""
+EARLY = (f"if timestamp < {EARLIEST_MS}:", '    raise ValueError("too early a timestamp")')
+
+
+def fold(graph: Graph, entry: str, inline: bool = True) -> list[SourceLine]:
+    """Write the loop; no lines where messages from `entry` reach anything but windows that tile the time line.
+
+    `segment(values, kinds, highest, *places)` returns the highest timestamp, the late rows per exit, each with its
+    place counted from the end, and counts. Keys are of one kind: those of the entry, and those that an exit makes. It
+    has no effect but on the groups that `places` give out, so that where anything raises, or is not as most records
+    are, what it did is dropped and the batch goes the ordinary way.
+    """
+    spec = graph.inputs.get(entry)
+    if spec is None or spec.timestamp_of is None or spec.watermark_of or spec.unit not in (None, "ms"):
+        return []
+    writer = _FoldingWriter(graph, entry, inline, spec.max_disorder_ms)
+    has_key = spec.key_of is not None
+    foldable = all(graph.specs[exit].fold and (has_key or graph.specs[exit].rekeys) for exit in writer.exits)
+    return writer.lines(rows=False) if foldable and writer.exits and not writer.inner and not writer.reads else []
+
+
+class _FoldingWriter(Writer):
+    """Writes a loop over the values of one source partition.
+
+    In the window at hand, `low` <= timestamp < `high`, nothing is late: the watermark, `highest` less the disorder
+    allowed, has not reached `high`. Whatever could change that gives up the bounds. No time there is too early, so only
+    where not every message comes to a window all times are looked at.
+    """
+
+    def __init__(self, graph: Graph, entry: str, inline: bool, disorder_ms: int) -> None:
+        self.disorder_ms = disorder_ms
+        self.all_come = False
+        super().__init__(graph, entry, inline)
+
+    def lines(self, rows: bool) -> list[SourceLine]:
+        """Return the whole function; it keeps track of no rows."""
+        exits = range(len(self.exits))
+        key, timestamp = bound(self.entry, "key"), bound(self.entry, "timestamp")
+        reads_key = not all(self.graph.specs[exit].rekeys for exit in self.exits)
+        kinds = "".join(f" kind{n}," for n, exit in enumerate(self.exits) if self.graph.specs[exit].rekeys)
+        check = "type(key) is not kind or " if reads_key else ""
+        no_bounds = " = ".join(f"low{n} = high{n}" for n in exits) + " = 0"
+        body = [
+            f"def segment(values, kinds, highest, {', '.join(f'place{n}' for n in exits)}):",
+            f"    kind,{kinds} = kinds",
+            f"    {no_bounds}",
+            *(f"    late{n} = []" for n in exits),
+            *([INDENT + self.counters_at_zero()] if self.counted else []),
+            # No row number is kept: what is left in the iterator tells the place of a late row, at no cost for the
+            # others.
+            "    rest = iter(values)",
+            "    for value in rest:",
+            *([f"        key = {self.written(f'{key}(value)', self.entry)}"] if reads_key else []),
+            f"        timestamp = {self.written(f'{timestamp}(value)', self.entry)}",
+            # Whatever is unusual drops the whole batch here: the ordinary way knows which record is to blame.
+            f"        if {check}type(timestamp) is not int:",
+            '            raise TypeError("not as most keys and timestamps are")',
+        ]
+        after = [
+            "        if timestamp > highest:",
+            "            highest = timestamp",
+            # A time beyond a window may bring the watermark to its end: all bounds are looked up anew.
+            f"            if {' or '.join(f'timestamp >= high{n}' for n in exits)}:",
+            f"                {no_bounds}",
+            *(() if self.all_come else [f"        el{EARLY[0]}", INDENT * 2 + EARLY[1]]),
+            f"    return highest, ({''.join(f'late{n}, ' for n in exits)}), {self.counts()}",
+        ]
+        return [*map(SourceLine, body), *self.body, *map(SourceLine, after)]
+
+    def _emit_exit(self, id: str, value: str, depth: int, whole: bool) -> Iterator[SourceLine]:
+        self.exits.setdefault(id, {})[id] = None
+        n = list(self.exits).index(id)
+        rekeys = self.graph.specs[id].rekeys
+        key = f"key{n}" if rekeys else "key"
+        add = (self.graph.specs[id].fold or "pass").format(value=value, key=key, group=f"group{n}")
+        stamp = f"highest - {self.disorder_ms}"
+        looks = depth == IN_LOOP and not self.all_come
+        self.all_come |= looks
+        for line in (
+            *(self._reading_key(id, n, value) if rekeys else ()),
+            f"if low{n} <= timestamp < high{n}:",
+            f"    {add}",
+            "else:",
+            *([INDENT + line for line in EARLY] if looks else ()),
+            f"    low{n}, high{n}, group{n} = place{n}(timestamp, {stamp})",
+            f"    if group{n} is None:",
+            f"        late{n}.append(({value}, {key}, timestamp, {stamp}, ~rest.__length_hint__()))",
+            "    else:",
+            f"        {add}",
+        ):
+            yield SourceLine(INDENT * depth + line, id)
+
+    def _reading_key(self, id: str, n: int, value: str) -> tuple[str, ...]:
+        key = self.written(f"{bound(id, 'key')}({value})", id)
+        return f"key{n} = {key}", f"if type(key{n}) is not kind{n}:", f"    raise TypeError({n}, type(key{n}))"

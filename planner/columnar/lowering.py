@@ -1,0 +1,150 @@
+"""Lowers the filters and folds of an input to operations on Parquet columns, and says why the rest stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+from operators.aggregations.aggregation import Aggregation
+from operators.partition_by import PartitionBy
+from operators.stateless import Filter
+from operators.windows.window import Window
+from operators.windows.window_types import Hopping, Tumbling
+from planner.columnar.combining import combined, why_not_combined
+from planner.columnar.projection import one_way, reshaped
+from planner.columnar.terms import NotColumnar, Term, columns_of, condition_of, names_in, term_of
+from planner.model.graph import Graph
+from planner.model.plan import Plan
+
+# Of ints these come to the very same in any order and grouping. Floats are not lowered: `_measure` asks for an int.
+EXACT = ("total", "mean", "maximum", "minimum")
+
+
+class Measure(NamedTuple):
+    """A part of an aggregation: its kind, and the term that it aggregates."""
+
+    kind: str
+    of: Term | None = None
+
+
+class Lowered(NamedTuple):
+    """The way from an input to the shuffle: event time, filters by id, the key, the windows, and what is folded."""
+
+    entry: str
+    exit: str
+    timestamp: Term
+    filters: tuple[tuple[str, Term], ...]
+    key: Term
+    window: Window
+    step_ms: int
+    measures: tuple[Measure, ...]
+    columns: tuple[Term, ...]
+    """The columns of all fields of a record, whether anything looks at them or not."""
+
+    @property
+    def needed(self) -> list[str]:
+        """The names of the columns that any term reads."""
+        terms = [self.timestamp, self.key, *(term for _, term in self.filters)]
+        terms += [one.of for one in self.measures if one.of is not None]
+        return sorted({name for term in terms for name in names_in(term)})
+
+
+def lowered(graph: Graph, entry: str, kind: Any) -> Lowered:
+    """Return what an input feeds as operations on columns of a `kind` of records; raises NotColumnar.
+
+    The graph is one in which repartitionings fold.
+    """
+    source = graph.inputs[entry]
+    if source.timestamp_of is None or source.watermark_of is not None or source.key_of is not None:
+        raise NotColumnar("event time must come of timestamp= alone, and keys of partition_by")
+    if source.unit not in (None, "ms"):
+        raise NotColumnar(f"its times are in another unit than ms: unit={source.unit!r}")
+    columns = columns_of(kind)
+    filters, exit = _run_of_filters(graph, entry)
+    spec = graph.of(PartitionBy)[exit]
+    assert spec.combines is not None
+    return Lowered(
+        entry,
+        exit,
+        term_of(source.timestamp_of, columns, ("int",)),
+        tuple((one.op_id or "", condition_of(one.function, columns)) for one in filters),
+        term_of(spec.key_of, columns, ("int", "str")),
+        spec.combines,
+        _step_ms(spec.combines),
+        tuple(_measure(part, columns) for part in _parts(spec.combines.aggregation)),
+        tuple(columns.values()),
+    )
+
+
+def reasons(graph: Graph, kinds: Mapping[str, Any], wrapped: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield for each repartitioning, and each input of records of these kinds, the way in which Spark runs it."""
+    folding = combined(graph)
+    for id in graph.specs:
+        if id in graph.of(PartitionBy):
+            why = why_not_combined(graph, id)
+            yield id, "folds before the shuffle" if why is None else f"sends messages one by one: {why}"
+        # app.wrap(...) sees each call of a function, and on columns none is called.
+        elif id in kinds and wrapped:
+            yield id, "is read record by record: app.wrap(...) is to see each call of a function"
+        elif id in kinds:
+            try:
+                yield id, _how_native(folding, id, kinds[id])
+            except NotColumnar as reason:
+                yield id, f"is read record by record: {reason}"
+
+
+def _how_native(graph: Graph, id: str, kind: Any) -> str:
+    """Return the words for an input that is computed on columns; raises NotColumnar."""
+    if any(graph.specs[one].rekeys for one in graph.below(id)):
+        lowered(graph, id, kind)
+        return "is native where it is bound to Parquet: read, filtered and folded as columns"
+    output = reshaped(graph, id, kind).stream
+    return f"is native where it and {output} are bound to Parquet: read, filtered, mapped and written as columns"
+
+
+def to_text(plan: Plan, graph: Graph, kinds: Mapping[str, Any], wrapped: bool = False) -> str:
+    """Return as text the native parts of each stage on Spark, and why the rest is not native."""
+    told = dict(reasons(graph, kinds, wrapped))
+    width = max(map(len, told), default=0)
+    lines = ["on Spark"]
+    for stage in plan.stages:
+        found = [f"    {id:<{width}}  {told[id]}" for id in stage.operators if id in told]
+        why = "" if found else " · runs as it is: it reads no columns, and sends nothing on"
+        lines += [f"  {stage.id}{why}", *found]
+    return "\n".join(lines)
+
+
+def _run_of_filters(graph: Graph, entry: str) -> tuple[list[Filter], str]:
+    """Return the filters between an input and the repartitioning that folds, which must be all there is."""
+    filters: list[Filter] = []
+    for id in one_way(graph, entry):
+        if id in graph.of(PartitionBy):
+            if graph.of(PartitionBy)[id].combines is None:
+                raise NotColumnar(f"{id} sends messages one by one")
+            return filters, id
+        if id not in graph.of(Filter):
+            raise NotColumnar(f"{id} is no filter, nor a partition_by that windows are behind")
+        filters.append(graph.of(Filter)[id])
+    raise NotColumnar(f"nothing is behind {entry} but filters")
+
+
+def _step_ms(window: Window) -> int:
+    """Return the length in ms of the stretches of time whose values all lie in the same windows."""
+    windows = window.windows
+    if isinstance(windows, Tumbling):
+        return windows.size_ms
+    if isinstance(windows, Hopping) and windows.size_ms % windows.every_ms == 0:
+        return windows.every_ms
+    raise NotColumnar(f"{windows}: only windows that begin every so many ms are found by arithmetic")
+
+
+def _parts(aggregation: Aggregation[Any, Any]) -> tuple[Aggregation[Any, Any], ...]:
+    return aggregation.parts or (aggregation,)
+
+
+def _measure(part: Aggregation[Any, Any], columns: dict[str, Term]) -> Measure:
+    if part.counts:
+        return Measure("count")
+    if part.name not in EXACT or part.of is None:
+        raise NotColumnar(f"{part} is none of count, {', '.join(EXACT)}")
+    return Measure(part.name, term_of(cast(Any, part.of), columns, ("int",)))

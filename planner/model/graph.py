@@ -1,0 +1,202 @@
+"""The graph of what the user wrote: every spec under its stable id, with its children."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import networkx
+
+from operators.core.base import Serde, Spec
+from operators.io import Input, TableInput
+from operators.joins.table_join import TableJoin
+from operators.joins.temporal_join import TemporalJoin
+from planner.model.errors import refuse
+
+S = TypeVar("S", bound=Spec)
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Specs by id, parents before children, and the networkx graph of ids between them."""
+
+    app: str
+    specs: dict[str, Spec]
+    edges: networkx.DiGraph[str]
+
+    def of(self, kind: type[S]) -> Mapping[str, S]:
+        """Return the operators of one class, by id: where more is asked of a spec than the traits that all have."""
+        # Kept, since rules ask for each operator: else planning would take the square of their number.
+        if kind not in self._by_kind:
+            self._by_kind[kind] = {id: spec for id, spec in self.specs.items() if isinstance(spec, kind)}
+        return self._by_kind[kind]
+
+    @cached_property
+    def _by_kind(self) -> dict[type[Spec], dict[str, Any]]:
+        return {}
+
+    @property
+    def inputs(self) -> Mapping[str, Input]:
+        """All that is read, tables too."""
+        return self.of(Input)
+
+    @property
+    def tables(self) -> Mapping[str, TableInput]:
+        """The tables that are looked into."""
+        return self.of(TableInput)
+
+    @property
+    def flowing(self) -> list[Input]:
+        """The inputs from which messages flow: all but the tables that are looked into."""
+        return [spec for spec in self.inputs.values() if not spec.looked_into]
+
+    def children(self, id: str) -> list[str]:
+        """Return the operators that read what `id` emits, in the order in which the user wrote them."""
+        return list(self.edges.successors(id))
+
+    def below(self, id: str) -> set[str]:
+        """Return every operator that messages from `id` may come to."""
+        return set(networkx.descendants(self.edges, id))
+
+    def above(self, id: str) -> set[str]:
+        """Return every operator whose messages may come to `id`, in whatever form."""
+        return set(networkx.ancestors(self.edges, id))
+
+    def parents(self, id: str) -> list[str]:
+        """Return the operators that `id` reads."""
+        return [parent.op_id for parent in self.specs[id].parents if parent.op_id]
+
+    def streams_into(self, id: str) -> list[str]:
+        """Return the parents that send messages to `id`: all but the tables that it looks into."""
+        return [parent for parent in self.parents(id) if not self.specs[parent].looked_into]
+
+    def keyed_parents(self, id: str) -> list[str]:
+        """Return the parents whose keys decide where the state of `id` lies."""
+        parents = self.streams_into(id)
+        return parents[:1] if self.specs[id].keyed_by_first else parents
+
+    def keyed_by(self, id: str) -> str | None:
+        """Return the operator whose key the messages that `id` emits carry, or None when they carry none.
+
+        Streams merged from several places are keyed by the first, if they are all keyed.
+        """
+        return self._keyed_by[id]
+
+    @cached_property
+    def _keyed_by(self) -> dict[str, str | None]:
+        found: dict[str, str | None] = {}
+        # Parents stand before children, so the keys of all parents are known.
+        for id, spec in self.specs.items():
+            above = [found[parent] for parent in self.streams_into(id)]
+            found[id] = id if spec.gives_keys else None if None in above or not above else above[0]
+        return found
+
+    def key_serde(self, id: str) -> Serde | None:
+        """Return the serde of the keys that `id` emits: declared, taken over from a table, or None for the default."""
+        origin = self.keyed_by(id)
+        if origin is None:
+            return None
+        spec = self.specs[origin]
+        if spec.key is not None or spec.source:
+            return spec.key
+        return next((join.table.key for join in self.key_joins(origin)), None)
+
+    def key_joins(self, id: str) -> Iterator[TableJoin | TemporalJoin]:
+        """Yield the joins by message key with a partitioned table in the stage that `id` begins."""
+        inside = {id}
+        joins: dict[str, TableJoin | TemporalJoin] = {**self.of(TableJoin), **self.of(TemporalJoin)}
+        for child, spec in self.specs.items():
+            if not inside.isdisjoint(self.streams_into(child)):
+                if not spec.repartitions:
+                    inside.add(child)
+                if spec.by_table_key:
+                    yield joins[child]
+
+
+def identified(spec: Spec, known: Mapping[str, Spec]) -> Spec:
+    """Return `spec` with its id, given those that came before; raises PlanError where it is taken or malformed.
+
+    Ids are the user's, or derived from kind and origin: state and intermediate streams are found again by them, so
+    they never come from a counter, except for stateless operators, which are only drawn.
+    """
+    id = spec.op_id or _derive(spec, known)
+    _check_id(spec, id, known)
+    return replace(spec, op_id=id)
+
+
+def build(app: str, specs: Mapping[str, Spec]) -> Graph:
+    """Link operators, given by id and parents first, to their parents.
+
+    A table that is joined with others, and not only looked into, is a source of changes.
+    """
+    joined = {parent.op_id for spec in specs.values() if not spec.looks_up for parent in spec.parents}
+    specs = {id: spec.changes() if id in joined else spec for id, spec in specs.items()}
+    edges: networkx.DiGraph[str] = networkx.DiGraph()
+    for id, spec in specs.items():
+        edges.add_node(id)
+        edges.add_edges_from((parent.op_id or "", id) for parent in spec.parents)
+    return Graph(app, dict(specs), edges)
+
+
+def intermediate(app: str, id: str) -> str:
+    """Return the name of the stream that a repartitioning writes."""
+    return f"{app}-{id}"
+
+
+def input_id(stream: str) -> str:
+    """Return the id of what reads a stream.
+
+    >>> input_id("orders-*")
+    'orders-_'
+    """
+    return re.sub(r"[^A-Za-z0-9._-]", "_", stream)
+
+
+def _derive(spec: Spec, known: Mapping[str, Spec]) -> str:
+    if spec.source:
+        return input_id(spec.subject)
+    subject = spec.subject or "-".join(_origins(spec))
+    # NAME allows 200 characters; the rest is room for a number behind it.
+    id = f"{spec.kind}-{subject}"[:180]
+    # State and intermediate streams are found again by this id, and a number would depend on the order of the calls: a
+    # second one of the same id is refused, not numbered.
+    if spec.needs_id or id not in known:
+        return id
+    return next(f"{id}-{n}" for n in range(2, len(known) + 3) if f"{id}-{n}" not in known)
+
+
+def _origins(spec: Spec) -> list[str]:
+    """Return the nearest operators above with an id of their own: sources, repartitionings, stateful and async ones."""
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+    above = list(reversed(spec.parents))
+    while above:
+        parent = above.pop()
+        if id(parent) in seen:
+            continue
+        seen.add(id(parent))
+        if parent.source or parent.needs_id or parent.asynchronous:
+            found[parent.op_id or parent.kind] = None
+        else:
+            above += reversed(parent.parents)
+    return list(found) if len(found) == 1 or not spec.looks_up else list(found)[:1]
+
+
+def _check_id(spec: Spec, id: str, known: Mapping[str, Spec]) -> None:
+    if not NAME.fullmatch(id):
+        raise refuse(spec, f"the id {id!r} can't name a stream or a store", "letters, digits, '.', '_' and '-' only")
+    if id not in known:
+        return
+    other = known[id]
+    if spec.source:
+        raise refuse(spec, f"{id!r} is already read at {other.site}", "use that stream twice; streams can be shared")
+    raise refuse(
+        spec,
+        f"the id {id!r} is already that of the {other.kind} at {other.site}",
+        f'a name of its own for the one that is new, such as .{spec.kind}(..., op_id="by-carrier"); one that has run '
+        f"before keeps {id!r}, by which it finds its data again",
+    )

@@ -1,0 +1,1 @@
+"""Pictures of a plan: text, Mermaid, DOT, SVG and an HTML page."""

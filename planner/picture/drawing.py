@@ -1,0 +1,67 @@
+"""A plan as a picture: SVG for notebooks and documents, and an HTML page that needs nothing from the network."""
+
+from __future__ import annotations
+
+from html import escape
+
+from planner.model.flow import stages, stream_node
+from planner.model.plan import Plan
+from planner.picture.arrangement import arrange
+from planner.picture.description import headline
+from planner.picture.layout import Box
+from planner.picture.legend import legend
+from planner.picture.lettering import fitted
+from planner.picture.page import page
+from planner.picture.palette import stylesheet
+from planner.picture.shapes import card, group, line, stage_panel, stream, text
+
+MARGIN, TITLE_HEIGHT, LEAST_WIDTH = 32, 92, 640
+
+
+def to_svg(plan: Plan) -> str:
+    """Return the plan as a picture, complete in itself, that suits light and dark surroundings.
+
+    >>> to_svg(Plan(app="demo"))[:46]
+    '<svg xmlns="http://www.w3.org/2000/svg" class='
+    """
+    return _svg(plan, titled=True)
+
+
+def to_html(plan: Plan) -> str:
+    """Return the plan as a page: the picture, its operators, and the Python source that they were fused into."""
+    return page(plan, _svg(plan, titled=False))
+
+
+def _svg(plan: Plan, *, titled: bool) -> str:
+    picture = arrange(plan)
+    room = max(picture.width, LEAST_WIDTH)
+    top = TITLE_HEIGHT if titled else MARGIN
+    key, key_height = legend(plan, room)
+    width, height = room + 2 * MARGIN, top + picture.height + MARGIN + key_height + MARGIN // 2
+    name, _, facts = headline(plan).partition(" · ")
+    title = [text("title", MARGIN, 46, fitted(name, room, 22, bold=True)), text("subtitle", MARGIN, 68, facts)]
+    panels = [stage_panel(stage, picture.panels[stage.id]) for stage, held in stages(plan) if held]
+    lines = [line(one, _look(plan, one.source, one.target)) for one in picture.lines]
+    cards = [card(plan, operator, picture.cards[operator.id]) for operator in plan.operators]
+    streams = [stream(one, picture.streams[one.name]) for one in plan.streams]
+    origin = Box((room - picture.width) // 2 + MARGIN, top, 0, 0)
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="samza-plan" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(headline(plan))}">',
+            f"<style>{stylesheet()}</style>",
+            f'<rect class="paper" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="14"/>',
+            *(title if titled else []),
+            # Painted in this order: lines go over panels, and end below cards and streams.
+            group("flow", origin, [], ["\n".join(["", *panels, *lines, *cards, *streams, ""])]),
+            group("legend", Box(MARGIN, top + picture.height + MARGIN, 0, 0), [], key),
+            "</svg>",
+        ]
+    )
+
+
+def _look(plan: Plan, source: str, target: str) -> str:
+    """Return the look of a line: into dead letters, from a table that is looked into, or plain."""
+    dead = {stream_node(stream.name) for stream in plan.streams if stream.role == "dead_letter"}
+    tables = {operator.id for operator in plan.operators if operator.is_table}
+    return "dead" if target in dead else "lookup" if source in tables else "flow"

@@ -1,0 +1,626 @@
+"""From a plan to tasks ready to run: which task has which chains, readers, stores and exits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial, singledispatchmethod
+from pathlib import Path
+from threading import RLock
+from typing import Any, cast
+
+from operators.async_flat_map import AsyncFlatMap, StatefulCalls
+from operators.core.base import MOST_HELD, Batch, Key, Operator, OperatorContext, Output, Serde, Spec, Store, unobserved
+from operators.core.policies import DeadLetterPolicy
+from operators.io import Input, SendTo, SinkCall, TableInput
+from operators.joins.match_counts import MatchCounting, Meetings
+from operators.joins.remote_join import RemoteJoin
+from operators.joins.table_join import TableContents, TableJoin
+from operators.partition_by import Broadcast, ByFunction, PartitionBy, hash_
+from operators.task import Effects, TaskContext, TaskOperator
+from operators.task import UserTask as TaskSpec
+from operators.windows.window import Window, WindowOperator
+from planner.checks.copartitioning import check_streams_alike
+from planner.model.errors import refuse
+from planner.model.graph import Graph
+from planner.model.levers import ALL, Levers
+from planner.model.plan import Plan, StagePlan
+from runtime.assembly.awaiting import feed_ahead, let_await
+from runtime.assembly.bindings import Bindings, intermediate_of
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Evolving, Natural, Tagged, copying, kept
+from runtime.encoding.storable import StoredFormats, form_of
+from runtime.functions.first_call import check_kept
+from runtime.functions.remote_rows import RemoteJoining
+from runtime.functions.user_functions import Around, Functions
+from runtime.job.key_kinds import KeptKeys, KeyKinds, kinds_before, kinds_of_task, tells_kinds
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.clock import Clock
+from runtime.ports.sink import Limit
+from runtime.ports.store import StorePlace, TaskStore
+from runtime.reading.event_times import EventTimes
+from runtime.reading.folding import FoldingSegment
+from runtime.reading.reader import Columnar, Decoding, Pacing, Reader, Shortcuts, StartPoint, Turn
+from runtime.reading.relay import Relay
+from runtime.stage.chain import Chain, Exit, FusedSegment
+from runtime.stage.combining import CombinedExit, CombiningExit
+from runtime.stage.error_policy import Guard
+from runtime.stage.exits import (
+    AwaitedExit,
+    BroadcastExit,
+    NowhereExit,
+    PartitionByExit,
+    SendToExit,
+    SinkExit,
+    StatefulExit,
+    TaskAsks,
+    TaskCalls,
+    TaskExit,
+)
+from runtime.stage.outputs import Destination, Outputs, late_exit
+from runtime.stage.timer import Timer
+from runtime.stores.memory import MemoryStore
+from runtime.stores.registry import kind_of
+from runtime.stores.shared import SharedStore
+from runtime.task.lane import Lane
+from runtime.task.pace import StepPace
+from runtime.task.task import Task
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """The parts that all tasks of a run are made from."""
+
+    plan: Plan
+    graph: Graph
+    bindings: Bindings
+    clock: Clock
+    around: tuple[Around, ...]
+    checkpoints: Mapping[str, Checkpoint]
+    stop_at: Mapping[tuple[str, int], int]
+    wake: Callable[[], None]
+    request: Callable[[Effects], None]
+    data: Path | None = None
+    relays: dict[tuple[str, int], Relay] = field(default_factory=dict)
+    """What hands rows to the readers of later stages, by stream and partition."""
+    levers: Levers = ALL
+    discovers: bool = True
+    """Whether streams that come to match a pattern are read as well."""
+    only: StagePlan | None = None
+    """The one stage that is run, with the tables that it joins; else all are."""
+    columnar: Mapping[str, Columnar] = field(default_factory=dict)
+    """What folds the batches of inputs that lie in columns, by the ids of these."""
+    jumped: set[str] = field(default_factory=set)
+    """The streams of which it was told that one record moved event time far."""
+    told: set[str] = field(default_factory=set)
+    """What was told of keys of other kinds than before."""
+    merged: str = ""
+    """The one producer of all that comes from other stages, where it comes merged in the order of event time."""
+
+    def tasks(self, broadcast: Mapping[str, TableContents], numbers: Iterable[int]) -> list[Task]:
+        """Make the tasks of these numbers."""
+        return [_TaskBuilder(self, number, broadcast).build() for number in numbers]
+
+    def look(self, numbers: Collection[int]) -> None:
+        """Refresh the known end offsets of the partitions that tasks of these numbers read."""
+        look(self.bindings, self.graph, self.stages, self.joined_tables(), numbers)
+
+    @property
+    def limits(self) -> Mapping[str, Limit]:
+        """The limits of the size of records, by the stream that is written."""
+        return self.bindings.limits(self.plan)
+
+    @property
+    def stages(self) -> Sequence[StagePlan]:
+        """The stages that are run."""
+        return self.plan.stages if self.only is None else (self.only,)
+
+    def shared_functions(self) -> Functions:
+        """Make ready the functions that belong to no task: those of broadcast tables."""
+        specs = [spec for spec in self.joined_tables() if spec.broadcast]
+        return Functions(self.plan.app, 0, specs, self.around, self.data)
+
+    def joined_tables(self) -> list[TableInput]:
+        """Return the tables that are read here."""
+        return [spec for spec in self.graph.tables.values() if self.only is None or spec.stream in self.only.tables]
+
+    def broadcast_tables(self, functions: Functions) -> dict[str, tuple[list[Reader], TableContents, Guard]]:
+        """Make the tables that all tasks share: read from their beginning in every run, and kept in memory."""
+        found = {}
+        for spec in self.joined_tables():
+            if spec.broadcast:
+                id = spec.op_id or ""
+                contents = TableContents(MemoryStore(id), KeySerde(spec.key or Tagged()))
+                readers = [
+                    self.reader(spec, stream, partition, Checkpoint(0), functions)
+                    for stream in self.bindings.streams_of(spec)
+                    for partition in range(self.bindings.partitions(stream))
+                ]
+                found[id] = (readers, contents, _table_guard(self, id, contents.store, Outputs(0)))
+        return found
+
+    def reader(
+        self,
+        spec: Input,
+        stream: str,
+        partition: int,
+        checkpoint: Checkpoint,
+        functions: Functions,
+        folding: FoldingSegment | None = None,
+        segment: FusedSegment | None = None,
+    ) -> Reader:
+        """Make the reader of one source partition, which reads what `segment` does not read itself, but needs."""
+        named = functions.by_operator[spec.op_id or ""]
+        source = self.bindings.sources.get(stream)
+        key = spec.key if spec.key is not None else Tagged() if spec.key_of else None
+        keyed = segment is None or not segment.plan.reading
+        decoding = Decoding(
+            value=source.serde(spec.value) if source is not None else spec.value,
+            key=key if keyed else None,
+            key_of=named.get("key") if keyed else None,
+            timestamp_of=named.get("timestamp"),
+            timed=segment is None or segment.needs("timestamps"),
+            watermark_of=named.get("watermark"),
+            stamped=self._needs_event_time(spec),
+            tombstones=spec.tombstones,
+            located=self.locates(self.graph.below(spec.op_id or "")),
+            unit=spec.unit,
+        )
+        check_kept(spec, decoding)
+        return Reader(
+            self.bindings.origin(stream, partition),
+            decoding,
+            spec.op_id or "",
+            StartPoint(checkpoint.position_of(stream, partition)),
+            Turn(self.stop_at.get((stream, partition)), spec.priority),
+            self._pacing(spec, stream, partition),
+            Shortcuts(folding, self.columnar.get(spec.op_id or "")),
+        )
+
+    def _pacing(self, spec: Input, stream: str, partition: int) -> Pacing:
+        times = EventTimes(spec, self.plan.app, (stream, partition), self.clock, self.jumped)
+        if not self._needs_event_time(spec):
+            return Pacing(spec.max_disorder_ms, times=times)
+        return Pacing(spec.max_disorder_ms, spec.idle_after_ms, spec.close_on_idle, spec.max_drift_ms, times)
+
+    def destination(self, output: Output) -> Destination:
+        """Return where an output goes."""
+        if (sink := self.bindings.sinks.get(output.stream)) is None:
+            return Destination(output.stream, self.bindings.partitions(output.stream), output.value, output.key)
+        return Destination(output.stream, sink.partitions, sink.serde(output.value), output.key, sink=sink)
+
+    def locates(self, ids: Iterable[str]) -> bool:
+        """Whether records must carry where they are from, for the dead letters of those that are late."""
+        return any(isinstance(self.graph.specs[id].late, DeadLetterPolicy) for id in ids)
+
+    def is_relayed(self, stage: StagePlan) -> bool:
+        """Whether a stage is handed in memory what earlier ones write, as where nothing asks for a record's offset.
+
+        What calls a sink reads what is committed, so that a record has the same place again after a restart.
+        """
+        specs = [self.graph.specs[id] for id in stage.operators]
+        return self.levers.relays and not any(spec.asynchronous or spec.has_effects for spec in specs)
+
+    def _needs_event_time(self, spec: Spec) -> bool:
+        return any(self.graph.specs[id].event_time for id in self.graph.below(spec.op_id or ""))
+
+
+class _TaskBuilder:
+    """Makes one task."""
+
+    def __init__(self, assembly: Assembly, number: int, broadcast: Mapping[str, TableContents]) -> None:
+        self.assembly = assembly
+        self.graph = assembly.graph
+        self.number = number
+        self.stages = [stage for stage in assembly.stages if number in stage.tasks]
+        self.checkpoint = assembly.checkpoints.get(str(number), Checkpoint(0))
+        self.tables = dict(broadcast)
+        self.meetings: dict[str, Meetings] = {}
+        self.kinds: dict[str, KeyKinds] = {}
+        specs = [self.graph.specs[id] for stage in self.stages for id in stage.operators]
+        specs += [spec for spec in assembly.joined_tables() if not spec.broadcast]
+        self.functions = Functions(assembly.plan.app, number, specs, assembly.around, assembly.data)
+        self.outputs = Outputs(number)
+        self.outputs.relays, self.outputs.limits = assembly.relays, assembly.limits
+        self.stores: dict[str, TaskStore] = {}
+        self.home: int | None = None
+        self.alone: AbstractContextManager[object] = RLock() if assembly.plan.options.threads else nullcontext()
+
+    def build(self) -> Task:
+        """Make the task."""
+        options = self.assembly.plan.options
+        self.task = task = Task(self.number, options, self.assembly.clock, self.functions, self.outputs, self.stores)
+        for spec in self.assembly.joined_tables():
+            if not spec.broadcast:
+                self._add_table(spec.op_id or "", spec)
+        task.lanes = [self._lane(stage) for stage in self.stages]
+        task.meetings, task.kinds = self.meetings, self.kinds
+        kinds_of_task(self.checkpoint, self.kinds, kinds_before(self.assembly.checkpoints))
+        feed_ahead(task.lanes)
+        return task
+
+    def _lane(self, stage: StagePlan) -> Lane:
+        ids, levers = stage.operators, self.assembly.levers
+        specs = [(id, self.graph.specs[id]) for id in ids]
+        operators = {
+            id: spec.build(self._context(id, spec)) for id, spec in specs if spec.stateful and not spec.in_calls
+        }
+        self.meetings |= {id: one.meetings for id, one in operators.items() if isinstance(one, MatchCounting)}
+        self.home = next((partition for task, _, partition in stage.apart if task == self.number), None)
+        exits = {
+            self.graph.specs[id].exit: self._exit(self.graph.specs[id], operators) for id in ids if self._takes(id)
+        }
+        functions = {
+            **self.functions.by_operator,
+            **{id: self._join(id) for id in ids if self.graph.specs[id].looks_up},
+            **{id: self._encoding(id) for id in ids if self.graph.specs[id].encodes},
+            **{id: self._keyed(id, one) for id, one in operators.items()},
+            **{id: self._held(id) for id in ids if self.graph.specs[id].source},
+        }
+        columns = {"keys", "timestamps", "stamps"}
+        columns |= {"signs"} if any(self.graph.specs[id].reads_signs for id in ids) else set()
+        asynchronous = any(self.graph.specs[id].asynchronous for id in ids)
+        if asynchronous:
+            columns.add("owners")
+        if asynchronous or any(self.graph.specs[id].reads_offsets for id in ids):
+            columns.add("offsets")
+        if self.assembly.locates(ids):
+            columns |= {"offsets", "headers"}
+        chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns), levers)
+        stores = [self.stores[id] for id in ids if id in self.stores]
+        reads_on_loop = any(spec.terminal and spec.asynchronous for _, spec in specs)
+        alone = self.alone if reads_on_loop else None
+        guard = Guard(chain, self.graph, stores, self.outputs, self.assembly.clock, alone, exactly=not levers.trust)
+        foldings = chain.foldings if guard.together and levers.trust and not asynchronous else {}
+        readers = list(self._readers(chain, foldings))
+        lane = Lane(chain, readers, guard, StepPace(self.assembly.plan.options.batch_records if levers.batches else 1))
+        lane.depth = self.assembly.plan.stages.index(stage)
+        writing = [self.graph.specs[id] for id in ids if self.graph.specs[id].repartitions]
+        lane.writes = frozenset(intermediate_of(self.graph, spec) for spec in writing)
+        lane.task_exits = {id: one for id, one in exits.items() if isinstance(one, TaskExit)}
+        if self.assembly.discovers:
+            lane.patterns = frozenset(filter(self._may_match_more, ids))
+            lane.find_readers = lambda: self._input_readers(
+                chain, foldings, {reader.origin.stream for reader in lane.readers}
+            )
+        self._add_timers(lane)
+        if asynchronous:
+            located = self.assembly.locates(ids) or bool(lane.task_exits)
+            let_await(lane, self.graph, self.assembly.plan.options, self.assembly.wake, located, levers.flights)
+        return lane
+
+    def _input_readers(
+        self, chain: Chain, foldings: Mapping[str, FoldingSegment], known: Collection[str] = ()
+    ) -> Iterable[Reader]:
+        bindings, stage = self.assembly.bindings, chain.stage
+        for spec in inputs_of(stage, self.graph):
+            id = spec.op_id or ""
+            counts = {stream: bindings.partitions(stream) for stream in bindings.streams_of(spec)}
+            if spec.is_pattern:
+                read = self.assembly.plan.stream(spec.stream).partitions or 1
+                check_streams_alike(self.graph, spec, counts, read, self.assembly.plan.options.max_partitions)
+            for stream, partitions in counts.items():
+                if partitions > stage.partitions:
+                    wrong = f"{partitions} partitions, and {stage.partitions} are read"
+                    instead = f"partitions={partitions}, or start the app again"
+                    raise refuse(spec, f"the new stream {stream!r} has {wrong}", instead)
+                if 0 <= (number := stage.partition_of(self.number, stream)) < partitions and stream not in known:
+                    how = self.checkpoint, self.functions, foldings.get(id), chain.segments[id]
+                    yield self.assembly.reader(spec, stream, number, *how)
+
+    def _readers(self, chain: Chain, foldings: Mapping[str, FoldingSegment]) -> Iterable[Reader]:
+        bindings, stage = self.assembly.bindings, chain.stage
+        yield from self._input_readers(chain, foldings)
+        for spec in repartitions_into(stage, self.graph):
+            stream = intermediate_of(self.graph, spec)
+            if 0 <= (number := stage.partition_of(self.number, stream)) < bindings.partitions(stream):
+                yield self._intermediate_reader(stage, spec.op_id or "", spec, stream, number)
+
+    def _intermediate_reader(self, stage: StagePlan, id: str, spec: Any, stream: str, number: int) -> Reader:
+        writing = next(stage for stage in self.assembly.plan.stages if id in stage.operators)
+        relay = None
+        if self.assembly.is_relayed(stage):
+            keys, values = self.graph.key_serde(id) or Tagged(), spec.value or Evolving()
+            relay = Relay(KeySerde(values), KeySerde(keys))
+        return Reader(
+            self.assembly.bindings.origin(stream, number),
+            Decoding(
+                value=spec.value or Evolving(),
+                key=self.graph.key_serde(id) or Tagged(),
+                trusted=True,
+                tombstones=True,
+                located=self.assembly.locates(self.graph.below(id)),
+            ),
+            id,
+            StartPoint(
+                self.checkpoint.position_of(stream, number),
+                [self.assembly.merged] if self.assembly.merged else map(str, writing.tasks),
+            ),
+            Turn(later=True),
+            shortcuts=Shortcuts(relay=relay),
+        )
+
+    def _context(self, id: str, spec: Spec) -> OperatorContext:
+        levers = self.assembly.levers
+        return OperatorContext(
+            self.functions.by_operator[id],
+            self._store(id, spec),
+            self._kept_keys(id),
+            StoredFormats(exactly=not levers.trust),
+            MOST_HELD if levers.hot_state else 0,
+            partial(self._observer, spec),
+        )
+
+    def _observer(self, spec: Spec, serde: Serde) -> Callable[[list[Any]], None]:
+        """Return what takes note of the kinds of ids, where they outlive the process."""
+        is_kept = kind_of(spec).durable and tells_kinds(serde)
+        return self._kinds_of(spec).note_ids if is_kept else unobserved(serde)
+
+    @singledispatchmethod
+    def _exit(self, spec: Spec, operators: Mapping[str, Operator]) -> Exit:
+        """Return the exit through which rows reach an operator that is no code of a fused function.
+
+        This is the one dispatch of the runtime: exits write, call and keep, which specs know nothing of. What only
+        keeps state has its operator, whatever its class; raises PlanError for what has neither.
+        """
+        id = spec.op_id or ""
+        if id not in operators:
+            wrong = f"nothing says where the messages go that come to a {type(spec).__qualname__}"
+            raise refuse(spec, wrong, "code = (...) in its class, or stateful = True and def build(self, context)")
+        return self._stateful_exit(spec, operators[id])
+
+    def _stateful_exit(self, spec: Spec, operator: Operator) -> StatefulExit:
+        id = spec.op_id or ""
+        return StatefulExit(operator, self._late(id, spec), self.meetings.get(id) if spec.sided else None)
+
+    @_exit.register
+    def _window_exit(self, spec: Window, operators: Mapping[str, Operator]) -> Exit:
+        id = spec.op_id or ""
+        if spec.takes_partials:
+            count = partial(self._count, id)
+            return CombinedExit(cast(WindowOperator, operators[id]), spec.allowed_lateness_ms, count)
+        return self._stateful_exit(spec, operators[id])
+
+    @_exit.register
+    def _send_to_exit(self, spec: SendTo, operators: Mapping[str, Operator]) -> Exit:
+        id = spec.op_id or ""
+        to = replace(self.assembly.destination(spec.output), home=self.home)
+        if to.key is None and self.graph.key_serde(self.graph.parents(id)[0]) is None:
+            to = replace(to, key=Natural())
+        writing = SendToExit(self.outputs, to, self._keys(id))
+        self.outputs.first[id] = writing.first
+        return writing
+
+    @_exit.register
+    def _sink_exit(self, spec: SinkCall, operators: Mapping[str, Operator]) -> Exit:
+        named = self.functions.by_operator[spec.op_id or ""]
+        return SinkExit(named["sink"]) if named else NowhereExit()
+
+    @_exit.register
+    def _partition_by_exit(self, spec: PartitionBy, operators: Mapping[str, Operator]) -> Exit:
+        to = self._intermediate(spec.op_id or "", spec)
+        if spec.combines is not None:
+            aggregation = self.functions.by_operator[spec.op_id or ""]["aggregation"]
+            return CombiningExit(spec.combines, aggregation, self.outputs, to, self.assembly.clock.now_ms)
+        return PartitionByExit(self.outputs, to, exactly=not self.assembly.levers.trust)
+
+    @_exit.register
+    def _broadcast_exit(self, spec: Broadcast, operators: Mapping[str, Operator]) -> Exit:
+        id = spec.op_id or ""
+        return BroadcastExit(self.outputs, self._intermediate(id, spec), self._keys(id), not self.assembly.levers.trust)
+
+    @_exit.register
+    def _calls_exit(self, spec: AsyncFlatMap, operators: Mapping[str, Operator]) -> Exit:
+        id, named = spec.op_id or "", self.functions.by_operator[spec.op_id or ""]
+        if not spec.stateful:
+            return AwaitedExit(named["async_flat_map"])
+        calls = StatefulCalls(named, self._store(id, spec), self._kept_keys(id), copying(spec.state or Evolving()))
+        calls.form = form_of(spec.state, exactly=not self.assembly.levers.trust)
+        return calls
+
+    @_exit.register
+    def _remote_join_exit(self, spec: RemoteJoin, operators: Mapping[str, Operator]) -> Exit:
+        id = spec.op_id or ""
+        # They share in what is asked for a second.
+        tasks = next(len(stage.tasks) for stage in self.stages if id in stage.operators)
+        return RemoteJoining(spec, self.functions.by_operator[id], tasks, self.functions.contexts[id].count)
+
+    def _intermediate(self, id: str, spec: Any) -> Destination:
+        stream = intermediate_of(self.graph, spec)
+        partitions = self.assembly.bindings.partitions(stream)
+        partitioning = self.graph.of(PartitionBy).get(id)
+        by = hash_ if partitioning is None else partitioning.by
+        if isinstance(by, ByFunction):
+            by = ByFunction(self.functions.by_operator[id]["by"])
+        value, key = spec.value or Evolving(), self.graph.key_serde(id) or Tagged()
+        return Destination(stream, partitions, value, key, by, home=self.home)
+
+    @_exit.register
+    def _task_exit(self, spec: TaskSpec, operators: Mapping[str, Operator]) -> Exit:
+        id = spec.op_id or ""
+        store = self._shared_store(id, spec)
+        form = form_of(spec.state, exactly=not self.assembly.levers.trust)
+        functions = self.functions.by_operator[id]
+        return TaskExit(
+            TaskOperator(store, form),
+            self.outputs,
+            {output: replace(self.assembly.destination(output), home=self.home) for output in spec.outputs},
+            TaskCalls(functions["process"], functions.get("window"), spec.form),
+            self._keys(id),
+            TaskAsks(
+                context=lambda: TaskContext(self.number, store, Tagged(), form),
+                request=self.assembly.request,
+                source=self._source_at_hand,
+            ),
+        )
+
+    def _source_at_hand(self) -> tuple[str, int]:
+        reader = self.task.current
+        return (reader.origin.stream, reader.origin.partition) if reader else ("", 0)
+
+    def _add_timers(self, lane: Lane) -> None:
+        for id, exit in lane.task_exits.items():
+            window = self.graph.of(TaskSpec)[id].window
+            if window is not None:
+                interval, now = window.interval_ms, self.assembly.clock.elapsed_ms()
+                self.task.timers.append(Timer(id, interval, exit, lane.guard, now + interval))
+
+    def _add_table(self, id: str, spec: TableInput) -> None:
+        stream = spec.stream
+        if self.number < self.assembly.bindings.partitions(stream):
+            contents = TableContents(self._store(id, spec, kept(spec.value)), self._kept_keys(id))
+            reader = self.assembly.reader(spec, stream, self.number, self.checkpoint, self.functions)
+            guard = _table_guard(self.assembly, id, contents.store, self.outputs)
+            self.task.tables[stream] = (reader, contents, guard)
+            self.tables[id] = contents
+
+    def _encoding(self, id: str) -> dict[str, Any]:
+        (output,) = self.graph.specs[id].outputs
+        serde = self.assembly.destination(output).value
+        return {} if getattr(serde, "unchanged", False) else {"encode": serde.encode}
+
+    def _keyed(self, id: str, operator: Operator) -> dict[str, Any]:
+        named = {name: getattr(operator, name) for name in self.graph.specs[id].binds}
+        return {**self.functions.by_operator[id], **named}
+
+    def _held(self, id: str) -> dict[str, Any]:
+        return {**self.functions.by_operator[id], "hold": KeySerde(Tagged()).hold_one}
+
+    def _join(self, id: str) -> dict[str, Any]:
+        spec = self.graph.of(TableJoin)[id]
+        contents = self.tables[spec.table.op_id or ""]
+        meetings = self.meetings[id] = Meetings(of_table=lambda: contents.keys.decode(contents.seen))
+        found = lookups(contents, spec.table.key or Tagged(), self._keys(id), meetings)
+        return {**self.functions.by_operator[id], **found}
+
+    def _late(self, id: str, spec: Spec) -> Callable[[Batch], None]:
+        to = spec.late.stream if isinstance(spec.late, DeadLetterPolicy) else None
+
+        take = late_exit(id, to, partial(self._count, id, 0), self.outputs, self._keys(id))
+        # Windows hand on what is late as it came, with its side; joins take the side off themselves.
+        return (lambda late: take(_without_sides(late))) if spec.windowed and spec.sided else take
+
+    def _count(self, id: str, more: int, late: int) -> None:
+        counts = next(one for one in self.task.lanes if id in one.chain.stage.operators).chain.counts
+        counts.leave(id, more)
+        counts.late[id] = counts.late.get(id, 0) + late
+
+    def _store(self, id: str, spec: Spec, serde: Serde | None = None) -> TaskStore:
+        if id not in self.stores:
+            plan = self.assembly.plan
+            place = StorePlace(
+                self.assembly.bindings.environment,
+                plan.app,
+                id,
+                self.number,
+                serde or Evolving(),
+                plan.options.cache_entries,
+                keeps_plain=spec.keyed_code is None,
+                reads_again=not self.assembly.levers.trust,
+                owner=f"{spec.kind} {id!r} at {spec.site}",
+            )
+            self.stores[id] = kind_of(spec).open(place)
+        return self.stores[id]
+
+    def _shared_store(self, id: str, spec: Spec) -> Store:
+        """Return a store as a user's task uses it, whose async calls read it while a thread may be at work with it."""
+        store: Store = self._store(id, spec)
+        return SharedStore(store, self.alone) if self.assembly.plan.options.threads and spec.asynchronous else store
+
+    def _keys(self, id: str) -> KeySerde:
+        return KeySerde(self._key_serde(id))
+
+    def _key_serde(self, id: str) -> Serde:
+        above = self.graph.streams_into(id)
+        return self.graph.key_serde(above[0] if above else id) or Tagged()
+
+    def _kept_keys(self, id: str) -> KeySerde:
+        """Return the keys that an operator's state lies under, whose kinds are noted where there may be several."""
+        serde, spec = self._key_serde(id), self.graph.specs[id]
+        is_kept = kind_of(spec).durable and (spec.keyed or spec.looked_into)
+        return KeptKeys(serde, self._kinds_of(spec)) if is_kept and tells_kinds(serde) else KeySerde(serde)
+
+    def _kinds_of(self, spec: Spec) -> KeyKinds:
+        app, environment = self.assembly.plan.app, self.assembly.bindings.environment
+        kinds = self.kinds[spec.op_id or ""] = KeyKinds(spec, app, environment, self.assembly.told)
+        return kinds
+
+    def _takes(self, id: str) -> bool:
+        spec = self.graph.specs[id]
+        return spec.code is None and not spec.source
+
+    def _may_match_more(self, id: str) -> bool:
+        spec = self.graph.inputs.get(id)
+        return spec is not None and spec.is_pattern and spec.stream not in self.assembly.bindings.sources
+
+
+def _without_sides(late: Batch) -> Batch:
+    """Return what is late without the places of the parents that it came from."""
+    return replace(late, values=[value for _, value in late.values])
+
+
+def _table_guard(assembly: Assembly, id: str, store: Any, outputs: Outputs) -> Guard:
+    stage, graph = StagePlan(id=id, inputs=(), operators=(id,)), assembly.graph
+    return Guard(Chain(stage, graph, {}, {}, {}, frozenset()), graph, [store], outputs, assembly.clock)
+
+
+def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meetings) -> dict[str, Callable[[Any], Any]]:
+    """Return what finds a row by what `on` gave for a message, and by the message's own key.
+
+    `key` is the serde of the table's keys, `keys` that of the messages'. Only a miss is noted, in `meetings`.
+    """
+    get, encode, encode_held = contents.store.get, key.encode, keys.encode
+
+    def lookup(on: Any) -> Any:
+        row = None if on is None else get(encode(on))
+        if row is None:
+            meetings.missed += 1
+            if on is not None:
+                meetings.keys[0] = on
+        return row
+
+    def lookup_key(key: Key | None) -> Any:
+        if key is None:
+            raise ValueError("a record has no key, and this join needs one; partition_by(...) first")
+        row = get(encode_held(key))
+        if row is None:
+            meetings.missed += 1
+            if not meetings.keys:
+                meetings.keys[0] = keys.decode(key)
+        return row
+
+    return {"lookup": lookup, "lookup_key": lookup_key}
+
+
+def inputs_of(stage: StagePlan, graph: Graph) -> list[Input]:
+    """Return the inputs that a stage reads."""
+    return [graph.inputs[id] for id in stage.operators if id in graph.inputs]
+
+
+def repartitions_into(stage: StagePlan, graph: Graph) -> list[Spec]:
+    """Return the operators whose streams between stages a stage reads."""
+    found = ((id, spec) for id, spec in graph.specs.items() if spec.repartitions)
+    return [spec for id, spec in found if set(graph.children(id)) & set(stage.operators)]
+
+
+def look(
+    bindings: Bindings,
+    graph: Graph,
+    stages: Iterable[StagePlan],
+    tables: Iterable[TableInput],
+    numbers: Collection[int],
+) -> None:
+    """Refresh the known end offsets of the partitions that tasks of these numbers read of stages and tables."""
+    places: dict[str, set[int]] = {}
+    for stage in stages:
+        streams = [stream for spec in inputs_of(stage, graph) for stream in bindings.streams_of(spec)]
+        streams += [intermediate_of(graph, spec) for spec in repartitions_into(stage, graph)]
+        for stream in streams:
+            read = {stage.partition_of(number, stream) for number in numbers if number in stage.tasks}
+            places.setdefault(stream, set()).update(read & {*range(bindings.partitions(stream))})
+    for table in tables:
+        for stream in bindings.streams_of(table):
+            partitions = {*range(bindings.partitions(stream))}
+            places.setdefault(stream, set()).update(partitions if table.broadcast else partitions & {*numbers})
+    bindings.look({stream: read for stream, read in places.items() if read})

@@ -1,0 +1,404 @@
+"""The places where the streams of one run live: the environment, or what the user bound in their place."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from operators.core.base import Output, Site, Spec
+from operators.io import Input
+from planner.model.errors import refuse
+from planner.model.graph import Graph, intermediate
+from planner.model.plan import Plan, StreamPlan
+from planner.passes import streams_of
+from runtime.model.errors import SamzaError
+from runtime.ports.environment import Environment, LiveEnvironment, typed
+from runtime.ports.sink import Limit, LimitedSink, Sink
+from runtime.ports.source import LiveSource, Source, TransactionalSource, UncountedSource
+from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
+from runtime.reading.reader import Origin, Reader
+from runtime.systems.kafka.client.topic import topic_of
+from runtime.systems.memory.lists import ListSink
+
+WRITTEN = ("intermediate", "output", "dead_letter")
+SAID = ("partitions", "retention_ms", "retention_bytes", "compression")
+"""What may be said of a stream that is yet to be made."""
+ANOTHER = "stream:"
+"""Begins what an output is bound to that is written to another stream of the environment."""
+
+
+class Bindings:
+    """Bound sources and sinks, and the environment for all other streams."""
+
+    def __init__(self, environment: Environment, graph: Graph, bind: Mapping[str, Any]) -> None:
+        self.environment = environment
+        self.sources: dict[str, Source] = {}
+        self.sinks: dict[str, Sink] = {}
+        self.places: dict[str, str] = {}
+        """What names a bound output in checkpoints: its stream, and the file that it is bound to."""
+        self._others: dict[str, str] = {}
+        self._limits: dict[str, Limit] | None = None
+        self._occupied: set[str] = set()
+        self._partitions: dict[str, int] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._is_end_of_stream = True
+        roles = [named for spec in graph.specs.values() for named in streams_of(graph, spec)]
+        self._own = {name for name, role in roles if role in WRITTEN}
+        letters = {name for name, role in roles if role == "dead_letter"}
+        read = {spec.stream for spec in graph.inputs.values()}
+        written = {output.stream: output for spec in graph.specs.values() for output in spec.outputs}
+        if not isinstance(bind, Mapping):
+            raise SamzaError(f'bind={bind!r} names no streams; write instead: bind={{"flights": "flights.jsonl"}}')
+        try:
+            for name, what in bind.items():
+                if name in read:
+                    self.sources[name] = _source(name, what)
+                    if isinstance(self.sources[name], LiveSource):
+                        check_source(graph, name, self.sources[name].partitions)
+                elif name in written:
+                    self._bind_output(written[name], what)
+                elif name in letters:
+                    if not is_another(what):
+                        raise _not_to_bind(name, what, "dead letters", f'another stream, as "{ANOTHER}{name}-2"')
+                    self._bind_to_another(name, what)
+                else:
+                    known = ", ".join(sorted(read | written.keys() | letters))
+                    raise SamzaError(f"bind has {name!r}, which the app neither reads nor writes; it has {known}")
+        except BaseException:
+            self.close()
+            raise
+
+    def recover_outputs(self, positions: Mapping[str, int]) -> dict[str, int]:
+        """Take bound outputs back to what was committed, and return all positions; raises SamzaError.
+
+        A file that has something in it and is not of this application's making is left alone.
+        """
+        for stream, place in self.places.items():
+            if place not in positions and stream in self._occupied:
+                raise SamzaError(
+                    f"{place.partition('=')[2]} has something in it that this app did not write; remove it, or bind "
+                    f"{stream!r} to another path"
+                )
+        for stream, sink in self.sinks.items():
+            sink.recover(positions.get(self.places[stream], 0))
+        return {**positions, **{place: positions.get(place, 0) for place in self.places.values()}}
+
+    def empty_outputs(self, positions: Mapping[str, int]) -> None:
+        """Empty the bound outputs that this application has written."""
+        for stream, place in self.places.items():
+            if place in positions:
+                self.sinks[stream].recover(0)
+                self._occupied.discard(stream)
+
+    def streams_of(self, spec: Input) -> list[str]:
+        """Return the streams that an input stands for: one, or all that match its pattern now and are not our own."""
+        if not spec.is_pattern or spec.stream in self.sources:
+            return [spec.stream]
+        found = self.environment.streams()
+        matching = (name for name in found if spec.matches(name) and not found[name].intermediate)
+        return sorted(name for name in matching if name not in self._own)
+
+    def _check_input(self, spec: Input, streams: Mapping[str, StreamConfig], existing: Mapping[str, int]) -> None:
+        for name in self.streams_of(spec):
+            if not spec.is_pattern or existing[name] > (spec.partitions or existing[name]):
+                _check_partitions(spec, spec.partitions, name, existing.get(name))
+        if spec.stream in streams and streams[spec.stream].intermediate:
+            wrong = f"{spec.stream!r} lies between the stages of an app, which removes what it has consumed"
+            raise refuse(spec, wrong, ".send_to(app.output(...)) there, and that output's name here")
+
+    def partition_counts(self, graph: Graph, elsewhere: Container[str] = ()) -> dict[str, int]:
+        """Return the partitions of every stream that can be read; raises PlanError where they contradict the app.
+
+        The outputs that are `elsewhere` don't live in the environment, though nothing was bound here.
+        """
+        streams = self.environment.streams()
+        existing = {name: config.partitions for name, config in streams.items() if not config.intermediate}
+        for id, spec in graph.specs.items():
+            if spec.source and spec.subject not in self.sources:
+                self._check_input(graph.inputs[id], streams, existing)
+            for output in spec.outputs:
+                place = self.place_of(output.stream)
+                if output.stream not in self.sinks and output.stream not in elsewhere and place in streams:
+                    _check_config(output, streams[place])
+        return existing | {name: source.partitions for name, source in self.sources.items()}
+
+    def create_streams(self, plan: Plan) -> None:
+        """Make every stream of the plan that does not exist; raises SamzaError where one contradicts the plan."""
+        compacted = {stream.name for stream in plan.streams if stream.role == "table"}
+        for stream in plan.streams:
+            bound = stream.name in self.sources or stream.name in self.sinks
+            if bound or "*" in stream.name or "?" in stream.name:
+                continue
+            between = stream.role == "intermediate"
+            wanted = config_of(stream, compacted=stream.name in compacted, intermediate=between)
+            found = self.environment.create_stream(self.place_of(stream.name), wanted)
+            if between and not found.intermediate:
+                raise SamzaError(
+                    f"the stream {stream.name!r} exists, and {plan.app!r} would use it between its stages and remove "
+                    "what it has consumed: give the partition_by or broadcast that writes it another op_id="
+                )
+            if between and found.partitions != wanted.partitions:
+                raise SamzaError(
+                    f"the intermediate stream {stream.name!r} has {found.partitions} partitions and the plan wants "
+                    f"{wanted.partitions}: keys would move away from their state. Say partitions={found.partitions} "
+                    f"in its partition_by, or begin anew: {typed(self.environment, f'reset {plan.app}')}"
+                )
+
+    def limits(self, plan: Plan) -> dict[str, Limit]:
+        """Return how large records may be of what is written, as far as that was known when it was first asked."""
+        if self._limits is None:
+            self._limits = self._find_limits(plan)
+        return self._limits
+
+    def _find_limits(self, plan: Plan) -> dict[str, Limit]:
+        found = {name: sink.limit() for name, sink in self.sinks.items() if isinstance(sink, LimitedSink)}
+        if isinstance(self.environment, LiveEnvironment):
+            written = {stream.name for stream in plan.streams if stream.role not in ("input", "table")}
+            places = {name: self.place_of(name) for name in written - self.sinks.keys()}
+            limits = self.environment.limits({*places.values()})
+            found |= {name: limits.get(place) for name, place in places.items()}
+        return {name: limit for name, limit in found.items() if limit is not None}
+
+    def values_of(self, stream: str) -> list[Any]:
+        """Return the values of a bound output; raises SamzaError where it keeps none at hand."""
+        sink = self.sinks[stream]
+        if isinstance(sink, ListSink):
+            return sink.values
+        _, _, path = self.places[stream].partition("=")
+        raise SamzaError(f"received({stream!r}): the output is bound to {path or sink}; read it there")
+
+    def partitions(self, stream: str) -> int:
+        """Return how many partitions a stream has, wherever it lives: as many as when it was first asked for."""
+        if stream in self.sources:
+            return self.sources[stream].partitions
+        place = self.place_of(stream)
+        if place not in self._partitions:
+            self._partitions = {name: config.partitions for name, config in self.environment.streams().items()}
+        return self._partitions[place]
+
+    def place_of(self, stream: str) -> str:
+        """Return the stream of the environment that one of the application's is written to: itself, or another."""
+        return self._others.get(stream, stream)
+
+    def end_at(self, ends: Iterable[tuple[str, int, int]], *, is_end_of_stream: bool) -> None:
+        """Let partitions end at offsets for whoever asks from now on: for good, or as what others go on reading."""
+        self._ends = {(stream, partition): offset for stream, partition, offset in ends}
+        self._is_end_of_stream = is_end_of_stream
+
+    def origin(self, stream: str, partition: int) -> Origin:
+        """Return how to read one partition."""
+        origin = self._origin(stream, partition)
+        end = self._ends.get((stream, partition))
+        if end is None:
+            return origin
+        ended = self._is_end_of_stream
+
+        def until(look: Callable[[], Offsets]) -> Callable[[], Offsets]:
+            return lambda: Offsets(look().start, end, ended)
+
+        return replace(origin, offsets=until(origin.offsets), known=until(origin.known))
+
+    def _origin(self, stream: str, partition: int) -> Origin:
+        source = self.sources.get(stream)
+        if source is not None:
+            bound = source
+            live: dict[str, Any] = {"version": lambda: 0}
+            known: Callable[[int], Offsets] = bound.offsets
+            if isinstance(bound, LiveSource):
+                live = {name: partial(getattr(bound, name), partition) for name in ("version", "unheard_ms")}
+                live["stream_id"] = getattr(bound, "stream_id", lambda: 0)
+            if isinstance(bound, TransactionalSource):
+                live["held"] = partial(bound.held, partition)
+            if isinstance(bound, UncountedSource):
+                known, live["expected"] = bound.known, partial(bound.expected, partition)
+            return Origin(
+                system=bound.name,
+                stream=stream,
+                partition=partition,
+                read=lambda offset: bound.read(partition, offset),
+                offsets=partial(bound.offsets, partition),
+                known=partial(known, partition),
+                **live,
+            )
+        environment = self.environment
+        live = {"known": partial(environment.offsets, stream, partition)}
+        if isinstance(environment, LiveEnvironment):
+            names = "known", "fetched", "unheard_ms", "held"
+            live = {name: partial(getattr(environment, name), stream, partition) for name in names}
+        return Origin(
+            system="log",
+            stream=stream,
+            partition=partition,
+            read=lambda offset: environment.read(stream, partition, offset),
+            offsets=partial(environment.offsets, stream, partition),
+            version=environment.version,
+            stream_id=partial(environment.stream_id, stream),
+            **live,
+        )
+
+    def look(self, places: Mapping[str, Collection[int]]) -> None:
+        """Refresh the known end offsets of partitions; one broker round trip on Kafka, nothing elsewhere."""
+        if isinstance(self.environment, LiveEnvironment):
+            for stream in places.keys() - self.sources.keys():
+                self.environment.look(stream, places[stream])
+
+    def ranges(self, stream: str, partitions: Collection[int]) -> dict[int, Offsets]:
+        """Return how far partitions of a stream are now; brokers are asked for all of them at once."""
+        if isinstance(self.environment, LiveEnvironment) and stream not in self.sources:
+            self.environment.look(stream, partitions)
+            return {partition: self.origin(stream, partition).known() for partition in partitions}
+        return {partition: self.origin(stream, partition).offsets() for partition in partitions}
+
+    @property
+    def have_transactions(self) -> bool:
+        """Whether anything is read of which writers may have left a transaction open."""
+        is_live = isinstance(self.environment, LiveEnvironment)
+        return is_live or any(isinstance(source, TransactionalSource) for source in self.sources.values())
+
+    def written(self, stream: str) -> list[int]:
+        """Ask how far each partition of a stream is written, by transactions that are still open as well."""
+        source = self.sources.get(stream)
+        if isinstance(source, TransactionalSource):
+            return source.written()
+        if source is None and isinstance(self.environment, LiveEnvironment):
+            return self.environment.written(stream)
+        return [self.origin(stream, number).offsets().end for number in range(self.partitions(stream))]
+
+    def settle(self, stream: str) -> None:
+        """Wait for transactions that are open in a stream; raises `HeldBack` where others leave some open."""
+        source = self.sources.get(stream)
+        if isinstance(source, TransactionalSource):
+            source.settled()
+        elif source is None and isinstance(self.environment, LiveEnvironment):
+            self.environment.settled(stream)
+
+    def expect(self, readers: Iterable[Reader]) -> None:
+        """Tell the systems from where these readers are about to read."""
+        if isinstance(self.environment, LiveEnvironment):
+            offsets: defaultdict[str, dict[int, int]] = defaultdict(dict)
+            for reader in readers:
+                if reader.origin.stream not in self.sources and not reader.exhausted:
+                    offsets[reader.origin.stream][reader.origin.partition] = reader.next_offset
+            for stream, of_stream in offsets.items():
+                self.environment.expect(stream, of_stream)
+
+    def listen(self, tell: Callable[[], None]) -> None:
+        """Call `tell`, from any thread, when there may be more to read."""
+        if isinstance(self.environment, LiveEnvironment):
+            self.environment.listen(tell)
+        for source in self.sources.values():
+            if isinstance(source, LiveSource):
+                source.listen(tell)
+
+    def _bind_output(self, output: Output, what: Any) -> None:
+        stream = output.stream
+        if is_another(what):
+            self._bind_to_another(stream, what)
+            return
+        topic = topic_of(what)
+        if topic is not None:
+            from runtime.systems.kafka.streams.sink import KafkaSink
+
+            self.sinks[stream] = KafkaSink(topic, config_of(output))
+            self.places[stream] = f"{stream}={topic.address}"
+            _check_partitions(output.site, output.partitions, topic.address, self.sinks[stream].partitions)
+            return
+        self.sinks[stream], self.places[stream] = _sink(stream, what), stream
+        if isinstance(what, str | Path):
+            path = Path(what)
+            self.places[stream] = f"{stream}={path.absolute()}"
+            if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
+                self._occupied.add(stream)
+
+    def _bind_to_another(self, stream: str, what: str) -> None:
+        self._others[stream] = what.removeprefix(ANOTHER)
+        check_name("stream", self._others[stream])
+
+    def close(self) -> None:
+        """Close what was bound."""
+        for source in self.sources.values():
+            source.close()
+        for sink in self.sinks.values():
+            sink.close()
+
+
+def is_another(what: Any) -> bool:
+    """Whether an output is bound to another stream of the environment."""
+    return isinstance(what, str) and what.startswith(ANOTHER)
+
+
+def intermediate_of(graph: Graph, spec: Spec) -> str:
+    """Return the stream that a repartitioning writes."""
+    assert spec.op_id is not None and spec.repartitions
+    return intermediate(graph.app, spec.op_id)
+
+
+def _check_config(output: Output, config: StreamConfig) -> None:
+    said = {name: getattr(output, name) for name in SAID}
+    name = contradicted(config, said)
+    if name is not None:
+        has = getattr(config, name)
+        wrong = f"{name}={said[name]!r}, and the stream {output.stream!r} exists and has {has or 'none'}"
+        change = f"{name}={has!r}, or leave it out" if has is not None else f"leave {name}= out"
+        raise refuse(output.site, wrong, f"{change}; or use another stream")
+
+
+def _check_partitions(where: Spec | Site, said: int | None, stream: str, count: int | None) -> None:
+    if said is not None and count is not None and count != said:
+        wrong = f"partitions={said}, and the stream {stream!r} exists and has {count}"
+        raise refuse(where, wrong, f"partitions={count}, or leave it out; or use another stream")
+
+
+def check_source(graph: Graph, stream: str, partitions: int) -> None:
+    """Raise PlanError where an input was said to have another number of partitions than what it is bound to."""
+    for spec in graph.inputs.values():
+        if spec.stream == stream and not spec.is_pattern:
+            _check_partitions(spec, spec.partitions, stream, partitions)
+
+
+def config_of(stream: Output | StreamPlan, **more: Any) -> StreamConfig:
+    """Return how a stream is made of which so much was said, or planned."""
+    said = {name: getattr(stream, name) for name in SAID}
+    return StreamConfig(**{name: what for name, what in said.items() if what is not None}, **more)
+
+
+def _source(stream: str, what: Any) -> Source:
+    topic = topic_of(what)
+    if topic is not None:
+        from runtime.systems.kafka.streams.fetcher import KafkaSource
+
+        return KafkaSource(topic)
+    if isinstance(what, str | Path):
+        from runtime.systems.files.files import open_source
+
+        return open_source(Path(what))
+    if isinstance(what, list):
+        from runtime.systems.memory.lists import ListSource
+
+        return ListSource(what)
+    if not _has_methods(what, Source):
+        raise _not_to_bind(stream, what, "an input", f'a path such as "{stream}.jsonl", a list of values, or a source')
+    return what  # type: ignore[no-any-return]
+
+
+def _sink(stream: str, what: Any) -> Sink:
+    if isinstance(what, str | Path):
+        from runtime.systems.files.files import open_sink
+
+        return open_sink(Path(what))
+    if not _has_methods(what, Sink):
+        raise _not_to_bind(stream, what, "an output", f'a path such as "{stream}.jsonl", or a sink')
+    return what  # type: ignore[no-any-return]
+
+
+def _has_methods(what: Any, protocol: type) -> bool:
+    methods = (name for name in vars(protocol) if not name.startswith("_"))
+    return not isinstance(what, type) and all(hasattr(what, name) for name in methods)
+
+
+def _not_to_bind(stream: str, what: Any, kind: str, instead: str) -> SamzaError:
+    return SamzaError(f"bind={{{stream!r}: {what!r}}}: {kind} can't be bound to that; write instead: {instead}")

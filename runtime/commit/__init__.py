@@ -1,0 +1,1 @@
+"""The commit at a cut, and its schedule."""

@@ -1,0 +1,223 @@
+"""The commit at a cut: outputs, intermediate messages, state and positions of all tasks become visible together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from operators.core.base import MIN_TIMESTAMP, Batch
+from runtime.assembly.bindings import Bindings
+from runtime.functions.failures import Failure, unkept_error
+from runtime.job.key_kinds import to_note
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.clock import Clock
+from runtime.model.errors import SerdeError
+from runtime.ports.commits import Commit
+from runtime.ports.sink import PartitionedSink
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append, Control
+from runtime.reading.relay import Relay
+from runtime.task.lane import Lane
+from runtime.task.task import Task
+
+SHARED = "outputs"
+"""The checkpoint of what belongs to no task: the positions of bound outputs."""
+STATE = "state"
+"""The checkpoint that says what the state of all tasks means."""
+DELETED = "deleted"
+"""The checkpoint that marks an application as deleted, while its generation is the application's."""
+
+
+class Committer:
+    """Gathers what the tasks have done into one commit, and tells them when it is durable.
+
+    Positions and watermarks that it commits never go back. All that lies below a committed position has taken effect,
+    and with exactly_once nothing else has. `gather` and `done` are for the event loop, while nothing happens in the
+    tasks; `write` runs in the writer's thread in between.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        generation: int,
+        bindings: Bindings,
+        clock: Clock,
+        positions: dict[str, int],
+        relays: dict[tuple[str, int], Relay],
+        least_state: int = 0,
+    ) -> None:
+        self.app = app
+        self.generation = generation
+        self.commits = 0
+        self.put_ms: dict[int, float] = {}
+        self.taken: dict[int, int] = {}
+        """The generations of the tasks that were taken among several containers."""
+        self._bindings = bindings
+        self._clock = clock
+        self._positions = positions
+        self.relays = relays
+        self._told: dict[tuple[int, str], tuple[int, bool]] = {}
+        self._least_state = least_state
+        """The number of changed entries of a task's state from which a commit has them: fewer wait for a later one."""
+        self._with_state: set[int] = set()
+        """The tasks whose state the commit at hand has."""
+        self._reached: dict[tuple[str, str, int], int] = {}
+        """The offsets of the last checkpoint, by task, stream and partition."""
+
+    def gather(self, tasks: Sequence[Task], among: Sequence[Task]) -> Commit:
+        """Return the commit of everything that some of the tasks here have done; nothing is changed yet."""
+        appends = [
+            Append(*place, _without_gaps(relay.stored(), self._clock)) for place, relay in self.relays.items() if relay
+        ]
+        state: list[StateWrites] = []
+        checkpoints: dict[str, Checkpoint] = {}
+        consumed: dict[tuple[str, int], int] = {}
+        for task in tasks:
+            # A lane with nothing to read passes on the watermark of others, which may have moved while nothing was
+            # done in it.
+            if not task.touched and not any(map(_only_tells, task.lanes)):
+                continue
+            task.touched = True
+            started = self._clock.elapsed_ms()
+            for lane in task.lanes:
+                # Event time of idle inputs is committed as far as that of the others has come, so that a restart does
+                # not fall back behind what it has told.
+                lane.follow()
+            state += self._changes(task)
+            appends += self._messages(task, among)
+            positions = tuple(reader.position() for reader in task.readers)
+            lowest = _lowest(str(task.number), positions)
+            assert all(self._reached.get(place, at) <= at for place, at in lowest.items()), "a checkpoint goes on"
+            checkpoints[str(task.number)] = Checkpoint(self.generation, positions, meanings=to_note(task.kinds))
+            # Only streams between stages: what is consumed of these may go, as no one else reads them. An input is not
+            # ours.
+            between = {(r.origin.stream, r.origin.partition) for lane in task.lanes for r in lane.readers if r.later}
+            consumed |= {where: p.offset for p in positions if (where := (p.stream, p.partition)) in between}
+            self.put_ms[task.number] = self.put_ms.get(task.number, 0) + self._clock.elapsed_ms() - started
+        taken = {task.number: self.taken[task.number] for task in tasks if task.touched and task.number in self.taken}
+        return Commit(self.app, self.generation, appends, state, checkpoints, consumed, taken)
+
+    def write(self, commit: Commit, tasks: Iterable[Task]) -> None:
+        """Make it durable: bound outputs first, which a restart takes back to the positions that the commit holds."""
+        # Bound outputs are written and durable before the commit, which records how long they are. A crash in between
+        # leaves rows behind the recorded length, which a restart cuts off; the other way round rows would be missing.
+        positions = dict(self._positions)
+        for stream, sink in self._bindings.sinks.items():
+            places = [(task.outputs.pending, (stream, number)) for task in tasks for number in range(sink.partitions)]
+            found = [(place[1], pending[place]) for pending, place in places if place in pending]
+            for partition, batch in found:
+                if isinstance(sink, PartitionedSink):
+                    sink.write_to(partition, batch)
+                else:
+                    sink.write(batch)
+            if found:
+                positions[self._bindings.places[stream]] = sink.flush()
+        if positions != self._positions:
+            commit.checkpoints[SHARED] = Checkpoint(self.generation, outputs=positions)
+        self._bindings.environment.commit(commit)
+        # Only now: where the commit fails, these lengths count for nobody.
+        self._positions = positions
+
+    def done(self, commit: Commit, tasks: Iterable[Task]) -> None:
+        """After a commit: what was pending is no more, what was written is clean."""
+        self.commits += 1
+        for relay in self.relays.values():
+            relay.clear()
+        for append in commit.appends:
+            if append.control is not None:
+                told = append.control
+                before, _ = self._told.get((int(told.producer), append.stream), (MIN_TIMESTAMP, False))
+                assert told.watermark >= before, "a producer never takes its watermark back"
+                self._told[int(told.producer), append.stream] = told.watermark, told.idle
+        for name, checkpoint in commit.checkpoints.items():
+            self._reached |= _lowest(name, checkpoint.positions)
+        for task in tasks:
+            if task.touched:
+                task.committed()
+                for store in task.stores.values() if task.number in self._with_state else ():
+                    store.committed()
+
+    def _changes(self, task: Task) -> Iterator[StateWrites]:
+        """Yield what has changed in the state of a task; nothing while that is little."""
+        self._with_state.discard(task.number)
+        if task.dirty_count < self._least_state:
+            return
+        self._with_state.add(task.number)
+        for lane in task.lanes:
+            try:
+                lane.chain.write_back(durable_only=True)
+            except Failure as failure:
+                raise unkept_error(lane.chain.graph.specs[failure.operator], failure.error) from failure.error
+        for store in task.stores.values():
+            try:
+                changes = store.changes()
+            except SerdeError as error:
+                raise unkept_error(task.lanes[0].chain.graph.specs[store.name], error) from error
+            if changes.items:
+                yield changes
+
+    def _messages(self, task: Task, tasks: Sequence[Task]) -> list[Append]:
+        controls = {
+            stream: Control(str(task.number), max(watermark, told), self.generation, lane.is_idle)
+            for lane in task.lanes
+            for stream in lane.writes
+            for told, was_idle in (self._told.get((task.number, stream), (MIN_TIMESTAMP, lane.was_idle)),)
+            if (watermark := _told_below(lane, tasks)) > told or lane.is_idle != was_idle
+        }
+        appends = []
+        for (stream, partition), batch in task.outputs.pending.items():
+            if stream not in self._bindings.sinks and batch.values and stream not in controls:
+                place = self._bindings.place_of(stream), partition
+                appends.append(Append(*place, _without_gaps(batch, self._clock)))
+        for stream, control in controls.items():
+            for partition in range(self._bindings.partitions(stream)):
+                # Every partition is told, those without rows as well: a reader takes the minimum over all producers,
+                # and would wait for one that is silent.
+                batch = task.outputs.pending.get((stream, partition), Batch([]))
+                appends.append(Append(stream, partition, _without_gaps(batch, self._clock), control))
+        return appends
+
+
+def _lowest(task: str, positions: Iterable[Position]) -> dict[tuple[str, str, int], int]:
+    """Return the offsets of positions, by task, stream and partition: of one that is read twice the lower one."""
+    found: dict[tuple[str, str, int], int] = {}
+    for one in positions:
+        place = task, one.stream, one.partition
+        found[place] = min(one.offset, found.get(place, one.offset))
+    return found
+
+
+def _only_tells(lane: Lane) -> bool:
+    """Whether a lane has nothing to read, no stream of a pattern having so many partitions, and is listened to."""
+    return not lane.readers and lane.repartitions
+
+
+def _told_below(lane: Lane, tasks: Iterable[Task]) -> int:
+    """Return the watermark that the next stage hears of: of a lane with nothing to read, that of the other tasks."""
+    if lane.readers:
+        return forwardable(lane)
+    stage = lane.chain.stage
+    alike = [one for task in tasks for one in task.lanes if one.readers and one.chain.stage == stage]
+    return min(map(forwardable, alike), default=MIN_TIMESTAMP)
+
+
+def forwardable(lane: Lane) -> int:
+    """Return the watermark that may be sent on: no further than what is in flight, or still to fire, may emit with."""
+    lowest = lane.units.lowest_stamp if lane.units is not None else None
+    reached = lane.chain.watermark_below(lane.watermark)
+    return reached if lowest is None else min(reached, lowest)
+
+
+def _without_gaps(batch: Batch, clock: Clock) -> Batch:
+    """Give rows that have no time the time of the commit, and rows without a stamp their time, where others have one.
+
+    Of streams that are merged, one may carry stamps and another not.
+    """
+    if batch.timestamps is not None and None in batch.timestamps:
+        now = clock.now_ms()
+        batch.timestamps = [now if at is None else at for at in batch.timestamps]
+    if batch.stamps is not None and None in batch.stamps:
+        times = batch.timestamps or [clock.now_ms()] * len(batch)
+        batch.stamps = [at if stamp is None else stamp for stamp, at in zip(batch.stamps, times, strict=True)]
+    if batch.signs is not None:
+        batch.signs = [sign or 1 for sign in batch.signs]
+    return batch

@@ -1,0 +1,1 @@
+"""Containers: the supervisor, the worker processes, and the protocol between them."""

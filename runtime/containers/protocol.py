@@ -1,0 +1,254 @@
+"""The messages between the process that starts containers and each of its containers, as lines of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from operators.core.wording import encodable
+from planner.model.graph import Graph
+from planner.model.plan import Options
+from runtime.assembly.bindings import ANOTHER
+from runtime.model.errors import SamzaError
+from runtime.model.metrics import RunMetrics
+from runtime.opening.opening import Share
+from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
+
+# A plan with its bindings, or the metrics of thousands of tasks, are far beyond the 64 KiB that asyncio lets a line
+# have.
+LONGEST_LINE_BYTES = 1 << 28
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Run this application, in this way; `plan` is the digest of the plan that the container must come to.
+
+    Where it runs `beside` itself, it has this name behind its own.
+    """
+
+    module: str
+    name: str
+    data: str
+    options: Options
+    share: Share
+    bind: dict[str, str | KafkaTopic]
+    plan: str
+    beside: str = ""
+    environment: KafkaCluster | None = None
+    host_id: str | None = None
+
+
+class Go(msgspec.Struct, frozen=True, tag=True):
+    """Begin: all containers that shall begin together have joined."""
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Tell how far you are; with `metrics`, all of your numbers."""
+
+    round: int
+    metrics: bool = False
+
+
+class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Complete what is in flight, commit and end."""
+
+
+class Joined(msgspec.Struct, frozen=True, tag=True):
+    """I am one of the containers, and wait."""
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """Nothing seems to be left to do here."""
+
+
+class Holds(msgspec.Struct, frozen=True, tag=True):
+    """I have these tasks now."""
+
+    tasks: tuple[int, ...]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """I answer a round: whether nothing is left to do, my tasks, and the number of my commits."""
+
+    round: int
+    finished: bool
+    tasks: tuple[int, ...]
+    commits: int
+    metrics: RunMetrics | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """I end with an error: its class, what it says, and the lines of the user's program that it came from."""
+
+    kind: str
+    text: str
+    lines: tuple[str, ...] = ()
+
+
+class EndedWell(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """I have ended well."""
+
+    metrics: RunMetrics
+
+
+Said = Joined | Finished | Holds | Report | Failed | EndedWell
+Told = Start | Go | Ask | Stop
+
+_encode = msgspec.json.Encoder().encode
+_said = msgspec.json.Decoder(Said)
+_told = msgspec.json.Decoder(Told)
+
+
+def _written(message: Said | Told) -> bytes:
+    """Encode a message; what users have named by text that is no UTF-8, a counter or a path, is written as its code."""
+    try:
+        return _encode(message)
+    # Paths and counters may have surrogates: rarely, so only a failure pays for the walk.
+    except UnicodeEncodeError:
+        return _encode(_encodable(msgspec.to_builtins(message)))
+
+
+def _encodable(told: Any) -> Any:
+    if isinstance(told, str):
+        return encodable(told)
+    if isinstance(told, dict):
+        return {_encodable(name): _encodable(value) for name, value in told.items()}
+    return [*map(_encodable, told)] if isinstance(told, list | tuple) else told
+
+
+class Connection:
+    """One end of the line between the two processes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def over(cls, connection: Any) -> Connection:
+        """Return the end of a connected socket."""
+        return cls(*await asyncio.open_unix_connection(sock=connection, limit=LONGEST_LINE_BYTES))
+
+    def say(self, message: Said | Told) -> None:
+        """Send a message; nothing happens where the other one is gone."""
+        if not self._writer.is_closing():
+            self._writer.write(_written(message) + b"\n")
+
+    async def hear(self) -> Said | None:
+        """Return the next message of a container; None when it is gone."""
+        line = await self._next()
+        return _said.decode(line) if line else None
+
+    async def heed(self) -> Told | None:
+        """Return the next message to a container; None when the starter is gone."""
+        line = await self._next()
+        return _told.decode(line) if line else None
+
+    async def close(self) -> None:
+        """Send what is still to be sent, and close the line."""
+        try:
+            await self._writer.drain()
+            self._writer.close()
+            await self._writer.wait_closed()
+        except ConnectionError:
+            pass
+
+    async def _next(self) -> bytes:
+        try:
+            line = await self._reader.readline()
+        except ConnectionError:
+            return b""
+        # A process that is killed in the midst of a line has said nothing.
+        return line if line.endswith(b"\n") else b""
+
+
+class Rounds:
+    """Tells when all containers have come to the end: in two rounds in a row nobody had anything to do or committed.
+
+    In the second each has looked again at what all had committed before the first was over.
+
+    >>> rounds, report = Rounds(2), Report(round=1, finished=True, tasks=(0, 1), commits=3)
+    >>> rounds.over({"a": report}), rounds.over({"a": report}), rounds.over({"b": report}), rounds.over({"b": report})
+    (False, True, False, True)
+    """
+
+    def __init__(self, tasks: int) -> None:
+        self._tasks = set(range(tasks))
+        self._before: dict[str, int] | None = None
+
+    def over(self, reports: dict[str, Report]) -> bool:
+        """Take in a round, by container, and return whether all is done."""
+        held = [task for report in reports.values() for task in report.tasks]
+        quiet = all(report.finished for report in reports.values()) and set(held) == self._tasks
+        # By container: with one sum a death and a commit elsewhere could make up for each other.
+        commits = {container: report.commits for container, report in reports.items()} if quiet else None
+        is_over = commits is not None and commits == self._before
+        self._before = commits
+        return is_over
+
+
+def combined(parts: Iterable[RunMetrics]) -> RunMetrics:
+    """Return the metrics of containers as those of one run; times are the longest, but for commits, whose add up."""
+    found = [*parts]
+    since = [part.since_commit_ms for part in found if part.since_commit_ms is not None]
+    return RunMetrics(
+        operators=tuple(one for part in found for one in part.operators),
+        tasks=tuple(sorted((one for part in found for one in part.tasks), key=lambda one: one.task)),
+        inputs=tuple(one for part in found for one in part.inputs),
+        stores=tuple(sorted((one for part in found for one in part.stores), key=lambda one: (one.store, one.task))),
+        commits=sum(part.commits for part in found),
+        commit_ms=sum(part.commit_ms for part in found),
+        since_commit_ms=min(since, default=None),
+        elapsed_ms=max((part.elapsed_ms for part in found), default=0.0),
+        deaths=sum(part.deaths for part in found),
+        restarts=sum(part.restarts for part in found),
+        take_overs=sum(part.take_overs for part in found),
+        warnings=tuple(dict.fromkeys(warning for part in found for warning in part.warnings)),
+    )
+
+
+Place = TypeVar("Place", KafkaTopic, KafkaCluster)
+
+
+def places(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str | KafkaTopic]:
+    """Return the bindings as other processes can open them; raises SamzaError for those that they can't."""
+    topics = {stream: topic for stream, what in bind.items() if (topic := topic_of(what)) is not None}
+    topics = {stream: as_given(topic, f"bind={{{stream!r}: {topic!r}}}") for stream, topic in topics.items()}
+    others = {stream: what for stream, what in bind.items() if isinstance(what, str) and what.startswith(ANOTHER)}
+    files = {stream: what for stream, what in bind.items() if stream not in topics and stream not in others}
+    return {**topics, **others, **_paths(graph, files)}
+
+
+def as_given(what: Place, said: str) -> Place:
+    """Return a topic or cluster as other processes open it; raises SamzaError for what is of this process alone."""
+    if "ssl_context" in what.options:
+        raise SamzaError(
+            f"{said}: an ssl_context can't be given to other processes; write instead: "
+            'options={"ssl_cafile": ...}, or run containers=1'
+        )
+    if not what.options:
+        return what
+    from runtime.systems.kafka.client.tokens import as_given as options_as_given
+
+    return replace(what, options=options_as_given(what.options, said))
+
+
+def _paths(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str]:
+    """Return the paths of bound files, in full; raises SamzaError for what is none."""
+    written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
+    for stream, what in bind.items():
+        if stream in written:
+            raise SamzaError(
+                f"bind={{{stream!r}: {what!r}}}: one process writes a bound output, and there are several containers; "
+                f"leave it in the data directory, where samza-dsl streams show {stream} shows it, or run containers=1"
+            )
+        if not isinstance(what, str | Path):
+            raise SamzaError(
+                f"bind={{{stream!r}: ...}}: every container opens what is bound, and can't open a "
+                f'{type(what).__name__} of this process; write instead: bind={{{stream!r}: "{stream}.jsonl"}}, or '
+                "run containers=1"
+            )
+    return {stream: os.path.abspath(what) for stream, what in bind.items()}

@@ -1,0 +1,568 @@
+"""Runs an application in several containers: starts them, replaces those that die, and ends them together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from planner.model.errors import PlanError
+from planner.model.levers import Levers
+from runtime.assembly.history import History, HistorySpan, beside, open_history
+from runtime.assembly.pattern_spread import check_spread
+from runtime.containers.protocol import (
+    Ask,
+    Connection,
+    EndedWell,
+    Failed,
+    Finished,
+    Go,
+    Holds,
+    Joined,
+    Report,
+    Rounds,
+    Start,
+    Stop,
+    as_given,
+    combined,
+    places,
+)
+from runtime.containers.worker import digest_of
+from runtime.job.pipeline import Pipeline
+from runtime.model import errors
+from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
+from runtime.model.errors import Elsewhere, EnvironmentFault, Fenced, SamzaError, Unavailable
+from runtime.model.metrics import InputMetrics, RunMetrics, StoreMetrics
+from runtime.opening.agreement import QuietReport
+from runtime.opening.opening import (
+    Opened,
+    Recovered,
+    Share,
+    ends_of,
+    join_application,
+    open_application,
+    recover,
+    with_changes,
+)
+from runtime.opening.rewind import check_rewind
+from runtime.opening.shared_run import SharedEnvironment, SharedRun, Sharing, check_same
+from runtime.run.driver import Watch, check_no_loop, run_whatever_begins
+from runtime.run.measurement import left_alone
+from runtime.run.rebalance import tasks_told
+from runtime.run.run import open_environment
+from runtime.run.settings import UNSAID, CrewSettings, RunSettings
+from runtime.systems.kafka.client.topic import cluster_of
+from runtime.systems.log.environment import LogEnvironment
+
+ROUND_MS, CALM_MS = 250.0, 1_000.0
+"""The pause between two rounds of questions to containers, the longer one while nobody looks at the numbers."""
+MOST_DEATHS = 5
+"""The deaths in a row, without a commit between them, that end the run."""
+PAUSE_MS = 500.0
+"""The pause before another container takes the place of one that failed; it doubles each time in a row."""
+SILENCE_S, MOST_SILENCE_S = 1.0, 16.0
+"""The time to wait for answers; it doubles up to the latter, as a container that is stopped gives none."""
+PATIENCE_S = 60.0
+"""The time that containers have to end when one has failed."""
+ALONE_MS = 2_000.0
+"""The interval between two looks at the tasks that no container has."""
+JOIN_MS, LOOK_MS = 20_000.0, 250.0
+"""The time to wait for containers of a run that has fenced this one, and the interval between two looks."""
+
+_log = logging.getLogger("samza_dsl")
+
+
+class Container:
+    """One process with a share of the tasks."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, line: Connection) -> None:
+        self.name = name
+        self.process = process
+        self.line = line
+        self.joined = False
+        self.tasks: tuple[int, ...] = ()
+        self.report: Report | None = None
+        self.metrics = RunMetrics()
+        self.failed: Failed | None = None
+        self.ended = False
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether the container has committed anything."""
+        return self.report is not None and self.report.commits > 0
+
+
+class Containers:
+    """One run of an application in several processes: `metrics()` tells how it goes, `stop()` ends it.
+
+    This process is the application's owner and runs nothing of it. The containers agree among themselves who has which
+    task; they end when this process is gone.
+
+    All is called in the thread of the event loop that drives it; `stop()` may be called from a signal handler. What
+    asks brokers runs in threads beside, and is awaited before anything is closed. Invariants: a slot has at most one
+    container, and no two containers of a run ever have one name; the numbers of one that is gone are kept once; no
+    process is left when `drive` returns.
+    """
+
+    _recovered = Recovered({})
+    """The state in which the run began; nothing where others have begun it."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        data: str | Path,
+        crew: CrewSettings,
+        settings: RunSettings = UNSAID,
+    ) -> None:
+        levers, until_now = settings.levers, settings.until_now
+        from_start, state = settings.from_start, settings.state
+        check_rewind(from_start, state)
+        self._placement, self._standby = crew.placement, crew.standby
+        options = pipeline.options
+        self._graph = graph = beside(pipeline.graph, crew.beside)
+        pipeline = pipeline.of(graph)
+        self._clock: Clock = settings.clock or SystemClock()
+        self._started_ms = self._clock.elapsed_ms()
+        self._command, self._number = crew.command, crew.number
+        self._containers: dict[int, Container] = {}
+        self._former: list[RunMetrics] = []
+        """The last numbers of containers that are gone; of one that has died, only those that add up."""
+        self._deaths = self._restarts = 0
+        self._gone: set[str] = set()
+        """The names of containers of ours that are gone."""
+        self._alone: tuple[InputMetrics, ...] = ()
+        """The inputs of tasks that no container had at the last look."""
+        self._alone_at_ms = -ALONE_MS
+        self._changed, self._one_finished = asyncio.Event(), asyncio.Event()
+        self._final: RunMetrics | None = None
+        self.start_up_ms = 0.0
+        """The time until all containers had loaded the application and could begin."""
+        self._begun = self._ending = self._is_watched = self.stopping = self.failed = False
+        bound = places(graph, settings.bind or {})
+        cluster = cluster_of(settings.environment)
+        shared = as_given(cluster, f"environment={cluster!r}") if cluster is not None else None
+        self._cluster = cluster
+        self._environment = open_environment(data, cluster, settings.host_id)
+        self._sharing: Sharing | None = None
+        try:
+            alive = self._shared_run() if crew.fenced is None else self._newer_run(crew.fenced)
+            if alive is not None:
+                share = self._join_run(alive, pipeline, bound, until_now, from_start)
+            else:
+                how: dict[str, Any] = {"levers": levers, "from_start": from_start, "state": state}
+                opened = open_application(self._environment, pipeline, bound, **how)
+                self._bindings, self.plan = opened.bindings, opened.plan
+                share = self._begin_run(opened, levers, until_now, settings.span)
+        except BaseException:
+            self._release()
+            raise
+        where: dict[str, Any] = {"data": os.fspath(data), "bind": bound, "environment": shared}
+        module, name = crew.found
+        what: dict[str, Any] = {"module": module, "name": name, "beside": crew.beside, "host_id": settings.host_id}
+        self._start = Start(options=options, share=share, plan=digest_of(self.plan), **where, **what)
+
+    def _join_run(
+        self,
+        alive: SharedRun,
+        pipeline: Pipeline,
+        bound: dict[str, Any],
+        until_now: bool,
+        from_start: bool,
+    ) -> Share:
+        """Join the run that others have begun; raises SamzaError where it is of another application."""
+        opened = join_application(self._environment, pipeline, bound, alive.share)
+        self._bindings, self.plan = opened.bindings, opened.plan
+        how = from_start, self._placement, self._standby
+        check_same(alive, self._graph.app, digest_of(self.plan), until_now, *how)
+        return alive.share
+
+    def _shared_run(self) -> SharedRun | None:
+        """Return the run that others have begun and that goes on, where several may share one."""
+        if isinstance(self._environment, SharedEnvironment):
+            self._sharing = Sharing(self._environment.runs(self._graph.app))
+        return self._sharing.found() if self._sharing is not None else None
+
+    def _newer_run(self, fenced: Fenced) -> SharedRun:
+        """Wait for the run that has fenced the one before, and return it; raises `fenced` where none can be shared."""
+        until_ms = self._clock.elapsed_ms() + JOIN_MS
+        while (alive := self._shared_run()) is None:
+            if self._sharing is None or self._clock.elapsed_ms() >= until_ms:
+                raise fenced
+            asyncio.run(sleep_ms(LOOK_MS))
+        return alive
+
+    def _begin_run(self, opened: Opened, levers: Levers, until_now: bool, span: HistorySpan | None) -> Share:
+        """Return the share of all containers of a new run, and note it where others may start some as well."""
+        check_spread(opened.plan, opened.bindings, self._graph, "run containers=1")
+        self._recovered = recover(self._environment, opened, self._graph, wall_clock_ms())
+        ends = ends_of(self._environment, opened, self._graph) if until_now else {}
+        share = Share(
+            levers=levers,
+            container="",
+            generation=opened.generation,
+            counts=opened.counts,
+            ends=tuple((stream, partition, end) for (stream, partition), end in ends.items()),
+            history=self._shared_history(span, opened, self._number) if span is not None else None,
+            placement=self._placement,
+            standby=self._standby,
+        )
+        if self._sharing is not None:
+            self._sharing.begin(SharedRun(share, digest_of(opened.plan), until_now))
+        return share
+
+    def metrics(self, stores: bool = True) -> RunMetrics:
+        """Return the numbers of this moment, of all containers; after the end, the last ones."""
+        if self._final is not None:
+            return self._final
+        self._is_watched = True
+        found = combined([*self._former, *(container.metrics for container in self._containers.values())])
+        found = with_changes(found, self._recovered)
+        owned = {(one.stream, one.partition) for one in found.inputs}
+        found = msgspec.structs.replace(
+            found,
+            inputs=(*found.inputs, *(one for one in self._alone if (one.stream, one.partition) not in owned)),
+            elapsed_ms=self._clock.elapsed_ms() - self._started_ms,
+            deaths=self._deaths,
+            restarts=self._restarts,
+        )
+        # On a cluster each container has told of the stores that it has.
+        if not stores or self._cluster is not None:
+            return found
+        stats = self._environment.state_stats(self._graph.app)
+        kept = (StoreMetrics(store=s, task=t, entries=n, bytes=size) for (s, t), (n, size) in stats.items())
+        return msgspec.structs.replace(found, stores=tuple(kept))
+
+    def stop(self) -> None:
+        """Ask all containers to complete what is in flight, commit and end; may be called from a signal handler."""
+        self.stopping = True
+        self._end_all()
+
+    def _shared_history(self, span: HistorySpan, opened: Opened, number: int) -> History:
+        """Return the history of a span as each container reads it, with its share of the rate."""
+        where = self._environment, opened.bindings, self._graph, opened.plan
+        history = open_history(span, *where, opened.generation)
+        share = None if history.per_second is None else history.per_second / number
+        return msgspec.structs.replace(history, per_second=share)
+
+    def _end_all(self) -> None:
+        self._ending = True
+        for container in self._containers.values():
+            container.line.say(Stop())
+
+    async def drive(self) -> None:
+        """Run to the end, and leave no process whatever happens; raises what ended a container before its time."""
+        keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._number)]
+        asking = asyncio.create_task(self._ask())
+        try:
+            await asyncio.wait([*keeping, asking], return_when=asyncio.FIRST_EXCEPTION)
+            # Where one has failed, the others drain, commit and end.
+            self._end_all()
+            await asyncio.wait([*keeping, asking], timeout=PATIENCE_S)
+            failures = [one.exception() for one in (*keeping, asking) if one.done()]
+            for failure in filter(None, failures):
+                raise failure
+        except BaseException:
+            self.failed = True
+            raise
+        finally:
+            for task in (*keeping, asking):
+                task.cancel()
+            await asyncio.wait([*keeping, asking])
+            with suppress(SamzaError):
+                self._final = self.metrics()
+            self._release()
+
+    async def _keep(self, slot: int) -> None:
+        """Keep a container running, another one in the place of each that dies, until all are to end."""
+        deaths = incarnation = 0
+        former = ""
+        while not self._ending:
+            # A new name each time: the ledger must not take the new container for the one that is gone.
+            name = f"{slot}.{incarnation}"
+            container = await self._begin(f"{self._sharing.name}.{name}" if self._sharing is not None else name)
+            assert slot not in self._containers, "a slot has one container at a time"
+            self._containers[slot] = container
+            if former:
+                self._replace(former, container)
+            listened = False
+            try:
+                listened = await self._listen(container)
+            finally:
+                await _end(container, at_once=not listened)
+                self._count_out(slot)
+            incarnation, former = incarnation + 1, container.name
+            failed = container.failed
+            if not container.ended:
+                self._mourn(container)
+            if failed is not None and not self._may_go_on(failed):
+                raise _error_of(failed)
+            if container.ended and not self._ending:
+                # It has ended by itself and well: the user's code asked for the end.
+                self.stop()
+            elif not self._ending:
+                # Whoever commits gets on, so a rare death ends nothing, however often it comes.
+                deaths = 0 if container.has_committed else deaths + 1
+                if deaths >= MOST_DEATHS:
+                    raise _error_of(failed) if failed is not None else SamzaError(_how_it_died(container, deaths))
+                if failed is not None:
+                    # Brokers may be away for a while.
+                    await sleep_ms(PAUSE_MS * 2**deaths)
+
+    def _may_go_on(self, failed: Failed) -> bool:
+        """Whether another container can do what one could not: others have its tasks, or brokers did not answer it."""
+        if failed.kind == Unavailable.__name__:
+            return True
+        if failed.kind == EnvironmentFault.__name__:
+            return self._cluster is not None
+        if failed.kind != Fenced.__name__:
+            return False
+        try:
+            return self._environment.generation(self._graph.app) == self._start.share.generation
+        except EnvironmentFault:
+            # Brokers do not say: the next container finds out.
+            return self._cluster is not None
+
+    async def _begin(self, name: str) -> Container:
+        mine, its = socket.socketpair()
+        with its:
+            environment, held = self._environment, [its.fileno()]
+            if isinstance(environment, LogEnvironment):
+                # The owner's lock is then held as long as one of us lives: nobody else begins before the last one has
+                # ended.
+                held.append(environment.lock_of(self._graph.app))
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                str(its.fileno()),
+                pass_fds=held,
+                stdin=asyncio.subprocess.DEVNULL,
+                # Ctrl-C is for this process alone, which then tells the containers.
+                process_group=0,
+            )
+        container = Container(name, process, await Connection.over(mine))
+        share = msgspec.structs.replace(self._start.share, container=name)
+        container.line.say(msgspec.structs.replace(self._start, share=share))
+        return container
+
+    async def _listen(self, container: Container) -> bool:
+        """Take in the messages of a container, until it is gone."""
+        while (said := await container.line.hear()) is not None:
+            if isinstance(said, Joined):
+                container.joined = True
+                self._let_begin(container)
+            elif isinstance(said, Finished):
+                self._one_finished.set()
+            elif isinstance(said, Holds):
+                container.tasks = said.tasks
+            elif isinstance(said, Report):
+                container.report, container.tasks = said, said.tasks
+                container.metrics = said.metrics or container.metrics
+            elif isinstance(said, Failed):
+                container.failed = said
+            elif isinstance(said, EndedWell):
+                container.ended, container.metrics = True, said.metrics
+            self._changed.set()
+        return True
+
+    def _let_begin(self, container: Container) -> None:
+        """Let the first containers begin together, so that tasks need not move."""
+        if self._begun:
+            container.line.say(Go())
+        elif len(self._containers) == self._number and all(one.joined for one in self._containers.values()):
+            self._begun = True
+            self.start_up_ms = self._clock.elapsed_ms() - self._started_ms
+            for one in self._containers.values():
+                one.line.say(Go())
+        if self._ending:
+            container.line.say(Stop())
+
+    def _count_out(self, slot: int) -> None:
+        """Keep the numbers of a container that is gone."""
+        gone = self._containers.pop(slot)
+        self._gone.add(gone.name)
+        self._changed.set()
+        told = gone.metrics
+        self._former.append(
+            told
+            if gone.ended
+            else RunMetrics(
+                operators=told.operators,
+                commits=told.commits,
+                commit_ms=told.commit_ms,
+                take_overs=told.take_overs,
+            )
+        )
+
+    def _mourn(self, container: Container) -> None:
+        """Count a container that has ended before its time, and log it."""
+        self._deaths += 1
+        report = container.report
+        _log.warning(
+            "%s: container %s (process %s) %s; it had %s, after %s commits",
+            *(self._graph.app, container.name, container.process.pid, _how_it_ended(container)),
+            *(tasks_told(container.tasks), report.commits if report is not None else 0),
+        )
+
+    def _replace(self, former: str, container: Container) -> None:
+        self._restarts += 1
+        told = self._graph.app, container.name, container.process.pid, former
+        _log.warning("%s: container %s (process %s) takes the place of %s", *told)
+
+    async def _ask(self) -> None:
+        """Ask how far all are, and end the run when nothing is left to do anywhere."""
+        rounds, number, was_quiet, silence_s = Rounds(self.plan.tasks), 0, False, SILENCE_S
+        while not self._ending:
+            number += 1
+            # Asked for before the containers look again: they have then seen what is said here.
+            before = await self._said_by_others() if was_quiet else {}
+            asked = {one.name: one for one in self._containers.values()} if self._begun else {}
+            for one in asked.values():
+                one.line.say(Ask(round=number, metrics=self._is_watched))
+            # Whoever calls metrics() marks it, so that an idle run is asked four times as seldom: 0.05 s of the
+            # processor a minute.
+            pause_ms, self._is_watched = ROUND_MS if self._is_watched else CALM_MS, False
+            reports = await self._answers(number, silence_s) if asked else {}
+            silence_s = SILENCE_S if reports.keys() == asked.keys() else min(2 * silence_s, MOST_SILENCE_S)
+            was_quiet = False
+            if reports.keys() == asked.keys() and len(asked) == self._number:
+                was_quiet = all(report.finished for report in reports.values())
+                pause_ms = ROUND_MS if was_quiet else pause_ms
+                if rounds.over(reports) or (was_quiet and await self._agree(reports, before)):
+                    self._end_all()
+                # The second round follows at once: with all tasks here, only that has to be the same.
+                elif was_quiet and len(_held(reports)) == self.plan.tasks:
+                    continue
+            await self._look_alone()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_ms / 1_000):
+                    await self._one_finished.wait()
+            self._one_finished.clear()
+
+    async def _look_alone(self) -> None:
+        """Look now and then at the tasks that no container has, here or where others have started some."""
+        held = {task for one in self._containers.values() for task in one.tasks}
+        left = {*range(self.plan.tasks)} - held
+        if not left:
+            self._alone = ()
+        elif self._clock.elapsed_ms() >= self._alone_at_ms + ALONE_MS:
+            self._alone_at_ms = self._clock.elapsed_ms()
+            ours = {one.name for one in self._containers.values()}
+            looking = asyncio.ensure_future(asyncio.to_thread(self._left_alone, left, ours))
+            try:
+                self._alone = await asyncio.shield(looking)
+            finally:
+                # Else the thread would use what is closed meanwhile.
+                await asyncio.wait([looking])
+
+    def _left_alone(self, tasks: Collection[int], ours: Collection[str]) -> tuple[InputMetrics, ...]:
+        with suppress(SamzaError):  # brokers that don't answer now are asked again
+            if self._sharing is not None:
+                model = self._environment.job_model(self._graph.app)
+                theirs = {*model.containers} - {*ours} - self._gone
+                tasks = {task for task in tasks if task >= len(model.tasks) or model.tasks[task] not in theirs}
+            return left_alone(self._bindings, self._graph, self.plan, tasks)
+        return self._alone
+
+    async def _said_by_others(self) -> dict[str, QuietReport]:
+        if self._sharing is not None:
+            with suppress(EnvironmentFault):  # brokers that don't answer now are asked again
+                return await asyncio.to_thread(self._sharing.quiet)
+        return {}
+
+    async def _agree(self, reports: dict[str, Report], before: dict[str, QuietReport]) -> bool:
+        """Say to others who have started containers that ours have nothing to do; return whether nobody has."""
+        held = _held(reports)
+        if self._sharing is None or len(held) == self.plan.tasks:
+            return False
+        commits = ", ".join(f"{name} {report.commits}" for name, report in sorted(reports.items()))
+        with suppress(EnvironmentFault):
+            return await asyncio.to_thread(self._sharing.agree, held, commits, before, self.plan.tasks)
+        return False
+
+    async def _answers(self, number: int, silence_s: float) -> dict[str, Report]:
+        """Return the answers to a round by container, once each that is there has answered, or after a while."""
+        answers: dict[str, Report] = {}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(silence_s):
+                while len(answers) < len(self._containers):
+                    self._changed.clear()
+                    found = {one.name: one.report for one in self._containers.values()}
+                    answers = {name: report for name, report in found.items() if report and report.round >= number}
+                    if len(answers) < len(self._containers):
+                        await self._changed.wait()
+        return answers
+
+    def _release(self) -> None:
+        if hasattr(self, "_bindings"):
+            self._bindings.close()
+        self._environment.close()
+
+
+def _held(reports: Mapping[str, Report]) -> set[int]:
+    """Return the tasks that our containers have."""
+    return {task for report in reports.values() for task in report.tasks}
+
+
+async def _end(container: Container, *, at_once: bool) -> None:
+    """Wait for the end of a process whose line is cut; kill it where that takes too long, or `at_once`."""
+    process = container.process
+    if not at_once:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await process.wait()
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            # process.kill() would reap it, and asyncio would miss its end.
+            os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
+    await container.line.close()
+
+
+def _how_it_ended(container: Container) -> str:
+    if container.failed is not None:
+        first, *_ = container.failed.text.splitlines() or [""]
+        return f"failed with {container.failed.kind}: {first}"
+    status = container.process.returncode or 0
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+
+
+def _how_it_died(container: Container, deaths: int) -> str:
+    why = "whether there is memory enough for so many"
+    if (container.process.returncode or 0) > 0:
+        why = "whether a function of the application calls sys.exit() or os._exit()"
+    return (
+        f"container {container.name} {_how_it_ended(container)}, as did {deaths - 1} before it, and none of them has "
+        f"committed anything: look at what they have printed, and {why}"
+    )
+
+
+def _error_of(failed: Failed) -> Exception:
+    """Return the error that a container has ended with, as if it had been raised here."""
+    kind = PlanError if failed.kind == PlanError.__name__ else getattr(errors, failed.kind, None)
+    error = kind(failed.text) if kind is not None else SamzaError(f"{failed.kind}: {failed.text}")
+    error.__cause__ = Elsewhere(failed.lines) if failed.lines else None
+    return error
+
+
+def run_containers(
+    pipeline: Pipeline,
+    data: str | Path,
+    crew: CrewSettings,
+    settings: RunSettings = UNSAID,
+    watch: Watch | None = None,
+) -> Containers:
+    """Run in several processes to the end, as `run_blocking` does in this one."""
+    check_no_loop()
+
+    def made(settings: RunSettings, fenced: Fenced | None) -> Containers:
+        return Containers(pipeline, data, replace(crew, fenced=fenced), settings)
+
+    return run_whatever_begins(made, watch, settings)

@@ -1,0 +1,144 @@
+"""A container: a process that runs its share of an application's tasks, as the process that started it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Any
+
+from planner.model.graph import Graph
+from planner.model.plan import Plan
+from runtime.assembly.history import beside
+from runtime.containers.protocol import (
+    Ask,
+    Connection,
+    EndedWell,
+    Failed,
+    Finished,
+    Go,
+    Holds,
+    Joined,
+    Report,
+    Start,
+    Stop,
+)
+from runtime.functions.user_functions import Around
+from runtime.job.pipeline import Pipeline
+from runtime.model.assignment import Placement, sticky
+from runtime.model.errors import SamzaError
+from runtime.run.run import Run
+from runtime.run.settings import RunSettings
+
+Tell = Callable[[BaseException], Failed]
+"""Returns the message that tells the other process of an error."""
+
+
+def digest_of(plan: Plan) -> str:
+    """Return the digest of a plan, which only equal plans share."""
+    return blake2b(plan.to_json().encode(), digest_size=16).hexdigest()
+
+
+async def serve(
+    connection: Any, start: Start, graph: Graph, around: tuple[Around, ...], tell: Tell, placement: Placement = sticky
+) -> int:
+    """Run a share of an application until the other process says stop, or is gone; return the exit code."""
+    line, graph = await Connection.over(connection), beside(graph, start.beside)
+    try:
+        pipeline = Pipeline(graph, start.options, around)
+        settings = RunSettings(
+            bind=start.bind,
+            share=start.share,
+            environment=start.environment,
+            host_id=start.host_id,
+            placement=placement,
+        )
+        run = Run(pipeline, start.data, settings)
+        try:
+            if digest_of(run.plan) != start.plan:
+                raise SamzaError(
+                    f"the application {graph.app!r} that a container loads is not the one that was started: it is "
+                    "built anew there, so it may not depend on arguments or on what was changed after it was loaded"
+                )
+        except BaseException:
+            # Nobody drives this run, so nobody else would let go of its environment.
+            run.release()
+            raise
+        await _run(run, line)
+    except Exception as error:
+        line.say(tell(error))
+        return 1
+    except asyncio.CancelledError:
+        # Nobody else cancels this than Python, as it ends the process.
+        line.say(tell(SamzaError("a function of the application has called sys.exit(), or stopped the event loop")))
+        return 1
+    else:
+        line.say(EndedWell(metrics=run.metrics(stores=run.keeps_state)))
+        return 0
+    finally:
+        await line.close()
+
+
+async def _run(run: Run, line: Connection) -> None:
+    """Drive a run, and meanwhile heed what the starter says."""
+    line.say(Joined())
+    run.when_finished(lambda: line.say(Finished()))
+    run.when_shared(lambda: line.say(Holds(tuple(run.tasks))))
+    began = asyncio.get_running_loop().create_future()
+    heeding = asyncio.create_task(_heed(run, line, began))
+    try:
+        if await began:
+            await run.drive()
+        else:
+            run.release()
+    finally:
+        heeding.cancel()
+        await asyncio.wait([heeding])
+
+
+async def _heed(run: Run, line: Connection, began: asyncio.Future[bool]) -> None:
+    answers: set[asyncio.Task[None]] = set()
+    try:
+        while (told := await line.heed()) is not None and not isinstance(told, Stop):
+            if isinstance(told, Go) and not began.done():
+                began.set_result(True)
+            elif isinstance(told, Ask):
+                # Beside: an answer waits until the run has settled, and a Stop must be heard meanwhile.
+                answer = asyncio.create_task(_answer(run, line, told))
+                answers.add(answer)
+                answer.add_done_callback(answers.discard)
+        run.stop()
+        if not began.done():
+            began.set_result(False)
+        # The starter still asks until the run has ended: `_run` then cancels this.
+        while True:
+            if isinstance(told := await line.heed(), Ask):
+                line.say(_report(run, told))
+            elif told is None:
+                return
+    finally:
+        for answer in answers:
+            answer.cancel()
+
+
+async def _answer(run: Run, line: Connection, ask: Ask) -> None:
+    """Answer a round; where nothing seems to be left to do, only after another look."""
+    is_caught_up = False
+    if run.finished:
+        # Brokers may not answer; or the run ends, and says so itself.
+        with suppress(Exception):
+            found = await run.is_caught_up()
+            await run.settled()
+            is_caught_up = found
+    line.say(_report(run, ask, is_caught_up))
+
+
+def _report(run: Run, ask: Ask, is_caught_up: bool = True) -> Report:
+    return Report(
+        round=ask.round,
+        finished=run.finished and is_caught_up,
+        tasks=tuple(run.tasks),
+        commits=run.commits,
+        metrics=run.metrics(stores=run.keeps_state) if ask.metrics else None,
+    )

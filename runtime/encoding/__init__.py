@@ -1,0 +1,1 @@
+"""Values and keys as bytes, and the classes that stored bytes name."""

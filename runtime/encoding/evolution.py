@@ -1,0 +1,264 @@
+"""The schema evolution of stored values: the present definition of a class reads or refuses what earlier ones wrote."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from operators.core.wording import shown
+from runtime.encoding.classes import is_again
+from runtime.encoding.record_types import fields_of, hints_of, is_record, made
+from runtime.model.errors import SerdeError
+
+Part = Callable[[Any, Any, str], Any]
+"""Brings a part of a value to its declared type: `fitted` if it was stored with its type, `revived` if without."""
+_WRAPPERS = tuple(
+    getattr(typing, name)
+    for name in ("ClassVar", "Final", "Required", "NotRequired", "ReadOnly")
+    if hasattr(typing, name)
+)
+_SHOWN = 60
+
+
+def fitted(value: object, hint: object, where: str) -> Any:
+    """Return a value as `hint` declares it: itself, where it is one, or one of a wider type.
+
+    Raises SerdeError, which says what was stored and what is declared. A type that says nothing refuses nothing.
+
+    >>> fitted(3, float | None, "Card.eur"), fitted(None, int | None, "Card.n"), fitted((1, 2), list[int], "Card.all")
+    (3.0, None, [1, 2])
+    >>> fitted("seven", int, "Card.n")
+    Traceback (most recent call last):
+    runtime.model.errors.SerdeError: Card.n was stored as str ('seven') and is declared int now
+    """
+    hint = _bare(hint)
+    if _is_silent(hint):
+        return value
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _one_of(value, get_args(hint), where, fitted)
+    if origin is Literal:
+        if any(type(value) is type(one) and value == one for one in get_args(hint)):
+            return value
+        raise _misfit(value, hint, where)
+    if hint is None or hint is type(None):
+        if value is None:
+            return None
+        raise _misfit(value, hint, where)
+    if origin is not None and isinstance(origin, type):
+        return _in_container(value, hint, origin, where, fitted)
+    if typing.is_typeddict(hint):
+        return _typed_dict(value, hint, where, fitted)
+    if isinstance(hint, type):
+        return _instance(value, hint, where)
+    return value
+
+
+def revived(raw: object, hint: object, where: str) -> Any:
+    """Return a value that was stored without its types: records as mappings, all collections as lists.
+
+    Raises SerdeError for what is not of the declared type; unknown fields are dropped, at every depth.
+    """
+    hint = _bare(hint)
+    if _is_silent(hint):
+        if isinstance(raw, list | dict):
+            raise SerdeError(
+                f"{where} was stored as part of a record whose type said what it is, and is declared {_name(hint)} "
+                "now: declare the type that it had"
+            )
+        return raw
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return _one_of(raw, get_args(hint), where, revived)
+    if is_record(origin or hint):
+        if not isinstance(raw, dict):
+            raise _misfit(raw, hint, where)
+        return revived_record(origin or hint, raw)
+    if typing.is_typeddict(hint):
+        return _typed_dict(raw, hint, where, revived)
+    if isinstance(origin, type) and isinstance(raw, list | dict) and issubclass(origin, _COLLECTIONS):
+        return _in_container(raw, hint, origin, where, revived)
+    try:
+        return msgspec.convert(raw, hint)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise _misfit(raw, hint, where) from error
+
+
+def fitted_record(kind: object, values: Mapping[str, Any]) -> Any:
+    """Return a record of values that were stored with their types, by name."""
+    return made(kind, _brought(kind, values, fitted))
+
+
+def revived_record(kind: object, raw: Mapping[str, Any]) -> Any:
+    """Return a record of values that were stored without their types, by name."""
+    return made(kind, _brought(kind, raw, revived))
+
+
+def as_it_was(kind: object, raw: Mapping[str, Any]) -> Any:
+    """Return a record with values that never were of their declared types, which nobody checked when it was made.
+
+    Numbers and None are what they are, whatever was declared. Raises SerdeError for text, which many types become.
+    """
+
+    def part(value: object, hint: object, where: str) -> Any:
+        try:
+            return revived(value, hint, where)
+        except SerdeError:
+            if value is None or isinstance(value, bool | int | float):
+                return value
+            if isinstance(value, dict) and is_record(_bare(hint)):
+                return as_it_was(_bare(hint), value)
+            raise
+
+    return made(kind, _brought(kind, raw, part))
+
+
+def _brought(kind: Any, values: Mapping[str, Any], part: Part) -> dict[str, Any]:
+    hints = hints_of(kind)
+    names = {field.name for field in fields_of(kind)}
+    # Names that are no fields any more go along as they are: `made` takes only the fields, and what is stored of a
+    # pydantic model beside its fields lies under such a name.
+    return {
+        name: part(value, hints.get(name, Any), f"{kind.__qualname__}.{name}") if name in names else value
+        for name, value in values.items()
+    }
+
+
+def _bare(hint: object) -> Any:
+    """Return a type without what is said about it: Annotated, Final, NewType, a name given with `type`."""
+    while True:
+        if hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        elif hasattr(hint, "__value__"):
+            hint = hint.__value__
+        elif get_origin(hint) is typing.Annotated or get_origin(hint) in _WRAPPERS:
+            hint = get_args(hint)[0]
+        elif isinstance(hint, TypeVar):
+            hint = hint.__bound__ or Any
+        else:
+            return hint
+
+
+def _is_silent(hint: object) -> bool:
+    return hint is Any or hint is object or isinstance(hint, str) or hint in _WRAPPERS
+
+
+def _one_of(value: object, hints: Iterable[Any], where: str, part: Part) -> Any:
+    """Return a value as the member of a union that it is, or else the first that it fits."""
+    # All members are tried before the first that fits is taken: an int fits `float | int` as it is, and only by its
+    # second member.
+    found = []
+    for hint in hints:
+        try:
+            one = part(value, hint, where)
+        except SerdeError:
+            continue
+        if one is value and not _is_silent(_bare(hint)):
+            return value
+        found.append(one)
+    if not found:
+        raise _misfit(value, Union.__getitem__(tuple(hints)), where)
+    return found[0]
+
+
+_COLLECTIONS = (list, tuple, set, frozenset, dict)
+
+
+def _in_container(value: object, hint: object, origin: type, where: str, part: Part) -> Any:
+    arguments = get_args(hint)
+    if is_record(origin):
+        return _instance(value, origin, where)
+    abstract = origin not in _COLLECTIONS
+    kind: Any = type(value) if abstract or isinstance(value, origin) else origin
+    try:
+        if abstract and not isinstance(value, origin):
+            raise _misfit(value, hint, where)
+    except TypeError:  # a protocol, of which nobody can tell
+        return value
+    if isinstance(value, Mapping):
+        return _mapping(value, hint, where, part) if issubclass(origin, Mapping) else _refuse(value, hint, where)
+    if issubclass(origin, Mapping) or not isinstance(value, _COLLECTIONS):
+        return value if isinstance(value, origin) else _refuse(value, hint, where)
+    items = [*value]
+    if origin is tuple and arguments[-1:] != (...,):
+        if len(items) != len(arguments):
+            raise _misfit(value, hint, where)
+        changed = [part(item, one, where) for item, one in zip(items, arguments, strict=True)]
+    else:
+        changed = [part(item, arguments[0], where) for item in items]
+    assert len(changed) == len(items), "a part of a collection was lost"
+    # The same object where nothing changed: it costs no copy, and a collection of a subclass stays one.
+    if kind is type(value) and all(new is old for new, old in zip(changed, items, strict=True)):
+        return value
+    return tuple.__new__(kind, changed) if issubclass(kind, tuple) else kind(changed)
+
+
+def _mapping(value: Mapping[Any, Any], hint: object, where: str, part: Part) -> Any:
+    arguments = get_args(hint)
+    if len(arguments) != 2:
+        return value
+    keys, values = arguments
+    changed = {part(key, keys, where): part(one, values, f"{where}[{key!r}]") for key, one in value.items()}
+    if all(changed.get(key, value) is one for key, one in value.items()) and part is fitted:
+        return value
+    if isinstance(value, dict) and type(value) is not dict:
+        found = value.copy()
+        found.update(changed)
+        return found
+    return changed
+
+
+def _typed_dict(value: Any, hint: Any, where: str, part: Part) -> Any:
+    if not isinstance(value, dict):
+        raise _misfit(value, hint, where)
+    missing = hint.__required_keys__ - value.keys()
+    if missing:
+        raise SerdeError(f"{where} was stored without {sorted(missing)}, which {hint.__qualname__} requires now")
+    hints = hints_of(hint)
+    return {key: part(one, hints.get(key, Any), f"{where}[{key!r}]") for key, one in value.items()}
+
+
+def _instance(value: Any, kind: Any, where: str) -> Any:
+    """Return a value as a class declares it: a wider number, a member of an Enum, a record that was a dict."""
+    try:
+        if isinstance(value, kind) or is_again(kind, type(value)):
+            return value
+    except TypeError:  # a protocol, of which nobody can tell
+        return value
+    # Widened, as int to float; never a bool, which Python takes for an int and nobody means as a number.
+    if kind in (float, complex) and isinstance(value, int | float) and not isinstance(value, bool):
+        return kind(value)
+    if kind in _COLLECTIONS and isinstance(value, _COLLECTIONS) and not isinstance(value, dict) and kind is not dict:
+        return kind(value)
+    if issubclass(kind, Enum):
+        try:
+            return kind(value)
+        except (ValueError, KeyError, TypeError) as error:
+            raise _misfit(value, kind, where) from error
+    if is_record(kind) and type(value) is dict and all(type(key) is str for key in value):
+        return fitted_record(kind, value)
+    if isinstance(value, str | int | float) and not is_record(kind):
+        try:  # text that says a date, a UUID, a Decimal
+            return msgspec.convert(value, kind)
+        except (msgspec.ValidationError, TypeError) as error:
+            raise _misfit(value, kind, where) from error
+    raise _misfit(value, kind, where)
+
+
+def _refuse(value: object, hint: object, where: str) -> Any:
+    raise _misfit(value, hint, where)
+
+
+def _misfit(value: object, hint: object, where: str) -> SerdeError:
+    text = shown(value)
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return SerdeError(f"{where} was stored as {type(value).__qualname__} ({text}) and is declared {_name(hint)} now")
+
+
+def _name(hint: object) -> str:
+    return hint.__qualname__ if isinstance(hint, type) and get_origin(hint) is None else str(hint)

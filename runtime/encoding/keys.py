@@ -1,0 +1,160 @@
+"""The keys in batches: an int or a str is held as itself, any other key as its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import countOf
+from typing import Any
+
+from operators.core.base import Key, Serde
+from runtime.encoding.serdes import Json, MessagePack, String, Tagged, encode_all, remembering
+
+LEAST, MOST = -(2**63), 2**63 - 1
+"""The ints that every serde takes."""
+
+
+class KeySerde:
+    r"""Turns keys into the form that batches hold, and that form into bytes and keys again.
+
+    Two keys are the same when their bytes are. A key is held as itself if its type is exactly int or str and its bytes
+    tell just that; else its bytes are held. So two held keys are equal exactly when their bytes are, and keys that stay
+    within a stage are never encoded. One thread at a time uses it, the one that is at work in the task.
+
+    >>> keys = KeySerde(Tagged())
+    >>> keys.hold(["AA", 7, None, True])
+    ['AA', 7, None, b'\x00\xc3']
+    >>> keys.decode(b'\x00\xc3')
+    True
+    """
+
+    def __init__(self, serde: Serde) -> None:
+        self.serde = serde
+        self.kind: type | None = None
+        """The one type that all keys of the newest column have, if such keys are held as themselves."""
+        self._plain = _plain_types(serde)
+        self._load: Callable[[Any], Any] = remembering(self._loaded)
+        self._decode: Callable[[Any], Any] = remembering(serde.decode)
+
+    def hold(self, keys: list[Any]) -> list[Key | None]:
+        """Return a column of keys as it is held; raises what the serde does for a key that it can't encode."""
+        if self._are_plain(keys):
+            return keys
+        return [None if key is None else self._held(key) for key in keys]
+
+    def hold_values(self, values: list[Any]) -> list[Any]:
+        """Return values as they are held on the way to another stage: as keys are, or a whole column as bytes.
+
+        >>> KeySerde(String()).hold_values(["a", "b"]), KeySerde(String()).hold_values(["a", None])
+        (['a', 'b'], [b'a', None])
+        """
+        if self._are_plain(values):
+            return values
+        return list(encode_all(self.serde, values))
+
+    def hold_one(self, key: object) -> Key | None:
+        """Return one key as it is held."""
+        return self.hold([key])[0]
+
+    def are_held(self, kind: type, keys: Iterable[Any]) -> bool:
+        """Whether keys, all of which have exactly one type, are held as themselves.
+
+        >>> KeySerde(Tagged()).are_held(str, ["AA", "BB"]), KeySerde(Tagged()).are_held(bool, [True])
+        (True, False)
+        """
+        return kind in self._plain and self._are_encodable(kind, keys)
+
+    def load(self, column: list[Any]) -> list[Key | None]:
+        """Return keys that were stored as bytes as they are held; raises what the serde does for bytes of others."""
+        if type(self.serde) is String and None not in column:
+            return list(map(bytes.decode, column))
+        return list(map(self._load, column))
+
+    def encode(self, key: Key) -> bytes:
+        """Return the bytes of a key that is held."""
+        return key if type(key) is bytes else self.serde.encode(key)
+
+    def encode_all(self, keys: list[Any]) -> list[Any]:
+        """Return the bytes of a column; None stays None."""
+        if bytes not in map(type, keys):
+            return encode_all(self.serde, keys)
+        encode = self.serde.encode
+        return [key if key is None or type(key) is bytes else encode(key) for key in keys]
+
+    def decode(self, key: Key | None) -> Any:
+        """Return the key."""
+        return self._decode(key) if type(key) is bytes else key
+
+    def in_order(self, keys: Iterable[Key]) -> list[Key]:
+        """Return held keys in the order of their bytes.
+
+        >>> KeySerde(Tagged()).in_order([300, -1, 7, "a"])
+        [7, 'a', 300, -1]
+        """
+        # Large windows bring a million keys in order when they fire. MessagePack writes natural numbers, and texts of
+        # one length, in their own order, so most columns are sorted in C, without the bytes of any key.
+        found: list[Any] = list(keys)
+        kinds = set(map(type, found)) if isinstance(self.serde, Tagged) else ()
+        if kinds == {int}:
+            found.sort()
+            if found[0] >= 0 and found[-1] <= MOST:
+                assert self.encode(found[0]) <= self.encode(found[-1]), "ints are not in the order of their bytes"
+                return found
+        elif kinds == {str} and "".join(found).isascii():
+            # MessagePack has the length of a text ahead of it; sort() is stable, so the second keeps the first.
+            found.sort()
+            found.sort(key=len)
+            assert self.encode(found[0]) <= self.encode(found[-1]), "texts are not in the order of their bytes"
+            return found
+        return sorted(found, key=self.encode)
+
+    def _are_plain(self, column: list[Any]) -> bool:
+        """Whether all of a column are held as themselves; `kind` is then their one type."""
+        self.kind = None
+        if column:
+            # Exactly one type, counted in C: Python takes 1 and True for equal, and they are two keys.
+            kind = type(column[0])
+            if countOf(map(type, column), kind) == len(column) and self.are_held(kind, column):
+                self.kind = kind
+        return self.kind is not None
+
+    def _are_encodable(self, kind: type, keys: Iterable[Any]) -> bool:
+        if kind is str:
+            text = "".join(keys)
+            return text.isascii() or _is_unicode(text)
+        return isinstance(self.serde, Tagged) or (min(keys, default=0) >= LEAST and max(keys, default=0) <= MOST)
+
+    def _held(self, key: Any) -> Key:
+        data = self.serde.encode(key)
+        if self.are_held(type(key), [key]):
+            plain: Key = key
+            return plain
+        try:
+            held: Key = self._load(data)
+        except Exception:
+            return data  # which nobody can read, or needs to
+        return held
+
+    def _loaded(self, data: bytes) -> Key:
+        key = self.serde.decode(data)
+        is_plain = self.are_held(type(key), [key]) and self.serde.encode(key) == data
+        return key if is_plain else data
+
+
+def _plain_types(serde: Serde) -> frozenset[type]:
+    """Return the types whose keys the serde gives back as they were."""
+    if isinstance(serde, Tagged):
+        return frozenset({int, str} if serde.type is Any else {int, str} & {serde.type})
+    if type(serde) is String:
+        return frozenset({str})
+    if isinstance(serde, Json | MessagePack):
+        return frozenset({int, str} if serde.type is Any else {int, str} & {serde.type})
+    return frozenset()
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it has no lone surrogates, which have no bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,301 @@
+"""The kinds of records that users write: Struct, dataclass, named tuple, attrs and pydantic, as fields by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from hashlib import blake2s
+from typing import Any, NamedTuple, get_origin, get_type_hints
+
+import msgspec
+
+from runtime.model.errors import SerdeError
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+PLAIN_TYPES = (int, float, str, bytes, bool, type(None))
+ABOUT = "*"
+"""The name under which the state of a pydantic model beside its fields is stored."""
+
+
+class Field(NamedTuple):
+    """A field of a record: the attribute that it is stored by, and whether it must be given."""
+
+    name: str
+    required: bool
+    init: str | None
+    """The name of the constructor's argument; None if the constructor does not take the field."""
+
+
+class RecordKind(NamedTuple):
+    """A kind of record: a test for its classes, the fields of one, and the maker of values."""
+
+    is_one: Callable[[type], bool]
+    fields: Callable[[Any], list[Field]]
+    make: Callable[[Any, dict[str, Any]], Any]
+
+
+@cache
+def is_record(kind: object) -> bool:
+    """Whether values of a class are records, which have named fields."""
+    return isinstance(kind, type) and any(one.is_one(kind) for one in _KINDS)
+
+
+@cache
+def fields_of(kind: object) -> tuple[Field, ...]:
+    """Return the fields of a class of records."""
+    return tuple(_kind_of(kind).fields(kind))
+
+
+def values_of(value: object) -> dict[str, Any]:
+    """Return the values of a record's fields by name; what is not set is not there."""
+    kind: Any = type(value)
+    if is_pydantic(kind):
+        return _pydantic_values(value)
+    fields = fields_of(kind)
+    if isinstance(value, tuple):
+        return {field.name: part for field, part in zip(fields, value, strict=True)}
+    return {field.name: getattr(value, field.name) for field in fields if hasattr(value, field.name)}
+
+
+def made(kind: Any, values: Mapping[str, Any]) -> Any:
+    """Return a record of `values`, by the names of fields; the others take their defaults.
+
+    Raises SerdeError where one is missing that has none. A field holds just what it is given, whatever a constructor
+    makes of it.
+    """
+    fields = fields_of(kind)
+    missing = [field.name for field in fields if field.required and field.name not in values]
+    if missing:
+        raise SerdeError(
+            f"a stored {kind.__qualname__} has no {' and no '.join(missing)}, for which the class gives no default: "
+            f"write one, e.g. {missing[0]}: ... = <what those stored before are to have>"
+        )
+    given = {field.name: values[field.name] for field in fields if field.name in values}
+    if ABOUT in values and is_pydantic(kind):
+        given[ABOUT] = values[ABOUT]
+    return _kind_of(kind).make(kind, given)
+
+
+@cache
+def hints_of(kind: object) -> Mapping[str, Any]:
+    """Return the declared types of a class's attributes, by name; none where they are not there while it runs."""
+    with suppress(Exception):
+        return get_type_hints(kind, include_extras=True)
+    return {}
+
+
+@cache
+def description_of(kind: Any) -> str:
+    """Return a short text that differs where two definitions of a class differ; stored values carry it.
+
+    Values of the same description are made as they were stored; others are checked against the new types.
+    """
+    inside: dict[type, None] = {kind: None}
+    with suppress(NameError, TypeError):
+        _fields_say_all(kind, inside)
+    # The records inside count as well: a change of one of them changes what the bytes of this one mean.
+    text = ";".join(f"{one.__qualname__}({','.join(_lines_of(one))})" for one in inside)
+    # A default that is printed with its address would make another description in each process.
+    return blake2s(_ADDRESS.sub("", text).encode("utf-8", "replace"), digest_size=4).hexdigest()
+
+
+def _lines_of(kind: object) -> list[str]:
+    hints = hints_of(kind)
+    annotations = getattr(kind, "__annotations__", {})
+    return [f"{one.name}:{hints.get(one.name, annotations.get(one.name))!r}" for one in fields_of(kind)]
+
+
+@cache
+def records_inside(kind: object) -> tuple[type, ...] | None:
+    """Return the records that the fields of `kind` may hold; None where their declared types do not say all."""
+    inside: dict[type, None] = {}
+    try:
+        says_all = _fields_say_all(kind, inside)
+        msgspec.msgpack.Decoder(kind)
+    except (NameError, TypeError, AttributeError):  # a type that is not there, or a union nobody can tell apart
+        return None
+    return tuple(inside) if says_all else None
+
+
+def is_by_position(kind: Any) -> bool:
+    """Whether msgspec would write a record as an array: a named tuple, and a Struct that is `array_like`."""
+    return issubclass(kind, tuple) or (issubclass(kind, msgspec.Struct) and kind.__struct_config__.array_like)
+
+
+@cache
+def is_by_name(kind: Any) -> bool:
+    """Whether msgspec writes a record as all of its fields by their own names, and brings back just what they held.
+
+    It does not where fields are called otherwise outside, are left out while they are as by default, and where
+    `__post_init__` has a say, which would be asked each time.
+    """
+    if is_by_position(kind) or hasattr(kind, "__post_init__"):
+        return False
+    if not issubclass(kind, msgspec.Struct):
+        return True
+    return kind.__struct_fields__ == kind.__struct_encode_fields__ and not kind.__struct_config__.omit_defaults
+
+
+@cache
+def stand_in_for(kind: Any) -> Any:
+    """Return a Struct of the same fields, which msgspec reads by name where it would not read the record itself so."""
+    hints = hints_of(kind)
+    fields = [
+        (one.name, hints[one.name]) if one.required else (one.name, hints[one.name] | msgspec.UnsetType, msgspec.UNSET)
+        for one in fields_of(kind)
+    ]
+    # By keyword only: a field with a default may so stand before one without, as it may in the record.
+    found = msgspec.defstruct(kind.__name__, fields, kw_only=True)
+    assert {*found.__struct_fields__} == {one.name for one in fields_of(kind)}, "a field of the record is missing"
+    return found
+
+
+def _fields_say_all(kind: Any, inside: dict[type, None]) -> bool:
+    if is_pydantic(kind) or _is_attrs(kind):
+        return False
+    if dataclasses.is_dataclass(kind) and not all(field.init for field in dataclasses.fields(kind)):
+        return False
+    hints = get_type_hints(kind)
+    return all(one.name in hints and _says_all(hints[one.name], inside) for one in fields_of(kind))
+
+
+def _says_all(hint: Any, inside: dict[type, None]) -> bool:
+    if hint in PLAIN_TYPES:
+        return True
+    if hasattr(hint, "__args__"):
+        of_record = isinstance(get_origin(hint), type) and is_record(get_origin(hint))
+        return not of_record and all(part is ... or _says_all(part, inside) for part in hint.__args__)
+    if not is_record(hint) or is_by_position(hint):
+        return False
+    # Noted before its fields are looked at: a record may hold itself, as a tree does.
+    if hint in inside:
+        return True
+    inside[hint] = None
+    return _fields_say_all(hint, inside)
+
+
+def _kind_of(kind: Any) -> RecordKind:
+    return next(one for one in _KINDS if one.is_one(kind))
+
+
+def is_struct(kind: type) -> bool:
+    """Whether a class is a Struct of msgspec."""
+    return issubclass(kind, msgspec.Struct)
+
+
+def _struct_fields(kind: Any) -> list[Field]:
+    names, defaults = kind.__struct_fields__, kind.__struct_defaults__
+    padded = [*[msgspec.NODEFAULT] * (len(names) - len(defaults)), *defaults]
+    return [Field(name, default is msgspec.NODEFAULT, name) for name, default in zip(names, padded, strict=True)]
+
+
+def _make_struct(kind: Any, values: dict[str, Any]) -> Any:
+    found = kind(**values)
+    for name, value in values.items():
+        # `__post_init__` had its say when the value was first made; a second one would change what was stored.
+        if getattr(found, name) is not value:
+            msgspec.structs.force_setattr(found, name, value)
+    return found
+
+
+def _dataclass_fields(kind: Any) -> list[Field]:
+    missing = dataclasses.MISSING
+    return [
+        Field(
+            one.name,
+            one.init and one.default is missing and one.default_factory is missing,
+            one.name if one.init else None,
+        )
+        for one in dataclasses.fields(kind)
+    ]
+
+
+def _make_by_constructor(kind: Any, values: dict[str, Any]) -> Any:
+    fields = fields_of(kind)
+    given = {field.init: values[field.name] for field in fields if field.init and field.name in values}
+    # The constructor comes first, since it may set attributes that are no fields. Where it takes what is no field, or
+    # refuses what it once made, all the fields together are the value.
+    try:
+        found = kind(**given)
+    except Exception:
+        if len(values) < len(fields):
+            raise
+        found = kind.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(found, name, value)
+    return found
+
+
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _named_tuple_fields(kind: Any) -> list[Field]:
+    return [Field(name, name not in kind._field_defaults, name) for name in kind._fields]
+
+
+def _make_named_tuple(kind: Any, values: dict[str, Any]) -> Any:
+    return tuple.__new__(
+        kind, [values[name] if name in values else kind._field_defaults[name] for name in kind._fields]
+    )
+
+
+def _is_attrs(kind: type) -> bool:
+    return hasattr(kind, "__attrs_attrs__")
+
+
+def _attrs_fields(kind: Any) -> list[Field]:
+    nothing = sys.modules["attr"].NOTHING
+    return [
+        Field(one.name, one.init and one.default is nothing, one.alias if one.init else None)
+        for one in kind.__attrs_attrs__
+    ]
+
+
+def is_pydantic(kind: type) -> bool:
+    """Whether values of a class are models of pydantic, which nothing here imports."""
+    return hasattr(kind, "__pydantic_fields__") and hasattr(kind, "model_construct")
+
+
+def _pydantic_fields(kind: Any) -> list[Field]:
+    return [Field(name, one.is_required(), name) for name, one in kind.model_fields.items()]
+
+
+def _pydantic_values(value: Any) -> dict[str, Any]:
+    about = sorted(value.model_fields_set), value.__pydantic_extra__, value.__pydantic_private__
+    held = {one.name: value.__dict__[one.name] for one in _pydantic_fields(type(value)) if one.name in value.__dict__}
+    return {**held, ABOUT: about}
+
+
+def _make_pydantic(kind: Any, values: dict[str, Any]) -> Any:
+    is_set, extra, private = values.pop(ABOUT, (None, None, None))
+    known = kind.model_fields
+    keeps = {} if kind.model_config.get("extra") != "allow" or not extra else extra
+    by_set = None if is_set is None else {name for name in is_set if name in known or name in keeps}
+    found = kind.model_construct(_fields_set=by_set, **{_given(known, name): value for name, value in values.items()})
+    found.__dict__.update(values)
+    if keeps:
+        object.__setattr__(found, "__pydantic_extra__", dict(keeps))
+    if private is not None and kind.__private_attributes__:
+        held = {name: value for name, value in private.items() if name in kind.__private_attributes__}
+        object.__setattr__(found, "__pydantic_private__", {**(found.__pydantic_private__ or {}), **held})
+    return found
+
+
+def _given(known: Any, name: str) -> str:
+    """Return what `model_construct` takes a field by: its alias, where it has one, and no default takes its place."""
+    alias = known[name].alias
+    return alias if isinstance(alias, str) else name
+
+
+_KINDS = (
+    RecordKind(is_struct, _struct_fields, _make_struct),
+    RecordKind(is_pydantic, _pydantic_fields, _make_pydantic),
+    RecordKind(_is_attrs, _attrs_fields, _make_by_constructor),
+    RecordKind(dataclasses.is_dataclass, _dataclass_fields, _make_by_constructor),
+    RecordKind(_is_named_tuple, _named_tuple_fields, _make_named_tuple),
+)

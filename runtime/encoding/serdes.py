@@ -1,0 +1,848 @@
+"""The serdes of values: JSON, MessagePack, text, bytes, and MessagePack with types as the default between stages."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum
+from functools import cache, cached_property
+from itertools import repeat
+from math import isfinite
+from typing import Any, NamedTuple
+
+import msgspec
+
+from operators.core.base import Copies, Serde
+from operators.core.wording import named
+from runtime.encoding.classes import class_of, find, is_current, name_of
+from runtime.encoding.copies import COPIED, copied
+from runtime.encoding.evolution import as_it_was, fitted, fitted_record, revived_record
+from runtime.encoding.lines import ObjectLines
+from runtime.encoding.record_types import (
+    ABOUT,
+    description_of,
+    fields_of,
+    is_by_name,
+    is_pydantic,
+    is_record,
+    is_struct,
+    made,
+    records_inside,
+    stand_in_for,
+    values_of,
+)
+from runtime.encoding.value_types import as_plain, made_of_plain, value_type_named, value_type_of
+from runtime.model.errors import SerdeError
+
+REMEMBERED_KEYS = 100_000
+REFUSALS = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError, ValueError, OverflowError, KeyError)
+"""The exceptions that decoders raise on hostile bytes: msgspec alone raises three unrelated kinds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Json:
+    """JSON of `type` (a msgspec Struct, a dataclass, a model of attrs or pydantic, or plain types).
+
+    JSON has no NaN and no infinity, which most writers make null. They are refused with SerdeError, with a declared
+    type and without one: null is another value.
+
+    >>> Json(list[int]).decode(b"[1, 2]")
+    [1, 2]
+    >>> Json(float).encode(float("nan"))
+    Traceback (most recent call last):
+    runtime.model.errors.SerdeError: nan has no JSON, ...
+    """
+
+    type: Any = Any
+
+    def __post_init__(self) -> None:
+        decoder = msgspec.json.Decoder(self.type, dec_hook=made_of_plain)
+        decode = self.type.model_validate_json if is_pydantic(self.type) else decoder.decode
+        _freeze(self, to_json, decode)
+        object.__setattr__(self, "_decode_lines", decoder.decode_lines)
+
+    def decode_lines(self, lines: ObjectLines) -> list[Any]:
+        """Return the value of each line; raises `SerdeError` or what `decode` raises, where one is no single value."""
+        # A value that holds a slice of the bytes it came from would keep all lines in memory as long as it lives.
+        if self._keeps_bytes:
+            return list(map(self.decode, lines))
+        values = self._decode_lines(lines.data)
+        if len(values) != len(lines):
+            raise SerdeError("a line is to hold one value")
+        return values
+
+    @cached_property
+    def _keeps_bytes(self) -> bool:
+        return _keeps_bytes(self.type)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The decoders of msgspec can't be pickled, as they would be on the way to a worker: they are made anew there.
+        return type(self), (self.type,)
+
+    encode: Callable[[Any], bytes] = dataclasses.field(init=False, repr=False, compare=False)
+    decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
+    _decode_lines: Callable[[bytes], list[Any]] = dataclasses.field(init=False, repr=False, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class MessagePack:
+    """MessagePack of `type`.
+
+    >>> MessagePack(dict).decode(MessagePack().encode({"a": 1}))
+    {'a': 1}
+    """
+
+    type: Any = Any
+
+    def __post_init__(self) -> None:
+        decoder = msgspec.msgpack.Decoder(self.type, dec_hook=made_of_plain)
+        _freeze(self, msgspec.msgpack.Encoder(enc_hook=as_plain).encode, decoder.decode)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.type,)
+
+    encode: Callable[[Any], bytes] = dataclasses.field(init=False, repr=False, compare=False)
+    decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class String:
+    r"""Text as UTF-8.
+
+    >>> String().encode("é")
+    b'\xc3\xa9'
+    """
+
+    type: Any = str
+
+    def encode(self, value: str) -> bytes:
+        """Return the UTF-8 bytes of `value`."""
+        return str.encode(value)
+
+    def decode(self, data: bytes) -> str:
+        """Return the text of `data`."""
+        return bytes.decode(data)
+
+
+@dataclasses.dataclass(frozen=True)
+class Bytes:
+    """Bytes as they are.
+
+    >>> Bytes().decode(b"abc")
+    b'abc'
+    """
+
+    type: Any = bytes
+
+    def encode(self, value: bytes) -> bytes:
+        """Return `value`; raises TypeError when it is not bytes."""
+        if type(value) is not bytes:
+            raise TypeError(f"Bytes() got a {type(value).__name__}; convert it, or choose another serde")
+        return value
+
+    def decode(self, data: bytes) -> bytes:
+        """Return `data`."""
+        return data
+
+
+@dataclasses.dataclass(frozen=True)
+class Natural:
+    """Writes a key as other programs expect it: text as UTF-8, bytes as they are, and anything else as JSON.
+
+    It only writes: from the bytes alone nobody can tell which of these the key was.
+
+    >>> Natural().encode("AA"), Natural().encode(7)
+    (b'AA', b'7')
+    """
+
+    type: Any = Any
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of `value`."""
+        return value if type(value) is bytes else str.encode(value) if type(value) is str else to_json(value)
+
+    def decode(self, data: bytes) -> Any:
+        """Return `data` as it is."""
+        return data
+
+
+@dataclasses.dataclass(frozen=True)
+class NoKey:
+    """The serde of the one key that all messages share when they go to one task: no bytes, read as None.
+
+    >>> NoKey().decode(b"") is None
+    True
+    """
+
+    type: Any = None
+
+    def encode(self, value: object) -> bytes:
+        """Return no bytes."""
+        return b""
+
+    def decode(self, data: bytes) -> None:
+        """Return None."""
+
+
+PLAIN = b"\x00"
+TUPLE = b"\x01"
+LIST = b"\x02"
+MAPPING = b"\x03"
+WHOLE = b"\x04"
+FIELDS = b"\x05"
+ENUM = b"\x06"
+SET = b"\x07"
+FROZEN_SET = b"\x08"
+BIG = b"\x09"
+RECORD = b"\x0a"
+OTHER = b"\x0b"
+SUBTYPE = b"\x0c"
+PAIR = b"\x92"
+"""The first byte of an array of two in MessagePack."""
+SHORT_TEXT = 0xD9
+"""The first byte of text of 32 to 255 bytes in MessagePack."""
+SEQUENCES: dict[bytes, Callable[..., Any]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
+TAG_OF_SEQUENCE = {kind: tag for tag, kind in SEQUENCES.items()}
+SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+BASES = (str, int, float, bytes, list, dict, set, frozenset)
+"""The built-in types whose subclasses can be stored, if these add no attributes."""
+LAST_TAG = SUBTYPE
+"""The bytes of Tagged() begin with a byte up to this one, and JSON with a later one."""
+assert LAST_TAG[0] < min(b'"-0123456789[fnt{'), "a tag would be taken for the first byte of JSON"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagged:
+    """MessagePack that remembers types: the serde of ids, and of keys whose type is not declared.
+
+    The bytes of a value never change from version to version, because stored entries are found by them; so the fields
+    of a record go by their order. The serde is frozen, and any thread may use it. Plain values cost one byte more than
+    MessagePack. Structs, dataclasses, named tuples, models of attrs and pydantic, and enums carry the name of their
+    class, which must be importable by it in a module that the reader has already loaded: bytes never make the reader
+    import anything, and never make anything but such values.
+
+    >>> Tagged().decode(Tagged().encode((1, "a", None)))
+    (1, 'a', None)
+    """
+
+    type: Any = Any
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of `value`; raises SerdeError for a type that needs a declared serde."""
+        # Exactly these types, and no subclasses: MessagePack writes a subclass as its base, and the type would be lost.
+        if type(value) in SCALARS:
+            try:
+                return PLAIN + _pack(value)
+            except OverflowError:
+                return BIG + str(value).encode()
+        # First all at once by msgspec, which is the fast way and fits nearly every value.
+        try:
+            return self._encode(value, piecemeal=False)
+        except (OverflowError, TypeError):  # an int of more than 64 bits somewhere inside, or what only we encode
+            return self._encode(value, piecemeal=True)
+
+    def encode_all(self, values: list[Any]) -> list[bytes]:
+        """Return the bytes of each of many values."""
+        if SCALARS.issuperset(map(type, values)):
+            with suppress(OverflowError):
+                return [*map(PLAIN.__add__, map(_pack, values))]
+        elif (start := self._same_start(values)) is not None:
+            with suppress(OverflowError, TypeError):
+                return [*map(start.__add__, map(_pack, values))]
+        return list(map(self.encode, values))
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of `data`; raises SerdeError for what it did not write, or fits its class no more."""
+        tag, body = data[:1], data[1:]
+        if tag == PLAIN:
+            return _unpack(body)
+        if tag == WHOLE:
+            return _whole(data)
+        try:
+            return self._decode(tag, body)
+        except SerdeError:
+            raise
+        except (TypeError, ValueError, AttributeError, KeyError, IndexError, ArithmeticError) as error:
+            raise SerdeError(f"bytes that start with {data[:8]!r} do not make a value: {error}") from error
+
+    def decode_all(self, column: Sequence[bytes]) -> list[Any]:
+        """Return the value of each of many bytes."""
+        start = column[0][:1] if column else b""
+        if start == PLAIN and all(map(bytes.startswith, column, repeat(PLAIN))):
+            return [_unpack(data[1:]) for data in column]
+        if start == WHOLE:
+            # The values of a column are mostly of one class: its name is read, and its class looked for, only once.
+            name, _ = _whole_decoder.decode(column[0][1:])
+            start = WHOLE + PAIR + _pack(name)
+            if all(map(bytes.startswith, column, repeat(start))):
+                skipped = len(start)
+                path, by_name, _ = name.partition("#")
+                read = _reader_of(_record_named(path), by_name)
+                with suppress(*REFUSALS):
+                    return [read(data[skipped:]) for data in column]
+        return list(map(self.decode, column))
+
+    def copy(self, value: Any) -> Any:
+        """Return a copy of a value, as its bytes would be decoded: the two share no part that can be changed.
+
+        >>> Tagged().copy({"a": [1]})
+        {'a': [1]}
+        """
+        if type(value) not in COPIED:  # of records msgspec makes copies no slower than anybody can look at their fields
+            return self.decode(self.encode(value))
+        return copied(value, self.copy)
+
+    def _encode(self, value: Any, piecemeal: bool) -> bytes:
+        kind: Any = type(value)
+        if kind in TAG_OF_SEQUENCE:
+            if kind is list and not piecemeal and SCALARS.issuperset(map(type, value)):
+                return PLAIN + _pack(value)
+            parts = [self.encode(part) for part in value]
+            # Python orders a set by hashes, which differ from process to process: equal sets need equal bytes.
+            return TAG_OF_SEQUENCE[kind] + _pack(sorted(parts) if kind in (set, frozenset) else parts)
+        if kind is dict:
+            plain = SCALARS.issuperset(map(type, value.values())) and all(type(key) is str for key in value)
+            if plain and not piecemeal:
+                return PLAIN + _pack(value)
+            return MAPPING + _pack([part for pair in value.items() for part in map(self.encode, pair)])
+        if isinstance(value, Enum):
+            return ENUM + _pack((name_of(kind), self.encode(value.value)))
+        if is_record(kind):
+            return self._encode_record(value, kind, piecemeal)
+        if (found := value_type_of(kind)) is not None:
+            return OTHER + _pack((found.name, self.encode(found.take(value))))
+        base = next((base for base in BASES if isinstance(value, base)), None)
+        if base is None or getattr(value, "__dict__", None):
+            raise SerdeError(
+                f"a {kind.__qualname__} can't be carried between stages or kept in state: return a msgspec Struct, a "
+                "dataclass or plain types, or declare a serde"
+            )
+        return SUBTYPE + _pack((name_of(kind), self.encode(_plain(base, value))))
+
+    def _encode_record(self, value: object, kind: object, piecemeal: bool) -> bytes:
+        if _is_whole(kind) and not piecemeal:
+            return WHOLE + _pack((name_of(kind), value))
+        values = values_of(value)
+        # Only pydantic's models have ABOUT. Which fields of one were set is stored by name, and takes no position.
+        if ABOUT in values:
+            return RECORD + _pack((name_of(kind), {name: self.encode(values[name]) for name in sorted(values)}))
+        return FIELDS + _pack((name_of(kind), list(map(self.encode, values.values()))))
+
+    def _same_start(self, values: list[Any]) -> bytes | None:
+        """Return the bytes that all values begin with, if they are records of one class that msgspec brings back."""
+        kinds: set[Any] = set(map(type, values))
+        kind = kinds.pop() if len(kinds) == 1 else None
+        if kind is None or not is_record(kind) or issubclass(kind, Enum) or not _is_whole(kind):
+            return None
+        return self._start(kind)
+
+    def _start(self, kind: object) -> bytes | None:
+        return WHOLE + PAIR + _pack(name_of(kind))
+
+    def _decode(self, tag: bytes, body: bytes) -> Any:
+        if tag in SEQUENCES:
+            return SEQUENCES[tag](map(self.decode, _unpack(body)))
+        if tag == MAPPING:
+            parts = map(self.decode, _unpack(body))
+            return dict(zip(parts, parts, strict=True))
+        if tag == BIG:
+            return int(body)
+        if tag not in (ENUM, FIELDS, RECORD, OTHER, SUBTYPE):
+            raise SerdeError(f"bytes that start with {(tag + body[:7])!r} were not written by Tagged()")
+        name, payload = _unpack(body)
+        if tag == OTHER:
+            return value_type_named(name).make(self.decode(payload))
+        if tag == ENUM:
+            return _member(name, self.decode(payload))
+        if tag == SUBTYPE:
+            return _subtype(name, self.decode(payload))
+        path, _, written = name.partition("#")
+        kind = _record_named(path)
+        if tag == FIELDS:
+            return _by_position(kind, list(map(self.decode, payload)))
+        values = {field: self.decode(data) for field, data in payload.items()}
+        if not written or written == description_of(kind):
+            return made(kind, values)
+        with _explained(kind):
+            return fitted_record(kind, values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evolving(Tagged):
+    """The serde of state and of streams between stages: `Tagged` by the names of fields, so that classes may change.
+
+    A class may be given more fields with defaults, lose some, have them in another order, and be widened (`int` to
+    `float`, `T` to `T | None`); what was stored before is read by the names of its fields.
+
+    >>> Evolving().decode(Evolving().encode({"at": [1.5, float("inf")]}))
+    {'at': [1.5, inf]}
+    """
+
+    def encode(self, value: Any) -> bytes:
+        # Only classes without records inside are in `_starts`: of others a class inside may be defined again, as by a
+        # notebook's cell, and that is looked at each time.
+        start = _starts.get(type(value))
+        if start is not None:
+            try:  # not suppress(), which takes longer than the rest
+                return start + _pack(value)
+            except (OverflowError, TypeError):
+                pass
+        return super().encode(value)
+
+    def _encode_record(self, value: Any, kind: Any, piecemeal: bool) -> bytes:
+        if not piecemeal and _is_whole_by_name(kind):
+            if not is_by_name(kind):
+                return _start_of(kind) + _pack(dict(values_of(value)))
+            if not records_inside(kind):
+                _starts[kind] = _start_of(kind)
+            return _start_of(kind) + _pack(value)
+        parts = {name: self.encode(part) for name, part in values_of(value).items()}
+        return RECORD + _pack((f"{name_of(kind)}#{description_of(kind)}", parts))
+
+    def _start(self, kind: object) -> bytes | None:
+        return _start_of(kind) if is_by_name(kind) and _is_whole_by_name(kind) else None
+
+
+_evolving = Evolving()
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared(Evolving):
+    """`Evolving` of a declared type: values are read as that type, and JSON is read too, as earlier versions wrote it.
+
+    >>> Declared(list[int]).decode(Declared(list[int]).encode((1, 2)))
+    [1, 2]
+    """
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of `data`; raises SerdeError when nobody wrote it, or it fits its class no more."""
+        # Earlier versions wrote JSON here, and what they wrote is still in streams and state: the first byte tells.
+        return self._of_type(_evolving.decode(data) if data[:1] <= LAST_TAG else _json_of(self.type).decode(data))
+
+    def decode_all(self, column: Sequence[bytes]) -> list[Any]:
+        if max(column, default=b"")[:1] > LAST_TAG:  # some of it is JSON
+            return list(map(self.decode, column))
+        values = _evolving.decode_all(column)
+        kinds = set(map(type, values))
+        return values if kinds == {self.type} else list(map(self._of_type, values))
+
+    def copy(self, value: Any) -> Any:
+        """Return a copy of a value, as its bytes would be decoded: the two share no part that can be changed."""
+        return self._of_type(_evolving.copy(value))
+
+    def _of_type(self, value: object) -> Any:
+        return value if type(value) is self.type else fitted(value, self.type, "a value")
+
+
+@dataclasses.dataclass(frozen=True)
+class Unread:
+    """The serde of values that nobody reads: all of them come back as None.
+
+    >>> Unread().decode(Unread().encode("a value"))
+    """
+
+    type: Any = Any
+
+    def encode(self, value: Any) -> bytes:
+        """Return no bytes."""
+        return b""
+
+    def encode_all(self, values: list[Any]) -> list[bytes]:
+        """Return no bytes for each of many values."""
+        return [b""] * len(values)
+
+    def decode(self, data: bytes) -> Any:
+        """Return None."""
+        return None
+
+    def decode_all(self, column: Sequence[bytes]) -> list[Any]:
+        """Return None for each of many values."""
+        return [None] * len(column)
+
+
+def serde_of(declared: Any) -> Serde:
+    """Return the serde for what a user may write: a serde, a type, or None for JSON of anything.
+
+    >>> serde_of(str), serde_of(bytes), serde_of(None)
+    (String(type=<class 'str'>), Bytes(type=<class 'bytes'>), Json(type=typing.Any))
+    """
+    if declared is None:
+        return Json()
+    if not isinstance(declared, type) and hasattr(declared, "encode") and hasattr(declared, "decode"):
+        return declared  # type: ignore[no-any-return]
+    if declared is str:
+        return String()
+    if declared is bytes:
+        return Bytes()
+    return Json(declared)
+
+
+def kept(declared: Serde) -> Serde:
+    """Return the serde that state keeps values with, given the one that reads them: JSON is kept as `Declared`.
+
+    >>> kept(Json(float)), kept(MessagePack(float))
+    (Declared(type=<class 'float'>), MessagePack(type=<class 'float'>))
+    """
+    return Declared(declared.type) if type(declared) is Json else declared
+
+
+def copying(serde: Serde) -> Copies:
+    """Return the maker of copies for values of a serde: by their bytes, or without bytes where the serde can.
+
+    >>> copying(String()).copy("a")
+    'a'
+    """
+    return serde if isinstance(serde, Tagged) else _ThroughBytes(serde)
+
+
+@dataclasses.dataclass(frozen=True)
+class _ThroughBytes:
+    """Makes copies with a serde that says no other way."""
+
+    serde: Serde
+
+    def copy(self, value: Any) -> Any:
+        """Return the value that the bytes of `value` are decoded to."""
+        return self.serde.decode(self.serde.encode(value))
+
+
+def remembering(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that remembers its results, where nobody can change these; None stays None.
+
+    Its arguments are bytes, or ints and strings: never two that Python takes for equal, as it does 1 and True.
+
+    >>> decode = remembering(Tagged().decode)
+    >>> decode(Tagged().encode("AA")), decode(None)
+    ('AA', None)
+    """
+    return _Remembered(lambda data: None if data is None else function(data)).__getitem__
+
+
+class _Remembered(dict[Any, Any]):
+    """Remembers the results of a function by their arguments, and forgets all of them when it is full."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def __missing__(self, argument: object) -> Any:
+        result = self._function(argument)
+        # Scalars alone: anything else could be changed by one caller and then be handed to the next.
+        if type(result) in SCALARS:
+            # To forget all costs nothing per look-up, as to keep an order of use would.
+            if len(self) >= REMEMBERED_KEYS:
+                self.clear()
+            self[argument] = result
+        return result
+
+
+def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:
+    """Encode a column; None stays None (a tombstone, or no key)."""
+    if getattr(serde, "unchanged", False):
+        return values
+    if type(serde) is Json:
+        return _all_json(values)
+    if type(serde) is String:
+        # Text alone goes in one pass in C; a None among it raises, and only then is it looked for.
+        try:
+            return list(map(str.encode, values))
+        except TypeError:
+            pass
+    if None in values:
+        encode = serde.encode
+        return [None if value is None else encode(value) for value in values]
+    return [*encoded(serde, values)]
+
+
+def encoded(serde: Serde, values: list[Any]) -> list[bytes]:
+    """Encode values; None is one of them."""
+    return serde.encode_all(values) if isinstance(serde, Tagged | Unread) else list(map(serde.encode, values))
+
+
+def decoded(serde: Serde, column: Sequence[bytes]) -> list[Any]:
+    """Decode a column, none of which is None."""
+    if isinstance(column, ObjectLines):
+        return serde.decode_lines(column) if isinstance(serde, Json) else list(map(serde.decode, column.rows))
+    return serde.decode_all(column) if isinstance(serde, Tagged | Unread) else list(map(serde.decode, column))
+
+
+def _freeze(serde: object, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> None:
+    object.__setattr__(serde, "encode", encode)
+    object.__setattr__(serde, "decode", decode)
+
+
+def to_json(value: object) -> bytes:
+    """Return the JSON of a value; raises SerdeError for one with a NaN or an infinity in it.
+
+    >>> to_json({"a": None})
+    b'{"a":null}'
+    """
+    data = _to_json(value)
+    # msgspec writes NaN as null. Few values have a null, and only these are looked at again; `in` takes twice as long.
+    if data.find(b"null") >= 0:
+        check_finite(value)
+    return data
+
+
+def to_json_lines(values: list[Any]) -> bytes:
+    r"""Return the JSON of each of some values and a line break behind it; raises SerdeError where `to_json` does.
+
+    >>> to_json_lines([1, None])
+    b'1\nnull\n'
+    """
+    lines = _to_json_lines(values)
+    if lines.find(b"null") >= 0:
+        check_finite(values)
+    return lines
+
+
+def _all_json(values: list[Any]) -> list[bytes | None]:
+    """Return what `to_json` does of each of a column; None stays None."""
+    if None in values:
+        return [None if value is None else to_json(value) for value in values]
+    found = list(map(_to_json, values))
+    # One search through all bytes costs less than one call for each value.
+    if b"".join(found).find(b"null") >= 0:
+        check_finite([value for value, data in zip(values, found, strict=True) if data.find(b"null") >= 0])
+    return [*found]
+
+
+def may_be_infinite(packed: bytes) -> bool:
+    """Whether a NaN or an infinity may lie in a value, given as MessagePack."""
+    return _NOT_FINITE.search(packed) is not None
+
+
+def check_finite(value: object) -> None:
+    """Refuse a value with a NaN or an infinity anywhere in it: JSON makes null of these."""
+    # MessagePack keeps NaN, so a search through its bytes clears nearly every value at once; walking through a value
+    # in Python is left for the few that the search suspects, or that have an int of more than 64 bits.
+    try:
+        if not may_be_infinite(_pack_plain(value)):
+            return
+    except OverflowError:
+        pass
+    left = [msgspec.to_builtins(value, enc_hook=as_plain)]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += [*one, *one.values()]
+        elif isinstance(one, list | tuple | set | frozenset):
+            left += one
+        elif isinstance(one, float) and not isfinite(one):
+            raise SerdeError(
+                f"{one} has no JSON, and null would be read back as another value: drop it with .filter(lambda v: "
+                "math.isfinite(...)), make it None, or write what has such numbers: value=MessagePack(MyType) to a "
+                "stream, or a file of Parquet"
+            )
+
+
+def _keeps_bytes(kind: object) -> bool:
+    """Whether values of a type hold a part of the bytes that they were decoded from, as `msgspec.Raw` does."""
+    from msgspec import inspect  # which few programs need
+
+    known = inspect.type_info(kind)
+    met, left = set(), [known]
+    while left:
+        one: Any = left.pop()
+        if isinstance(one, inspect.RawType):
+            return True
+        if id(one) in met:
+            continue
+        met.add(id(one))
+        if isinstance(one, tuple):
+            left += one
+        elif isinstance(one, msgspec.Struct):
+            left += (getattr(one, name) for name in one.__struct_fields__)
+    return False
+
+
+_json_encoder = msgspec.json.Encoder(enc_hook=as_plain)
+_to_json, _to_json_lines = _json_encoder.encode, _json_encoder.encode_lines
+_pack_plain = msgspec.msgpack.Encoder(enc_hook=as_plain).encode
+_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""The bytes of a float that is not finite in MessagePack; other values hardly ever have them."""
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder().decode
+_whole_decoder = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+
+
+@cache
+def _json_of(kind: object) -> Serde:
+    return serde_of(kind)
+
+
+_starts: dict[type, bytes] = {}
+"""The first bytes of values by their class, for classes that have no records inside."""
+
+
+@cache
+def _start_of(kind: object) -> bytes:
+    """Return the first bytes of each value of a class that msgspec brings back."""
+    return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}")
+
+
+def _is_whole(kind: object) -> bool:
+    """Whether msgspec alone brings back exactly what was encoded: every field's declared type says all."""
+    inside = records_inside(kind)
+    if not inside:
+        return inside is not None
+    # A field that is declared as a base class may hold a subclass, whose further fields msgspec would drop. And a class
+    # that was defined again since would be read as the new one.
+    return not any(one.__subclasses__() or not is_current(one) for one in inside)
+
+
+def _is_whole_by_name(kind: object) -> bool:
+    """Whether msgspec alone brings back exactly what was encoded, by the names of fields at every depth."""
+    return _is_whole(kind) and _is_readable_whole(kind)
+
+
+def _record_named(name: str) -> Any:
+    found = class_of(name)
+    if not is_record(found):
+        raise SerdeError(f"stored bytes name {name} as a record, and it is another class now")
+    return found
+
+
+@cache
+def _reader_of(kind: Any, by_name: str) -> Callable[[Any], Any]:
+    """Return the function that reads whole values of a class; msgspec checks all of their fields."""
+    if by_name and not _is_readable_whole(kind):
+        return _refuse
+    if not by_name or is_by_name(kind):
+        return msgspec.msgpack.Decoder(kind).decode
+    decode = msgspec.msgpack.Decoder(stand_in_for(kind)).decode
+
+    def read(data: Any) -> Any:
+        held = msgspec.structs.asdict(decode(data))
+        return made(kind, {name: value for name, value in held.items() if value is not msgspec.UNSET})
+
+    return read
+
+
+def _is_readable_whole(kind: object) -> bool:
+    """Whether the types of fields still say all, and msgspec would bring back all that is inside by name."""
+    inside = records_inside(kind)
+    return inside is not None and all(map(is_by_name, inside))
+
+
+def _refuse(data: object) -> Any:
+    raise ValueError("it is read field by field")
+
+
+class _Reader(NamedTuple):
+    """A reader of values of the class that a name stood for; the name may stand for another class by now."""
+
+    name: str
+    kind: Any
+    read: Callable[[Any], Any]
+
+
+_readers: dict[bytes, _Reader] = {}
+"""The readers by the first bytes of their values."""
+
+
+def _whole(data: bytes) -> Any:
+    """Return the record of bytes that begin with its class."""
+    # The name of the class is cut out by its length byte and found as bytes, so that it is seldom decoded.
+    # MessagePack begins text of less than 32 bytes with one byte, and text of less than 256 with two.
+    size = data[2] if len(data) > 3 else 0
+    end = 4 + data[3] if size == SHORT_TEXT else 3 + (size & 31)
+    reader = _readers.get(data[:end])
+    if reader is not None and find(reader.name) is reader.kind:
+        try:
+            return reader.read(data[end:])
+        except REFUSALS:
+            pass
+    name, raw = _whole_decoder.decode(data[1:])
+    path, by_name, written = name.partition("#")
+    kind = _record_named(path)
+    reader = _Reader(path, kind, _reader_of(kind, by_name))
+    # Only where the cut was right: a longer name has a longer head, and is decoded each time.
+    if data[:end] == WHOLE + PAIR + _pack(name):
+        _readers[data[:end]] = reader
+    return _read_whole(reader, by_name, written, raw)
+
+
+def _read_whole(reader: _Reader, by_name: str, written: str, raw: Any) -> Any:
+    kind = reader.kind
+    try:
+        return reader.read(raw)
+    except REFUSALS:
+        held = _unpack(raw)
+    if not isinstance(held, dict):
+        raise SerdeError(_changed(kind, "it was stored by the order of its fields, which are others now"))
+    if not by_name and is_struct(kind):  # earlier versions stored it as JSON calls its fields
+        own = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+        assert len(own) == len(kind.__struct_fields__), "two fields have one name in JSON"
+        held = {own.get(name, name): value for name, value in held.items()}
+    # The description tells two cases apart that look alike: a value that never was of its declared type comes back as
+    # it was, and a value whose type the class no longer declares is refused.
+    with _explained(kind):
+        if written == description_of(kind):
+            return as_it_was(kind, held)
+        return revived_record(kind, held)
+
+
+@contextmanager
+def _explained(kind: object) -> Iterator[None]:
+    """Add to the error of a stored record that does not fit its class what the user can do."""
+    try:
+        yield
+    except SerdeError as error:
+        raise SerdeError(_changed(kind, str(error))) from error
+    except Exception as error:
+        raise SerdeError(_changed(kind, named(error))) from error
+
+
+def _changed(kind: Any, why: str) -> str:
+    return (
+        f"a stored {kind.__qualname__} is none of the class as it is now: {why}. Fields may be added with a default, "
+        "removed, reordered and widened (int to float, T to T | None); for anything else, give the new class a name of "
+        "its own and convert the old one where it is read, or begin anew"
+    )
+
+
+def _by_position(kind: object, values: list[Any]) -> Any:
+    """Return a record as earlier versions stored it: by the order of its fields."""
+    fields = fields_of(kind)
+    if len(values) != len(fields):
+        raise SerdeError(
+            _changed(
+                kind, f"an earlier version stored it by the order of {len(values)} fields, and it has {len(fields)}"
+            )
+        )
+    return made(kind, {field.name: value for field, value in zip(fields, values, strict=True)})
+
+
+def _member(name: str, value: object) -> Any:
+    kind = class_of(name)
+    if not issubclass(kind, Enum):
+        raise SerdeError(f"stored bytes name {name} as an Enum, and it is another class now")
+    try:
+        return kind(value)
+    except (ValueError, KeyError) as error:
+        raise SerdeError(
+            f"{value!r} was stored as a {kind.__qualname__}, which has no such member now: keep one with this value"
+        ) from error
+
+
+def _plain(base: Any, value: Any) -> Any:
+    """Return the value of a subclass as one of its base; a method of the subclass has no say."""
+    if base in (str, int, float, bytes):
+        return base.__getnewargs__(value)[0]
+    return dict(dict.items(value)) if base is dict else base(base.__iter__(value))
+
+
+def _subtype(name: str, value: Any) -> Any:
+    kind: Any = class_of(name)
+    base: Any = next((base for base in BASES if issubclass(kind, base)), None)
+    if base is None or kind is base or type(value) is not base or kind.__module__ == "builtins":
+        raise SerdeError(f"stored bytes name {name} as a kind of {type(value).__name__}, and it is another class now")
+    make: Callable[..., Any] = base.__new__
+    if base in (str, int, float, bytes, frozenset):
+        return make(kind, value)
+    found = make(kind)
+    base.__init__(found, value)
+    return found

@@ -1,0 +1,262 @@
+"""The check that values can be kept: each part of one has a stored form, and comes back as it was put."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from operators.core.base import Copies, Form, Keys, Serde
+from operators.core.wording import named, shown
+from operators.state.keyed_state import Encoded
+from runtime.encoding.classes import is_again
+from runtime.encoding.evolution import fitted
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.record_types import fields_of, is_record
+from runtime.encoding.serdes import Declared, Evolving, Json, MessagePack, NoKey, Tagged, Unread, copying, encoded
+from runtime.model.errors import SerdeError
+
+SURE = frozenset({int, float, bool, bytes, type(None)})
+"""The types of which every value has bytes when no type is declared; text may have lone surrogates, and is not one."""
+NOTHING_SURE = frozenset[type]({type(None)})
+LONGEST = 60
+"""Characters of a value that an error shows."""
+
+
+class Difference(NamedTuple):
+    """A part of a value that did not come back as it was put: its path, and both values."""
+
+    at: tuple[str, ...]
+    put: Any
+    back: Any
+
+    def __str__(self) -> str:
+        told = f"{_short(self.put)} comes back as {_short(self.back)}"
+        if type(self.put) is not type(self.back):
+            told += f", a {type(self.put).__qualname__} as a {type(self.back).__qualname__}"
+        return f"its {_path(self.at)} {told}" if self.at else told
+
+
+def check_kept(serde: Serde, values: list[Any], exactly: bool = False) -> None:
+    """Raise SerdeError for a value that has no bytes; `exactly` also for one that comes back as another.
+
+    >>> check_kept(Tagged(), [1, {"a": print}])
+    Traceback (most recent call last):
+    runtime.model.errors.SerdeError: its ['a'], <built-in function print>, can't be kept: ...
+    """
+    sure = SURE if _is_exact(serde) else NOTHING_SURE
+    # This runs after each piece of work under a lenient policy, so values that always have bytes are passed over.
+    doubtful = [value for value in values if type(value) not in sure]
+    if not doubtful:
+        return
+    try:
+        data = encoded(serde, doubtful)
+    except Exception:
+        # Encoded together for speed; one by one only now, to find the value and the part of it that the error names.
+        for value in doubtful:
+            _check_encodable(serde, value)
+        raise
+    if exactly and not isinstance(serde, NoKey | Unread):  # which bring back nothing, and are ours
+        for value, stored in zip(doubtful, data, strict=True):
+            _check_comes_back(serde, value, stored)
+
+
+@dataclass(frozen=True)
+class StoredFormats:
+    """The stored forms of what operators keep; `exactly` also compares what comes back with what was put."""
+
+    exactly: bool = False
+
+    def serde(self, declared: Serde | None) -> Serde:
+        """Return what turns values into bytes and back."""
+        return declared or Tagged()
+
+    def keys(self, declared: Serde | None) -> Keys:
+        """Return what turns keys into bytes and back."""
+        return KeySerde(self.serde(declared))
+
+    def copies(self, declared: Serde | None) -> Copies:
+        """Return what makes copies of states."""
+        return copying(declared or Evolving())
+
+    def form(self, declared: Serde | None) -> Form | None:
+        """Return how states are stored; None where nothing is declared."""
+        return form_of(declared, self.exactly)
+
+
+def form_of(declared: Serde | None, exactly: bool = False) -> Form | None:
+    """Return the stored form of states of a declared type or serde; None if none is declared.
+
+    Of a type they are stored as ever, and must be of it; a serde has the say, and what was stored before it was
+    declared is read as it is. Dumping raises SerdeError for what is not of the type, or has no bytes.
+    """
+    if declared is None:
+        return None
+    kind, encode, decode = declared.type if isinstance(declared, Declared) else None, declared.encode, declared.decode
+
+    def fit(state: object) -> Any:
+        return state if type(state) is kind else fitted(state, kind, "a state")
+
+    def dump(state: object) -> Encoded:
+        if exactly:
+            check_kept(declared, [state], exactly=True)
+        try:
+            return Encoded(bytes(encode(state)))
+        except Exception as error:
+            raise SerdeError(f"{_short(state)} can't be kept: {_said(error)}") from error
+
+    def load(stored: object) -> Any:
+        return decode(stored.data) if type(stored) is Encoded else stored
+
+    return Form(dump, load) if kind is None else Form(fit, fit)
+
+
+def difference(put: Any, back: Any, at: tuple[str, ...] = ()) -> Difference | None:
+    """Return the first part that came back as another value or type than was put; None if both are the same.
+
+    >>> str(difference({"a": (1, 2)}, {"a": [1, 2]}))
+    "its ['a'] (1, 2) comes back as [1, 2], a tuple as a list"
+    >>> difference(float("nan"), float("nan"))
+    """
+    kind = type(put)
+    if not is_again(type(back), kind):
+        # Where a float is declared, an int is stored as one: that is what the declaration asks for.
+        widened = kind is int and type(back) is float and put == back
+        return None if widened else Difference(at, put, back)
+    if kind in (list, tuple) or isinstance(put, dict):
+        if len(put) != len(back) or (isinstance(put, dict) and [*map(repr, put)] != [*map(repr, back)]):
+            return Difference(at, put, back)
+    elif isinstance(put, set | frozenset):
+        # By repr(), since members need have no order, and 1 and True are equal.
+        alike = sorted(map(repr, put)) == sorted(map(repr, back))
+        return None if alike else Difference(at, put, back)
+    parts = [*_parts(put)]
+    if not parts:
+        return None if _is_same(put, back) else Difference(at, put, back)
+    others = [*_parts(back)]
+    if [name for name, _ in parts] != [name for name, _ in others]:
+        return Difference(at, put, back)
+    pairs = zip(parts, others, strict=True)
+    found = (difference(part, other, (*at, name)) for (name, part), (_, other) in pairs)
+    return next((one for one in found if one is not None), None)
+
+
+def _check_encodable(serde: Serde, value: object) -> None:
+    try:
+        serde.encode(value)
+    except Exception as error:
+        at, part, inner = _fault(serde, value, error)
+        what = f"its {_path(at)}, {_short(part)}," if at else _short(part)
+        raise SerdeError(f"{what} can't be kept: {_said(inner)}") from error
+
+
+def _check_comes_back(serde: Serde, value: object, data: bytes) -> None:
+    try:
+        back = serde.decode(data)
+    except Exception as error:
+        raise SerdeError(f"{_short(value)} can be written and not be read again: {_said(error)}") from error
+    found = difference(value, back)
+    if found is None or (not _is_exact(serde) and _is_alike(value, back)):
+        return
+    raise SerdeError(
+        f"{found}, so it would go on as another value than was put: put what comes back, or declare a "
+        "serde that brings it back"
+    )
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it holds itself, or is nested too deeply"
+    return str(error) if isinstance(error, SerdeError) else named(error)
+
+
+def _fault(serde: Serde, value: object, error: Exception) -> tuple[tuple[str, ...], Any, Exception]:
+    """Return where the innermost part of a value is that has no bytes, that part, and why."""
+    at: tuple[str, ...] = ()
+    while isinstance(serde, Tagged | Json | MessagePack) and not isinstance(error, RecursionError):
+        for name, part in _parts(value):
+            try:
+                serde.encode(part)
+            except Exception as inner:
+                at, value, error = (*at, name), part, inner
+                break
+        else:
+            break
+    return at, value, error
+
+
+def _is_exact(serde: Serde) -> bool:
+    """Whether a serde has to bring back exactly what it is given, because no type was declared."""
+    return isinstance(serde, Tagged) and serde.type is Any
+
+
+def _is_alike(put: object, back: object) -> bool:
+    """Whether a value came back as another one of a declared type that says the same."""
+    try:
+        return bool(put == back) or _is_within(*(msgspec.json.decode(msgspec.json.encode(one)) for one in (put, back)))
+    except Exception:
+        return False
+
+
+def _is_within(put: object, back: object) -> bool:
+    """Whether plain values are the same, but for fields of records that took their defaults."""
+    if isinstance(put, dict) and isinstance(back, dict):
+        return all(key in back and _is_within(put[key], back[key]) for key in put)
+    return bool(put == back)
+
+
+def _is_same(put: Any, back: Any) -> bool:
+    if put is back or isinstance(put, Enum):
+        return put is back or _is_same_enum(put, back)
+    if isinstance(put, dt.datetime | dt.time):
+        return bool(put == back) and put.utcoffset() == back.utcoffset() and put.fold == back.fold
+    try:
+        same = put == back
+        alike = bool(same) if isinstance(same, bool) else bool(same.all())
+    except Exception:
+        alike = False
+    if isinstance(put, float | Decimal) or not alike:
+        return repr(put) == repr(back)  # NaN, -0.0, Decimal("1.0") beside Decimal("1.00"), and what has no ==
+    return True
+
+
+def _is_same_enum(put: object, back: object) -> bool:
+    return isinstance(put, Enum) and isinstance(back, Enum) and (put.name, put.value) == (back.name, back.value)
+
+
+def _parts(value: object) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a value, and where they are in it as an expression says it."""
+    kind: Any = type(value)
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield f"[{_short(key)}]", part
+    elif isinstance(value, set | frozenset):
+        yield from (("[member]", part) for part in value)
+    elif is_record(kind):
+        for field in fields_of(kind):
+            if hasattr(value, field.name):
+                yield f"{kind.__qualname__}.{field.name}", getattr(value, field.name)
+    elif isinstance(value, list | tuple):
+        for place, part in enumerate(value):
+            yield f"[{place}]", part
+
+
+def _path(at: tuple[str, ...]) -> str:
+    """Return where a part is, from the outermost record on: what is around it is of our own making.
+
+    >>> _path(("[1]", "Order.lines", "[0]", "Line.price")), _path(("['a']", "[0]"))
+    ('Order.lines[0].price', "['a'][0]")
+    """
+    first = next((place for place, one in enumerate(at) if one[0] != "["), 0)
+    outer, *inner = at[first:]
+    return outer + "".join(one if one[0] == "[" else f".{one.rpartition('.')[2]}" for one in inner)
+
+
+def _short(value: object) -> str:
+    text = shown(value)
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"

@@ -1,0 +1,239 @@
+"""The types of the standard library and of NumPy whose values are stored exactly, each under a name."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import pathlib
+import sys
+import uuid
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from runtime.encoding.record_types import is_pydantic
+from runtime.model.errors import SerdeError
+
+
+class ValueType(NamedTuple):
+    """A type whose values are stored as plain ones: `take` takes a value apart, and `make` makes it again."""
+
+    name: str
+    take: Callable[[Any], Any]
+    make: Callable[[Any], Any]
+
+
+NUMPY_KINDS = "biufcmMSU"
+"""The kinds of NumPy's types that are stored as bytes; the bytes of an object are only its address."""
+FACTORIES = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple, bytes)}
+"""The factories of a defaultdict that can be stored, by name."""
+
+
+def value_type_of(kind: type) -> ValueType | None:
+    """Return the stored form of a type; None for a type that is none of these."""
+    found = _BY_TYPE.get(kind)
+    if found is None and kind.__module__.partition(".")[0] == "numpy":
+        numpy = sys.modules["numpy"]
+        return _BY_NAME["numpy"] if issubclass(kind, numpy.generic) else _ARRAY if kind is numpy.ndarray else None
+    return found
+
+
+def value_type_named(name: object) -> ValueType:
+    """Return the value type of a stored name; raises SerdeError for an unknown name."""
+    found = _BY_NAME.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise SerdeError(f"stored bytes name the type {name!r}, which this version does not know")
+    return found
+
+
+def _zone(value: dt.datetime | dt.time) -> Any:
+    """Return a time zone as plain values: None, the key of a ZoneInfo, or an offset in microseconds and its name."""
+    zone = value.tzinfo
+    if zone is None:
+        return None
+    if isinstance(zone, ZoneInfo) and zone.key:
+        return zone.key
+    if type(zone) is dt.timezone:
+        offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
+        return (offset // dt.timedelta(microseconds=1), *name)
+    fixed = zone.utcoffset(None)
+    if fixed is not None:  # of a library's own class, as pydantic's are
+        return (fixed // dt.timedelta(microseconds=1),)
+    raise SerdeError(
+        f"the time zone {zone!r} of a {type(value).__name__} has no stored form; use zoneinfo.ZoneInfo or "
+        "datetime.timezone, e.g. at.astimezone(ZoneInfo('Europe/Oslo'))"
+    )
+
+
+def _tzinfo(stored: Any) -> dt.tzinfo | None:
+    if stored is None:
+        return None
+    if isinstance(stored, str):
+        return ZoneInfo(stored)
+    offset, *name = stored
+    return dt.timezone(dt.timedelta(microseconds=offset), *name) if offset or name else dt.UTC
+
+
+def _take_datetime(value: dt.datetime) -> Any:
+    # Without its zone, since isoformat() has the offset alone: Europe/Oslo would come back as +01:00. And `fold`, which
+    # it leaves out, tells the two hours apart that a clock shows twice in autumn.
+    return value.replace(tzinfo=None, fold=0).isoformat(), value.fold, _zone(value)
+
+
+def _make_datetime(stored: Any) -> dt.datetime:
+    text, fold, zone = stored
+    return dt.datetime.fromisoformat(text).replace(fold=fold, tzinfo=_tzinfo(zone))
+
+
+def _take_time(value: dt.time) -> Any:
+    return value.replace(tzinfo=None, fold=0).isoformat(), value.fold, _zone(value)
+
+
+def _make_time(stored: Any) -> dt.time:
+    text, fold, zone = stored
+    return dt.time.fromisoformat(text).replace(fold=fold, tzinfo=_tzinfo(zone))
+
+
+def _take_defaultdict(value: defaultdict[Any, Any]) -> Any:
+    factory = value.default_factory
+    name = None if factory is None else getattr(factory, "__name__", "")
+    if factory is not None and FACTORIES.get(name or "") is not factory:
+        raise SerdeError(
+            f"a defaultdict of {factory!r} has no stored form: a function can't be stored. Use one of "
+            f"{', '.join(FACTORIES)}, or a plain dict with setdefault()"
+        )
+    return name, dict(value)
+
+
+def _make_defaultdict(stored: Any) -> defaultdict[Any, Any]:
+    name, held = stored
+    return defaultdict(None if name is None else FACTORIES[name], held)
+
+
+def _numpy_kind(value: Any) -> str:
+    if value.dtype.kind not in NUMPY_KINDS:
+        raise SerdeError(f"a NumPy value of {value.dtype!r} has no stored form; use value.item() or value.tolist()")
+    text: str = value.dtype.str
+    return text
+
+
+def _numpy() -> Any:
+    found = sys.modules.get("numpy")
+    if found is None:  # stored bytes make nobody import anything
+        raise SerdeError("stored bytes hold a NumPy value, and this program has not loaded NumPy: import numpy in it")
+    return found
+
+
+def _numpy_dtype(text: object) -> Any:
+    found = _numpy().dtype(text)
+    if found.kind not in NUMPY_KINDS:
+        raise SerdeError(f"stored bytes hold a NumPy value of {text!r}, which is never stored")
+    return found
+
+
+def _make_numpy(stored: Any) -> Any:
+    kind, data = stored
+    found = _numpy_dtype(kind)
+    return _numpy().frombuffer(data, found)[0] if found.itemsize else found.type()
+
+
+def _take_array(value: Any) -> Any:
+    return _numpy_kind(value), tuple(value.shape), value.tobytes()
+
+
+def _make_array(stored: Any) -> Any:
+    kind, shape, data = stored
+    found = _numpy_dtype(kind)
+    # frombuffer() gives an array that can't be written to, over bytes that it keeps: what was stored could be changed.
+    return _numpy().frombuffer(data, found).reshape(shape).copy() if found.itemsize else _numpy().empty(shape, found)
+
+
+_ARRAY = ValueType("numpy array", _take_array, _make_array)
+_BY_TYPE: dict[Any, ValueType] = {
+    dt.datetime: ValueType("datetime", _take_datetime, _make_datetime),
+    dt.date: ValueType("date", dt.date.isoformat, dt.date.fromisoformat),
+    dt.time: ValueType("time", _take_time, _make_time),
+    dt.timedelta: ValueType(
+        "timedelta", lambda value: (value.days, value.seconds, value.microseconds), lambda stored: dt.timedelta(*stored)
+    ),
+    dt.timezone: ValueType("timezone", lambda zone: _zone(dt.time(tzinfo=zone)), _tzinfo),
+    ZoneInfo: ValueType("zone", lambda zone: _zone(dt.time(tzinfo=zone)), _tzinfo),
+    Decimal: ValueType("decimal", str, Decimal),
+    Fraction: ValueType(
+        "fraction", lambda value: (value.numerator, value.denominator), lambda stored: Fraction(*stored)
+    ),
+    complex: ValueType("complex", lambda value: (value.real, value.imag), lambda stored: complex(*stored)),
+    uuid.UUID: ValueType("uuid", lambda value: value.bytes, lambda stored: uuid.UUID(bytes=stored)),
+    bytearray: ValueType("bytearray", bytes, bytearray),
+    memoryview: ValueType("memoryview", bytes, memoryview),
+    range: ValueType("range", lambda value: (value.start, value.stop, value.step), lambda stored: range(*stored)),
+    slice: ValueType("slice", lambda value: (value.start, value.stop, value.step), lambda stored: slice(*stored)),
+    deque: ValueType("deque", lambda value: (value.maxlen, list(value)), lambda stored: deque(stored[1], stored[0])),
+    Counter: ValueType("counter", dict, Counter),
+    OrderedDict: ValueType("ordered dict", lambda value: list(value.items()), OrderedDict),
+    defaultdict: ValueType("defaultdict", _take_defaultdict, _make_defaultdict),
+    msgspec.Raw: ValueType("raw", bytes, msgspec.Raw),
+    msgspec.msgpack.Ext: ValueType(
+        "ext", lambda value: (value.code, bytes(value.data)), lambda stored: msgspec.msgpack.Ext(*stored)
+    ),
+    type(msgspec.UNSET): ValueType("unset", lambda _: None, lambda _: msgspec.UNSET),
+    type(Ellipsis): ValueType("ellipsis", lambda _: None, lambda _: Ellipsis),
+    **{
+        kind: ValueType(kind.__name__, str, kind)
+        for kind in (
+            *(pathlib.PurePosixPath, pathlib.PureWindowsPath),
+            *(ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network),
+            *(ipaddress.IPv4Interface, ipaddress.IPv6Interface),
+        )
+    },
+    type(pathlib.Path()): ValueType("path", str, pathlib.Path),
+}
+assert len({one.name for one in _BY_TYPE.values()}) == len(_BY_TYPE), "two types are stored under one name"
+_BY_NAME = {
+    **{one.name: one for one in (*_BY_TYPE.values(), _ARRAY)},
+    "numpy": ValueType("numpy", lambda value: (_numpy_kind(value), value.tobytes()), _make_numpy),
+}
+
+
+_SPELLED = (
+    *(Fraction, complex, pathlib.PurePath, ipaddress.IPv4Address, ipaddress.IPv6Address),
+    *(ipaddress.IPv4Network, ipaddress.IPv6Network, ipaddress.IPv4Interface, ipaddress.IPv6Interface),
+)
+"""The types that are written as text in JSON, and made of that text again."""
+
+
+def as_plain(value: Any) -> Any:
+    """Return what msgspec encodes in the place of a value that it does not know; raises TypeError for other types."""
+    kind = type(value)
+    if is_pydantic(kind):
+        return value.model_dump(by_alias=True)
+    if kind.__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, _SPELLED):
+        return str(value)
+    if isinstance(value, deque):
+        return list(value)
+    if (core := sys.modules.get("pydantic_core")) is not None:  # a field of a model, as addresses and secrets are
+        with suppress(core.PydanticSerializationError):
+            return core.to_jsonable_python(value)
+    raise TypeError(f"Encoding objects of type {kind.__qualname__} is unsupported")
+
+
+def made_of_plain(kind: Any, plain: Any) -> Any:
+    """Return a value of a type that msgspec does not know; raises what pydantic does for what is no such model."""
+    if is_pydantic(kind):
+        try:
+            return kind.model_validate(plain)
+        except ValueError:  # as a strict model does, to which text is a date only in JSON
+            return kind.model_validate_json(msgspec.json.encode(plain))
+    if isinstance(plain, kind):
+        return plain
+    if (isinstance(plain, str) and issubclass(kind, _SPELLED)) or (isinstance(plain, list) and kind is deque):
+        return kind(plain)
+    raise TypeError(f"Expected `{kind.__qualname__}`, got `{type(plain).__name__}`")

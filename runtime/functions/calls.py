@@ -1,0 +1,273 @@
+"""The async calls of one operator in one task: workers take them in order, time them out and try them again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextvars import Context, copy_context
+from itertools import chain, repeat
+from math import inf
+from operator import length_hint
+from typing import Any
+
+from operators.core.policies import Policy, Retry
+from operators.core.wording import shown, words_of
+from runtime.functions.failures import Failure
+from runtime.model.clock import clock_of, sleep_ms
+
+
+class Asked:
+    """Calls that were asked for together, numbered by row, and their results since these were last taken.
+
+    `returned` has the rows in the order in which they came back, and each has one of the `values` but where `sizes`
+    says otherwise. `tries` are the tries at a row after its first.
+    `starting` yields the calls that no worker has taken yet, of which `rows` are the rows.
+    """
+
+    __slots__ = ("arguments", "failed", "returned", "rows", "sizes", "starting", "tries", "values")
+
+    def __init__(self, arguments: Sequence[Any]) -> None:
+        self.arguments = arguments
+        self.start(range(len(arguments)))
+        self.returned: list[int] = []
+        self.sizes: dict[int, int] = {}
+        self.values: list[Any] = []
+        self.failed: dict[int, Failure] = {}
+        self.tries: dict[int, int] = {}
+
+    def start(self, rows: Sequence[int]) -> None:
+        """Set the calls, by row, that are started when this is submitted."""
+        self.rows = iter(rows)
+        self.starting: Iterator[Call] = zip(repeat(self), self.rows)
+
+
+Call = tuple[Asked, int]
+"""One of the calls that were asked for together, by its row."""
+
+
+class Worker:
+    """Makes one call after the other; it is `given_up` when one of them takes too long, whatever that returns later.
+
+    `started` is when the one at hand was begun; `context` is its own, and changes with what a call sets there.
+    """
+
+    __slots__ = ("asked", "context", "given_up", "row", "started", "task")
+
+    task: asyncio.Task[None]
+    context: Context
+    asked: Asked
+    row: int
+
+    def __init__(self) -> None:
+        self.started = inf
+        self.given_up = False
+
+
+class Calls:
+    """Starts calls in the order in which they are submitted, at most `max_in_flight` at once, each by a worker.
+
+    A worker takes the next call as soon as it has told of one, and ends when there is none. Every call begins in the
+    context and with the count of cancellations of a task of its own: a worker whose call has left others is replaced.
+
+    A call that takes longer than `timeout_ms` is cancelled and counts as failed, whether it heeds that or not. One
+    timer looks after all workers, at the earliest of their deadlines.
+
+    Everything is called in the thread of the event loop. Invariants: at most `max_in_flight` workers are hired; of each
+    call the end is told once, as a result or as a failure; while any worker is hired, a timer is set.
+    """
+
+    def __init__(
+        self,
+        operator: str,
+        function: Callable[[Any], Awaitable[Any]],
+        max_in_flight: int,
+        timeout_ms: int,
+        policy: Policy,
+        on_told: Callable[[Asked], None],
+        on_ended: Callable[[Asked, int], None] | None = None,
+    ) -> None:
+        self._operator = operator
+        self._function = function
+        self._max_in_flight = max_in_flight
+        self._timeout_ms = timeout_ms
+        self._policy = policy
+        self._on_told = on_told
+        self._on_ended = on_ended
+        self._context = copy_context()
+        self._timeout_s = timeout_ms / 1_000
+        self._waiting: deque[Asked] = deque()
+        self._again: deque[Call] = deque()
+        self._starting = Asked(())
+        self._calls = chain.from_iterable(self._sources())
+        self._workers: dict[Worker, None] = {}
+        self._given_up: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.retried = 0
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def submit(self, asked: Asked, calls: int) -> None:
+        """Start that many calls, or queue those for which there is no worker."""
+        self._context = copy_context()
+        self._waiting.append(asked)
+        for _ in range(min(calls, self._max_in_flight - len(self._workers))):
+            self._hire(Worker())
+        assert len(self._workers) <= self._max_in_flight
+
+    def go_on(self, call: Call) -> None:
+        """Start a call when another one has ended; for `on_ended` alone, as only then a worker is about to be free."""
+        self._again.append(call)
+
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Cancel everything; return the tasks that are to be awaited before the loop may close."""
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [task for task in (*(worker.task for worker in self._workers), *self._given_up) if not task.done()]
+        for worker in self._workers:
+            worker.given_up = True
+        for task in tasks:
+            task.cancel()
+        self._waiting.clear()
+        self._again.clear()
+        self._starting.start(())
+        self._calls = chain.from_iterable(self._sources())
+        self._workers.clear()
+        return tasks
+
+    def _hire(self, worker: Worker, first: Call | None = None, delay_ms: float = 0) -> None:
+        self._workers[worker] = None
+        loop = asyncio.get_running_loop()
+        worker.context = self._context.copy()
+        worker.task = loop.create_task(self._work(worker, first, delay_ms), context=worker.context)
+        # One timer for all: whoever began first is due first, so a later one need not move it.
+        if self._timer is None:
+            self._timer = loop.call_at(loop.time() + self._timeout_s, self._look_after)
+
+    def _replace(self, worker: Worker) -> None:
+        self._workers.pop(worker, None)
+        if len(self._workers) < self._max_in_flight and self._has_more:
+            self._hire(Worker())
+
+    def _sources(self) -> Iterator[Iterable[Call]]:
+        """Yield the calls to be started, as long as there are any."""
+        while self._again or self._waiting:
+            if self._again:
+                yield (self._again.popleft(),)
+            else:
+                self._starting = self._waiting.popleft()
+                yield self._starting.starting
+        # A generator that has ended gives nothing more: the next submit needs another one.
+        self._calls = chain.from_iterable(self._sources())
+
+    @property
+    def _has_more(self) -> bool:
+        return bool(self._again or self._waiting or length_hint(self._starting.rows))
+
+    async def _work(self, worker: Worker, first: Call | None, delay_ms: float) -> None:
+        function, ended, clock = self._function, self._on_ended, clock_of(asyncio.get_running_loop())
+        task, context, unchanged = worker.task, worker.context, worker.context.copy()
+        if delay_ms:
+            await sleep_ms(delay_ms)
+        # A retry is no new call: it begins with its own, and goes on with others.
+        calls = self._calls if first is None else chain((first,), self._calls)
+        while True:
+            for asked, row in calls:
+                worker.asked, worker.row, worker.started = asked, row, clock()
+                try:
+                    result = await function(asked.arguments[row])
+                    # A list, which most functions return, needs no copy and no further call.
+                    if type(result) is not list:
+                        result = _listed(result)
+                except BaseException as error:
+                    self._raised(worker, error)
+                    return
+                # The next call must not see what this one has set, nor a cancellation of it, as if it had a task of its
+                # own. To compare two contexts costs 25 ns where none was changed.
+                leaves = task.cancelling() or context != unchanged or worker.given_up
+                if leaves and not await self._counts(worker):
+                    return
+                if not asked.returned:
+                    self._on_told(asked)
+                asked.returned.append(row)
+                asked.values += result
+                if len(result) != 1:
+                    asked.sizes[row] = len(result)
+                if ended is not None:
+                    ended(asked, row)
+                if leaves:
+                    self._replace(worker)
+                    return
+            if not self._has_more:
+                break
+            calls = self._calls
+        self._workers.pop(worker, None)
+
+    async def _counts(self, worker: Worker) -> bool:
+        """Whether a call counts that leaves its worker unfit for others: cancelled, given up, or in another context."""
+        try:
+            if worker.task.cancelling():
+                # A cancellation that the call has not waited for comes here.
+                await asyncio.sleep(0)
+        except asyncio.CancelledError as error:
+            self._raised(worker, error)
+            return False
+        if worker.given_up:
+            self._given_up.discard(worker.task)
+        return not worker.given_up
+
+    def _raised(self, worker: Worker, error: BaseException) -> None:
+        # These end the process, or the loop that closes its coroutines: no policy may take them for a failed record.
+        if isinstance(error, GeneratorExit | KeyboardInterrupt | SystemExit):
+            raise error
+        if worker.given_up:
+            # The call was settled when it was given up: whatever it says later is of interest to nobody.
+            self._given_up.discard(worker.task)
+        elif isinstance(error, asyncio.CancelledError):
+            self._settle(worker, RuntimeError("the call was cancelled, and not by the run"))
+        else:
+            self._settle(worker, error if isinstance(error, Exception) else RuntimeError(shown(error)))
+
+    def _look_after(self) -> None:
+        """Give up the calls that take too long, and look again when the next one would."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        late = [worker for worker in self._workers if worker.started + self._timeout_s <= now]
+        for worker in sorted(late, key=lambda worker: worker.started):
+            worker.given_up = True
+            self._given_up.add(worker.task)
+            worker.task.cancel()
+            self._settle(worker, TimeoutError(f"no result after timeout_ms={self._timeout_ms:,}"))
+        # Only now: who is hired above must not have the timer look later than the first one needs.
+        self._timer = None
+        # `started` is infinite for a worker that has not begun: it is looked at again within one timeout.
+        if self._workers:
+            earliest = min(now, *(worker.started for worker in self._workers))
+            self._timer = loop.call_at(earliest + self._timeout_s, self._look_after)
+
+    def _settle(self, worker: Worker, error: Exception) -> None:
+        """Try the call of a worker again, or tell of its failure; the worker is done, and another takes its place."""
+        asked, row, policy = worker.asked, worker.row, self._policy
+        tries = asked.tries.get(row, 0)
+        if isinstance(policy, Retry) and tries < policy.times:
+            self.retried += 1
+            asked.tries[row] = tries + 1
+            self._workers.pop(worker, None)
+            self._hire(Worker(), (asked, row), policy.backoff_ms * 2**tries)
+            return
+        asked.failed[row] = Failure(self._operator, error)
+        self._on_told(asked)
+        if self._on_ended is not None:
+            self._on_ended(asked, row)
+        self._replace(worker)
+
+
+def _listed(result: Any) -> list[Any]:
+    """Return the results of a call as a list; an error of a generator counts as raised by the call."""
+    try:
+        return list(result)
+    except Exception as error:
+        if isinstance(result, Iterable):
+            raise
+        raise TypeError(f"an async function must return an iterable of messages: {words_of(error)}") from None

@@ -1,0 +1,77 @@
+"""Checks the first result of each user function: a coroutine, which nobody would await, ends the run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from operators.aggregations.aggregation import Aggregation
+from operators.core.base import Spec
+from planner.codegen.fusion import Segment, bound
+from planner.model.errors import refuse
+from planner.model.graph import Graph
+
+
+def checked_once(spec: Spec, function: Callable[..., Any], settle: Callable[[Callable[..., Any]], object]) -> Any:
+    """Return a stand-in for `function`, until that has returned something; `settle(function)` then takes it away.
+
+    The stand-in raises PlanError, which no policy settles, where the result is a coroutine.
+    """
+
+    def call(*arguments: Any) -> Any:
+        result = function(*arguments)
+        # The first result alone is looked at, so that no later call pays for it. A coroutine is a mistake in the
+        # program, not in a record: no policy lets it pass.
+        if inspect.isawaitable(result) or inspect.isasyncgen(result):
+            if inspect.iscoroutine(result):
+                # Python would warn of a coroutine that was never awaited, in the midst of our error.
+                result.close()
+            what = "a coroutine" if inspect.iscoroutine(result) else f"what is to be awaited: {type(result).__name__}"
+            wrong = f"{spec.kind}(...) got a function that returns {what}, which nobody would await"
+            instead = "an async function" if spec.has_effects else ".async_flat_map(...)"
+            raise refuse(spec, wrong, f"a plain function, or {instead}")
+        settle(function)
+        return result
+
+    return call
+
+
+def check_kept(spec: Spec, holder: Any) -> None:
+    """Check the first result of each function that `holder` keeps under the names in its `calls`.
+
+    From then on it is called directly.
+    """
+    for name in holder.calls:
+        kept = getattr(holder, name)
+        if isinstance(kept, Aggregation):
+            _check_aggregation(spec, holder, name, kept)
+        else:
+            setattr(holder, name, checked_once(spec, kept, partial(setattr, holder, name)))
+
+
+def _check_aggregation(spec: Spec, holder: Any, name: str, aggregation: Aggregation[Any, Any]) -> None:
+    """Give `holder` an aggregation of checked functions, and another one whenever one of these is settled."""
+    settled: list[Callable[..., Any]] = []
+
+    def ready(function: Callable[..., Any]) -> Any:
+        return function if any(one is function for one in settled) else checked_once(spec, function, settle)
+
+    def settle(function: Callable[..., Any]) -> None:
+        settled.append(function)
+        setattr(holder, name, aggregation.made_of(ready))
+
+    setattr(holder, name, aggregation.made_of(ready))
+
+
+def check_fused(segment: Segment, graph: Graph) -> None:
+    """Make a fused function check the first result of each user function in it, which it then calls directly."""
+    namespace = segment.__globals__
+    for id, spec in graph.specs.items():
+        is_fused = spec.source or spec.rekeys or spec.code is not None or spec.keyed_code is not None
+        for name in spec.functions() if is_fused else ():
+            variable = bound(id, name)
+            if callable(namespace.get(variable)):
+                settle = partial(namespace.__setitem__, variable)
+                namespace[variable] = checked_once(spec, namespace[variable], settle)

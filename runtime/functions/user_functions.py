@@ -1,0 +1,106 @@
+"""The users' functions of one task: objects are copied, opened and closed for it, and all are wrapped."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from operators.aggregations.aggregation import Aggregation
+from operators.core.base import Context, Spec
+from operators.core.wording import words_of
+from runtime.functions.failures import open_error
+from runtime.model.errors import SamzaError
+
+Around = Callable[[Callable[..., Any], str], Callable[..., Any]]
+
+
+class Functions:
+    """All user functions of one task, by operator and name; opened and closed in the event loop that calls them."""
+
+    def __init__(
+        self, app: str, task: int, specs: Iterable[Spec], around: Iterable[Around], data: Path | None = None
+    ) -> None:
+        self.contexts: dict[str, Context] = {}
+        self.by_operator: dict[str, dict[str, Any]] = {}
+        self._made: list[tuple[Any, Spec, Context]] = []
+        self._opened: list[Any] = []
+        for spec in specs:
+            assert spec.op_id is not None
+            self.contexts[spec.op_id] = Context(app, spec.op_id, task, data=data)
+            self.by_operator[spec.op_id] = {
+                name: self._ready(thing, spec, name, around) for name, thing in spec.functions().items()
+            }
+
+    async def open(self) -> None:
+        """Open the users' objects, in the event loop that will call them."""
+        for thing, spec, context in self._made:
+            if hasattr(thing, "open"):
+                try:
+                    await _done(thing.open(context))
+                except Exception as error:
+                    raise open_error(spec, inspect.unwrap(thing), error) from error
+            self._opened.append(thing)
+
+    async def close(self) -> None:
+        """Close what was opened, the last first, all of it even when some fail; raises the first failure."""
+        failures: list[BaseException] = []
+        # Taken out before it is closed: a second close, as after a failure, must not close it twice.
+        while self._opened:
+            thing = self._opened.pop()
+            try:
+                if hasattr(thing, "close"):
+                    await _done(thing.close())
+            except (Exception, asyncio.CancelledError) as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _ready(self, thing: Any, spec: Spec, name: str, around: Iterable[Around]) -> Any:
+        operator, context = spec.owner_of(name), self.contexts[spec.op_id or ""]
+        if isinstance(thing, Aggregation):
+            return thing.made_of(lambda function: self._ready(function, spec, name, around))
+        if not callable(thing):
+            return thing
+        if not isinstance(thing, type) and (hasattr(thing, "open") or hasattr(thing, "close")):
+            # Each task has a copy: connections and counters in an object are then of one task, and of one thread at a
+            # time.
+            thing = _copy(thing, context)
+            self._made.append((thing, spec, context))
+        for wrap in around:
+            wrapped = wrap(thing, operator)
+            if not callable(wrapped):
+                raise SamzaError(
+                    f"app.wrap: {wrap!r} made {wrapped!r} of a function of {operator!r}; return a function"
+                )
+            thing = wrapped
+        return thing
+
+
+async def close_all(all_functions: Sequence[Functions]) -> list[BaseException]:
+    """Close the objects of all tasks, the last first, each even when another fails; return what failed."""
+    failures: list[BaseException] = []
+    for functions in reversed(all_functions):
+        try:
+            await functions.close()
+        except (Exception, asyncio.CancelledError) as error:
+            failures.append(error)
+    return failures
+
+
+async def _done(result: Any) -> None:
+    if inspect.isawaitable(result):
+        await result
+
+
+def _copy(thing: Any, context: Context) -> Any:
+    try:
+        return copy.deepcopy(thing)
+    except Exception as error:
+        raise SamzaError(
+            f"{context.operator}: the {type(thing).__name__} can't be copied for every task ({words_of(error)}); make "
+            "connections, locks and files in open(context), not before"
+        ) from error

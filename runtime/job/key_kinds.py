@@ -1,0 +1,159 @@
+"""The kinds of keys under which an operator's state lies, with a warning at the first of a kind that is new."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from operators.core.base import Key, Serde, Spec
+from operators.joins.match_counts import kind_of
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import remembering
+from runtime.job.job_model import JOB
+from runtime.model.checkpoint import Checkpoint
+from runtime.ports.environment import Environment, typed
+
+KEYS = "keys"
+"""The word under which the job notes the kinds of keys of former runs, and the checkpoints of tasks the newer ones."""
+_Kinds = dict[str, set[str]]
+
+_log = logging.getLogger("samza_dsl")
+
+
+class KeyKinds:
+    """The kinds of keys of one operator in one task: those that runs `before` have had, and those that are new.
+
+    The task's thread alone adds to it. `told` is shared by all tasks of a process: what the log has told, once each.
+    """
+
+    def __init__(self, spec: Spec, app: str, environment: Environment, told: set[str]) -> None:
+        self.before: frozenset[str] = frozenset()
+        self.new: set[str] = set()
+        self.warning = ""
+        self._spec, self._app, self._environment, self._told = spec, app, environment, told
+        self._seen: set[Any] = set()
+        """The types of ids that were looked at; for tuples, those of their parts."""
+
+    def note_ids(self, ids: list[Any]) -> None:
+        """Note the kinds of the ids of a batch."""
+        # One walk in C over the types: a batch with nothing new costs no more.
+        if not self._seen.issuperset(map(type, ids)):
+            for id in ids:
+                kind: Any = tuple(map(type, id)) if type(id) is tuple else type(id)
+                if kind not in self._seen:
+                    self._seen.add(kind)
+                    self.note(kind_of(id))
+
+    def note(self, kind: str) -> None:
+        """Note a kind, and warn where former runs have had other kinds, and not this one."""
+        if not kind or kind in self.before or kind in self.new:
+            return
+        self.new.add(kind)
+        # A first run has nothing that could not be found again.
+        if self.before and "None" not in kind:
+            spec, app, before = self._spec, self._app, " and ".join(sorted(self.before))
+            self.warning = (
+                f"{spec.kind} {spec.op_id!r} at {spec.site}: its keys were {before} in the runs before, and one is "
+                f"{kind} now. State that is kept under the former is not found by the latter, which begin with "
+                f"nothing. Make keys as they were ({before}); or drop what is kept: "
+                f"{typed(self._environment, f'state forget {app} {spec.op_id}')}; or compute all again: "
+                f"{typed(self._environment, f'reset {app}')}"
+            )
+            if self.warning not in self._told:
+                self._told.add(self.warning)
+                _log.warning("%s: %s", app, self.warning)
+
+
+class KeptKeys(KeySerde):
+    """The serde of keys under which state lies; it notes the kinds of those that are looked for, or stored."""
+
+    def __init__(self, serde: Serde, kinds: KeyKinds) -> None:
+        super().__init__(serde)
+        self._kinds = kinds
+        self._seen: set[type] = set()
+        self._kinds_seen: set[str] = set()
+        self._kind_of = remembering(self._kind_of_bytes)
+
+    def encode(self, key: Key) -> bytes:
+        # Not by super().encode(key), which would take as long again.
+        kind = type(key)
+        if kind not in self._seen:
+            self._look((key,))
+        return key if kind is bytes else self.serde.encode(key)  # type: ignore[return-value]
+
+    def encode_all(self, keys: list[Any]) -> list[Any]:
+        if not self._seen.issuperset(map(type, keys)):
+            self._look(keys)
+        return super().encode_all(keys)
+
+    def _look(self, keys: Iterable[Any]) -> None:
+        for key in keys:
+            if type(key) is bytes:
+                if (kind := self._kind_of(key)) not in self._kinds_seen:
+                    self._kinds_seen.add(kind)
+                    self._kinds.note(kind)
+            elif key is not None:
+                self._seen.add(type(key))
+                self._kinds.note(kind_of(key))
+
+    def _kind_of_bytes(self, data: bytes) -> str:
+        try:
+            return kind_of(self.serde.decode(data))
+        except Exception:
+            # Of a class that is not loaded, or bytes of somebody else's: a warning is not worth a failure.
+            return ""
+
+
+def tells_kinds(serde: Serde) -> bool:
+    """Whether keys of several kinds may come with a serde, which are never equal then."""
+    return getattr(serde, "type", None) is Any
+
+
+def kinds_before(checkpoints: Mapping[str, Checkpoint]) -> _Kinds:
+    """Return the kinds of keys that runs before have had, by operator."""
+    return _decoded(checkpoints.get(JOB, Checkpoint(0)))
+
+
+def kinds_noted(checkpoints: Mapping[str, Checkpoint], kept: Collection[str]) -> str:
+    """Return what the job notes when a run begins: the kinds that all tasks have had so far, of what has state."""
+    found = kinds_before(checkpoints)
+    for name, checkpoint in checkpoints.items():
+        if name.isdecimal():
+            for operator, kinds in _decoded(checkpoint).items():
+                found[operator] = found.get(operator, set()) | kinds
+    return _encoded({operator: kinds for operator, kinds in found.items() if operator in kept})
+
+
+def kinds_of_task(checkpoint: Checkpoint, kinds: Mapping[str, KeyKinds], known: _Kinds) -> None:
+    """Tell a task the known kinds; those that it noted itself in this run stay its own to note."""
+    own = _decoded(checkpoint)
+    for operator, one in kinds.items():
+        one.before = frozenset(known.get(operator, ()))
+        one.new = (one.new | own.get(operator, set())) - one.before
+
+
+def to_note(kinds: Mapping[str, KeyKinds]) -> dict[str, str]:
+    """Return what a task's checkpoint notes: its new kinds, and nothing where there is none."""
+    new = {operator: one.new for operator, one in kinds.items() if one.new}
+    return {KEYS: _encoded(new)} if new else {}
+
+
+def renamed(checkpoint: Checkpoint, moves: Mapping[str, str]) -> Checkpoint:
+    """Return a checkpoint with the kinds of operators under their new ids; those whose new id is "" are dropped."""
+    if KEYS not in checkpoint.meanings:
+        return checkpoint
+    found = {moves.get(operator, operator): kinds for operator, kinds in _decoded(checkpoint).items()}
+    found.pop("", None)
+    return replace(checkpoint, meanings={**checkpoint.meanings, KEYS: _encoded(found)})
+
+
+def _decoded(checkpoint: Checkpoint) -> _Kinds:
+    return msgspec.json.decode(checkpoint.meanings.get(KEYS, "{}"), type=_Kinds)
+
+
+def _encoded(kinds: Mapping[str, Collection[str]]) -> str:
+    return msgspec.json.encode({operator: sorted(kinds[operator]) for operator in sorted(kinds)}).decode()

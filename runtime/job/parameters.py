@@ -1,0 +1,147 @@
+"""The parameters of operators when records were read last, and their changes since."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from operators.core.base import Spec
+from operators.partition_by import PartitionBy, hash_
+from planner.model.graph import Graph
+from runtime.encoding.serdes import Tagged
+from runtime.job.job_model import JOB
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.metrics import ChangeMetrics
+
+PARAMETERS = "parameters"
+"""The word under which the job notes the parameters of operators."""
+_MODULES = re.compile(r"\b(?:\w+\.)+(?=[A-Za-z_])|(?: object)? at 0x[0-9a-fA-F]+")
+
+
+class Noted(msgspec.Struct, frozen=True, array_like=True):
+    """The parameters of one operator when the application was last opened.
+
+    `former` are those when something was read last, None where they are the same; `read` is the sum of the offsets that
+    had been read of its inputs when they changed.
+    """
+
+    now: dict[str, str]
+    former: dict[str, str] | None = None
+    read: int = 0
+
+
+def without_modules(words: str) -> str:
+    """Return words without what depends on how the program is started: modules of types, and addresses.
+
+    >>> without_modules("rows Json(type=<class '__main__.Order'>)")
+    "rows Json(type=<class 'Order'>)"
+    """
+    return _MODULES.sub("", words)
+
+
+def key_words(spec: Spec, graph: Graph) -> dict[str, str]:
+    """Return the words for the keys by which an operator's state lies; nothing where it lies by none."""
+    if spec.looked_into:
+        return {"keys": repr(spec.key or Tagged())}
+    if not spec.keyed:
+        return {}
+    origin = graph.keyed_by(graph.streams_into(spec.op_id or "")[0]) or ""
+    partitioning = graph.of(PartitionBy).get(origin)
+    by = hash_ if partitioning is None else partitioning.by
+    return {"keys": repr(graph.key_serde(origin) or Tagged()), "partitioned by": str(by)}
+
+
+def parameters_of(graph: Graph) -> dict[str, dict[str, str]]:
+    """Return the parameters of operators with state, and of inputs above these: all that results depend on."""
+    found = {}
+    for id, spec in graph.specs.items():
+        if spec.stateful or (spec.source and any(graph.specs[one].stateful for one in graph.below(id))):
+            keys = {} if spec.source else key_words(spec, graph)
+            words = {"kind": spec.kind, **spec.parameters(), **keys}
+            found[id] = {name: without_modules(one) for name, one in words.items()}
+    return found
+
+
+def noted_parameters(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Noted] | None:
+    """Return what was noted when an application was last opened; None where no version that notes it has opened it."""
+    noted = checkpoints.get(JOB, Checkpoint(0)).meanings.get(PARAMETERS)
+    return None if noted is None else msgspec.json.decode(noted, type=dict[str, Noted])
+
+
+def to_note(graph: Graph, checkpoints: Mapping[str, Checkpoint]) -> str:
+    """Return what is noted of an application that is opened now."""
+    before, reads, found = noted_parameters(checkpoints), offsets_read(checkpoints), {}
+    for id, now in parameters_of(graph).items():
+        read = _read(graph, id, reads)
+        if before is None or not read:
+            found[id] = Noted(now)
+        elif id not in before:
+            found[id] = Noted(now, {}, read)
+        else:
+            found[id] = _followed(before[id], now, read)
+    return msgspec.json.encode(found).decode()
+
+
+def renamed(noted: str, moves: Mapping[str, str]) -> str:
+    """Return what was noted, under the new ids of operators."""
+    found = msgspec.json.decode(noted, type=dict[str, Noted])
+    return msgspec.json.encode({moves.get(id, id): one for id, one in found.items()}).decode()
+
+
+def changes_of(graph: Graph, checkpoints: Mapping[str, Checkpoint]) -> tuple[ChangeMetrics, ...]:
+    """Return the changes since something was read last, as they are noted now."""
+    return tuple(
+        ChangeMetrics(operator=id, what=tuple(_differences(one.former, one.now)), is_new=not one.former)
+        for id, one in (noted_parameters(checkpoints) or {}).items()
+        if one.former is not None and id in graph.specs
+    )
+
+
+def changed_now(
+    graph: Graph, checkpoints: Mapping[str, Checkpoint], noted: str, kept: Collection[str]
+) -> Iterator[ChangeMetrics]:
+    """Yield the changes since the application was last opened, of operators that have read, or `kept`, anything.
+
+    `noted` is what is noted now.
+    """
+    before, reads = noted_parameters(checkpoints) or {}, offsets_read(checkpoints)
+    for id, one in msgspec.json.decode(noted, type=dict[str, Noted]).items():
+        what = (*_differences(before[id].now, one.now),) if id in before else ()
+        if what and (id in kept or _read(graph, id, reads)):
+            yield ChangeMetrics(operator=id, what=what)
+
+
+def offsets_read(checkpoints: Mapping[str, Checkpoint]) -> dict[str, int]:
+    """Return the sum of the offsets read of each stream, over all partitions."""
+    found = Counter[str]()
+    for name, checkpoint in checkpoints.items():
+        if name.isdecimal():
+            for one in checkpoint.positions:
+                found[one.stream] += one.offset
+    return found
+
+
+def _followed(before: Noted, now: dict[str, str], read: int) -> Noted:
+    """Return what is noted of an operator of which something is noted already."""
+    # Who changes a program twice before it reads anything has changed it once, against what read last.
+    has_read = before.former is None or before.read != read
+    former = before.now if has_read else before.former or {}
+    is_as_then = former and not [*_differences(former, now)]
+    return Noted(now) if is_as_then else Noted(now, former, read)
+
+
+def _differences(former: Mapping[str, str] | None, now: Mapping[str, str]) -> Iterator[str]:
+    """Yield in words the differences of parameters that both versions of the library know."""
+    for name in now:
+        # A parameter that only one version of the library knows is no change of the user's.
+        if former and name in former and former[name] != now[name]:
+            yield f"{name} was {former[name]}, and is {now[name]}"
+
+
+def _read(graph: Graph, id: str, reads: Mapping[str, int]) -> int:
+    """Return the sum of the offsets read of all inputs above an operator."""
+    above = [graph.inputs[one] for one in (id, *graph.above(id)) if one in graph.inputs]
+    return sum(offset for stream, offset in reads.items() if any(spec.matches(stream) for spec in above))

@@ -1,0 +1,595 @@
+"""The event loop of a container: it feeds tasks, fires what is due, commits at a cut, and waits when all are busy."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+from operators.core.base import MAX_TIMESTAMP, NEVER
+from operators.task import Effects
+from planner.model.plan import Options
+from runtime.commit.commit import Committer
+from runtime.commit.schedule import CommitListeners, Commits
+from runtime.loop.chooser import Chooser
+from runtime.loop.tables import BroadcastTables, TableReads
+from runtime.loop.threads import Watch
+from runtime.model.clock import Clock, sleep_ms
+from runtime.model.errors import OperatorFailure
+from runtime.reading.reader import Reader
+from runtime.reading.relay import Relay
+from runtime.task.lane import Lane
+from runtime.task.task import Task
+
+
+class Choice(NamedTuple):
+    """One of the readers among which a loop chooses."""
+
+    task: Task
+    lane: Lane
+    reader: Reader
+
+    def may_be_taken(self, slowest: int | None) -> bool:
+        """Whether there is something that it may be fed, given how far the slowest input is."""
+        return self.has_room and not self.is_held_up and not self.is_ahead(slowest)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is something to take, and room for it."""
+        return self.task.room(self.lane) > 0 and self.reader.ready()
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether what the lane hands on waits for its readers."""
+        return any(relay.is_full for place, relay in self.task.outputs.relays.items() if place[0] in self.lane.writes)
+
+    def is_ahead(self, slowest: int | None) -> bool:
+        """Whether the reader is so far ahead in event time that it waits for one that is behind."""
+        if slowest is None or self.reader.max_drift_ms is None:
+            return False
+        return self.reader.watermark > slowest + self.reader.max_drift_ms
+
+
+POLL_MS = 50.0
+"""The ms after which an idle loop looks again whether another process has written something."""
+HEARING_POLL_MS = 500.0
+"""The same where it hears of what others write."""
+LOOK_MS = 1_000.0
+"""The ms between looks for new streams that match inputs' patterns, and, at most, for inputs that are idle."""
+SLICE_MS = 5.0
+"""The ms that the loop works before it lets other coroutines run."""
+REST = 24.0
+"""The next idle look waits at least this many times as long as one took, with many tasks too: 4 % of a core."""
+
+PATIENCE_S = 5.0
+"""The s that the end of a run waits for calls that were cancelled, and for threads."""
+
+
+@dataclass(frozen=True)
+class LoopMode:
+    """The ways in which a loop differs from one that has all tasks to itself and reads as fast as it can.
+
+    It looks for news every `poll_ms`. Where it is `shared`, other containers have tasks as well, and the end is for
+    others to see. It reads up to `per_second` records a second. Tasks commit together, or each `by_task`.
+    """
+
+    poll_ms: float = POLL_MS
+    shared: bool = False
+    per_second: float | None = None
+    by_task: bool = False
+
+
+ALONE = LoopMode()
+"""The mode of a loop that has all tasks to itself."""
+
+
+class Loop:
+    """Runs all tasks of a container until their inputs end or a stop is asked for.
+
+    Of the `executors` the first commits; the second, if any, runs tasks whose functions block. Where other containers
+    share the tasks, they come and go.
+
+    It lives on one thread, that of its event loop, and everything here is called there; `wake`, and with it `stop` and
+    `want_commit`, may be called from any. A task that is `busy` is a thread's or a commit's, and is left alone.
+    Nothing is fed to a task before its tables are read, or once it leaves; a task leaves only when all that it did is
+    committed.
+    """
+
+    def __init__(
+        self,
+        tasks: list[Task],
+        broadcast: BroadcastTables,
+        committer: Committer,
+        options: Options,
+        clock: Clock,
+        executors: tuple[Executor, Executor | None],
+        mode: LoopMode,
+    ) -> None:
+        writer, self._threads = executors
+        self.tasks: list[Task] = []
+        self.shared = mode.shared
+        self.finished = False
+        """Whether nothing was left to do here when it last looked."""
+        self.on_finished: Callable[[], None] = lambda: None
+        self.committer = committer
+        self.commits = Commits(
+            committer,
+            self.tasks,
+            options,
+            clock,
+            writer,
+            CommitListeners(self.wake, self._hand_on_to_fresh),
+            mode.by_task,
+        )
+        self.stopping = False
+        self._options = options
+        self._poll_ms = mode.poll_ms
+        self._clock = clock
+        self._throttle = ReadThrottle(mode.per_second, clock, options.batch_records)
+        self._writer = writer
+        self._working: dict[asyncio.Future[bool], Task] = {}
+        self._lines: dict[str, tuple[str, ...]] = {}
+        self._watch = Watch(options.blocking_timeout_ms, self._lines) if options.blocking_timeout_ms else None
+        self._awake = asyncio.Event()
+        self._running: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._idle: list[asyncio.Future[None]] = []
+        self._growing: list[tuple[Task, Lane]] = []
+        self._discover_ms = clock.elapsed_ms() + LOOK_MS
+        self._look_ms = 0.0
+        self._stirred = True
+        """Whether anything has happened since it was last seen whether event time may go on where nothing comes."""
+        self._aligned = False
+        """Whether some input must not be ahead of others."""
+        self._chooser: Chooser[Choice] = Chooser([])
+        self._relayed: list[tuple[Relay, Choice]] = []
+        self._tables = TableReads(broadcast, options.batch_records)
+        self._fresh: dict[tuple[str, int], Relay] = {}
+        """The relays to tasks that came, used from the next commit on: what was written before lies in the log then."""
+        self._change: tuple[list[Task], asyncio.Future[list[Task]]] | None = None
+        """The tasks that arrive once those that leave have been committed, and the future of who waits for it."""
+        self._take_in(tasks)
+        self._hand_on_to_fresh()
+
+    def wake(self) -> None:
+        """Make the loop look around again; any thread may ask for it."""
+        if self._running is None or self._thread == threading.get_ident():
+            self._awake.set()
+        else:
+            self._running.call_soon_threadsafe(self._awake.set)
+
+    def stop(self) -> None:
+        """Ask for an end: what is in flight completes, and is committed."""
+        self.stopping = True
+        self.wake()
+
+    def want_commit(self) -> None:
+        """Ask for a commit as soon as it can be made."""
+        self.commits.want()
+        self.wake()
+
+    def grant(self, effects: Effects) -> None:
+        """Do what a task's own function has asked of the run."""
+        if effects.shutdown:
+            self.stop()
+        if effects.commit:
+            self.want_commit()
+
+    async def idle(self) -> None:
+        """Wait until everything that can be read now is processed and committed, through all stages."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._idle.append(waiting)
+        self.wake()
+        await waiting
+
+    async def change(self, leaving: Collection[int], arriving: Iterable[Task]) -> list[Task]:
+        """Run some tasks no more, when all that is done is committed, and others from then on; return those that leave.
+
+        What is on its way from stage to stage is stored then, so that it is not lost with a task that leaves. A task
+        waits for one that leaves if they commit together, and for those that arrive in no case.
+        """
+        changed: asyncio.Future[list[Task]] = asyncio.get_running_loop().create_future()
+        self._change = list(arriving), changed
+        self.commits.leaving = leaving
+        self.finished = False
+        self.wake()
+        return await changed
+
+    async def run(self) -> None:
+        """Run to the end; raises what stopped it, after everything in flight was cancelled."""
+        self._running, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        try:
+            for task in self.tasks:
+                task.begin()
+            await self.commits.begin()  # an input that was idle may have as much to read as others
+            while not await self._turn():
+                pass
+        finally:
+            try:
+                await self._abandon()
+            finally:
+                self._tell_idle()
+                self._running = None  # and may be closed before somebody asks for something again
+
+    async def _turn(self) -> bool:
+        """Work for a while; return whether all is done."""
+        began = self._clock.elapsed_ms()
+        worked = False
+        # Failures of threads and of commits first, before anything more is begun on top of them.
+        self._look_after_threads()
+        self.commits.check()
+        if self._change and self._may_change():
+            self._change_tasks()
+        if began >= self._look_ms:
+            self._look_for_idle()
+        if self._growing and began >= self._discover_ms:
+            await self._discover()
+        while self._step():
+            worked = True
+            if self._clock.elapsed_ms() - began > SLICE_MS:
+                break
+        self.finished = self.finished and not any(task.touched for task in self.tasks)
+        idle = not worked and self._throttle.is_open
+        if await self.commits.make(began, idle, self.stopping, lambda: self._relayed_next() is not None):
+            return False
+        if worked:
+            self.finished, self._stirred = False, True
+            # Callers' coroutines and the callbacks of calls share this event loop.
+            await sleep_ms(0)
+            return False
+        if self._stirred and not self.stopping and self._go_on():
+            return False
+        finished = self._finished()
+        if finished:
+            # A stream may have come to match since the last look: the end of a run is not told before one more.
+            if not self.stopping and await self._discover():
+                return False
+            if self.stopping or not self.shared:
+                return True
+        if finished and not self.finished:
+            self.on_finished()
+        self.finished = finished
+        if self._drained():
+            self._tell_idle()
+        await self._wait(REST * (self._clock.elapsed_ms() - began))
+        return False
+
+    def _step(self) -> bool:
+        """Do one thing, if there is one to do."""
+        moved = False
+        # Thousands of tasks may be quiet: what is known to have nothing to do costs nothing in a step.
+        for task in [task for task in self.tasks if not task.is_quiet]:
+            if not task.busy and task.can_go_on and not self._halts(task):
+                moved = self._work(task, task.advance) or moved
+            has_begun = task not in self._tables.beginning
+            if has_begun and task.clocked and task.drained and not self.stopping and task.heed():
+                moved = self._work(task, task.fire) or moved
+            if task.timers and task.drained and task.timers_due and not self.stopping:
+                self._work(task, task.call_timers)
+                moved = True
+            if has_begun:
+                task.rest()
+        if self.stopping:
+            return moved
+        # What is handed on in memory is still taken in, later stages first: what is left at the commit has to be
+        # stored.
+        if self.commits.are_all_due():
+            return self._feed_relayed() or moved
+        # Tables before records: a lookup finds a row that was there when the record came.
+        if self._tables.feed_shared():
+            return True
+        moved = self._feed_tables() or moved
+        return self._feed() or moved
+
+    def _halts(self, task: Task) -> bool:
+        """Whether a task goes no further, as what it has done so far is about to be committed."""
+        return task.at_cut and (self.stopping or self.commits.is_due(task))
+
+    def _feed_relayed(self) -> bool:
+        """Take in what is handed on in memory, later stages first."""
+        choice = self._relayed_next()
+        if choice is not None:
+            self._feed_from(choice)
+        return choice is not None
+
+    def _relayed_next(self) -> Choice | None:
+        for relay, choice in self._relayed:
+            if relay.batches and self._takes_in(choice.task) and choice.has_room:
+                return choice
+        return None
+
+    def _takes_in(self, task: Task) -> bool:
+        """Whether a task has begun, does not leave, and has nothing more to read of tables first."""
+        if task in self._tables.beginning or self.commits.leaves(task):
+            return False
+        return not self._tables.come_first(task)
+
+    def _feed_from(self, choice: Choice) -> None:
+        task, lane, reader = choice
+        most = self._options.batch_records if reader.later else self._throttle.most
+        feed = partial(task.feed, lane, reader, min(task.room(lane), most))
+        self._work(task, feed if reader.later else partial(self._throttle.take, feed))
+
+    def _feed_tables(self) -> bool:
+        """Read a task's own tables on."""
+        found = self._tables.next_of(self.tasks, self._may_read_tables)
+        if found is None:
+            return False
+        task, table = found
+        self._work(task, partial(task.feed_table, table, self._options.batch_records))
+        return True
+
+    def _may_read_tables(self, task: Task) -> bool:
+        return not (self.commits.is_due(task) or self.commits.leaves(task))
+
+    def _feed(self) -> bool:
+        for task in self._tables.begin(lambda task: not (task.busy or self.commits.leaves(task))):
+            self._work(task, task.fire)  # what a commit has left due
+        if self._feed_relayed():
+            return True
+        # Asked for once, and the slowest as well: the same for all choices of this step.
+        is_open = self._throttle.is_open
+        may_be_fed = partial(self._may_be_fed, self._slowest(), is_open)
+        choice = self._chooser.choose(may_be_fed, partial(self._is_awaited, is_open))
+        if choice is not None:
+            self._feed_from(choice)
+        elif any(relay.is_full for relay in self.committer.relays.values()):
+            self.want_commit()  # what waits there is stored, and the stages before it can go on
+        return choice is not None
+
+    def _may_be_fed(self, slowest: int | None, is_open: bool, choice: Choice) -> bool:
+        return self._has_turn(is_open, choice) and choice.may_be_taken(slowest)
+
+    def _is_awaited(self, is_open: bool, choice: Choice) -> bool:
+        """Whether what it would be fed is known to be there and has not come: those of lower priority wait, too."""
+        return self._has_turn(is_open, choice) and choice.reader.awaits and choice.task.room(choice.lane) > 0
+
+    def _has_turn(self, is_open: bool, choice: Choice) -> bool:
+        """Whether it may be read now, and its task is not about to commit while others go on."""
+        task = choice.task
+        if not (is_open or choice.reader.later) or not self._takes_in(task):
+            return False
+        return not (self.commits.by_task and self.commits.is_due(task))
+
+    def _look_for_idle(self) -> None:
+        """See which inputs nothing comes of, and fire what has waited for these."""
+        for task in self.tasks:
+            if not task.busy and task.look_for_idle():
+                self._stirred = True
+                if task.drained and task not in self._tables.beginning:
+                    self._work(task, task.fire)
+        # Often enough that an input is taken for idle no more than a quarter later than it said.
+        parts_ms = [after / 4 for reader in self._sources(self.tasks) if (after := reader.idle_after_ms) is not None]
+        self._look_ms = self._clock.elapsed_ms() + min([LOOK_MS, *parts_ms])
+
+    def _go_on(self) -> bool:
+        """Fire the late panes of tasks for which nothing comes any more; return whether there are any."""
+        self._stirred = any(task.busy for task in self.tasks)  # these are looked at when they are done
+        quiet = [one for one in self.tasks if not one.busy and one.drained and one not in self._tables.beginning]
+        going = [task for task in quiet if task.go_on()]
+        for task in going:
+            self._work(task, task.fire)
+        return bool(going)
+
+    def _sources(self, tasks: Iterable[Task]) -> Iterable[Reader]:
+        return (reader for task in tasks for lane in task.lanes for reader in lane.readers if not reader.later)
+
+    def _slowest(self) -> int | None:
+        """Return the least watermark of what has something to read, where some input must not be ahead of others."""
+        if not self._aligned:
+            return None
+        staying = (task for task in self.tasks if not self.commits.leaves(task))
+        readers = (reader for reader in self._sources(staying) if reader.ready() or reader.awaits)
+        return min((reader.watermark for reader in readers), default=MAX_TIMESTAMP)
+
+    async def _discover(self) -> bool:
+        """Read new streams that match an input's pattern as well; return whether there are any.
+
+        It is looked in a thread, as brokers may take long to answer.
+        """
+        if not self._growing:
+            return False
+        look = asyncio.get_running_loop().run_in_executor(self._writer, _new_readers, self._growing)
+        found = await asyncio.shield(look)
+        self._discover_ms = self._clock.elapsed_ms() + LOOK_MS
+        for task, lane, reader in found:
+            lane.readers = [*lane.readers, reader]
+            self._chooser.add(reader.priority, Choice(task, lane, reader))
+        return bool(found)
+
+    def _look_after_threads(self) -> None:
+        """Raise what a thread raised, or that one hangs."""
+        for future in [done for done in self._working if done.done()]:
+            task = self._working.pop(future)
+            future.result()
+            task.busy = False
+            task.start_calls()
+        if self._watch is not None and self._working:
+            threads = [task.thread for task in self._working.values() if task.thread]
+            try:
+                self._watch.check(threads, self._clock.elapsed_ms())
+            except OperatorFailure:
+                self._working.clear()  # there is no waiting for a thread that hangs
+                raise
+
+    def _work(self, task: Task, work: Callable[[], object]) -> bool:
+        """Do work in a task, in a thread where there are any; return whether there was something to do."""
+        assert not task.busy, "one thread at a time is in a task"
+        task.is_quiet = False
+        task.hear()
+        if self._threads is None:
+            moved = task.do(work)
+            task.start_calls()
+            return moved
+        task.busy = True
+        future = asyncio.get_running_loop().run_in_executor(self._threads, lambda: task.do(work))
+        self._working[future] = task
+        future.add_done_callback(self._worked)
+        return True
+
+    def _worked(self, future: asyncio.Future[Any]) -> None:
+        self.wake()
+        _ = future.cancelled() or future.exception()  # asked for: of two that fail at once only one is raised
+
+    def _may_change(self) -> bool:
+        """Whether tasks may come and go now: all must be committed of those that leave, and that commit with them."""
+        return all(task.at_cut and not task.touched for task in self.tasks if self.commits.leaves(task))
+
+    def _change_tasks(self) -> None:
+        """Let tasks go, and take in those that have come."""
+        assert self._change is not None
+        (arriving, changed), self._change = self._change, None
+        leaving, self.commits.leaving = self.commits.leaving, ()
+        going = [task for task in self.tasks if task.number in leaving]
+        assert not any(task.touched or task.busy for task in going), "a task leaves when all that it did is committed"
+        # In place: the commits share this list.
+        self.tasks[:] = [task for task in self.tasks if task not in going]
+        for task in going:
+            self.commits.let_go(task)
+        self._growing = [(task, lane) for task, lane in self._growing if task not in going]
+        self._chooser.drop(lambda choice: choice.task in going)
+        self._tables.let_go(going)
+        self._relayed = [one for one in self._relayed if one[1].task not in going]
+        for reader in (reader for task in going for lane in task.lanes for reader in lane.readers):
+            # Their readers are elsewhere from now on: what is written for them goes through the log.
+            for relays in (self.committer.relays, self._fresh):
+                relays.pop((reader.origin.stream, reader.origin.partition), None)
+        for task in arriving:
+            task.begin()
+        self._take_in(arriving)
+        if not changed.done():
+            changed.set_result(going)
+
+    def _take_in(self, tasks: Collection[Task]) -> None:
+        assert not {task.number for task in self.tasks} & {task.number for task in tasks}, "a task runs here once"
+        for task in tasks:
+            self.tasks.append(task)
+            self.commits.take_in(task)
+            self._tables.take_in(task)
+            for lane in task.lanes:
+                self._lines |= lane.chain.lines
+                if lane.patterns:
+                    self._growing.append((task, lane))
+                for reader in lane.readers:
+                    self._chooser.add(reader.priority, Choice(task, lane, reader))
+                    if reader.relay is not None:
+                        # Handed on to only from the next commit: what was written before lies in the log, and is to be
+                        # read first.
+                        self._fresh[reader.origin.stream, reader.origin.partition] = reader.relay
+                        self._relayed.append((reader.relay, Choice(task, lane, reader)))
+        self._aligned = any(reader.max_drift_ms is not None for reader in self._sources(self.tasks))
+        # Later stages first: they make room for what the earlier ones write.
+        self._relayed.sort(key=lambda one: -one[1].lane.depth)
+
+    def _hand_on_to_fresh(self) -> None:
+        self.committer.relays.update(self._fresh)
+        self._fresh.clear()
+
+    def _drained(self) -> bool:
+        return self._tables.are_read and all(task.drained and not task.awaits for task in self.tasks)
+
+    def _finished(self) -> bool:
+        """Whether nothing is left to do: asked to stop, or all inputs read, and everything committed."""
+        if any(task.touched for task in self.tasks):
+            return False
+        if self.stopping:
+            return all(task.at_cut for task in self.tasks)  # what has still to fire fires first in the next run
+        if not self._drained():
+            return False
+        if self._awaits_streams():
+            return False
+        return all(reader.exhausted for reader in self._sources(self.tasks))
+
+    def _awaits_streams(self) -> bool:
+        """Whether a pattern has matched no stream yet."""
+        read = {reader.entry for _, lane in self._growing for reader in lane.readers}
+        return any(not lane.patterns <= read for _, lane in self._growing)
+
+    def _tell_idle(self) -> None:
+        for waiting in self._idle:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._idle.clear()
+
+    async def _wait(self, rest_ms: float) -> None:
+        """Block until a call returns, a timer is due, or something may have been written."""
+        wait_ms = min(
+            max(self._poll_ms, rest_ms), max(self._look_ms - self._clock.elapsed_ms(), 1.0), self._throttle.wait_ms
+        )
+        for task in self.tasks:
+            if not task.busy and task not in self._tables.beginning and task.next_alarm < NEVER:
+                wait_ms = min(wait_ms, max(task.next_alarm - self._clock.now_ms(), 1.0))
+            for timer in task.timers:
+                due_in_ms = timer.due_ms - self._clock.elapsed_ms()
+                if due_in_ms > 0 or task.drained:  # else it waits for calls, and whichever returns wakes the loop
+                    wait_ms = min(wait_ms, max(due_in_ms, 1.0))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_ms / 1_000):  # wait_for loses a cancellation that comes as it wakes
+                await self._awake.wait()
+        self._awake.clear()
+
+    async def _abandon(self) -> None:
+        """Cancel every call that is still under way, and wait until all have heeded it."""
+        # Calls are cancelled first and waited for together: a user's function may need a moment to heed it, and a run
+        # that ends leaves no task behind. One that does not heed it is not waited for without end.
+        futures = [
+            future
+            for task in self.tasks
+            for lane in task.lanes
+            if lane.units is not None
+            for pool in lane.units.pools.values()
+            for future in pool.cancel()
+        ]
+        if futures:
+            await asyncio.wait(futures, timeout=PATIENCE_S)
+        under_way: list[asyncio.Future[Any]] = [*self._working, *self.commits.under_way]
+        if under_way:
+            await asyncio.wait(under_way, timeout=PATIENCE_S)
+
+
+def _new_readers(growing: Iterable[tuple[Task, Lane]]) -> list[tuple[Task, Lane, Reader]]:
+    return [(task, lane, reader) for task, lane in growing for reader in lane.find_readers()]
+
+
+PARTS = 10
+"""The parts of a second in which its records are read, so that no other waits long behind one of them."""
+
+
+class ReadThrottle:
+    """Limits how many records are read per second; what was too much is waited for afterwards.
+
+    >>> class Still:
+    ...     def elapsed_ms(self): return 0.0
+    >>> throttle = ReadThrottle(1_000, Still(), most=2_000)
+    >>> throttle.most, throttle.is_open, throttle.take(lambda: 50), throttle.wait_ms
+    (100, True, 50, 50.0)
+    """
+
+    def __init__(self, per_second: float | None, clock: Clock, most: int) -> None:
+        self.most = most if per_second is None else max(1, min(most, int(per_second / PARTS)))
+        self._each_ms = 0.0 if per_second is None else 1_000 / per_second
+        self._clock = clock
+        self._free_ms = clock.elapsed_ms()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether records may be read now."""
+        return not self._each_ms or self._clock.elapsed_ms() >= self._free_ms
+
+    @property
+    def wait_ms(self) -> float:
+        """The ms for which records may not be read; infinite where nothing is waited for."""
+        return inf if self.is_open else self._free_ms - self._clock.elapsed_ms()
+
+    def take(self, read: Callable[[], int]) -> int:
+        """Read records, and count them."""
+        number = read()
+        # From now on where it was open: time in which nothing came is not saved up for a burst.
+        self._free_ms = max(self._free_ms, self._clock.elapsed_ms()) + number * self._each_ms
+        return number

@@ -1,0 +1,1 @@
+"""Values that the whole runtime shares: errors, time, metrics, checkpoints and assignments."""

@@ -1,0 +1,47 @@
+"""The checkpoint of one task: how far each of its inputs is processed, and the watermarks as of there."""
+
+from __future__ import annotations
+
+import msgspec
+
+from operators.core.base import MIN_TIMESTAMP
+
+
+# Stored as an array: a new field goes to the end and has a default, or older checkpoints can no longer be read.
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """The position in one source partition: `offset` is the next to read.
+
+    `bucket` is the key bucket, "all" until a task is split. `watermark` (ms) is the source's as of `offset`. For an
+    intermediate stream `producers` has the watermark that each producer has sent, `idle` the producers that had nothing
+    to send, and `watermark` the event time reached without these; for a source `idle` has its name where nothing came
+    of it. `stream_id` tells the stream that was read from others of its name; 0 where it is not known.
+    """
+
+    system: str
+    stream: str
+    partition: int
+    offset: int
+    bucket: str = "all"
+    watermark: int = MIN_TIMESTAMP
+    producers: dict[str, int] = {}
+    stream_id: int = 0
+    idle: tuple[str, ...] = ()
+
+
+class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+    """All positions of one task under one generation; `outputs` has the length of each bound output, to go back to.
+
+    `meanings` says for each store what its entries mean; other checkpoints keep their own words there.
+    """
+
+    generation: int
+    positions: tuple[Position, ...] = ()
+    watermarks: dict[str, int] = {}
+    outputs: dict[str, int] = {}
+    version: int = 1
+    meanings: dict[str, str] = {}
+
+    def position_of(self, stream: str, partition: int) -> Position | None:
+        """Return the position in a partition; None where it was not read."""
+        found = (one for one in self.positions if (one.stream, one.partition) == (stream, partition))
+        return next(found, None)

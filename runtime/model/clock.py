@@ -1,0 +1,77 @@
+"""The only place that knows the time: wall clock, monotonic clock, and sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """The port through which the runtime asks for the time, so that a test can be its master."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock, in ms since the epoch."""
+
+    def elapsed_ms(self) -> float:
+        """Return a clock that only goes forward, in ms since some moment."""
+
+    def pause_ms(self, ms: float) -> None:
+        """Let the calling thread wait for so long."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock, in ms since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def elapsed_ms(self) -> float:
+        """Return the monotonic clock, in ms."""
+        return time.monotonic() * 1_000
+
+    def pause_ms(self, ms: float) -> None:
+        """Let the calling thread wait for so long."""
+        if ms > 0:
+            time.sleep(ms / 1_000)
+
+
+class LoopClock:
+    """The running event loop's own time: virtual where the loop's is."""
+
+    def __init__(self, start_ms: int = 0) -> None:
+        self.start_ms = start_ms
+
+    def now_ms(self) -> int:
+        """Return the loop's time as if it were the wall clock, from `start_ms` on."""
+        return self.start_ms + int(self.elapsed_ms())
+
+    def elapsed_ms(self) -> float:
+        """Return the loop's time, in ms."""
+        return asyncio.get_running_loop().time() * 1_000
+
+    def pause_ms(self, ms: float) -> None:
+        """Return at once: the time of a virtual loop stands still while something runs."""
+
+
+async def sleep_ms(ms: float) -> None:
+    """Sleep for so long, and let the other tasks of the loop run."""
+    await asyncio.sleep(ms / 1_000)
+
+
+def monotonic_ms() -> float:
+    """Return the machine's monotonic clock, in ms."""
+    return time.monotonic() * 1_000
+
+
+def wall_clock_ms() -> int:
+    """Return the machine's wall clock, in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """Return a function that tells an event loop's time, in s, as directly as can be."""
+    # Asked around each call of a user: where the loop takes it from there, one call of Python is spared.
+    return time.monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time

@@ -1,0 +1,109 @@
+"""Errors of a run: each says which operator or file, what is wrong, and what to do.
+
+SamzaError
+├── OperatorFailure     a user's function raised, or took too long
+├── SerdeError          bytes that are not what the serde reads
+└── EnvironmentFault    the data directory
+    ├── EnvironmentFull     no space left: nothing of the commit was written
+    ├── Damaged             a file or record is not what was written
+    ├── HeldBack            a transaction that nobody ends keeps records from being read
+    ├── Refused             brokers do not let this client do what would be refused again
+    ├── TooLarge            a record is larger than where it is to be written takes
+    ├── Unavailable         brokers did not answer in time; what is asked anew may succeed
+    ├── Fenced              a newer generation of the application has taken over
+    └── Owned               another process runs this application on this directory
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The error numbers of the operating system where a disk, a quota or a limit leaves no room."""
+
+
+class SamzaError(Exception):
+    """The base of all errors of a run.
+
+    >>> issubclass(OperatorFailure, SamzaError)
+    True
+    """
+
+
+class OperatorFailure(SamzaError):
+    """A user's function raised, or took longer than it may."""
+
+
+class SerdeError(SamzaError):
+    """Bytes that are not what the serde reads, or a value that it can't write."""
+
+
+class EnvironmentFault(SamzaError):
+    """The data directory can't be used as asked."""
+
+
+class EnvironmentFull(EnvironmentFault):
+    """No space is left; nothing of the refused commit was written."""
+
+
+class Damaged(EnvironmentFault):
+    """A file or a record is not what was written."""
+
+
+class Grown(Damaged):
+    """A stream that is read has more partitions than when the run began."""
+
+
+class Unavailable(EnvironmentFault):
+    """Brokers did not do what they were asked, or not in time; what is asked anew may succeed."""
+
+
+class Refused(EnvironmentFault):
+    """Brokers do not let this client do something; to ask again would change nothing."""
+
+
+class TooLarge(EnvironmentFault):
+    """A record is larger than its topic takes; an operator whose policy lets such records pass goes on."""
+
+
+class HeldBack(EnvironmentFault):
+    """A transaction that nobody ends holds back records that a run was to read."""
+
+
+class Fenced(EnvironmentFault):
+    """A newer generation of the application has taken over; this run must not commit."""
+
+
+class Owned(EnvironmentFault):
+    """Another process runs this application on this directory."""
+
+
+class Elsewhere(Exception):
+    """The cause of an error in another process, as the lines of the user's program there."""
+
+    def __init__(self, lines: tuple[str, ...]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = list(lines)
+
+
+@contextmanager
+def system_errors_told(path: Path, what: str) -> Iterator[None]:
+    """Raise `EnvironmentFull` or `EnvironmentFault`, saying that `path` can't be `what`, for an OSError in a block.
+
+    >>> with system_errors_told(Path("out.jsonl"), "written"):
+    ...     raise OSError(errno.ENOSPC, "No space left on device")
+    Traceback (most recent call last):
+        ...
+    runtime.model.errors.EnvironmentFull: out.jsonl can't be written: [Errno 28] No space left on device. ...
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise EnvironmentFull(
+                f"{path} can't be {what}: {error}. Nothing was committed: make room, and go on from the checkpoint."
+            ) from error
+        raise EnvironmentFault(f"{path} can't be {what}: {error}.") from error

@@ -1,0 +1,1 @@
+"""Opening an application: its streams, its stored state, its owner, and going back."""

@@ -1,0 +1,37 @@
+"""The agreement, among all who have started containers of one run, that nothing is left to do anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+
+class QuietReport(msgspec.Struct, frozen=True, array_like=True):
+    """Says that the containers of one starter, which have `tasks`, had nothing to do after these `commits`.
+
+    `seen` has the commits of each other starter, as it had said them before these containers looked again.
+    """
+
+    run: int
+    tasks: tuple[int, ...]
+    commits: str
+    seen: dict[str, str] = {}
+
+
+def all_quiet(said: Mapping[str, QuietReport], alive: Collection[str], tasks: int) -> bool:
+    """Whether nothing can come any more: all who live have looked again at all that all others have committed.
+
+    >>> first, second = QuietReport(1, (0,), "a3", {"b": "b5"}), QuietReport(1, (1,), "b5", {"a": "a2"})
+    >>> all_quiet({"a": first, "b": second}, ["a", "b"], 2)
+    False
+    >>> all_quiet({"a": first, "b": QuietReport(1, (1,), "b5", {"a": "a3"})}, ["a", "b"], 2)
+    True
+    """
+    found = {name: said[name] for name in alive if name in said}
+    if len(found) < len(alive) or {task for one in found.values() for task in one.tasks} != {*range(tasks)}:
+        return False
+    # What anybody had committed last was then read by everybody, and nobody had anything to do with it.
+    return all(
+        one.seen.get(other) == found[other].commits for name, one in found.items() for other in found if other != name
+    )

@@ -1,0 +1,246 @@
+"""Opens an application on an environment: its streams are made, its state is as planned, and it has one owner."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from planner.model.graph import Graph
+from planner.model.levers import ALL, Levers
+from planner.model.plan import Plan
+from planner.passes import plan as make_plan
+from runtime.assembly.bindings import Bindings
+from runtime.assembly.history import History
+from runtime.commit.commit import SHARED, STATE
+from runtime.job.job_model import JOB, configuration
+from runtime.job.key_kinds import KEYS, kinds_noted
+from runtime.job.parameters import PARAMETERS, changed_now, changes_of, to_note
+from runtime.job.pipeline import Pipeline
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.metrics import ChangeMetrics, RunMetrics
+from runtime.model.state_choice import Forget, State
+from runtime.opening.former_inputs import TABLES, followed, tables_noted
+from runtime.opening.rewind import (
+    check_state,
+    drop_read_streams,
+    drop_what_a_reset_left,
+    forget_what_does_not_fit,
+    meanings_of,
+    rewind,
+)
+from runtime.opening.stored_state import STORES, finish, lies
+from runtime.ports.commits import Commit
+from runtime.ports.environment import Environment, LiveEnvironment, own_whole, typed, where_typed
+from runtime.ports.source import StampingSource
+from runtime.ports.streams import gone_error, grown_error
+
+Ends = Mapping[tuple[str, int], int]
+"""By stream and partition, the offset at which a run stops."""
+
+
+_log = logging.getLogger("samza_dsl")
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """The share of a container in a run, as it is told; the container's name is no other one's in that run.
+
+    `counts` has the partitions of each stream as the whole run sees them, `ends` the offsets where it stops reading,
+    `placement` the way in which tasks are shared out, and `standby` the number of other hosts with a copy of state.
+    """
+
+    container: str
+    generation: int
+    counts: dict[str, int] = {}
+    ends: tuple[tuple[str, int, int], ...] = ()
+    levers: Levers = ALL
+    history: History | None = None
+    placement: str = "sticky"
+    standby: int = 0
+
+
+class Opened(NamedTuple):
+    """An application that is ready to run: its generation, bindings, partition counts of streams, and plan."""
+
+    generation: int
+    bindings: Bindings
+    counts: dict[str, int]
+    plan: Plan
+
+
+def open_application(
+    environment: Environment,
+    pipeline: Pipeline,
+    bind: Mapping[str, Any],
+    *,
+    levers: Levers = ALL,
+    from_start: bool = False,
+    state: State = None,
+) -> Opened:
+    """Own an application, plan it, and make what it writes to; raises `Owned`, PlanError and SamzaError."""
+    graph = pipeline.graph
+    # A reset needs nothing of what is there, so it may be damaged.
+    generation = environment.own(graph.app) if state == "reset" else own_whole(environment, graph.app)
+    # A crash may have left the state of an operator half dropped or half moved: nothing may be read before that is
+    # done.
+    finish(environment, graph.app)
+    bindings = Bindings(environment, graph, bind)
+    try:
+        counts = bindings.partition_counts(graph)
+        plan = make_plan(graph, pipeline.options, counts, wrapped=pipeline.wrapped, levers=levers)
+        if state == "reset":
+            generation = rewind(environment, plan, bindings, state)
+        else:
+            if isinstance(state, Forget):
+                forget_what_does_not_fit(environment, plan, graph, counts, state.operators)
+            # Before any stream is made or removed: what is refused here leaves them as they were.
+            check_state(environment, plan, graph, counts)
+            drop_what_a_reset_left(environment, plan)
+            drop_read_streams(environment, plan)
+            bindings.create_streams(plan)
+        _check_rights(environment, bindings, plan, graph)
+        # A reset has rewound already, before its streams were made anew.
+        if from_start and state != "reset":
+            generation = rewind(environment, plan, bindings, state)
+        _tell_times(environment, graph, bindings)
+    except BaseException:
+        bindings.close()
+        raise
+    return Opened(generation, bindings, counts, plan)
+
+
+def _tell_times(environment: Environment, graph: Graph, bindings: Bindings) -> None:
+    """Warn of inputs whose times are those of the broker, where the application goes by event time."""
+    by_time = next((spec for spec in graph.specs.values() if spec.event_time), None)
+    if by_time is None:
+        return
+    for spec in graph.flowing:
+        if spec.timestamp_of is None:
+            for stream in bindings.streams_of(spec):
+                source = bindings.sources.get(stream)
+                if (isinstance(source, StampingSource) and source.is_stamped()) or (
+                    source is None and isinstance(environment, LiveEnvironment) and environment.is_stamped(stream)
+                ):
+                    _log.warning(
+                        "input at %s: the topic of %r has message.timestamp.type=LogAppendTime, so that %s %r at %s "
+                        "goes by when its records were written, not by when what they tell has happened. Say "
+                        "timestamp=lambda value: ... at the input, or have the topic keep its writers' times "
+                        "(CreateTime)",
+                        *(spec.site, stream, by_time.kind, by_time.op_id or "", by_time.site),
+                    )
+
+
+def _check_rights(environment: Environment, bindings: Bindings, plan: Plan, graph: Graph) -> None:
+    """Ask the brokers for the rights that the run needs; raises what the first read or commit would else be refused."""
+    if not isinstance(environment, LiveEnvironment):
+        return
+    between = {stream.name for stream in plan.streams if stream.role == "intermediate"}
+    read = {name for spec in graph.inputs.values() for name in bindings.streams_of(spec)} | between
+    results = {stream.name for stream in plan.results} - bindings.sinks.keys()
+    written = {*map(bindings.place_of, results | between)}
+    environment.check_rights(plan.app, read - bindings.sources.keys(), written)
+
+
+def join_application(environment: Environment, pipeline: Pipeline, bind: Mapping[str, Any], share: Share) -> Opened:
+    """Return an application as another process has opened it; raises `Grown` where streams have more partitions now."""
+    graph = pipeline.graph
+    plan = make_plan(graph, pipeline.options, share.counts, wrapped=pipeline.wrapped, levers=share.levers)
+    bindings = Bindings(environment, graph, bind)
+    try:
+        now = bindings.partition_counts(graph)
+        for stream in plan.streams:
+            if stream.role in ("input", "table") and now.get(stream.name, 0) > share.counts.get(stream.name, 0) > 0:
+                raise grown_error(f"The stream {stream.name!r}", now[stream.name], share.counts[stream.name])
+    except BaseException:
+        bindings.close()
+        raise
+    return Opened(share.generation, bindings, share.counts, plan)
+
+
+class Recovered(NamedTuple):
+    """The start of a run: the positions of bound outputs, and what was changed since records were read.
+
+    `where` are the options by which a command is about the same environment.
+    """
+
+    positions: dict[str, int]
+    changes: tuple[ChangeMetrics, ...] = ()
+    where: str = ""
+
+
+def recover(environment: Environment, opened: Opened, graph: Graph, now_ms: int) -> Recovered:
+    """Cut bound outputs back to what was committed, note the application as it is now, and warn of its changes."""
+    generation, bindings, _, plan = opened
+    checkpoints = environment.checkpoints(plan.app)
+    recorded = checkpoints.get(SHARED, Checkpoint(0)).outputs
+    # Rows behind what was committed are of a run that died: they come again.
+    positions = bindings.recover_outputs(recorded)
+    meanings, noted = meanings_of(plan, graph), checkpoints.get(STATE, Checkpoint(0))
+    begun = {SHARED: Checkpoint(generation, outputs=positions)} if positions != recorded else {}
+    if meanings != noted.meanings:
+        since = {
+            store: noted.watermarks.get(store) for store in meanings if noted.meanings.get(store) == meanings[store]
+        }
+        # Of a store whose meaning is as before the time is kept, also where that is not known.
+        known = {store: since.get(store, now_ms) for store in meanings}
+        watermarks = {store: at for store, at in known.items() if at is not None}
+        begun[STATE] = Checkpoint(generation, meanings=meanings, watermarks=watermarks)
+    job = configuration(plan, opened.counts)
+    job[TABLES] = tables_noted(graph, bindings)
+    job[STORES] = msgspec.json.encode(lies(plan, graph)).decode()
+    job[PARAMETERS] = to_note(graph, checkpoints)
+    kept = environment.stores(plan.app)
+    job[KEYS] = kinds_noted(checkpoints, kept)
+    if job != checkpoints.get(JOB, Checkpoint(0)).meanings:
+        begun[JOB] = Checkpoint(generation, meanings=job)
+    for name, checkpoint in followed(environment, plan, graph, bindings, checkpoints).items():
+        begun[name] = replace(checkpoint, generation=generation)
+    # Compared before the commit below notes what is now.
+    changed = [*changed_now(graph, checkpoints, job[PARAMETERS], kept)]
+    # One commit for all: a crash before it finds all as the last run left it.
+    if begun:
+        environment.commit(Commit(plan.app, generation, [], [], begun))
+    for one in changed:
+        spec = graph.specs[one.operator]
+        _log.warning(
+            "%s: %s %r at %s is not what it was in the run before: %s. What it keeps and has written was made as it "
+            "was, and what was changed holds from here on; to compute all again with it: %s",
+            *(plan.app, spec.kind, one.operator, spec.site, "; ".join(one.what)),
+            typed(environment, f"reset {plan.app}"),
+        )
+    return Recovered(positions, changes_of(graph, environment.checkpoints(plan.app)), where_typed(environment))
+
+
+def with_changes(metrics: RunMetrics, recovered: Recovered) -> RunMetrics:
+    """Return metrics with the changes that were found when the run began."""
+    return replace(metrics, changes=recovered.changes, where=recovered.where)
+
+
+def ends_of(environment: Environment, opened: Opened, graph: Graph) -> dict[tuple[str, int], int]:
+    """Return the end offsets of the inputs, but for tables; raises `Damaged` where more was read of one than there is.
+
+    They lie behind what open transactions have written: a run waits for these, and for those of tables here.
+    """
+    bindings = opened.bindings
+    for table in graph.tables.values():
+        for stream in bindings.streams_of(table):
+            bindings.settle(stream)
+    streams = {stream for spec in graph.flowing for stream in bindings.streams_of(spec)}
+    ranges = {}
+    for stream in sorted(streams):
+        # The end that can be read lies before a transaction that is still open, and its records were there at the
+        # start.
+        written = bindings.written(stream)
+        for partition, readable in bindings.ranges(stream, range(bindings.partitions(stream))).items():
+            ranges[stream, partition] = readable._replace(end=max(readable.end, written[partition]))
+    for checkpoint in environment.checkpoints(opened.plan.app).values():
+        for position in checkpoint.positions:
+            place = position.stream, position.partition
+            if place in ranges and position.offset > ranges[place].end:
+                # The source may tell of it in its own words.
+                bindings.origin(*place).read(position.offset)
+                raise gone_error(*place, position.offset, ranges[place].start, ranges[place].end)
+    return {place: found.end for place, found in ranges.items()}

@@ -1,0 +1,119 @@
+"""A run shared by all who start containers of it, on one machine or more: they join it, and end it together."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from runtime.model.assignment import JobModel
+from runtime.model.errors import SamzaError
+from runtime.opening.agreement import QuietReport, all_quiet
+from runtime.opening.opening import Share
+
+
+class SharedRun(msgspec.Struct, frozen=True):
+    """The description of a run for those who come to share it; `plan` is the digest of the plan, as theirs must be."""
+
+    share: Share
+    plan: str
+    until_now: bool
+
+
+class Runs(Protocol):
+    """The notes on the newest run of an application, where all who share it can see them."""
+
+    def model(self) -> JobModel:
+        """Return who runs what now; no containers where none lives, or while tasks are being shared out anew."""
+
+    def is_alive(self) -> bool:
+        """Whether any container lives."""
+
+    def generation(self) -> int:
+        """Return the generation of the newest run; 0 where there was none."""
+
+    def begun(self) -> bytes | None:
+        """Return what `begin` said of the newest run; None where it is not shared."""
+
+    def begin(self, said: bytes) -> None:
+        """Note what others need to know who come to share the run."""
+
+    def say(self, starter: str, said: bytes) -> None:
+        """Note the progress of the containers of a starter."""
+
+    def said(self) -> Mapping[str, bytes]:
+        """Return the last note of each starter, of any run."""
+
+
+@runtime_checkable
+class SharedEnvironment(Protocol):
+    """An environment in which several may start containers of a run."""
+
+    def runs(self, app: str) -> Runs:
+        """Return the notes on an application's newest run."""
+
+
+class Sharing:
+    """One starter of containers of a run, among others; each call may wait for brokers."""
+
+    def __init__(self, runs: Runs) -> None:
+        self.name = secrets.token_hex(4)
+        self.run = 0
+        self._runs = runs
+        self._said: QuietReport | None = None
+
+    def found(self) -> SharedRun | None:
+        """Return the run that goes on, if there is one to share."""
+        said = self._runs.begun()
+        found = None if said is None else msgspec.msgpack.decode(said, type=SharedRun)
+        # What was said may be of a run that another one has fenced since, or whose containers have all ended.
+        if found is None or found.share.generation != self._runs.generation() or not self._runs.is_alive():
+            return None
+        self.run = found.share.generation
+        assert self.run > 0, "a run begins under the generation of its owner"
+        return found
+
+    def begin(self, run: SharedRun) -> None:
+        """Let others share a run that begins."""
+        self.run = run.share.generation
+        assert self.run > 0, "a run begins under the generation of its owner"
+        self._runs.begin(msgspec.msgpack.encode(run))
+
+    def quiet(self) -> dict[str, QuietReport]:
+        """Return the last report of each starter in this run."""
+        said = {name: msgspec.msgpack.decode(one, type=QuietReport) for name, one in self._runs.said().items()}
+        return {name: one for name, one in said.items() if one.run == self.run}
+
+    def agree(self, held: Collection[int], commits: str, before: Mapping[str, QuietReport], tasks: int) -> bool:
+        """Report that one's containers had nothing to do after the reports of others; return whether all is done."""
+        seen = {name: one.commits for name, one in before.items() if name != self.name}
+        mine = QuietReport(self.run, tuple(sorted(held)), commits, seen)
+        # The same report is asked for again and again while others are at work: it is written once.
+        if mine != self._said:
+            self._runs.say(self.name, msgspec.msgpack.encode(mine))
+            self._said = mine
+        # Containers are called by their starter: a starter whose containers are all gone is not waited for.
+        alive = {container.partition(".")[0] for container in self._runs.model().containers}
+        return all_quiet(self.quiet(), alive, tasks)
+
+
+def check_same(
+    run: SharedRun, app: str, plan: str, until_now: bool, from_start: bool, placement: str, standby: int
+) -> None:
+    """Refuse to share a run of another application than what is here; raises SamzaError."""
+    if from_start:
+        raise SamzaError(f"containers of the application {app!r} live: end them before it reads its inputs again")
+    if plan != run.plan:
+        raise SamzaError(
+            f"containers of the application {app!r} live, and it is not the one that is here: end them first, or start "
+            "the same version of it, with the same options"
+        )
+    if placement != run.share.placement:
+        raise SamzaError(f"containers of {app!r} live, with placement {run.share.placement}: say so here, or end them")
+    if standby != run.share.standby:
+        raise SamzaError(f"containers of {app!r} live, with standby={run.share.standby}: say so here, or end them")
+    if until_now != run.until_now:
+        said = "with" if run.until_now else "without"
+        raise SamzaError(f"containers of {app!r} live, and run {said} until_now: do so here, or end them")

@@ -1,0 +1,247 @@
+"""The stored state of operators: a list of it, and ways to drop that of one alone or to give it to another."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
+
+import msgspec
+from msgspec.structs import replace
+
+from operators.io import TableInput
+from planner.model.graph import Graph, input_id, intermediate
+from planner.model.plan import Plan
+from runtime.commit.commit import STATE
+from runtime.job import key_kinds
+from runtime.job.job_model import JOB, reads_of
+from runtime.job.parameters import PARAMETERS, renamed
+from runtime.model.checkpoint import Checkpoint
+from runtime.ports.commits import Commit
+from runtime.ports.environment import Environment
+from runtime.ports.state import StateWrites
+
+CHANGING = "changing"
+"""The checkpoint that says which operators' state is being dropped ("") or given to another, until that is done."""
+STORES = "stores"
+"""The word under which the job notes how the state of each operator lies."""
+COUNTED = 10_000
+"""The number up to which unread records are counted."""
+_COPIED_AT_ONCE, _COPIED_BYTES = 10_000, 1 << 23
+
+
+class Lies(msgspec.Struct, frozen=True, array_like=True):
+    """The partitioning of an operator's state: the partition count, and the input whose writer chose that of each key.
+
+    Where a `partition_by` has chosen it, `writer` is "".
+    """
+
+    partitions: int
+    writer: str = ""
+
+    def is_as(self, other: Lies) -> bool:
+        """Whether the state of a key is found in the same partition."""
+        return self.partitions == other.partitions and (self.partitions == 1 or self.writer == other.writer)
+
+
+class StoredOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """The stored state of an operator: its entries and their bytes, in so many tasks, and their meaning.
+
+    `since_ms` is when an operator of that id first kept what it means now; None where that was not noted. `unread` has
+    the records that lie in front of its stage, of an operator that ends one.
+    """
+
+    operator: str
+    means: str = ""
+    tasks: int = 0
+    entries: int = 0
+    size_bytes: int = 0
+    since_ms: int | None = None
+    unread: int | None = None
+
+
+def stored(environment: Environment, app: str) -> list[StoredOperator]:
+    """Return the stored state of each operator of an application, in the order of their ids."""
+    checkpoints = environment.checkpoints(app)
+    noted = checkpoints.get(STATE, Checkpoint(0))
+    found: dict[str, StoredOperator] = {}
+    stats = environment.state_stats(app)
+    for store in environment.stores(app):
+        mine = [size for (name, _), size in stats.items() if name == store]
+        found[store] = StoredOperator(
+            operator=store,
+            means=noted.meanings.get(store, ""),
+            tasks=len(mine),
+            entries=sum(entries for entries, _ in mine),
+            size_bytes=sum(size_bytes for _, size_bytes in mine),
+            since_ms=noted.watermarks.get(store),
+        )
+    for stream in sorted(streams_between(environment, app)):
+        id = operator_of(app, stream)
+        found[id] = replace(found.get(id, StoredOperator(operator=id)), unread=unread(environment, app, stream))
+    return [found[id] for id in sorted(found)]
+
+
+def streams_between(environment: Environment, app: str) -> set[str]:
+    """Return the streams that exist between the stages which an application has, or had when it was last opened."""
+    checkpoints = environment.checkpoints(app)
+    known = {one.stream for checkpoint in checkpoints.values() for one in checkpoint.positions if one.producers}
+    known |= {stream for reads in reads_of(checkpoints).values() for stream in reads}
+    return {name for name, config in environment.streams().items() if config.intermediate and name in known}
+
+
+def operator_of(app: str, stream: str) -> str:
+    """Return the id of the operator that writes a stream between stages.
+
+    >>> operator_of("shop", "shop-by-customer")
+    'by-customer'
+    """
+    return stream.removeprefix(intermediate(app, ""))
+
+
+def unread(environment: Environment, app: str, stream: str) -> int:
+    """Return the number of records between stages that no task has read; `COUNTED` stands for that and more."""
+    checkpoints = environment.checkpoints(app).values()
+    count = 0
+    for partition in range(environment.streams()[stream].partitions):
+        start, end, _ = environment.offsets(stream, partition)
+        reached = [one.offset for c in checkpoints if (one := c.position_of(stream, partition)) is not None]
+        offset = max([start, *reached])
+        # Offsets are no count: control messages and markers of transactions have some, too.
+        while offset < end and count < COUNTED:
+            read = environment.read(stream, partition, offset)
+            if read is None:
+                break
+            assert read.next_offset > offset, "a read leads on"
+            count += len(read.batch.values)
+            offset = read.next_offset
+    return min(count, COUNTED)
+
+
+def lies(plan: Plan, graph: Graph) -> dict[str, Lies]:
+    """Return the partitioning of each state by key, by operator, but for tables, which lie as their streams do."""
+    found = {}
+    for stage in plan.stages:
+        for store in plan.stores:
+            spec = graph.specs[store.operator]
+            if store.operator not in stage.operators or stage.apart or not spec.keyed or spec.looked_into:
+                continue
+            origin = graph.keyed_by(graph.streams_into(store.operator)[0]) or store.operator
+            is_writers = origin in graph.inputs and graph.inputs[origin].partitioned_by_key
+            found[store.name] = Lies(stage.partitions, origin if is_writers else "")
+    return found
+
+
+def noted_lies(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Lies]:
+    """Return the partitioning of state as it was noted when an application was last opened; {} where it was not."""
+    noted = checkpoints.get(JOB, Checkpoint(0)).meanings.get(STORES, "{}")
+    return msgspec.json.decode(noted, type=dict[str, Lies])
+
+
+def forget(environment: Environment, app: str, operators: Collection[str]) -> None:
+    """Drop the state of some operators of an application that this process owns, and what lies in their streams.
+
+    A table whose rows are dropped is read anew. All else stays. After a crash `finish` goes on with it.
+    """
+    _begin(environment, app, dict.fromkeys(operators, ""))
+    finish(environment, app)
+
+
+def move(environment: Environment, app: str, old: str, new: str) -> None:
+    """Give the state of an operator to another one, which has none, in an application that this process owns."""
+    _begin(environment, app, {old: new})
+    finish(environment, app)
+
+
+def finish(environment: Environment, app: str) -> None:
+    """Complete what a crash has left of `forget` or `move`: nothing where there was none."""
+    changes = environment.checkpoints(app).get(CHANGING, Checkpoint(0)).meanings
+    moves = {old: new for old, new in changes.items() if new}
+    if moves:
+        # A crash may have left a part of the copy.
+        environment.forget(app, [*moves.values()])
+        for old, new in moves.items():
+            _copy(environment, app, old, new)
+        _commit(environment, app, _renamed(environment.checkpoints(app), moves), dict.fromkeys(changes, ""))
+    # From the commit above on the old state is to be dropped, not copied: a crash here goes on with that.
+    if changes:
+        environment.forget(app, [*changes])
+        existing = environment.streams()
+        for stream in (intermediate(app, operator) for operator in changes):
+            if stream in existing and existing[stream].intermediate:
+                environment.delete_stream(stream)
+        _commit(environment, app, {}, {})
+
+
+def _begin(environment: Environment, app: str, changes: Mapping[str, str]) -> None:
+    """Note durably what is about to be done; what is dropped has no position and no meaning from then on."""
+    checkpoints = environment.checkpoints(app)
+    assert not checkpoints.get(CHANGING, Checkpoint(0)).meanings, "finish() comes before the next change"
+    gone = {operator for operator, new in changes.items() if not new}
+    noted = checkpoints.get(STATE, Checkpoint(0))
+    tables = {operator for operator in gone if noted.meanings.get(operator, "").startswith(TableInput.kind)}
+    streams = {intermediate(app, operator) for operator in gone}
+    changed = {}
+    # A table without its rows must be read anew, so its position goes with them.
+    for name, checkpoint in checkpoints.items():
+        left = [one for one in checkpoint.positions if one.stream not in streams and input_id(one.stream) not in tables]
+        without = key_kinds.renamed(replace(checkpoint, positions=tuple(left)), dict.fromkeys(gone, ""))
+        if without != checkpoint:
+            changed[name] = without
+    if gone & noted.meanings.keys():
+        changed[STATE] = replace(noted, meanings=_without(noted.meanings, gone))
+    _commit(environment, app, changed, changes)
+
+
+def _renamed(checkpoints: Mapping[str, Checkpoint], moves: Mapping[str, str]) -> dict[str, Checkpoint]:
+    """Return the checkpoints with what they note of state, under the new ids."""
+    noted, job = checkpoints.get(STATE, Checkpoint(0)), checkpoints.get(JOB, Checkpoint(0))
+    meanings = {moves.get(id, id): means for id, means in noted.meanings.items()}
+    since = {moves.get(id, id): at for id, at in noted.watermarks.items()}
+    found = {STATE: replace(noted, meanings=meanings, watermarks=since)}
+    if STORES in job.meanings:
+        how = {moves.get(id, id): one for id, one in noted_lies(checkpoints).items()}
+        told = {PARAMETERS: renamed(job.meanings[PARAMETERS], moves)} if PARAMETERS in job.meanings else {}
+        found[JOB] = replace(job, meanings={**job.meanings, STORES: msgspec.json.encode(how).decode(), **told})
+    tasks = {name: one for name, one in checkpoints.items() if name.isdecimal()}
+    for name, one in (tasks | ({JOB: found[JOB]} if JOB in found else {})).items():
+        found[name] = key_kinds.renamed(one, moves)
+    return found
+
+
+def _copy(environment: Environment, app: str, old: str, new: str) -> None:
+    """Write all entries of one store into another one, which is empty, in commits of bounded size."""
+    generation = environment.generation(app)
+    for task in sorted(task for store, task in environment.state_stats(app) if store == old):
+        # Ordinary commits, so that the changelog of the new name and all accounts of stores hold.
+        for items in _pieces(environment.state_range(app, old, task)):
+            environment.commit(Commit(app, generation, [], [StateWrites(new, task, items)], {}))
+
+
+def _pieces(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes | None]]]:
+    remaining = iter(entries)
+    while piece := _piece(remaining):
+        yield piece
+
+
+def _piece(entries: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes | None]]:
+    found: list[tuple[bytes, bytes | None]] = []
+    size_bytes = 0
+    for key, value in islice(entries, _COPIED_AT_ONCE):
+        found.append((key, value))
+        size_bytes += len(key) + len(value)
+        if size_bytes >= _COPIED_BYTES:
+            break
+    return found
+
+
+def _commit(
+    environment: Environment, app: str, checkpoints: Mapping[str, Checkpoint], changes: Mapping[str, str]
+) -> None:
+    generation = environment.generation(app)
+    said = {**checkpoints, CHANGING: Checkpoint(generation, meanings=dict(changes))}
+    now = {name: replace(one, generation=generation) for name, one in said.items()}
+    environment.commit(Commit(app, generation, [], [], now))
+
+
+def _without(meanings: Mapping[str, str], gone: Collection[str]) -> dict[str, str]:
+    return {id: means for id, means in meanings.items() if id not in gone}

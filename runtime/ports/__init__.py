@@ -1,0 +1,1 @@
+"""The ports of the runtime: environments, sources and sinks, as protocols."""

@@ -1,0 +1,120 @@
+"""The port of commits: the owner of an application, and the changes that become visible together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.errors import EnvironmentFault, Fenced
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append
+
+
+class Commit(NamedTuple):
+    """The changes that become visible together: all of them, or none.
+
+    `consumed` has, by intermediate stream and partition, the offset below which nobody will read again. `tasks` has the
+    generations of the tasks that this container has taken, where several share them.
+    """
+
+    app: str
+    generation: int
+    appends: list[Append]
+    state: list[StateWrites]
+    checkpoints: dict[str, Checkpoint]
+    consumed: Mapping[tuple[str, int], int] = MappingProxyType({})
+    tasks: Mapping[int, int] = MappingProxyType({})
+
+
+class CommitPort(Protocol):
+    """The generations, checkpoints and commits of applications; one thread at a time commits."""
+
+    def commit(self, commit: Commit) -> None:
+        """Make everything in `commit` visible and durable, or nothing of it.
+
+        Consumed batches of intermediate streams go whole, and bit by bit: more in each commit than it appends.
+        Raises `Fenced` when `commit.generation` is not the application's, or one of `commit.tasks` not the task's;
+        `EnvironmentFull` when there is no space.
+        """
+
+    def own(self, app: str) -> int:
+        """Become the application's one owner until `close`, and return its new generation; raises `Owned`."""
+
+    def generation(self, app: str) -> int:
+        """Return the application's generation: 0 before anyone owned it."""
+
+    def applications(self) -> list[str]:
+        """Return the names of all applications that were ever owned, in order."""
+
+    def checkpoints(self, app: str) -> dict[str, Checkpoint]:
+        """Return the application's newest checkpoint of every task."""
+
+    def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
+        """Remove the application's checkpoints and state (of `stores`, or all) and begin a new generation."""
+
+
+class OwnershipPort(Protocol):
+    """The ownership of an application whose state and commits lie on brokers, where others may take it over."""
+
+    def announce(self, app: str, generation: int) -> None:
+        """Let others see, until this is closed, that this process has the application to itself."""
+
+    def check_kept(self, app: str) -> None:
+        """Raise `EnvironmentFault` where less of an application, which is owned here, is left than was committed."""
+
+    def commit_by_task(self, app: str, tasks: Collection[int]) -> dict[int, int]:
+        """Let each task of an application commit by itself, from any thread, and be fenced by itself.
+
+        Returns the generations of those that are given, which are all this owner's; a container takes its own later.
+        """
+
+    def is_caught_up(self) -> bool:
+        """Whether this process has read all that lay between stages when it was asked; asking may take a while."""
+
+    def reclaim(self, app: str) -> bool:
+        """Remove what a reset has left of an application that was deleted; return whether there was anything."""
+
+
+class StagingPort(Protocol):
+    """Streams that are filled at once, with more than memory holds."""
+
+    def stage(self, app: str, generation: int, appends: Iterable[Append]) -> None:
+        """Write rows for streams that are there and empty to where nobody sees them, behind what is staged already.
+
+        Raises `Fenced` when `generation` is not the application's. Who owns or resets it has what is staged removed.
+        """
+
+    def publish(self, app: str, generation: int) -> None:
+        """Make all that is staged visible at once, or nothing of it: the streams have it, and are made anew by that.
+
+        Raises `Fenced`, and `EnvironmentFault` where one of these streams is empty no longer.
+        """
+
+    def discard(self, app: str) -> None:
+        """Remove what is staged."""
+
+
+def fenced_error(app: str, generation: int, current: int) -> Fenced:
+    """Return the error for when a run is of an older generation than its application is."""
+    return Fenced(
+        f"Application {app!r} is at generation {current}, and this run is of {generation}: another one has taken "
+        "over, or it was reset. Nothing that this run has not committed was written."
+    )
+
+
+def taken_error(app: str, task: int, generation: int, current: int) -> Fenced:
+    """Return the error for when a container commits for a task that another one has taken."""
+    return Fenced(
+        f"Task {task} of application {app!r} is at generation {current}, and this container has it of {generation}: "
+        "another one has taken it over. Nothing that this container has not committed was written."
+    )
+
+
+def filled_error(name: str) -> EnvironmentFault:
+    """Return the error for when a stream that is to be filled at once was written to meanwhile."""
+    return EnvironmentFault(
+        f"Stream {name!r} was empty when it began to be filled, and somebody has written to it since: nothing of this "
+        "run was written there. Remove what is there, and run it again."
+    )

@@ -1,0 +1,66 @@
+"""The port of a transactional environment: streams, state and checkpoints that change together in one commit."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from runtime.ports.commits import CommitPort, OwnershipPort, StagingPort
+from runtime.ports.live_streams import BrokerPort, FetchPort, TransactionPort
+from runtime.ports.membership import MembershipPort
+from runtime.ports.state import StatePort
+from runtime.ports.streams import RecordPort, StreamPort
+
+DATA = ".samza-dsl"
+"""The directory of the embedded log, if the user names no other."""
+
+
+class Environment(StreamPort, RecordPort, StatePort, CommitPort, MembershipPort, Protocol):
+    """Streams, state and checkpoints of the applications of one place.
+
+    Reads see only what is committed. `commit` and `append` may be called from one thread at a time, any thread;
+    reads may run beside them from any thread.
+    """
+
+    def close(self) -> None:
+        """Release everything; a second call does nothing."""
+
+
+@runtime_checkable
+class LiveEnvironment(Environment, FetchPort, TransactionPort, BrokerPort, OwnershipPort, Protocol):
+    """An environment that others write to at any time, and that hears of it."""
+
+
+@runtime_checkable
+class StagingEnvironment(Environment, StagingPort, Protocol):
+    """An environment in which streams are filled at once, with more than memory holds."""
+
+
+def own_whole(environment: Environment, app: str) -> int:
+    """Own an application, and return its new generation; raises `Damaged` where what it had committed is lost."""
+    # Owned first: what is left of it can be compared only once nobody else commits.
+    generation = environment.own(app)
+    if isinstance(environment, LiveEnvironment):
+        environment.check_kept(app)
+    return generation
+
+
+def typed(environment: Environment, words: str) -> str:
+    """Return a command about an environment as it can be typed.
+
+    >>> from runtime.systems.memory.environment import MemoryEnvironment
+    >>> typed(MemoryEnvironment(), "reset spending")
+    'samza-dsl reset spending'
+    """
+    return f"samza-dsl {words}{where_typed(environment)}"
+
+
+def where_typed(environment: Environment) -> str:
+    """Return the options of a command about an environment, with a space ahead; "" where it needs none."""
+    where = str(environment)
+    if where.startswith("kafka://"):
+        return f" --environment {where}"
+    # Only a directory that is there: a memory environment has a name as well, and no option leads to it.
+    has_directory = where != DATA and Path(where).is_dir()
+    return f" --data {shlex.quote(where)}" if has_directory else ""

@@ -1,0 +1,1 @@
+"""Reading one source partition: records, event times, watermarks and completion."""

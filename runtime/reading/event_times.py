@@ -1,0 +1,205 @@
+"""Judges the event times of a source partition: in another unit, too far ahead of the clock, or far from the last."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from numbers import Integral, Real
+from operator import sub
+
+from operators.core.base import MIN_TIMESTAMP
+from operators.io import Input
+from planner.model.errors import refuse
+from runtime.model.clock import Clock
+
+DAY_MS = 86_400_000
+FIRST_REAL_S, LAST_REAL_S = 10**9 + 1, 41 * 10**8
+"""From 2001 to 2099, in seconds: what the times of real records are. Taken as ms they are some weeks of early 1970.
+
+A round 10**9 is a number of somebody's who tests.
+"""
+FIRST_REAL_MS = FIRST_REAL_S * 1_000
+PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+NAMES = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+
+_log = logging.getLogger("samza_dsl")
+
+
+def looks_like_seconds(lowest: int, highest: int) -> bool:
+    """Whether times that are taken as ms are probably seconds.
+
+    >>> looks_like_seconds(1_750_000_000, 1_750_000_300), looks_like_seconds(0, 5_000)
+    (True, False)
+    """
+    return lowest >= FIRST_REAL_S and highest < LAST_REAL_S
+
+
+def as_seconds(at: int) -> str:
+    """Return a number with what it is as ms, and as seconds.
+
+    >>> as_seconds(1_750_000_000)
+    '1_750_000_000, which as ms is 1970-01-21 06:06:40, and as seconds 2025-06-15 15:06:40'
+    """
+    return f"{at:_}, which as ms is {utc(at)}, and as seconds {utc(at * 1_000)}"
+
+
+def meant_by(at: object) -> str:
+    """Return what a number probably is that is no time in the unit it was taken in, as a hint; "" where nobody knows.
+
+    >>> meant_by(1_750_000_000_000_000)
+    "; as microseconds it is 2025-06-15 15:06:40: unit='us' on the input"
+    """
+    if not isinstance(at, Real) or isinstance(at, bool):
+        return ""
+    number = int(at) if isinstance(at, Integral) else float(at)  # those of NumPy overflow
+    for unit, per_second in PER_SECOND.items():
+        if FIRST_REAL_S * per_second <= number < LAST_REAL_S * per_second:
+            shown = utc(int(number * 1_000 // per_second))
+            return f"; as {NAMES[unit]} it is {shown}: unit={unit!r} on the input"
+    return ""
+
+
+def utc(ms: int) -> str:
+    """Return a time in ms since the epoch as a person reads it.
+
+    >>> utc(1_500), utc(-1_000)
+    ('1970-01-01 00:00:01.500', '1969-12-31 23:59:59')
+    """
+    try:
+        at = datetime.fromtimestamp(ms // 1_000, UTC).replace(microsecond=ms % 1_000 * 1_000, tzinfo=None)
+    except (OverflowError, ValueError, OSError):
+        return f"{ms:,} ms"
+    return at.isoformat(" ", "milliseconds").removesuffix(".000")
+
+
+class EventTimes:
+    """Judges the event times of one source partition; its task's thread alone uses it.
+
+    `jumps` counts the records of which each alone moved event time by more than a day. The first of a stream, in
+    this process, is told in the log, and in `warning`.
+    """
+
+    def __init__(self, spec: Input, app: str, place: tuple[str, int], clock: Clock, told: set[str]) -> None:
+        self.jumps = 0
+        self.warning = ""
+        self._spec, self._app, self._clock, self._told = spec, app, clock, told
+        self._stream, self._partition = place
+        self._unit_is_known = spec.unit is not None
+        self._most_ms = DAY_MS
+        """The ms by which a batch has to move event time before its records are looked at one by one."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a record may be too far ahead."""
+        return self._spec.max_ahead_ms is not None
+
+    def are_unusual(self, highest: int, first: int, after: int) -> bool:
+        """Whether the records of a batch are to be looked at one by one.
+
+        Given is its highest time, and the watermarks before it, or where there was none after its first record, and
+        after its last.
+        """
+        if not self._unit_is_known and looks_like_seconds(highest, highest):
+            return True
+        return self._is_ahead(highest) or after - first > self._most_ms
+
+    def check_unit(self, times: Sequence[int]) -> None:
+        """Look at the first times that come; raises PlanError where these are seconds, taken as ms."""
+        if self._unit_is_known or not times:
+            return
+        # Only the first times that come are judged: a stream has one unit, and a later record that is far out of it is
+        # for `too_far` and `note` to tell.
+        self._unit_is_known = True
+        if not looks_like_seconds(min(times), max(times)):
+            return
+        if self._spec.timestamp_of is None and self._clock.now_ms() < FIRST_REAL_MS:
+            return  # a test's clock gave the records their times
+        at = times[0]
+        by = "timestamp= returned" if self._spec.timestamp_of is not None else "the records' own times begin with"
+        raise refuse(
+            self._spec, f"{by} {as_seconds(at)}", "unit='s' on the input; or unit='ms', if ms of 1970 are meant"
+        )
+
+    def check_told(self, told: Sequence[int | None]) -> None:
+        """Look at how far records say that event time has come; raises PlanError where that is in seconds, not ms."""
+        known = [at for at in told if at is not None]
+        if self._spec.unit is None and known and looks_like_seconds(min(known), max(known)):
+            instead = "unit='s' on the input; or unit='ms', if ms of 1970 are meant"
+            raise refuse(self._spec, f"watermark= returned {as_seconds(known[0])}", instead)
+
+    def too_far(self, times: Sequence[int | None]) -> dict[int, Exception]:
+        """Return, by row, what is wrong with times that are too far ahead of the clock."""
+        known = [at for at in times if at is not None]
+        if not known or not self._is_ahead(max(known)):
+            return {}
+        now, most = self._clock.now_ms(), self._spec.max_ahead_ms or 0
+        clock = f"the clock, which is {utc(now)}" + (
+            " (a test's begins at its start_ms=)" if now < FIRST_REAL_MS else ""
+        )
+        return {
+            row: ValueError(f"its event time {utc(at)} is more than max_ahead_ms={most:_} ahead of {clock}")
+            for row, at in enumerate(times)
+            if at is not None and at - now > most
+        }
+
+    def note(self, stamps: Sequence[int], offsets: Sequence[int] | None) -> None:
+        """Note which records alone moved event time far, given the watermark before each and after the last."""
+        if len(stamps) < 2:
+            return
+        first = stamps[0] if stamps[0] > MIN_TIMESTAMP else self.begun(stamps[1])
+        moved_ms = stamps[-1] - first
+        if moved_ms <= self._most_ms:
+            return
+        before = [first, *islice(stamps, 1, len(stamps) - 1)]
+        after = [*islice(stamps, 1, len(stamps))]
+        # In C over the whole batch first: the rows are looked for one by one only where one of them really
+        # jumped.
+        if max(map(sub, after, before)) <= DAY_MS:
+            self._most_ms = 2 * moved_ms  # a history of which each batch is long: to look at all of it takes time
+            return
+        rows = [row for row, (was, now) in enumerate(zip(before, after, strict=True)) if now - was > DAY_MS]
+        self.jumps += len(rows)
+        row = rows[0]
+        self._tell(before[row], after[row], offsets[row] if offsets is not None else None)
+
+    def may_be_told(self, before: int, told: int) -> bool:
+        """Whether a producer's own word for how far event time is holds; one that jumps is noted like a record."""
+        if self._is_ahead(told):
+            self.jumps += 1
+            most = f"max_ahead_ms={self._spec.max_ahead_ms:_} ahead of the clock, and is not heeded"
+            self._warn(f"its producer says that event time has come to {utc(told)}, which is more than {most}")
+            return False
+        self.note([before, told], None)
+        return True
+
+    def _is_ahead(self, at: int) -> bool:
+        most = self._spec.max_ahead_ms
+        return most is not None and at - self._clock.now_ms() > most
+
+    def begun(self, first: int) -> int:
+        """Return from where the first record of all moves event time: from the clock where it is ahead of that."""
+        now = self._clock.now_ms()
+        return now if FIRST_REAL_MS <= now < first else first
+
+    def _tell(self, before: int, after: int, offset: int | None) -> None:
+        where = f"one record, {self._stream}/{self._partition} at {offset}," if offset is not None else "its producer"
+        self._warn(
+            f"{where} moved event time from {utc(before)} to {utc(after)}. If its clock is ahead, all that follows is "
+            "late: max_ahead_ms=3_600_000 on the input takes no such record, and samza-dsl checkpoint set "
+            f"{self._app} {self._stream}:{self._partition} --watermark '{utc(before)}' sets event time back"
+        )
+
+    def _warn(self, what: str) -> None:
+        """Tell once for each stream in this process."""
+        # A stream with a wrong clock has thousands of such records, and one line in the log tells as much. The
+        # metric counts all of them.
+        if self._stream in self._told:
+            return
+        self._told.add(self._stream)
+        self.warning = (
+            f"{self._spec.kind} {self._spec.op_id!r} at {self._spec.site}: {what}. Told once for {self._stream!r}; "
+            "metrics count all as jumps"
+        )
+        _log.warning("%s", self.warning)

@@ -1,0 +1,111 @@
+"""The generated loop that reads, runs and groups a batch of one source partition, where all it feeds are windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+from operators.core.base import LATEST_MS, Batch
+from operators.partition_by import PartitionBy
+from operators.windows.partials import Folds
+from operators.windows.window import Window
+from operators.windows.window_groups import Groups
+from operators.windows.window_types import WindowType
+from planner.codegen.fusion import compile_source
+from planner.model.graph import Graph
+from planner.model.plan import SegmentPlan
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Tagged
+
+
+class Folded(NamedTuple):
+    """The result of a batch: per exit its groups by key and its late rows, and the watermark after it."""
+
+    number: int
+    exits: list[tuple[str, Groups | Folds, Batch]]
+    watermark: int
+    counted: Sequence[int]
+
+
+class FoldingSegment:
+    """Runs a generated loop, which changes nothing: its result takes effect later, or never."""
+
+    def __init__(self, plan: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], graph: Graph) -> None:
+        self.function, self.filename = compile_source(plan.folding, f"{plan.entry}, folding", functions)
+        self._disorder_ms = graph.inputs[plan.entry].max_disorder_ms
+        self._windows: dict[str, Window] = {}
+        self._rekeyed: dict[str, KeySerde] = {}
+        self._kinds: dict[str, type] = {}
+        for exit in plan.exits:
+            partitioning = graph.of(PartitionBy).get(exit.id)
+            if partitioning is None:
+                self._windows[exit.id] = graph.of(Window)[exit.id]
+            else:
+                assert partitioning.combines is not None
+                self._rekeyed[exit.id] = KeySerde(graph.key_serde(exit.id) or Tagged())
+                self._kinds[exit.id] = str
+                self._windows[exit.id] = partitioning.combines
+
+    def run(self, batch: Batch, keys: KeySerde | None, watermark: int) -> Folded | None:
+        """Read keys and times off the values and group them; None where anything is not as in most batches."""
+        kind = None if keys is None else keys.kind
+        # The loop compares a key's type once and holds keys as themselves; without a known type it can't, and
+        # the columns go the ordinary way.
+        if kind is None and len(self._rekeyed) < len(self._windows):
+            return None
+        disorder_ms = self._disorder_ms
+        groups = {
+            id: Groups(
+                cast(WindowType, spec.windows),
+                spec.allowed_lateness_ms,
+                spec.aggregation.counts,
+                spec.waits_ms,
+            )
+            for id, spec in self._windows.items()
+        }
+        kinds = kind, *self._kinds.values()
+        places = [one.place for one in groups.values()]
+        try:
+            highest, lates, counted = self.function(batch.values, kinds, watermark + disorder_ms, *places)
+            # Such a time is malformed, and whose record it is only the ordinary way finds out.
+            if highest > LATEST_MS:
+                return None
+            for id, each in groups.items():
+                for group in each.by_slots.values():
+                    self._check_held(id, keys, self._kinds.get(id, kind), group)
+            rows = zip(groups, lates, strict=True)
+            late_rows = [_late_rows(found, cast(KeySerde, self._rekeyed.get(id, keys)), batch) for id, found in rows]
+        except Exception as error:  # the ordinary way tells what it is, and of which row
+            self._learn(error)
+            return None
+        exits: Any = list(zip(groups, groups.values(), late_rows, strict=True))
+        return Folded(len(batch), exits, highest - disorder_ms, counted)
+
+    def _check_held(self, id: str, keys: KeySerde | None, kind: type | None, column: Iterable[Any]) -> None:
+        """Raise where keys, whose type the loop has looked at, are not held as themselves."""
+        serde = self._rekeyed.get(id, keys)
+        assert serde is not None and kind is not None
+        if not serde.are_held(kind, column):
+            raise ValueError("not as keys are held")
+
+    def _learn(self, error: Exception) -> None:
+        """Expect keys of the other kind, where that is why a batch could not be read."""
+        # Keys of an input are all ints or all strings as a rule: to expect the other kind from now on costs
+        # one batch that goes the ordinary way, and not every batch to come.
+        match error.args:
+            case int(exit), type() as kind if kind in (int, str):
+                self._kinds[[*self._windows][exit]] = kind
+
+
+def _late_rows(rows: Sequence[tuple[Any, Any, int, int, int]], keys: KeySerde, batch: Batch) -> Batch:
+    if not rows:
+        return Batch([])
+    values, read_keys, timestamps, stamps, places = map(list, zip(*rows, strict=True))
+    return Batch(
+        values,
+        keys=keys.hold(read_keys),
+        timestamps=timestamps,
+        stamps=stamps,
+        offsets=batch.offsets and [batch.offsets[place] for place in places],
+        headers=batch.headers and [batch.headers[place] for place in places],
+    )

@@ -1,0 +1,658 @@
+"""The reader of one source partition for one task: raw batches in, decoded columns and malformed records out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
+from typing import Any, Protocol
+
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde
+from planner.model.errors import PlanError
+from runtime.encoding.columns import Columns
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.lines import ObjectLines
+from runtime.encoding.serdes import decoded
+from runtime.functions.failures import Whence
+from runtime.model.checkpoint import Position
+from runtime.model.errors import SerdeError
+from runtime.ports.live_streams import OpenTransaction
+from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_anew_error
+from runtime.reading.completion import Entry, InFlight, RowsInFlight
+from runtime.reading.event_times import EventTimes
+from runtime.reading.folding import Folded, FoldingSegment
+from runtime.reading.relay import Relay
+from runtime.reading.watermarks import RECORDS, ProducerWatermarks, SourceWatermark, to_ms
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A partition of a stream to read, in the environment or in a bound source."""
+
+    system: str
+    stream: str
+    partition: int
+    read: Callable[[int], Read | None]
+    """Returns the rows from an offset on; waits for them where that takes time."""
+    offsets: Callable[[], Offsets]
+    known: Callable[[], Offsets]
+    """Returns the offsets of the last look, which takes no time: `Assembly.look` looks before a reader is made.
+
+    Its end is MAX_TIMESTAMP where that is not known.
+    """
+    version: Callable[[], int]
+    fetched: Callable[[int], Read | None] | None = None
+    """Returns the rows that were fetched already, where it may take time until those `known` to be there come."""
+    unheard_ms: Callable[[int], float] = lambda offset: 0.0
+    """Returns for how many ms nobody has said whether something lies at or beyond an offset; 0 if each read looks."""
+    stream_id: Callable[[], int] = lambda: 0
+    """Returns the number that tells the stream from others that have had its name, 0 where that is not known."""
+    expected: Callable[[], int] | None = None
+    """Returns about where its end is, where that is not known."""
+    held: Callable[[], OpenTransaction | None] = lambda: None
+    """Returns what an open transaction keeps from being read, where there are transactions."""
+
+
+class Columnar(Protocol):
+    """A function that folds rows that lie in columns."""
+
+    def run(self, table: Any, watermark: int, disorder_ms: int, /) -> Folded | None:
+        """Return what they come to; None where they are to be read one by one."""
+
+
+@dataclass
+class Decoding:
+    """The way raw records become columns; `trusted` bytes are our own, of an intermediate stream.
+
+    Without `stamped` nothing downstream asks for event time, and if it is not `timed` either, nothing carries it on;
+    `tombstones` are records without a value, of a table. Times are in the `unit`, or in ms.
+    """
+
+    value: Serde
+    key: Serde | None
+    key_of: Callable[[Any], Any] | None = None
+    timestamp_of: Callable[[Any], Any] | None = None
+    watermark_of: Callable[[Any], Any] | None = None
+    stamped: bool = True
+    timed: bool = True
+    trusted: bool = False
+    tombstones: bool = False
+    located: bool = False
+    unit: str | None = None
+
+    @property
+    def calls(self) -> list[str]:
+        """The names of the user's functions."""
+        return [name for name in ("key_of", "timestamp_of", "watermark_of") if getattr(self, name) is not None]
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A record that could not be read: its raw row, why, and which part of it: its value, key or timestamp."""
+
+    row: Batch
+    error: Exception
+    part: str
+
+    @property
+    def offset(self) -> int:
+        """Its offset in its partition, -1 where it has none."""
+        return self.row.offsets[0] if self.row.offsets is not None else -1
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The offer of a reader: the readable rows, the same rows as they were stored, and those that are malformed.
+
+    `next_offset`, `watermark` and `control` are what the reader goes on with once all of it was accepted. Where it was
+    `folded`, the batch has values only.
+    """
+
+    batch: Batch
+    raw: Any
+    malformed: list[Malformed]
+    next_offset: int
+    watermark: int
+    control: Control | None = None
+    folded: Folded | None = None
+
+
+@dataclass(frozen=True)
+class Pacing:
+    """The options of an input for event time: its disorder, when a partition is idle, and how far it may be ahead."""
+
+    max_disorder_ms: int = 0
+    idle_after_ms: int | None = None
+    close_on_idle: bool = False
+    max_drift_ms: int | None = None
+    times: EventTimes | None = None
+    """The judge of event times in this partition, where an input has one."""
+
+
+@dataclass(frozen=True)
+class StartPoint:
+    """The point from which a partition is read: its checkpointed position, and the producers whose watermarks count."""
+
+    position: Position | None = None
+    producers: Iterable[str] | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The turn of a partition among others: by `priority`, after all inputs where it is `later`, up to `stop_at`."""
+
+    stop_at: int | None = None
+    priority: int = 0
+    later: bool = False
+
+
+@dataclass(frozen=True)
+class Shortcuts:
+    """The ways by which rows are taken in faster than column by column, where there are any.
+
+    `folding` reads and groups them in one loop, `columnar` computes on Arrow's columns, and a `relay` has them from the
+    stage before, in memory.
+    """
+
+    folding: FoldingSegment | None = None
+    columnar: Columnar | None = None
+    relay: Relay | None = None
+
+
+class Reader:
+    """Reads one source partition for a task: it has the position, the watermark, and what is in flight from there.
+
+    `take` moves nothing; `accept` does, and so what is taken lies at or behind the position. Position and watermark
+    never go back, and what is checkpointed is never above what was accepted. What was offered and not accepted is
+    offered again before anything else. The task's thread feeds it, one at a time; the event loop asks `ready`,
+    `awaits` and the idle looks only while no thread is at work in the task.
+    """
+
+    def __init__(
+        self,
+        origin: Origin,
+        decoding: Decoding,
+        entry: str,
+        start: StartPoint,
+        turn: Turn = Turn(),
+        pacing: Pacing = Pacing(),
+        shortcuts: Shortcuts = Shortcuts(),
+    ) -> None:
+        position, producers = start.position, start.producers
+        self.origin = origin
+        self._read = origin.fetched or origin.read
+        self.entry = entry
+        self.next_offset = position.offset if position else origin.known().start
+        self.stop_at = turn.stop_at
+        self.priority = turn.priority
+        self.later = turn.later
+        self.relay = shortcuts.relay
+        self._decoding = decoding
+        self._folding, self._columnar = shortcuts.folding, shortcuts.columnar
+        self.times = pacing.times
+        self._keys = KeySerde(decoding.key) if decoding.key is not None else None
+        self.idle = False
+        """Whether it holds event time back for nobody, as nothing has come for long."""
+        self.was_idle = bool(position and position.idle)
+        """Whether it was idle where this run began; others may have been told so."""
+        self._pacing = pacing
+        self._quiet_since: float | None = None
+        self._has_gone_on = False
+        self._source = SourceWatermark(pacing.max_disorder_ms, position.watermark if position else MIN_TIMESTAMP)
+        self._producers: ProducerWatermarks | None = None
+        if producers:
+            known = (position.producers, position.idle, position.watermark) if position else ({},)
+            self._producers = ProducerWatermarks(producers, *known)
+            self.idle = self._producers.is_idle
+        self._before = self._mark
+        self.in_flight = InFlight(self.next_offset, self._mark)
+        self._held: Read | None = None
+        self._taken = 0
+        self._offered: Taken | None = None
+        self._ended = False
+        self._seen_version = -1
+        self._stream_id = position.stream_id if position else 0
+        self._know(origin.stream_id())
+        self.refresh()
+
+    @property
+    def watermark(self) -> int:
+        """The watermark of what was handed on; MAX_TIMESTAMP once the partition has ended."""
+        if self._producers is not None:
+            return self._producers.value
+        return MAX_TIMESTAMP if self._ended else self._source.value
+
+    @property
+    def _mark(self) -> Any:
+        """The event time that is known here, to be remembered with a position."""
+        return self._source.value if self._producers is None else self._producers.mark
+
+    @property
+    def ended(self) -> bool:
+        """Whether no record will ever come again."""
+        return self._ended if self._producers is None else self._producers.value == MAX_TIMESTAMP
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether it has ended, or has reached the offset at which this run stops."""
+        return self.ended or self._has_all
+
+    def track(self) -> Entry:
+        """Start tracking what was just accepted."""
+        return self.in_flight.add(self.next_offset, self._mark)
+
+    def track_each(self, batch: Batch, stops: Sequence[int]) -> list[Entry]:
+        """Start tracking runs of rows of the batch that was just accepted, given where each of them ends."""
+        assert batch.offsets is not None
+        offsets, stamps = batch.offsets, batch.stamps if self._producers is None else None
+        *inner, _ = stops
+        ends = [*map(offsets.__getitem__, inner), self.next_offset]
+        marks = [*([self._before] * len(inner) if stamps is None else map(stamps.__getitem__, inner)), self._mark]
+        return list(map(self.in_flight.add, ends, marks))
+
+    def track_rows(self, rows: Batch) -> RowsInFlight:
+        """Start tracking rows of the batch that was just accepted, each by itself; there are no others."""
+        assert rows.offsets is not None
+        stamps = rows.stamps if self._producers is None else None
+        before = [self._before] * len(rows) if stamps is None else stamps
+        return self.in_flight.add_rows(self.next_offset, self._mark, rows.offsets, before)
+
+    def place(self, batch: Batch, row: int | None) -> Whence:
+        """Return where a record is; without a row, one of the batch."""
+        stream, partition, offsets = self.origin.stream, self.origin.partition, batch.offsets
+        if offsets is None:
+            return Whence(stream, partition)  # it came by a relay, and is nowhere stored
+        if row is None:
+            return Whence(stream, partition, offsets[0], offsets[-1])
+        return Whence(stream, partition, offsets[row])
+
+    def position(self) -> Position:
+        """Return the position to checkpoint: the low watermark, and event time as of there."""
+        origin = self.origin
+        offset, watermark = self.in_flight.reached()
+        as_of_there = {"watermark": watermark, "idle": (origin.stream,) if self.idle else ()}
+        if self._producers is not None:
+            producers, idle, floor = watermark
+            as_of_there = {"producers": producers, "idle": tuple(sorted(idle)), "watermark": floor}
+        place = origin.system, origin.stream, origin.partition
+        return Position(*place, offset, stream_id=self._stream_id, **as_of_there)
+
+    def refresh(self) -> None:
+        """See whether the partition has ended at this position."""
+        # What is held or offered has still to be handed on, so the end is not reached before it is. Producers
+        # of an intermediate stream end one by one, which their watermarks tell.
+        if self._producers is None and not self._ended and self._held is None and self._offered is None:
+            offsets = self.origin.known()
+            self._ended = offsets.ended and self.next_offset >= offsets.end
+
+    @property
+    def idle_after_ms(self) -> int | None:
+        """The ms for which nothing has to come until it is idle; None where it never is."""
+        return self._pacing.idle_after_ms if self._producers is None else None
+
+    @property
+    def max_drift_ms(self) -> int | None:
+        """The ms of event time that it may be ahead of others that have something to read."""
+        return self._pacing.max_drift_ms
+
+    def look_for_idle(self, elapsed_ms: float) -> bool:
+        """Notice, now and then, that nothing has come for long; return whether event time may go on by that."""
+        after_ms = self.idle_after_ms
+        if after_ms is None or self.exhausted or self.ready():
+            self._quiet_since = None
+            return False
+        if self._quiet_since is None:
+            self._quiet_since = elapsed_ms
+        # A source that was not asked for a while may well have something: that time does not count as quiet.
+        quiet_ms = elapsed_ms - self._quiet_since - self.origin.unheard_ms(self.next_offset)
+        if quiet_ms < after_ms:
+            return False
+        if not self.idle:
+            self.idle = True
+            return True
+        passed_ms = int(quiet_ms) - after_ms
+        if not self._pacing.close_on_idle or passed_ms < 1 or self.watermark == MIN_TIMESTAMP:
+            return False
+        # Event time goes on by just the time that has passed, whenever somebody looks: so the pace of the
+        # looks does not show in results.
+        self._quiet_since += passed_ms
+        self.follow(self.watermark + passed_ms)
+        return True
+
+    def was_quiet(self, elapsed_ms: float, since_record_ms: float, since_look_ms: float) -> None:
+        """Take over for how long nothing has come, and nobody has looked: it stays idle where it was already."""
+        after_ms = self.idle_after_ms
+        if after_ms is not None and since_record_ms >= after_ms:
+            self.idle = self.was_idle
+            since_record_ms = after_ms + since_look_ms if self.was_idle else since_record_ms
+        self._quiet_since = elapsed_ms - since_record_ms
+
+    def come_back(self, reached: int) -> None:
+        """Be idle no more: what comes now may be late where event time went on without it."""
+        self.idle = False
+        self.follow(reached)
+
+    def follow(self, reached: int) -> None:
+        """Let event time come as far as for the others, while nothing comes."""
+        if self._producers is None and self._source.value < reached < MAX_TIMESTAMP:
+            self._source.value = reached
+            # An empty entry carries the new mark: it reaches the checkpoint once everything before it is
+            # complete, and not sooner.
+            self.in_flight.add(self.next_offset, self._mark).release()
+
+    def go_on(self, reached: int) -> bool:
+        """Let event time go one ms beyond what it has reached, once before something comes again; return whether so."""
+        if not self.idle or self._has_gone_on:
+            return False
+        self._has_gone_on = True
+        if self._producers is None:
+            self.follow(reached + 1)
+        else:
+            self._producers.floor = max(self._producers.floor, reached + 1)
+            self.in_flight.add(self.next_offset, self._mark).release()
+        return True
+
+    def ready(self) -> bool:
+        """Whether there is something to take: cheap where nothing has changed since the last look.
+
+        Who decides what is read first asks what it `awaits` as well.
+        """
+        return self._is_stored() or (bool(self.relay) and not self.awaits)
+
+    @property
+    def _has_all(self) -> bool:
+        """Whether nothing more is to be read; at least once, more may come behind the end that a stage has told."""
+        return self._ended or (self.stop_at is not None and self.next_offset >= self.stop_at)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether something is known to be there to read that has not come yet."""
+        if self.origin.fetched is None or self._held is not None or self._offered is not None or self._has_all:
+            return False
+        return self.next_offset < self.origin.known().end
+
+    def _is_stored(self) -> bool:
+        if self._held is not None or self._offered is not None:
+            return True
+        if self._has_all:
+            return False
+        # A version as of a look that found nothing says that nothing was written since: an idle loop does not read.
+        version = self.origin.version()
+        if version == self._seen_version:
+            return False
+        self._held = self._read(self.next_offset)
+        if self._held is None:
+            if not self.awaits:  # else it is asked again, as that may not come at all
+                self._seen_version = version
+            self.refresh()
+            return False
+        self._know(self._held.stream_id)
+        return True
+
+    def take(self, limit: int) -> Taken:
+        """Offer up to `limit` rows; only after `ready`. Nothing moves before they are accepted."""
+        self._quiet_since = None
+        self._has_gone_on = False
+        if self._offered is not None:
+            taken, self._offered = self._offered, None
+            return self._part(taken, limit) if len(taken.batch) > limit else taken
+        held, start = self._held, self._taken
+        assert held is None or start < max(len(held.batch), 1), "all of what is held was offered"
+        if held is None:
+            assert self.relay is not None
+            batch, relayed = self.relay.take(limit)
+            self._locate(batch)
+            if self._producers is not None and batch.stamps is not None:
+                batch.stamps = self._producers.raise_stamps(batch.stamps)
+            return Taken(batch, relayed, [], self.next_offset, self._source.value)
+        raw, following, control = held.batch, held.next_offset, held.control
+        stop = self._taken = start + limit
+        if stop < len(raw):  # the rest is not cut off every time: it may be long
+            following, control = (raw.offsets or [])[stop], None
+        else:
+            self._held, self._taken = None, 0
+        # Most batches are taken whole, and are not copied then.
+        if start or stop < len(raw):
+            raw = raw.slice(start, stop)
+        # Behind the offset at which this run stops nothing counts, the control of the batch included: others
+        # read it later.
+        if self.stop_at is not None and following > self.stop_at:
+            raw = raw.slice(0, sum(offset < self.stop_at for offset in raw.offsets or ()))
+            following, control, self._held, self._taken = self.stop_at, None, None, 0
+        return self._decode(raw, following, control)
+
+    def accept(self, taken: Taken, rows: int | None = None) -> Taken:
+        """Move on past what was taken, or past its first `rows` rows; the rest will be offered again."""
+        assert taken.next_offset >= self.next_offset, "a reader never goes back"
+        if rows is not None and rows < len(taken.batch):
+            taken = self._part(taken, rows)
+        # Kept for `track_each` and `track_rows`: the rows of this batch had not yet moved event time when they
+        # came.
+        self._before = self._mark
+        self.next_offset, self._source.value = taken.next_offset, taken.watermark
+        if taken.control is not None and self._producers is not None:
+            before = self.watermark
+            self._producers.hear(taken.control.producer, taken.control.watermark, taken.control.idle)
+            assert self.watermark >= before, "no producer takes event time back"
+            self.idle = self._producers.is_idle
+        self.refresh()
+        return taken
+
+    def _know(self, stream_id: int) -> None:
+        """Remember which stream is read; raises `Damaged` where it is another one than before."""
+        # A stream that was deleted and made anew counts its offsets from 0 again: the checkpointed one would
+        # silently skip, or name other records.
+        if stream_id not in (0, self._stream_id):
+            if self._stream_id:
+                raise made_anew_error(self.origin.stream, self.origin.partition, self.next_offset)
+            self._stream_id = stream_id
+
+    def _part(self, taken: Taken, rows: int) -> Taken:
+        """Return the first rows of what was taken, with the malformed ones among them; keep the rest."""
+        batch, raw = taken.batch, taken.raw
+        assert batch.offsets is not None
+        watermark = batch.stamps[rows] if batch.stamps is not None else taken.watermark
+        following = batch.offsets[rows]
+        assert self.next_offset <= following < taken.next_offset, "a part ends within what was taken"
+        before = [one for one in taken.malformed if one.offset < following]
+        after = [one for one in taken.malformed if one.offset > following]
+        rest = batch.slice(rows, len(batch)), raw.slice(rows, len(raw))
+        # The rest keeps the control: a producer's word holds behind the last of its rows only.
+        self._offered = Taken(*rest, after, taken.next_offset, taken.watermark, taken.control)
+        return Taken(batch.slice(0, rows), raw.slice(0, rows), before, following, watermark)
+
+    def _decode(self, raw: Batch, following: int, control: Control | None) -> Taken:
+        columns: object = raw.values
+        if isinstance(columns, Columns):
+            watermark, folded = self._source.value, None
+            if self._columnar is not None:
+                folded = self._columnar.run(columns.table, watermark, self._pacing.max_disorder_ms)
+            if folded is not None and self._is_usual(folded, []):
+                return Taken(raw, raw, [], following, self._at_least(folded.watermark, control), control, folded)
+            raw.values = columns.rows()
+        return self._decode_rows(raw, following, control)
+
+    def _decode_rows(self, raw: Batch, following: int, control: Control | None) -> Taken:
+        stamps = raw.stamps if self._decoding.trusted else None
+        batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=stamps, offsets=raw.offsets)
+        batch.signs = raw.signs
+        self._locate(batch)
+        # Values first: keys and times are read off decoded values, and what can't be decoded has neither.
+        taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
+        # One generated loop instead of three columns. It has no effect yet, so anything unusual can still go
+        # the ordinary way.
+        if self._folding is not None and not taken.malformed:
+            folded = self._folding.run(taken.batch, self._keys, self._source.value)
+            if folded is not None and self._is_usual(folded, taken.batch.values):
+                return replace(taken, folded=folded, watermark=self._at_least(folded.watermark, control))
+        return self.unfold(taken)
+
+    def _locate(self, batch: Batch) -> None:
+        if self._decoding.located:
+            batch.headers = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
+
+    def unfold(self, taken: Taken) -> Taken:
+        """Read keys and times into columns, and return what was taken with these."""
+        columns: object = taken.batch.values
+        if isinstance(columns, Columns):
+            taken.raw.values = columns.rows()
+            return self.unfold(self._decode_rows(taken.raw, taken.next_offset, taken.control))
+        if not self._decoding.trusted:
+            taken = _after(_after(taken, "key", self._read_keys), "timestamp", self._read_times)
+            if self.times is not None and self.times.is_limited:
+                taken = _after(taken, "timestamp", self._find_ahead)
+            if self._decoding.watermark_of is not None and self._decoding.stamped:
+                taken = _after(taken, "watermark", partial(self._read_told, self._decoding.watermark_of))
+        elif self._keys is not None and taken.batch.keys is not None:
+            taken.batch.keys = self._keys.load(taken.batch.keys)
+        batch, watermark = taken.batch, self._source.value
+        if batch.timestamps is not None and self._producers is None and self._decoding.stamped:
+            if batch.stamps is None:
+                batch.stamps = self._source.stamp(batch.timestamps)
+            else:
+                batch.stamps = self._source.stamp_by(batch.stamps)
+            if self.times is not None:
+                self.times.note(batch.stamps, batch.offsets)
+            watermark = batch.stamps.pop()
+        elif batch.stamps is not None and self._producers is not None:
+            batch.stamps = self._producers.raise_stamps(batch.stamps)
+        return replace(taken, watermark=self._at_least(watermark, taken.control), folded=None)
+
+    def _at_least(self, watermark: int, control: Control | None) -> int:
+        """Return the watermark, or what its producer says of it where that is more."""
+        # Only the producer of an input from outside speaks for the whole partition; the words of tasks are
+        # heard in `accept`, where the minimum over all of them is taken.
+        if control is None or control.producer != OUTSIDE or ends(control) or self._producers is not None:
+            return watermark
+        if self.times is not None and not self.times.may_be_told(watermark, control.watermark):
+            return watermark
+        return max(watermark, control.watermark)
+
+    def _decode_values(self, batch: Batch) -> dict[int, Exception]:
+        if getattr(self._decoding.value, "unchanged", False):
+            return {}
+        serde = self._decoding.value
+        decode = serde.decode
+
+        def decode_all(values: list[Any]) -> list[Any]:
+            if isinstance(values, ObjectLines) or None not in values:
+                return decoded(serde, values)
+            if not self._decoding.tombstones:
+                raise SerdeError("the record has no value")
+            return [None if value is None else decode(value) for value in values]
+
+        batch.values, errors = _column(decode_all, batch.values)
+        return errors
+
+    def _read_keys(self, batch: Batch) -> dict[int, Exception]:
+        key_of, keys = self._decoding.key_of, self._keys
+        if keys is None or (key_of is None and batch.keys is None):
+            batch.keys = None
+            return {}
+        if key_of is not None:
+            batch.keys, errors = _column(lambda values: keys.hold([key_of(value) for value in values]), batch.values)
+        else:
+            batch.keys, errors = _column(keys.load, batch.keys or [])
+        return errors
+
+    def _read_told(self, watermark_of: Callable[[Any], Any], batch: Batch) -> dict[int, Exception]:
+        """Put what records say of event time in the place of their stamps."""
+
+        def told(values: list[Any]) -> list[Any]:
+            unit = self._decoding.unit
+            return [
+                None if at is None else to_ms([at], "watermark= returned", unit)[0] for at in map(watermark_of, values)
+            ]
+
+        batch.stamps, errors = _column(told, batch.values)
+        if errors or self.times is None:
+            return errors
+        try:
+            self.times.check_told(batch.stamps or [])
+        except PlanError as error:
+            return {0: error}
+        return self.times.too_far(batch.stamps or [])
+
+    def _read_times(self, batch: Batch) -> dict[int, Exception]:
+        timestamp_of, unit = self._decoding.timestamp_of, self._decoding.unit
+        if timestamp_of is not None and self._decoding.tombstones and None in batch.values:
+            rows = list(zip(batch.values, batch.timestamps or repeat(None), strict=False))
+            batch.timestamps, errors = _column(lambda rows: [self._time_of(value, at) for value, at in rows], rows)
+            return errors
+        if timestamp_of is not None:
+            batch.timestamps, errors = _column(
+                lambda values: to_ms([timestamp_of(v) for v in values], unit=unit), batch.values
+            )
+            return errors or self._look_at_unit(batch)
+        is_read = self._decoding.timed or self._decoding.stamped or (self.times is not None and self.times.is_limited)
+        if batch.timestamps is None or not is_read:
+            batch.timestamps = None
+            return {}
+        batch.timestamps, errors = _column(lambda times: to_ms(times, RECORDS, unit), batch.timestamps)
+        return errors or self._look_at_unit(batch)
+
+    def _time_of(self, value: Any, at: int | None) -> int:
+        """Return the time of a record of a table: its own where it has no value that would tell it."""
+        assert self._decoding.timestamp_of is not None
+        return (
+            to_ms([at])[0]
+            if value is None
+            else to_ms([self._decoding.timestamp_of(value)], unit=self._decoding.unit)[0]
+        )
+
+    def _look_at_unit(self, batch: Batch) -> dict[int, Exception]:
+        """Return what is wrong with the first times of all, where these can't be meant, and somebody asks for them."""
+        try:
+            if self.times is not None and (self._decoding.stamped or self._decoding.timestamp_of is not None):
+                self.times.check_unit(batch.timestamps or [])
+        except PlanError as error:
+            return {0: error}
+        return {}
+
+    def _find_ahead(self, batch: Batch) -> dict[int, Exception]:
+        return {} if self.times is None else self.times.too_far(batch.timestamps or [])
+
+    def _is_usual(self, folded: Folded, values: Sequence[Any]) -> bool:
+        """Whether no time of what was folded need be looked at by itself."""
+        if self.times is None:
+            return True
+        before, disorder_ms = self._source.value, self._pacing.max_disorder_ms
+        timestamp_of = self._decoding.timestamp_of
+        # Before the first record of all there is no watermark to measure a jump from: it is that record's own
+        # time.
+        if before == MIN_TIMESTAMP and folded.watermark > MIN_TIMESTAMP:
+            try:
+                first = to_ms([timestamp_of(values[0])])[0] if timestamp_of and values else folded.watermark
+                before = self.times.begun(first - disorder_ms)
+            except Exception:  # the ordinary way tells what it is
+                return False
+        return not self.times.are_unusual(folded.watermark + disorder_ms, before, folded.watermark)
+
+
+def _after(taken: Taken, part: str, step: Callable[[Batch], dict[int, Exception]]) -> Taken:
+    """Return what is left after reading a part of each record, and with the malformed what could not be read."""
+    errors = step(taken.batch)
+    if not errors:
+        return taken
+    malformed = [*taken.malformed, *(Malformed(taken.raw.row(row), error, part) for row, error in errors.items())]
+    readable = [row for row in range(len(taken.batch)) if row not in errors]
+    return replace(taken, batch=taken.batch.take(readable), raw=taken.raw.take(readable), malformed=malformed)
+
+
+def _column(make: Callable[[list[Any]], list[Any]], values: list[Any]) -> tuple[list[Any], dict[int, Exception]]:
+    """Make a column of `values` at once; where that fails, row by row, with the errors of the rows that fail."""
+    try:
+        # The whole column at once is the hot path: nothing is guarded per record, and only a column that fails
+        # is done again row by row, to find which rows those are.
+        return make(values), {}
+    except Exception:
+        column: list[Any] = []
+        errors: dict[int, Exception] = {}
+        for row, value in enumerate(values):
+            try:
+                column += make([value])
+            except Exception as error:
+                column.append(None)
+                errors[row] = error
+        return column, errors

@@ -1,0 +1,106 @@
+"""The hand-over from stage to stage in memory: a reader takes rows at once, and only what a cut leaves is stored."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any
+
+from operators.core.base import Batch
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import decoded
+
+MOST_RELAYED = 10_000
+"""Rows that wait for their reader before those that write them take in no more."""
+
+
+class Relay:
+    """Rows on their way to one partition of an intermediate stream, in the order in which they were written.
+
+    Values go on as keys do: an int or a str as itself, any other as the bytes that the stream would keep, so that each
+    stage has its own. A reader has read what is stored before it takes these.
+
+    The writing task's thread gives, the reading task's thread takes, and they may be two: one appends at the right,
+    the other pops at the left. `stored` and `clear` are for a commit, while no thread is at work; between the two
+    nothing is given or taken, so what is cleared is what was stored.
+    """
+
+    def __init__(self, values: KeySerde, keys: KeySerde) -> None:
+        self.values = values
+        self.keys = keys
+        self.is_plain = True
+        """Whether no value was ever held as bytes here."""
+        self.batches: deque[Batch] = deque()
+        """The batches that were handed on and not yet taken."""
+        self._taken = 0
+        """The number of rows of the first batch that are taken."""
+        self._stored = 0
+        """The number of rows that the commit at hand stores."""
+
+    def __len__(self) -> int:
+        return sum(map(len, [*self.batches])) - self._taken  # a thread may be adding to it
+
+    def __bool__(self) -> bool:
+        return bool(self.batches)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the reader is so far behind that no more should come."""
+        return len(self) >= MOST_RELAYED
+
+    def give(self, batch: Batch) -> None:
+        """Hand rows on."""
+        self.batches.append(batch)
+
+    def take(self, limit: int) -> tuple[Batch, Relayed]:
+        """Return the first rows, at most `limit`: as the next stage's functions see them, and as they are held."""
+        first, start = self.batches[0], self._taken
+        assert start <= len(first), "a batch that is taken has left"
+        batch = first.slice(start, start + limit)
+        self._taken += len(batch)
+        if self._taken == len(first):
+            self.batches.popleft()
+            self._taken = 0
+        # Encoding is left for the case that a dead letter asks for the row: few rows ever become one.
+        held = Relayed(self, batch.values, batch.keys)
+        if not self.is_plain:
+            if set(map(type, batch.values)) == {bytes}:
+                batch.values = decoded(self.values.serde, batch.values)
+            else:
+                decode = self.values.serde.decode
+                batch.values = [decode(value) if type(value) is bytes else value for value in batch.values]
+        return batch, held
+
+    def stored(self) -> Batch:
+        """Return all rows as the stream stores them; they stay until `clear`."""
+        starts = chain([self._taken], repeat(0))
+        rows = Batch.gather((batch, start, len(batch)) for batch, start in zip(self.batches, starts, strict=False))
+        self._stored = len(rows)
+        return encoded(rows, self.values, self.keys)
+
+    def clear(self) -> None:
+        """Forget the rows, which a commit has stored."""
+        assert len(self) == self._stored, "what is forgotten is what the commit has stored"
+        self.batches.clear()
+        self._taken = self._stored = 0
+
+
+@dataclass(frozen=True)
+class Relayed:
+    """Rows that were handed on, encoded only where a dead letter needs it."""
+
+    relay: Relay
+    values: list[Any]
+    keys: list[Any] | None
+
+    def row(self, index: int) -> Batch:
+        """Return the one at `index`, as bytes."""
+        key = self.keys and [self.keys[index]]
+        return encoded(Batch([self.values[index]], key), self.relay.values, self.relay.keys)
+
+
+def encoded(held: Batch, values: KeySerde, keys: KeySerde) -> Batch:
+    """Return rows as a stream stores them."""
+    as_bytes = None if held.keys is None else keys.encode_all(held.keys)
+    return Batch(values.encode_all(held.values), as_bytes, held.timestamps, held.stamps, signs=held.signs)

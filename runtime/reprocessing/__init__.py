@@ -1,0 +1,1 @@
+"""Reprocessing of history: recomputation, handover and merge with live results."""

@@ -1,0 +1,1 @@
+"""A run: its driver, its rebalances and its measurement."""

@@ -1,0 +1,166 @@
+"""Drives a run to its end, beside its view and until a signal comes, and begins it anew where that helps."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from planner.model.plan import Plan
+from runtime.model.clock import sleep_ms
+from runtime.model.errors import Fenced, Grown, SamzaError, Unavailable
+from runtime.model.metrics import RunMetrics
+from runtime.run.settings import RunSettings
+
+
+class Watched(Protocol):
+    """A run as seen from outside, be it of one process or of several."""
+
+    plan: Plan
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run has ended before its time."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was asked for."""
+
+    def metrics(self, stores: bool = True) -> RunMetrics:
+        """Return the numbers of this moment; after the end, the last ones."""
+
+    def stop(self) -> None:
+        """Ask the run to complete what is in flight, commit and end."""
+
+    async def drive(self) -> None:
+        """Run to the end."""
+
+
+GROWN_MS = 500.0
+"""The pause before an application is run again whose inputs have got more partitions."""
+PAUSE_MS = 500.0
+"""The pause before one is run again that brokers kept from going on; it doubles with each time in a row."""
+MOST_FAILURES = 5
+"""The number of times in a row that brokers may keep an application from committing anything."""
+R = TypeVar("R", bound=Watched)
+Watch = Callable[[Watched], Awaitable[None]]
+
+
+def run_whatever_grows(make: Callable[[RunSettings], R], watch: Watch | None, settings: RunSettings) -> R:
+    """Run to the end, anew where inputs have got more partitions; raises PlanError where state lies by these."""
+    while True:
+        try:
+            return asyncio.run(_run_with_signals(make(settings), watch))
+        except Grown as grown:
+            # Plan, job model and what lies between stages may all be others then: tasks cannot just come into the run.
+            settings = _anew(settings, grown)
+            # Others that share the run may have to end first.
+            asyncio.run(sleep_ms(GROWN_MS))
+
+
+def run_whatever_begins(
+    make: Callable[[RunSettings, Fenced | None], R], watch: Watch | None, settings: RunSettings
+) -> R:
+    """Run to the end as `run_whatever_grows` does, in a newer run where another one has begun that can be shared.
+
+    So it goes with hosts that start at once. Who is made with `fenced` may join a run, or raise that, and begins none.
+    """
+    run: R | None = None
+    fenced: Fenced | None = None
+
+    def made(settings: RunSettings) -> R:
+        nonlocal run
+        run = make(settings, fenced)
+        return run
+
+    while True:
+        try:
+            return run_whatever_grows(made, watch, settings)
+        except Fenced as outrun:
+            has_not_joined = run is None and fenced is not None
+            if has_not_joined or (run is not None and run.stopping):
+                raise
+            settings, run, fenced = _anew(settings, outrun), None, outrun
+
+
+def run_whatever_fails(make: Callable[[RunSettings], R], watch: Watch | None, settings: RunSettings) -> R:
+    """Run to the end as `run_whatever_grows` does, anew from the checkpoint where brokers did not answer in time.
+
+    They are not waited for where they can't be reached at first, nor where they keep it from committing anything again
+    and again.
+    """
+    run: R | None = None
+
+    def made(settings: RunSettings) -> R:
+        nonlocal run
+        run = make(settings)
+        return run
+
+    failures, has_run = 0, False
+    while True:
+        try:
+            return run_whatever_grows(made, watch, settings)
+        except Unavailable as unavailable:
+            has_run |= run is not None
+            # Whoever commits gets on: only failures without any commit between them are the end.
+            failures = 1 if run is not None and _has_committed(run) else failures + 1
+            if not has_run or failures > MOST_FAILURES or (run is not None and run.stopping):
+                raise
+            settings, run = _anew(settings, unavailable), None
+        asyncio.run(sleep_ms(PAUSE_MS * 2**failures))
+
+
+def check_no_loop() -> None:
+    """Raise SamzaError where an event loop runs in this thread, which would wait for the end."""
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise SamzaError("app.run() can't run inside a running event loop, as of a notebook; await app.run_async()")
+
+
+def _anew(settings: RunSettings, why: SamzaError) -> RunSettings:
+    """Return how to run from the checkpoint, and say why."""
+    logging.getLogger("samza_dsl").warning("begins anew: %s", why)
+    return replace(settings, from_start=False, state=None)
+
+
+def _has_committed(run: Watched) -> bool:
+    with suppress(SamzaError):
+        return run.metrics(stores=False).commits > 0
+    return False
+
+
+async def _run_with_signals(run: R, watch: Watch | None) -> R:
+    driving = asyncio.create_task(run.drive())
+    watching = asyncio.create_task(_beside(watch, run)) if watch is not None else None
+
+    def interrupt() -> None:
+        # The second signal: what is not committed is given up, and comes again in the next run.
+        if run.stopping:
+            driving.cancel()
+        run.stop()
+
+    loop = asyncio.get_running_loop()
+    handled: list[signal.Signals] = []
+    with suppress(NotImplementedError, RuntimeError, ValueError):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, interrupt)
+            handled.append(number)
+    try:
+        await driving
+    except asyncio.CancelledError:
+        raise SamzaError("stopped at once: what was not yet committed will be processed again") from None
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait([watching])
+    return run
+
+
+async def _beside(watch: Watch, run: Watched) -> None:
+    await watch(run)

@@ -1,0 +1,508 @@
+"""A run of an application in this process: it opens what it needs, drives the loop, and closes everything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from operators.core.base import Batch
+from operators.joins.table_join import TableContents
+from operators.partition_by import murmur2
+from runtime.assembly.assembly import Assembly
+from runtime.assembly.awaiting import calls_at_once
+from runtime.assembly.history import follow, open_history
+from runtime.commit.commit import Committer
+from runtime.commit.schedule import MOST_WRITERS, commits_by_task, storing
+from runtime.encoding.serdes import Tagged
+from runtime.functions.user_functions import Around, Functions, close_all
+from runtime.job.pipeline import Pipeline
+from runtime.loop.loop import HEARING_POLL_MS, LoopMode
+from runtime.model.clock import Clock, SystemClock, sleep_ms
+from runtime.model.errors import Damaged, EnvironmentFault, Fenced, SamzaError
+from runtime.model.garbage import collector_patient
+from runtime.model.metrics import RunMetrics
+from runtime.opening.opening import (
+    Opened,
+    Recovered,
+    Share,
+    ends_of,
+    join_application,
+    open_application,
+    recover,
+    with_changes,
+)
+from runtime.opening.rewind import check_rewind
+from runtime.ports import open_transactions as held
+from runtime.ports.commits import fenced_error
+from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.ports.live_streams import OpenTransaction
+from runtime.ports.store import TaskStore
+from runtime.ports.stream_values import values_of
+from runtime.ports.streams import Append
+from runtime.reading.reader import Reader
+from runtime.run.composition import Composition
+from runtime.run.driver import Watch, check_no_loop, run_whatever_fails
+from runtime.run.measurement import measure
+from runtime.run.rebalance import HEARING_MS, Follower
+from runtime.run.settings import UNSAID, Cluster, RunSettings
+from runtime.systems.kafka.client.topic import cluster_of
+
+WRITER = "samza-dsl-writer"
+"""The name of the threads that commit."""
+
+
+class Run:
+    """One run of a planned application: `metrics()` tells how it goes, `stop()` ends it.
+
+    All is called in the thread of the event loop that drives it; `stop()` may be called from a signal handler, and
+    `wake()` from any thread. The writer threads commit, and `send` appends in one thread. Invariants: the environment
+    is owned, or joined, before the first task is made, and each commit is compared with the generation of that moment;
+    what was opened is closed by `drive()` or `release()`, however the run ends; the error that ended it is raised by
+    all who wait for it.
+    """
+
+    _recovered = Recovered({})
+    """The state in which it began; in a container that shares the tasks of a run, nothing."""
+
+    def __init__(self, pipeline: Pipeline, data: str | Path | Environment, settings: RunSettings = UNSAID) -> None:
+        share, levers = settings.share, settings.levers
+        from_start, state = settings.from_start, settings.state
+        check_rewind(from_start, state)
+        self._graph = pipeline.graph
+        self._clock: Clock = settings.clock or SystemClock()
+        self._started = self._clock.elapsed_ms()
+        self._poll_ms = settings.poll_ms
+        self._levers = levers if share is None else share.levers
+        self._data = data
+        self._owned = isinstance(data, str | Path)
+        self._where = data, settings.environment, settings.host_id
+        self._placement = settings.placement
+        self._environment = open_environment(*self._where)
+        self._functions: list[Functions] = []
+        self._follower: Follower | None = None
+        self._final: RunMetrics | None = None
+        self._is_open = self._over = self._is_released = False
+        self._opened = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._error: Exception | None = None
+        try:
+            where = self._environment, pipeline, settings.bind or {}
+            if share is None:
+                opened = open_application(*where, levers=levers, from_start=from_start, state=state)
+            else:
+                opened = join_application(*where, share)
+            self._bindings, self.plan = opened.bindings, opened.plan
+            self._assemble(pipeline.around, opened, settings)
+        except BaseException:
+            self.release()
+            raise
+
+    @property
+    def finished(self) -> bool:
+        """Whether, in a container that shares the tasks with others, nothing was left to do when it last looked."""
+        return self._loop.finished
+
+    def when_finished(self, tell: Callable[[], None]) -> None:
+        """Call `tell` whenever `finished` becomes true."""
+        self._loop.on_finished = tell
+
+    def when_shared(self, tell: Callable[[], None]) -> None:
+        """Call `tell` whenever the tasks of a container that shares them with others have changed."""
+        if self._follower is not None:
+            self._follower.on_change = tell
+
+    @property
+    def commits(self) -> int:
+        """The number of commits so far."""
+        return self._loop.committer.commits
+
+    @property
+    def tasks(self) -> list[int]:
+        """The numbers of the tasks that are run here."""
+        return [task.number for task in self._loop.tasks]
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the state of the tasks that are run here is here alone, and not with that of all others."""
+        return isinstance(self._environment, LiveEnvironment)
+
+    async def is_caught_up(self) -> bool:
+        """Whether all that containers had written between stages, when it was asked, was read here."""
+        environment = self._environment
+        if not isinstance(environment, LiveEnvironment):
+            # What is committed there can be read at once.
+            return True
+        return await asyncio.get_running_loop().run_in_executor(self._writer, environment.is_caught_up)
+
+    def metrics(self, stores: bool = True) -> RunMetrics:
+        """Return the numbers of this moment; after the end, the last ones. Without `stores`, none of their sizes.
+
+        Raises what ended the run, where not even the last numbers are known.
+        """
+        if self._final is not None:
+            return self._final
+        self._check()
+        stats = self._environment.state_stats(self._graph.app) if stores else {}
+        found = measure(stats, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
+        found = with_changes(found, self._recovered)
+        if self._follower is None:
+            return found
+        operators, take_overs = (*self._follower.former, *found.operators), self._follower.take_overs
+        return msgspec.structs.replace(found, operators=operators, take_overs=take_overs)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run has ended before its time."""
+        return self._error is not None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop was asked for."""
+        return self._loop.stopping
+
+    def stop(self) -> None:
+        """Ask the run to complete what is in flight, commit and end; may be called from a signal handler."""
+        self._loop.stop()
+
+    def wake(self) -> None:
+        """Let the run look at once whether its inputs have more, which it would do soon anyway."""
+        self._loop.wake()
+
+    def stores(self, operator: str) -> list[TaskStore]:
+        """Return the live stores of an operator, task by task; none after the end."""
+        tasks = [] if self._is_released else self._loop.tasks
+        for lane in (lane for task in tasks for lane in task.lanes):
+            lane.chain.write_back()
+        return [task.stores[operator] for task in tasks if operator in task.stores]
+
+    def abandon(self) -> list[Functions]:
+        """Leave the users' objects open at the end, as in a process that is killed; return those that have them."""
+        left, self._functions = self._functions, []
+        return left
+
+    async def settled(self) -> None:
+        """Wait until everything that was sent so far is processed and committed, through all stages.
+
+        Raises what ended the run, if it has ended before its time.
+        """
+        if not self._over:
+            await self._loop.idle()
+        if self._over:
+            await self.ended()
+
+    async def opened(self) -> None:
+        """Wait until the users' objects are open; raises what has kept them from that."""
+        await self._opened.wait()
+        if not self._is_open:
+            await self.ended()
+
+    async def ended(self) -> None:
+        """Wait for the end; raises what ended the run before its time."""
+        await self._ended.wait()
+        self._check()
+
+    async def send(self, stream: str, value: Any, key: Any = None, timestamp: int | None = None) -> None:
+        """Append a message to an input of the environment, encoded as the pipeline reads it; `timestamp` in ms.
+
+        Raises what ended the run before its time, and SamzaError where it has ended.
+        """
+        self._check()
+        if self._over:
+            raise SamzaError(
+                f"run.send({stream!r}): the run has ended; write to the stream with samza_dsl.produce(...)"
+            )
+        spec = next((one for one in self._graph.inputs.values() if one.stream == stream), None)
+        if spec is None or stream in self._bindings.sources:
+            raise SamzaError(f"run.send({stream!r}): the app reads no such stream from its data directory")
+        data = (spec.key or Tagged()).encode(key) if key is not None else None
+        partition = murmur2(data) % self._bindings.partitions(stream) if data is not None else 0
+        batch = Batch([spec.value.encode(value)], [data], None if timestamp is None else [timestamp])
+        await asyncio.get_running_loop().run_in_executor(
+            self._sender, self._environment.append, [Append(stream, partition, batch)]
+        )
+        self._loop.wake()
+
+    def received(self, stream: str) -> list[Any]:
+        """Return the values of an output that are committed so far, partition by partition; dead letters are bytes.
+
+        Where a record has no value, it is None. Raises what ended the run before its time; SamzaError for an output
+        that is bound to a file, and for a record that is not of the output's type.
+        """
+        self._check()
+        if stream in self._bindings.sinks:
+            return self._bindings.values_of(stream)
+        written = {output.stream: output for spec in self._graph.specs.values() for output in spec.outputs}
+        serde = written[stream].value if stream in written else None
+        # After its end a run has closed the environment that it opened itself.
+        if not self._owned or not self._ended.is_set():
+            return values_of(self._environment, self._bindings.place_of(stream), serde)
+        with closing(open_environment(*self._where)) as reopened:
+            return values_of(reopened, self._bindings.place_of(stream), serde)
+
+    async def drive(self) -> None:
+        """Run to the end, and close everything whatever happens."""
+        try:
+            try:
+                await self._work()
+                self._final = self.metrics()
+            except BaseException as error:
+                # What others have consumed since they took over is missing here, and is no damage.
+                fenced = self._fenced() if isinstance(error, Damaged) else None
+                # An environment that has failed may tell nothing; what ended the run is what counts.
+                with suppress(BaseException):
+                    self._final = self.metrics(stores=False)
+                await self._close(quietly=True)
+                if fenced is not None:
+                    raise fenced from error
+                raise
+            await self._close()
+        except BaseException as error:
+            self._error = error if isinstance(error, Exception) else SamzaError("the run was cancelled")
+            raise
+        finally:
+            self._ended.set()
+
+    async def _work(self) -> None:
+        beside: list[asyncio.Task[None]] = []
+        try:
+            await self._open()
+            # Fetched together: one after the other, each fetch was held back for 50 ms by the one before.
+            self._bindings.expect(self._readers())
+            if self._follower is not None:
+                beside.append(asyncio.create_task(self._follower.follow()))
+            if self._may_be_held:
+                beside.append(asyncio.create_task(self._heed_held()))
+            for one in beside:
+                # If one fails, the loop comes to its end in order, and its error is raised below.
+                one.add_done_callback(lambda one: None if one.cancelled() else self._loop.stop())
+            with collector_patient(calls_at_once(self._graph, self.plan.options)):
+                await self._loop.run()
+            for one in filter(asyncio.Task.done, beside):
+                one.result()
+        finally:
+            for one in beside:
+                one.cancel()
+            if beside:
+                await asyncio.wait(beside)
+            self._over = True
+
+    def _readers(self) -> Iterator[Reader]:
+        return (reader for task in self._loop.tasks for lane in task.lanes for reader in lane.readers)
+
+    async def _heed_held(self) -> None:
+        """Raise `HeldBack` once all that is left to read is held back by transactions that are open for long."""
+        # Our own transactions, and those of others that live, end sooner.
+        while True:
+            await sleep_ms(held.LOOK_MS)
+            left = [one for one in self._readers() if one.stop_at is not None and not one.exhausted]
+            found = [(one.stop_at or 0, by) for one in left if (by := _held_for_long(one)) is not None]
+            if left and len(found) == len(left):
+                raise held.held_back_error(found)
+
+    def _check(self) -> None:
+        """Raise what ended the run before its time."""
+        if self._error is not None:
+            raise self._error
+
+    def _fenced(self) -> Fenced | None:
+        """Return the error that others have taken over, if they have; None where they have not, or nobody can tell."""
+        app, generation = self._loop.committer.app, self._loop.committer.generation
+        try:
+            current = self._environment.generation(app)
+            if current == generation and self._follower is not None:
+                self._follower.membership.check()
+        except Fenced as fenced:
+            return fenced
+        except EnvironmentFault:
+            return None
+        return fenced_error(app, generation, current) if current != generation else None
+
+    def _assemble(self, around: tuple[Around, ...], opened: Opened, settings: RunSettings) -> None:
+        share, span, until_now = settings.share, settings.span, settings.until_now
+        history = share.history if share is not None else None
+        if share is not None:
+            ends = {(stream, partition): end for stream, partition, end in share.ends}
+        else:
+            self._recovered = recover(self._environment, opened, self._graph, self._clock.now_ms())
+            ends = ends_of(self._environment, opened, self._graph) if until_now else {}
+            if span is not None:
+                history = open_history(
+                    span, self._environment, self._bindings, self._graph, self.plan, opened.generation
+                )
+        ends = follow(history, self._bindings) if history is not None else ends
+        self._may_be_held = bool(ends) and self._bindings.have_transactions
+        by_task = commits_by_task(self.plan, self._bindings, self._graph)
+        assembly = Assembly(
+            self.plan,
+            self._graph,
+            self._bindings,
+            self._clock,
+            around,
+            self._environment.checkpoints(self.plan.app),
+            ends,
+            lambda: self._loop.wake(),
+            lambda effects: self._loop.grant(effects),
+            Path(self._data) if isinstance(self._data, str | Path) else None,
+            levers=storing(self._levers) if by_task else self._levers,
+            discovers=not (until_now or ends),
+        )
+        numbers = range(self.plan.tasks) if share is None else ()
+        # How far partitions are is asked once, for all together: a loop asks no broker.
+        assembly.look(numbers)
+        self._composition = composition = Composition(assembly, numbers)
+        self._functions = composition.functions
+        committer = self._committer(opened, assembly)
+        self._sender = self._writer = ThreadPoolExecutor(1, WRITER)
+        if by_task:
+            self._part(committer, numbers)
+        mode = LoopMode(
+            # An environment that wakes the loop is looked at seldom: an idle run takes half of the processor then.
+            HEARING_POLL_MS if self.keeps_state else self._poll_ms,
+            shared=share is not None,
+            per_second=history.per_second if history is not None else None,
+            by_task=by_task,
+        )
+        self._loop = composition.loop(committer, self._writer, mode)
+        # Only now is there a loop that could be woken.
+        self._bindings.listen(self._loop.wake)
+        if share is None and isinstance(self._environment, LiveEnvironment):
+            self._environment.announce(self.plan.app, opened.generation)
+        if share is not None:
+            self._follower = self._follow(share, assembly, composition.tables)
+
+    def _committer(self, opened: Opened, assembly: Assembly) -> Committer:
+        app, generation, positions = self.plan.app, opened.generation, self._recovered.positions
+        return Committer(app, generation, self._bindings, self._clock, positions, assembly.relays)
+
+    def _part(self, committer: Committer, tasks: Collection[int]) -> None:
+        """Let tasks commit by themselves, and several at once where the environment can tell them apart."""
+        if isinstance(self._environment, LiveEnvironment):
+            committer.taken |= self._environment.commit_by_task(self.plan.app, tasks)
+            self._writer = ThreadPoolExecutor(min(self.plan.tasks, MOST_WRITERS), WRITER)
+
+    def _follow(self, share: Share, assembly: Assembly, broadcast: Mapping[str, TableContents]) -> Follower:
+        """Join the containers that share the tasks; return what follows their job model."""
+        seat = self.plan.app, share.generation, share.container, self.plan.tasks
+        membership = self._environment.join(*seat, self._placement, share.standby)
+        if self.keeps_state:
+            # To bring state back takes a while, in which the writer must go on committing.
+            self._beside = ThreadPoolExecutor(1, "samza-dsl-member")
+        how = (self._beside, self._functions, HEARING_MS) if self.keeps_state else (self._writer, self._functions)
+        return Follower(membership, assembly, broadcast, self._loop, *how)
+
+    async def _open(self) -> None:
+        try:
+            for functions in self._functions:
+                await functions.open()
+            self._is_open = True
+        finally:
+            self._opened.set()
+
+    async def _close(self, quietly: bool = False) -> None:
+        """Close users' objects, and all that the run holds: each, even when another fails.
+
+        Raises the first failure, unless something else was wrong before.
+        """
+        failures = [*await close_all(self._functions), *self.release()]
+        if failures and not quietly:
+            raise failures[0]
+
+    def release(self) -> list[Exception]:
+        """Let go of threads, bindings and the environment, as a run does at its end; return what failed."""
+        failures: list[Exception] = []
+        # Threads first: none may use what is closed after them.
+        closers: list[Callable[[], object]] = [
+            _shut(pool) for name in ("_beside", "_sender", "_writer") if (pool := getattr(self, name, None))
+        ]
+        if hasattr(self, "_composition"):
+            closers.append(self._composition.release)
+        if self._follower is not None:
+            closers.append(self._follower.membership.leave)
+        if hasattr(self, "_bindings"):
+            closers.append(self._bindings.close)
+        if self._owned:
+            closers.append(self._environment.close)
+        self._is_released = True
+        for close in closers:
+            try:
+                close()
+            except Exception as error:
+                failures.append(error)
+        return failures
+
+
+def open_environment(
+    data: str | Path | Environment, cluster: Cluster = None, host_id: str | None = None
+) -> Environment:
+    """Open the embedded log in a directory, or a Kafka cluster, with state in that directory, which a host has.
+
+    An environment is passed through.
+    """
+    if not isinstance(data, str | Path):
+        return data
+    found = cluster_of(cluster)
+    if found is not None:
+        from runtime.systems.kafka.environment import KafkaEnvironment
+
+        return KafkaEnvironment(found, data, host_id)
+    from runtime.systems.log.environment import LogEnvironment
+
+    return LogEnvironment(data)
+
+
+def run_blocking(
+    pipeline: Pipeline,
+    data: str | Path | Environment,
+    settings: RunSettings = UNSAID,
+    watch: Watch | None = None,
+) -> Run:
+    """Run to the end; the first SIGINT or SIGTERM drains, commits and stops, a second stops at once.
+
+    `watch(run)` is awaited beside the run, and cancelled at its end.
+    """
+    check_no_loop()
+    run = partial(Run, pipeline, data)
+    return run_whatever_fails(run, watch, settings)
+
+
+def running(
+    pipeline: Pipeline, data: str | Path | Environment, settings: RunSettings = UNSAID
+) -> AbstractAsyncContextManager[Run]:
+    """Run in the background of an `async with`; at its end what is in flight completes and is committed."""
+
+    @asynccontextmanager
+    async def context() -> AsyncIterator[Run]:
+        run = Run(pipeline, data, settings)
+        driving = asyncio.create_task(run.drive())
+        try:
+            await run.opened()
+            yield run
+            run.stop()
+            await driving
+        finally:
+            if not driving.done():
+                driving.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await driving
+            # A drive that was cancelled before it began has closed nothing.
+            run.release()
+
+    return context()
+
+
+def _shut(pool: Executor) -> Callable[[], object]:
+    return lambda: pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _held_for_long(reader: Reader) -> OpenTransaction | None:
+    """Return the transaction, open for long, that holds back a reader which has read all it could; else None."""
+    found = reader.origin.held()
+    is_long = found is not None and found.for_ms >= held.HELD_MS and reader.next_offset >= found.first
+    return found if is_long else None

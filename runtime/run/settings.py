@@ -1,0 +1,66 @@
+"""The settings of a live run: all that it is asked for beside the application and its data directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planner.model.levers import ALL, Levers
+from runtime.assembly.history import HistorySpan
+from runtime.loop.loop import POLL_MS
+from runtime.model.assignment import Placement, sticky
+from runtime.model.clock import Clock
+from runtime.model.errors import Fenced
+from runtime.model.state_choice import State
+from runtime.opening.opening import Share
+from runtime.systems.kafka.client.topic import KafkaCluster
+
+Cluster = str | KafkaCluster | None
+"""The Kafka cluster that is a run's environment; None for the embedded log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """The settings of a live run; the defaults are those of `App.run`.
+
+    `bind` has a place for each stream that lies elsewhere. A run goes on from the checkpoint, unless it is told
+    `from_start`, and what becomes of `state` then. With `until_now` it ends with what is there now. A `span` is the
+    part of history that it runs over. In one container of several it has a `share` of another run. The `clock`, the
+    `levers` and `poll_ms`, after which it looks for news that nobody told, are for tests and benchmarks.
+    """
+
+    bind: Mapping[str, Any] | None = None
+    from_start: bool = False
+    state: State = None
+    until_now: bool = False
+    span: HistorySpan | None = None
+    environment: Cluster = None
+    host_id: str | None = None
+    placement: Placement = sticky
+    share: Share | None = None
+    clock: Clock | None = None
+    poll_ms: float = POLL_MS
+    levers: Levers = ALL
+
+
+UNSAID = RunSettings()
+"""The settings of a run of which nothing was said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrewSettings:
+    """The containers that are to run an application, and how each is started.
+
+    `command` starts one, which finds the application as `found`, a module and a name in it; it runs `beside` the live
+    application under that name, where there is one. `placement` is named, since other processes look it up. Of each
+    task's state `standby` copies are kept. Who was `fenced` by another run may join that one, and begins none.
+    """
+
+    number: int
+    command: list[str]
+    found: tuple[str, str]
+    beside: str = ""
+    placement: str = "sticky"
+    standby: int = 0
+    fenced: Fenced | None = None

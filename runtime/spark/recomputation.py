@@ -1,0 +1,71 @@
+"""The recomputation of an application over history on Spark, and its handover."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planner.model.graph import Graph
+from runtime.assembly.history import beside
+from runtime.job.pipeline import Pipeline
+from runtime.ports.environment import Environment
+from runtime.reprocessing.handover import check_can_be_handed_over
+from runtime.reprocessing.merge import merge_all
+from runtime.reprocessing.recomputation import Recomputation
+from runtime.run.driver import Watch
+from runtime.run.run import open_environment
+from runtime.run.settings import RunSettings
+from runtime.spark.batch import run_batch
+from runtime.spark.session import Spark
+from runtime.units.driver.application import intent_of
+from runtime.units.driver.engine import BatchRun
+from runtime.units.publication.handover_parts import StagedHandover
+from runtime.units.publication.intent import noted
+from runtime.units.publication.staged_topics import place_of, unpublished_in
+
+
+def recompute_on_spark(
+    pipeline: Pipeline,
+    data: str | Path | Environment,
+    on: Spark,
+    asked: Recomputation,
+    bind: Mapping[str, Any] | None,
+    watch: Watch | None = None,
+) -> BatchRun:
+    """Run over history to its end, or until it is handed over: all of it is visible then, or nothing."""
+    graph = pipeline.graph
+    own, handover = beside(graph, asked.name), asked.handover
+    mergings = asked.merges.of(graph, own.app)
+    goes_on = isinstance(data, str | Path) and unpublished_in(place_of(Path(data), own.app)) is not None
+    left = noted(intent_of(own, bind or {}, data))
+    # Not where an earlier run is through and has only to publish: what it recomputed is what is merged.
+    if mergings and not goes_on and left is None:
+        with _opened(data) as environment:
+            for merging in mergings:  # what another run has left before all of it was merged
+                environment.delete_stream(merging.recomputed)
+                environment.reset(merging.app)
+    is_there = goes_on or (left is not None and handover is not None and left.has_put(Path(handover)))
+    staged = staged_handover(graph, handover) if not is_there else None
+    span = replace(asked.span, hands_over=staged is not None)
+    settings = RunSettings(bind={**(bind or {}), **asked.merges.bind(own.app)}, span=span)
+    done = run_batch(pipeline.of(own), data, on, settings, staged, watch)
+    if mergings:
+        with _opened(data) as environment:
+            merge_all(environment, mergings)
+    return done
+
+
+def _opened(data: str | Path | Environment) -> AbstractContextManager[Environment]:
+    environment = open_environment(data)
+    return closing(environment) if isinstance(data, str | Path) else nullcontext(environment)
+
+
+def staged_handover(graph: Graph, handover: str | Path | None) -> StagedHandover | None:
+    """Return where a handover is written first; raises SamzaError where it can't be made."""
+    if handover is None:
+        return None
+    check_can_be_handed_over(graph, Path(handover))
+    return StagedHandover(Path(handover), graph.app)

@@ -1,0 +1,1 @@
+"""One stage in one task: the chain of operators, its outputs and its error policies."""

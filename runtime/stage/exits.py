@@ -1,0 +1,329 @@
+"""The exits of fused functions: writing, repartitioning, keeping state, calling a sink or a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from operators.core.base import EVENT_COLUMNS, Batch, Operator, Output
+from operators.core.untimed import Untimed
+from operators.joins.match_counts import Meetings
+from operators.partition_by import ByFunction, murmur2
+from operators.scan import ScanOperator
+from operators.task import Effects, Envelope, TaskContext, TaskOperator
+from operators.windows.window import WindowOperator
+from operators.windows.window_groups import Groups
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.lines import Lines
+from runtime.encoding.serdes import Evolving, Json, Natural, Tagged, encode_all, remembering
+from runtime.encoding.storable import check_kept
+from runtime.stage.outputs import Destination, FirstValues, Outputs
+
+NO_TIME = "the records have no timestamps, and event time is needed here; give the input timestamp="
+
+
+class SendToExit:
+    """Writes rows, whose values are encoded, to an output."""
+
+    def __init__(self, outputs: Outputs, to: Destination, keys: KeySerde) -> None:
+        self._outputs = outputs
+        self._to = to
+        self.columns = EVENT_COLUMNS if to.sink is None else to.sink.columns
+        self.together: Callable[[list[Any]], Lines] | None = None
+        """Encodes all values at once, where that comes to the same, as lines that stay together."""
+        self.encode_all: Callable[[list[Any]], list[Any]] | None = None
+        """Encodes all values at once, where that takes less than one by one."""
+        if isinstance(to.value, Json):
+            self.together = getattr(to.sink, "together", None)
+            self.encode_all = partial(encode_all, to.value)
+        self.first = FirstValues()
+        key = to.key or keys.serde
+        self._key_as_written = remembering(lambda held: key.encode(keys.decode(held)))
+
+    def take(self, batch: Batch) -> None:
+        """Write, with keys as the output has them."""
+        if self.first.wanted:
+            self.first.look(batch.values)
+        if batch.keys is not None:
+            batch.keys = list(map(self._key_as_written, batch.keys))
+        self._outputs.place(self._to, Batch(batch.values, batch.keys, batch.timestamps, batch.stamps))
+        if type(batch.values[0]) is Lines:
+            self._outputs.combined += batch.values[0].rows - 1
+
+    def fold(self, columns: Any, late: Batch) -> None:
+        """Write rows that lie in columns to an output that takes these."""
+        if len(columns):
+            self._outputs.place(self._to, Batch([columns]))
+            self._outputs.combined += len(columns) - 1
+
+
+class PartitionByExit:
+    """Writes rows, which have their new keys, to the partition of these in an intermediate stream."""
+
+    columns = frozenset({"timestamps", "stamps"})
+
+    def __init__(self, outputs: Outputs, to: Destination, exactly: bool = False) -> None:
+        self._outputs = outputs
+        self._to = to
+        self._exactly = exactly
+        """Whether what is sent is decoded again and compared."""
+        self.calls = ["by"] if isinstance(to.by, ByFunction) else []
+        assert to.key is not None
+        self._keys, self._values = KeySerde(to.key), KeySerde(to.value)
+        self._place_of = remembering(lambda key: murmur2(self._keys.encode(key)) % to.partitions)
+        self._alike = isinstance(to.key, Tagged) and to.value == Evolving()
+
+    @property
+    def by(self) -> Callable[[Any, int], int]:
+        """The user's own choice of partition."""
+        assert isinstance(self._to.by, ByFunction)
+        return self._to.by.function
+
+    @by.setter
+    def by(self, function: Callable[[Any, int], int]) -> None:
+        self._to = replace(self._to, by=ByFunction(function))
+
+    def take(self, batch: Batch) -> None:
+        """Write."""
+        to, keys = self._to, batch.keys
+        assert keys is not None
+        if self._exactly:
+            assert to.key is not None
+            check_kept(to.value, batch.values, exactly=True)
+            check_kept(to.key, keys, exactly=True)
+        values = self._values.hold_values(batch.values)
+        are_keys = values is keys and self._alike  # values that are their own keys, and held as they are
+        held = Batch(values, values if are_keys else self._keys.hold(keys), batch.timestamps, batch.stamps)
+        held.signs = batch.signs
+        for partition, rows in self._outputs.spread(to, held, self._place_of, keys):
+            self._outputs.hand((to.stream, partition), rows, self._values, self._keys)
+
+
+class BroadcastExit:
+    """Writes rows to every partition of an intermediate stream."""
+
+    columns = EVENT_COLUMNS
+
+    def __init__(self, outputs: Outputs, to: Destination, keys: KeySerde, exactly: bool = False) -> None:
+        self._outputs = outputs
+        self._to = to
+        self._exactly = exactly
+        self._keys, self._values = keys, KeySerde(to.value)
+
+    def take(self, batch: Batch) -> None:
+        """Write."""
+        if self._exactly:
+            check_kept(self._to.value, batch.values, exactly=True)
+        held = Batch(
+            self._values.hold_values(batch.values), batch.keys, batch.timestamps, batch.stamps, signs=batch.signs
+        )
+        for partition in range(self._to.partitions):
+            self._outputs.hand((self._to.stream, partition), held, self._values, self._keys)
+
+
+class SinkExit:
+    """Calls the user's function, once all other effects of the same records have succeeded."""
+
+    calls = ("function",)
+    columns = frozenset[str]()
+
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        self.function = function
+        self.held: deque[Any] = deque()
+
+    def take(self, batch: Batch) -> None:
+        """Hold rows until `call`."""
+        self.held.extend(batch.values)
+
+    def call(self, most: int) -> None:
+        """Call the function for the first rows, in order; one for which it raises stays held, with those behind it."""
+        for _ in range(most):
+            self.function(self.held[0])
+            self.held.popleft()
+
+
+class NowhereExit:
+    """Takes what has gone where it should already."""
+
+    columns = frozenset[str]()
+
+    def take(self, batch: Batch) -> None:
+        """Do nothing."""
+
+
+class AwaitedExit:
+    """Stands at an async operator, whose rows are called for and leave nothing but results."""
+
+    columns = EVENT_COLUMNS
+
+    def __init__(self, call: Callable[[Any], Any]) -> None:
+        self.call = call
+
+    def take(self, batch: Batch) -> None:
+        """Refuse."""
+        raise AssertionError("rows of an async operator are calls, not effects")
+
+
+class StatefulExit:
+    """Hands rows to a stateful operator; those that are late there go where the user wants them."""
+
+    columns = EVENT_COLUMNS
+
+    def __init__(self, operator: Operator, on_late: Callable[[Batch], None], meetings: Meetings | None = None) -> None:
+        self._operator = operator
+        self._on_late = on_late
+        self._meetings = meetings
+        self._is_timed = not isinstance(operator, ScanOperator | Untimed)
+
+    def take(self, batch: Batch) -> Batch | None:
+        """Process, and return what is emitted at once."""
+        if self._is_timed and batch.timestamps is None:
+            raise ValueError(NO_TIME)
+        if batch.timestamps is not None and batch.stamps is None:
+            batch.stamps = list(batch.timestamps)
+        if self._meetings is not None:
+            self._meetings.note(batch, 0, 0)
+        emitted = self._operator.process(batch)
+        if self._operator.late is not None:
+            self._on_late(self._operator.late)
+        return emitted
+
+    def fold(self, groups: Groups, late: Batch) -> None:
+        """Give a window what was grouped for it already."""
+        assert isinstance(self._operator, WindowOperator)
+        self._operator.add(groups)
+        if len(late):
+            self._on_late(late)
+
+
+class Callback:
+    """The callback that a callback-style process completes, once, from any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self._loop.create_future()
+
+    def complete(self) -> None:
+        """Say that the message is processed."""
+        self._tell(None)
+
+    def fail(self, error: Exception) -> None:
+        """Say that it could not be processed."""
+        self._tell(error)
+
+    def _tell(self, error: Exception | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the run has ended, and the message was not waited for
+            self._loop.call_soon_threadsafe(self._settle, error)
+
+    def _settle(self, error: Exception | None) -> None:
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+
+@dataclass(frozen=True)
+class TaskCalls:
+    """The functions of a user's own task; `form` is how `process` ends: plain, async or by callback."""
+
+    process: Callable[..., Any]
+    window: Callable[..., Any] | None
+    form: str
+
+
+@dataclass(frozen=True)
+class TaskAsks:
+    """The requests of a task's exit: a context for a call, effects that the loop is to heed, the source at hand."""
+
+    context: Callable[[], TaskContext]
+    request: Callable[[Effects], None]
+    source: Callable[[], tuple[str, int]]
+
+
+class TaskExit:
+    """Calls the user's own task, and applies the effects of its complete calls."""
+
+    columns = EVENT_COLUMNS
+
+    def __init__(
+        self,
+        operator: TaskOperator,
+        outputs: Outputs,
+        destinations: dict[Output, Destination],
+        calls: TaskCalls,
+        keys: KeySerde,
+        asks: TaskAsks,
+    ) -> None:
+        self._operator = operator
+        self._outputs = outputs
+        self._destinations = destinations
+        self.process, self.window = calls.process, calls.window
+        self._form = calls.form
+        self._keys = keys
+        self._context, self._request, self._source = asks.context, asks.request, asks.source
+
+    @property
+    def calls(self) -> list[str]:
+        """The names of the functions that nobody awaits."""
+        named = {"process": self._form != "async", "window": self.window is not None}
+        return [name for name, is_called in named.items() if is_called]
+
+    def take(self, batch: Batch) -> None:
+        """Call the function per row, or apply the effects that async calls came to."""
+        timestamps: list[Any] = batch.timestamps or [None] * len(batch)
+        stamps = batch.stamps or timestamps
+        if all(type(value) is Effects for value in batch.values):
+            for value, timestamp, stamp in zip(batch.values, timestamps, stamps, strict=True):
+                self.apply(value, timestamp, stamp)
+            return
+        for envelope, stamp in zip(self.envelopes(batch, *self._source()), stamps, strict=True):
+            context = self._context()
+            self.process(envelope, context)
+            self.apply(context.effects, envelope.timestamp, stamp)
+
+    def envelopes(self, batch: Batch, stream: str, partition: int) -> list[Envelope]:
+        """Return rows as the messages that a task sees."""
+        none = [None] * len(batch)
+        columns = zip(batch.keys or none, batch.values, batch.timestamps or none, batch.offsets or none, strict=True)
+        decode = self._keys.decode
+        return [
+            Envelope(decode(key), value, timestamp, stream, partition, offset or 0)
+            for key, value, timestamp, offset in columns
+        ]
+
+    async def call(self, envelope: Envelope) -> list[Effects]:
+        """Call an async or callback process, and return the effects of the complete call."""
+        context = self._context()
+        if self._form == "async":
+            await self.process(envelope, context)
+        else:
+            callback = Callback()
+            self.process(envelope, context, callback)
+            await callback.done
+        return [context.effects]
+
+    def call_window(self, now_ms: int) -> None:
+        """Call the user's timer function and apply its effects."""
+        assert self.window is not None
+        context = self._context()
+        self.window(context)
+        self.apply(context.effects, now_ms, now_ms)
+
+    def apply(self, effects: Effects, timestamp: int | None, stamp: int | None) -> None:
+        """Write state and messages, and pass requests on."""
+        self._operator.apply(effects)
+        for output, batch in self._operator.sent([(effects, timestamp, stamp)]).items():
+            to = self._destinations.get(output)
+            if to is None:
+                raise ValueError(f"the task sent to {output.stream!r}, which is not among its outputs=[...]")
+            batch.keys = encode_all(to.key or Natural(), batch.keys) if batch.keys else None
+            self._outputs.write(to, batch)
+        if effects.commit or effects.shutdown:
+            self._request(effects)

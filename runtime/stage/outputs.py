@@ -1,0 +1,256 @@
+"""The writes of a task since the last commit: encoded, routed to partitions, and taken back with a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from operators.core.base import Batch, Serde
+from operators.core.wording import shown
+from operators.partition_by import Partitioner, hash_, murmur2
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.lines import NULL, Lines
+from runtime.encoding.serdes import Evolving, Json, encode_all
+from runtime.model.errors import TooLarge
+from runtime.ports.sink import Limit, Sink
+from runtime.reading.relay import Relay, encoded
+
+UNSEEN_BYTES = 1_024
+"""What a record takes beside its key and value, at most, but for headers."""
+
+
+LOOKED_AT = 1_000
+"""Values of which it is counted how many are None: a `map` that returns nothing is seen by the first ones."""
+FIRST, NOTHING = "first values", "None among these"
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A stream that is written: how its messages are encoded and routed; a bound `sink` takes the stream's place."""
+
+    stream: str
+    partitions: int
+    value: Serde
+    key: Serde | None = None
+    by: Partitioner = hash_
+    sink: Sink | None = None
+    home: int | None = None
+    """Which partition is read by who writes, where that is not the task's number."""
+
+
+class FirstValues:
+    """The count of None among the first values that an operator writes, as of a `map` that returns nothing.
+
+    >>> first = FirstValues()
+    >>> first.look([None, b"1"])
+    >>> first.counters()
+    {'first values': 2, 'None among these': 1}
+    """
+
+    __slots__ = ("looked_at", "nothing", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted = LOOKED_AT
+        self.looked_at = self.nothing = 0
+
+    def look(self, values: Sequence[Any]) -> None:
+        """Look at some values, as long as any are wanted, also where one stands for several lines."""
+        if values and type(values[0]) is Lines:
+            values = [None if line == NULL else line for lines in values for line in lines.split(b"\n")]
+        values = values[: self.wanted]
+        self.wanted -= len(values)
+        self.looked_at += len(values)
+        self.nothing += values.count(None)
+
+    def counters(self) -> dict[str, int]:
+        """Return both counts, where there is anything to be told."""
+        return {FIRST: self.looked_at, NOTHING: self.nothing} if self.nothing else {}
+
+
+class Outputs:
+    """The pending messages of one task, per stream and partition."""
+
+    def __init__(self, task: int) -> None:
+        self.task = task
+        self.pending: dict[tuple[str, int], Batch] = {}
+        self.handed: dict[tuple[str, int], Batch] = {}
+        """What goes on to relays when the work at hand is done, as it is held."""
+        self.relays: Mapping[tuple[str, int], Relay] = {}
+        self.limits: Mapping[str, Limit] = {}
+        """How large a record of a stream may be."""
+        self.sinks: dict[str, Sink] = {}
+        self.first: dict[str, FirstValues] = {}
+        """What the first values were that each operator has written."""
+        self.combined = 0
+        """How many keys there are in what is pending of windows."""
+        self._marks: tuple[dict[tuple[str, int], int], ...] = ()
+        self._combined_then = 0
+
+    @property
+    def count(self) -> int:
+        """The number of pending messages."""
+        return sum(map(len, [*self.pending.values()])) + self.combined  # a thread may be adding to it
+
+    def here(self, to: Destination) -> int:
+        """Return the partition for what has no key: that which it comes from."""
+        return (self.task if to.home is None else to.home) % to.partitions
+
+    def write(self, to: Destination, batch: Batch) -> None:
+        """Encode and route rows whose keys are those of the output."""
+        self.place(to, Batch(encode_all(to.value, batch.values), batch.keys, batch.timestamps, batch.stamps))
+
+    def place(self, to: Destination, encoded: Batch) -> None:
+        """Route encoded rows."""
+        if to.sink is not None:
+            self.sinks[to.stream] = to.sink
+        if to.partitions == 1:
+            self.append((to.stream, 0), encoded)
+        else:
+            for partition, rows in self.spread(
+                to, encoded, lambda key: None if key is None else murmur2(key) % to.partitions
+            ):
+                self.append((to.stream, partition), rows)
+
+    def spread(
+        self, to: Destination, rows: Batch, place_of: Callable[[Any], int | None], keys: list[Any] | None = None
+    ) -> Iterator[tuple[int, Batch]]:
+        """Yield the rows of each partition: that which is the `place_of` their keys, or the user's choice for `keys`.
+
+        Those without a key stay in that of the task, where it is not the user who chooses.
+        """
+        count, here = to.partitions, self.here(to)
+        if rows.keys is None or (count == 1 and to.by is hash_):
+            yield here, rows
+            return
+        places: list[list[int]] = [[] for _ in range(count)]
+        if to.by is hash_:
+            add = {partition: found.append for partition, found in enumerate(places)} | {None: places[here].append}
+            for row, partition in enumerate(map(place_of, rows.keys)):
+                add[partition](row)
+        else:
+            assert keys is not None and to.key is not None
+            for row, key in enumerate(keys):
+                data = b"" if key is None else to.key.encode(key)
+                places[to.by.partition(key, data, count)].append(row)
+        for partition, found in enumerate(places):
+            if found:
+                yield partition, rows.take(found)
+
+    def hand(self, place: tuple[str, int], held: Batch, values: KeySerde, keys: KeySerde) -> None:
+        """Give rows to the relay of a partition, when the work at hand is done; else append them, encoded."""
+        relay = self.relays.get(place)
+        if relay is not None:
+            relay.is_plain = relay.is_plain and values.kind is not None
+            _append(self.handed, place, held)
+        else:
+            self.append(place, encoded(held, values, keys))
+
+    def hand_on(self) -> None:
+        """Give relays what the work that is done has for them."""
+        for place, batch in self.handed.items():
+            self.relays[place].give(batch)
+        self.handed.clear()
+
+    def dead_letter(self, stream: str, row: Batch, headers: Mapping[str, bytes]) -> None:
+        """Append a record as it was stored; what never was, as that of a list, as JSON or as it is shown."""
+        keys, value = row.keys or [None], row.values[0]
+        stored = value if value is None or isinstance(value, bytes) else _shown(value)
+        self.append((stream, 0), Batch([stored], [keys[0]], row.timestamps, None, None, [headers]))
+
+    def savepoint(self) -> None:
+        """Remember what is pending."""
+        self._marks = tuple({place: len(one) for place, one in rows.items()} for rows in (self.pending, self.handed))
+        self._combined_then = self.combined
+
+    def rollback(self) -> None:
+        """Take back what was written since the savepoint."""
+        assert self._marks
+        for rows, marks in zip((self.pending, self.handed), self._marks, strict=True):
+            for place in [*rows]:
+                if place not in marks:
+                    del rows[place]
+                else:
+                    rows[place].truncate(marks[place])
+        self.combined = self._combined_then
+        self._marks = ()
+
+    def release(self) -> None:
+        """Forget the savepoint."""
+        self._marks = ()
+
+    def clear(self) -> None:
+        """Forget what a commit has written."""
+        self.pending.clear()
+        self.combined = 0
+
+    def append(self, place: tuple[str, int], batch: Batch) -> None:
+        """Append encoded rows to one (stream, partition); raises `TooLarge` where it does not take one."""
+        if (limit := self.limits.get(place[0])) is not None:
+            check_size(limit, batch)
+        _append(self.pending, place, batch)
+
+
+def _append(rows: dict[tuple[str, int], Batch], place: tuple[str, int], batch: Batch) -> None:
+    held = rows.get(place)
+    if held is None:
+        rows[place] = batch.copy()
+    else:
+        held.extend(batch)
+
+
+def check_size(limit: Limit, batch: Batch) -> None:
+    """Raise `TooLarge` where a record is larger than it may be where it is written."""
+    longest = max(map(len, filter(None, batch.values)), default=0)
+    if batch.keys is not None:
+        longest += max(map(len, filter(None, batch.keys)), default=0)
+    if longest + UNSEEN_BYTES <= limit.bytes:
+        return
+    for row, value in enumerate(batch.values):
+        if len(value or b"") + UNSEEN_BYTES > limit.bytes or batch.keys is not None:
+            size = limit.size(batch, row)
+            if size > limit.bytes:
+                raise TooLarge(
+                    f"{limit.where} can't be written: a record of {size:,} bytes is larger than {limit.setting}, "
+                    f"{limit.bytes:,}"
+                )
+
+
+def letter_of(value: Any) -> bytes:
+    """Return the bytes of a value that was never stored, for a dead letter: where it has none, as it is shown."""
+    try:
+        return Evolving().encode(value)
+    except Exception:
+        return _shown(value)
+
+
+def _shown(value: Any) -> bytes:
+    try:
+        return Json().encode(value)
+    except Exception:
+        return shown(value).encode()
+
+
+def late_exit(
+    id: str, to: str | None, count: Callable[[int], None], outputs: Outputs, keys: KeySerde
+) -> Callable[[Batch], None]:
+    """Return what takes the late messages of the operator `id`: it counts them, and writes them `to` a stream."""
+
+    def on_late(late: Batch) -> None:
+        count(len(late))
+        for row, value in enumerate(late.values if to is not None else ()):
+            assert to is not None
+            headers = {**_whence(late, row), "operator": id.encode(), "error": b"late"}
+            if late.signs is not None and late.signs[row] == -1:
+                headers["withdrawn"] = b"yes"
+            one = Batch([letter_of(value)], late.keys and keys.encode_all([late.keys[row]]))
+            outputs.dead_letter(to, one, headers)
+
+    return on_late
+
+
+def _whence(batch: Batch, row: int) -> dict[str, bytes]:
+    """Return what a dead letter says of where a row came from."""
+    place = (batch.headers and batch.headers[row]) or {}
+    offset = batch.offsets[row] if batch.offsets is not None else None
+    return {**place} if offset is None else {**place, "offset": b"%d" % offset}

@@ -1,0 +1,1 @@
+"""Files as inputs, outputs and archives: JSON lines, CSV and Parquet."""

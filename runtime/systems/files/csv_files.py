@@ -1,0 +1,276 @@
+"""CSV as bound inputs and outputs: UTF-8, commas, and a header that names the columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from operators.core.base import Batch, Serde
+from runtime.encoding.serdes import check_finite, may_be_infinite
+from runtime.encoding.value_types import as_plain, made_of_plain
+from runtime.model.errors import SamzaError, SerdeError
+from runtime.ports.sink import Sink
+from runtime.systems.files.record_files import AppendedFile, RecordFile, RecordSource
+from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
+
+KEPT_EMPTY = (inspect.StrType, inspect.BytesType, inspect.EnumType, inspect.LiteralType)
+NESTED = (
+    inspect.CollectionType,
+    inspect.TupleType,
+    inspect.DictType,
+    inspect.StructType,
+    inspect.DataclassType,
+    inspect.TypedDictType,
+    inspect.NamedTupleType,
+)
+
+
+class CsvSource(RecordSource):
+    """A bounded input of CSV, one file per partition, all with the same header; empty lines are no records.
+
+    Values are the bytes of the record, which quoted line breaks spread over several lines; keys are None. Raises
+    SamzaError when headers differ, or when one names a column twice.
+    """
+
+    name = "csv"
+    skipped = 1
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        super().__init__(paths, split_rows)
+        headers = {header: path for path in paths if (header := _header_of(path)) is not None}
+        if len(headers) > 1:
+            (first, one), (second, other) = list(headers.items())[:2]
+            raise SamzaError(f"{one} has the columns {first} and {other} has {second}; bind files with one header")
+        self.header = next(iter(headers), ())
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde of rows with the declared type; String, Bytes or one of the user's reads the text itself."""
+        kind = type_of_rows(declared)
+        return declared if kind is None else CsvRow(self.header, kind)
+
+
+class CsvSink(Sink):
+    """An output of CSV with the columns of the first record; keys are not written.
+
+    None is an empty field, true and false are written so, dates as ISO 8601, and nested values as JSON; lines end as
+    RFC 4180 says. Its position is the file's length in bytes. Creating it changes nothing on disk.
+    """
+
+    name = "csv"
+    columns = frozenset[str]()
+    partitions = 1
+
+    def __init__(self, path: Path, lasting: bool = True) -> None:
+        self._file = AppendedFile(path, lasting)
+        self._rows = RowSerde()
+        self._header: tuple[str, ...] | None = None
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde of rows with the declared type; raises SamzaError when that can't be rows."""
+        self._rows = CsvRows(rows_of(declared, self._file.path).type)
+        return self._rows
+
+    def recover(self, position: int) -> None:
+        """Cut the file back to `position`; raises `Damaged` when it is shorter."""
+        self._file.cut(position)
+        self._header = None
+
+    def write(self, batch: Batch) -> None:
+        """Take rows, in order; raises SerdeError for a tombstone, and for a field that the header has not."""
+        if None in batch.values:
+            raise SerdeError(
+                f"CSV has no way to write a tombstone (a value of None) to {self._file.path}: filter it out, or bind "
+                "the output to JSON lines"
+            )
+        rows = [row_of(self._rows.decode(value)) for value in batch.values]
+        if not rows:
+            return
+        header = self._header
+        # Of a file that goes on the header is already there: only a new one gets the first record's columns.
+        if header is None and self._file.length:
+            header = _header_of(self._file.path)
+        lines = []
+        if header is None:
+            header = tuple(rows[0])
+            lines.append(_text([header]))
+        lines.append(_text(_cells(header, row, self._file.path) for row in rows))
+        self._file.append("".join(lines).encode())
+        self._header = header
+
+    def flush(self) -> int:
+        """Make all rows durable and return the file's length."""
+        return self._file.flush()
+
+    def close(self) -> None:
+        """Drop what was not flushed; a second call does nothing."""
+        self._file.forget()
+
+
+@dataclass(frozen=True)
+class CsvRows(RowSerde):
+    """Rows whose nested values are JSON in their cells, which has no NaN and no infinity.
+
+    >>> CsvRows().encode({"all": [float("nan")]})
+    Traceback (most recent call last):
+        ...
+    runtime.model.errors.SerdeError: nan has no JSON, ...
+    """
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of `value`; raises SerdeError when it has no named fields, or a nested one no JSON."""
+        data = super().encode(value)
+        if may_be_infinite(data):
+            plain = msgspec.to_builtins(row_of(value), enc_hook=as_plain)
+            check_finite([cell for cell in plain.values() if type(cell) is not float])
+        return data
+
+
+@dataclass(frozen=True)
+class CsvRow:
+    """One CSV record under a known header, as a value of `type`.
+
+    An empty field is None where the type allows it, else empty text; where it is neither, it counts as left out, so
+    that a default applies. Where nested values are expected, the field is JSON.
+
+    >>> CsvRow(("carrier", "delay"), dict[str, int | str | None]).decode(b'"A,A",')
+    {'carrier': 'A,A', 'delay': None}
+    """
+
+    header: tuple[str, ...]
+    type: Any = Any
+    _nullable: frozenset[str] = field(init=False, repr=False, compare=False)
+    _droppable: frozenset[str] = field(init=False, repr=False, compare=False)
+    _nested: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        columns = {name: alternatives(info) for name, info in column_types(self.type, self.header).items()}
+        nullable = {name for name, kinds in columns.items() if _any_of(kinds, inspect.NoneType, inspect.AnyType)}
+        kept = {name for name, kinds in columns.items() if _any_of(kinds, *KEPT_EMPTY)}
+        nested = (name for name, kinds in columns.items() if _any_of(kinds, *NESTED) and _only(kinds, *NESTED))
+        object.__setattr__(self, "_nullable", frozenset(nullable))
+        object.__setattr__(self, "_droppable", frozenset(self.header) - nullable - kept)
+        object.__setattr__(self, "_nested", tuple(nested))
+
+    def encode(self, value: Any) -> bytes:
+        """Return the record of `value` without its line break."""
+        return _text([_cells(self.header, row_of(value), "a CSV record")]).removesuffix("\r\n").encode()
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of a record; raises SerdeError when it is not CSV or has other fields than the header."""
+        # Python's reader refuses fields of more than 128 KiB unless it is told to take them.
+        if len(data) > csv.field_size_limit():
+            csv.field_size_limit(len(data))
+        try:
+            cells = next(csv.reader((data.decode(),), strict=True), [])
+        except csv.Error as error:
+            raise SerdeError(f"a CSV record is malformed: {error}") from error
+        if len(cells) != len(self.header):
+            raise SerdeError(f"a CSV record has {len(cells)} fields where the header names {len(self.header)}")
+        row: dict[str, Any] = dict(zip(self.header, cells, strict=True))
+        if "" in cells:
+            row = {
+                name: None if not cell and name in self._nullable else cell
+                for name, cell in row.items()
+                if cell or name not in self._droppable
+            }
+        for name in self._nested:
+            if row.get(name) is not None:
+                row[name] = msgspec.json.decode(row[name])
+        return msgspec.convert(row, self.type, strict=False, dec_hook=made_of_plain)
+
+
+def split_rows(data: bytes, last: bool) -> tuple[list[bytes], int]:
+    r"""Cut `data` into CSV records that are not empty, without their line breaks.
+
+    >>> split_rows(b'a,"b\nc"\r\n\n1,2\n"3', last=False)
+    ([b'a,"b\nc"', b'1,2'], 14)
+    """
+    records = data.split(b"\n")
+    used = len(data) if last else len(data) - len(records.pop())
+    if b'"' in data:
+        # Lines first, in C, which is right for most records; only where there are quotes are they looked at.
+        records, unfinished = _join_quoted(records)
+        if last:
+            records.append(b"\n".join(unfinished))
+        else:
+            used -= sum(len(line) + 1 for line in unfinished)
+    if b"\r" in data:
+        records = [record.removesuffix(b"\r") for record in records]
+    return list(filter(None, records)), used
+
+
+_FIELD = re.compile(rb'(?:\A|,)(?:(")[^"]*(?:""[^"]*)*("?)[^,]*|[^,]*)')
+_UNCLOSED = (b'"', b"")
+
+
+def _join_quoted(lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Put lines together whose line break is quoted; the second list has those of a record that goes on."""
+    records: list[bytes] = []
+    unfinished: list[bytes] = []
+    for line in lines:
+        if unfinished or b'"' in line:
+            unclosed = _UNCLOSED in _FIELD.findall(b'"' + line if unfinished else line)
+            unfinished.append(line)
+            if not unclosed:
+                records.append(b"\n".join(unfinished))
+                unfinished = []
+        else:
+            records.append(line)
+    return records, unfinished
+
+
+def _header_of(path: Path) -> tuple[str, ...] | None:
+    first = RecordFile(path, split_rows).read(0, 1)
+    if not first:
+        return None
+    try:
+        header = tuple(next(csv.reader((first[0].decode(),), strict=True)))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise SamzaError(
+            f"the first line of {path} is no CSV header: {error}; write it as UTF-8 with commas"
+        ) from error
+    if len(set(header)) < len(header):
+        twice = sorted({name for name in header if header.count(name) > 1})
+        raise SamzaError(f"the header of {path} names {', '.join(twice)} more than once; rename the columns")
+    return header
+
+
+def _cells(header: tuple[str, ...], row: Mapping[str, Any], where: object) -> list[Any]:
+    plain = msgspec.to_builtins(row, enc_hook=as_plain)
+    if tuple(plain) == header:
+        return list(map(_cell, plain.values()))
+    unknown = [str(name) for name in plain if name not in header]
+    if unknown:
+        raise SerdeError(
+            f"{where} has the columns {', '.join(header)}, and a record also {', '.join(unknown)}: declare the "
+            "output's value type so that every record has the same fields"
+        )
+    return [_cell(plain.get(name)) for name in header]
+
+
+def _cell(value: object) -> Any:
+    if value is None or type(value) in (str, int, float):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def _text(rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return text.getvalue()
+
+
+def _any_of(kinds: tuple[inspect.Type, ...], *wanted: type) -> bool:
+    return any(isinstance(kind, wanted) for kind in kinds)
+
+
+def _only(kinds: tuple[inspect.Type, ...], *wanted: type) -> bool:
+    return all(isinstance(kind, (inspect.NoneType, *wanted)) for kind in kinds)

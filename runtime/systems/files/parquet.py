@@ -1,0 +1,399 @@
+"""Parquet as bound inputs and outputs; the one place that imports pyarrow, so import it late."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import accumulate, groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import inspect
+
+from operators.core.base import Batch, Serde
+from runtime.encoding.serdes import to_json
+from runtime.encoding.value_types import made_of_plain
+from runtime.model.errors import Damaged, SamzaError, SerdeError, system_errors_told
+from runtime.ports.sink import Sink
+from runtime.ports.source import Source
+from runtime.ports.streams import Offsets, Read
+from runtime.systems.files.record_files import check_not_beyond, make_durable
+from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
+
+ROWS_AT_ONCE = 8_192
+ROWS_PER_PART = 100_000
+_OF_ARROW = (datetime, date, time, timedelta, Decimal, bytes)
+MARK = b'"\\u00'
+"""The start of the text of a float that JSON has not: no other text has its first, readable, letter escaped."""
+_MARKED = {
+    "nan": msgspec.Raw(MARK + b'6ean"'),
+    "inf": msgspec.Raw(MARK + b'69nf"'),
+    "-inf": msgspec.Raw(MARK + b'2dinf"'),
+}
+_NUMBERS = {
+    bytes(_MARKED[text]): spelled for text, spelled in (("nan", b"NaN"), ("inf", b"Infinity"), ("-inf", b"-Infinity"))
+}
+PART = re.compile(r"part-(\d{6,})\.parquet")
+
+
+class ParquetSource(Source):
+    """A bounded input of Parquet, one file per partition; values are rows as JSON, keys are None.
+
+    Dates and times are ISO 8601, bytes are base64 and decimals are text: the serde turns them into what the declared
+    type says. So are NaN and the infinities, which JSON has not, and the serde tells them from other text.
+    """
+
+    name = "parquet"
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.partitions = len(paths)
+        self._files = [RowFile(path) for path in paths]
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return lax JSON of the declared type; String, Bytes or one of the user's reads the JSON itself."""
+        kind = type_of_rows(declared)
+        return declared if kind is None else LaxJson(kind)
+
+    def offsets(self, partition: int) -> Offsets:
+        """Return the readable range, which the file's footer says."""
+        return Offsets(0, self._files[partition].count(), ended=True)
+
+    def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on; None at the end, and `Damaged` beyond it."""
+        file = self._files[partition]
+        rows: list[bytes] = file.read(offset, max_records)
+        if not rows:
+            check_not_beyond(offset, file.count(), file.path)
+            return None
+        end = offset + len(rows)
+        return Read(Batch(rows, offsets=range(offset, end)), None, end)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files:
+            file.close()
+
+
+class ParquetSink(Sink):
+    """An output of Parquet: a directory of part files, one per flush (and one per 100,000 rows); keys are not written.
+
+    Columns have the types of the declared value's fields; where these don't say (Any, Decimal, datetime without a
+    time zone rule), of the part's values. Its position is the number of parts. A part gets its name when it is whole.
+    """
+
+    name = "parquet"
+    columns = frozenset[str]()
+    partitions = 1
+
+    def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise SamzaError(f"{path} is a file, and Parquet is written as a directory of part files; name a directory")
+        if not path.absolute().parent.is_dir():
+            raise SamzaError(f"can't write to {path}: it is in no existing directory; make it")
+        self._path = path
+        self._rows = RowSerde()
+        self._pending: list[Any] = []
+        """Rows as bytes, or batches of rows in columns."""
+        self._parts = max(self._numbers(), default=0)
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde of rows with the declared type; raises SamzaError when that can't be rows."""
+        self._rows = rows_of(declared, self._path)
+        return self._rows
+
+    def recover(self, position: int) -> None:
+        """Remove all parts beyond the first `position`; raises `Damaged` when one of these is missing."""
+        numbers = self._numbers()
+        missing = [number for number in range(1, position + 1) if number not in numbers]
+        if missing:
+            raise Damaged(
+                f"{self._path} lacks {self._part(missing[0]).name}, which the last commit had written: it was changed "
+                "from outside; restore it, or reset the application to write the output anew"
+            )
+        # From the end, so that a crash in between leaves parts without gaps.
+        for number in sorted(numbers, reverse=True):
+            if number > position:
+                self._part(number).unlink()
+        for unfinished in self._path.glob(".part-*.parquet.tmp"):
+            unfinished.unlink()
+        self._pending.clear()
+        self._parts = position
+        self._make_directory()
+        make_durable(self._path)
+
+    def write(self, batch: Batch) -> None:
+        """Take rows, in order, some of which may lie in columns already; raises SerdeError for a tombstone."""
+        if None in batch.values:
+            raise SerdeError(
+                f"Parquet has no way to write a tombstone (a value of None) to {self._path}: filter it out, or bind "
+                "the output to JSON lines"
+            )
+        for in_columns, run in groupby(batch.values, _is_columns):
+            if self._pending and _is_columns(self._pending[0]) != in_columns:
+                # Rows and columns become parts of their own: one part has one schema.
+                self.flush()
+            self._pending += run
+            while sum(map(len, self._pending)) >= ROWS_PER_PART if in_columns else len(self._pending) >= ROWS_PER_PART:
+                self._write_part()
+
+    def flush(self) -> int:
+        """Make all rows durable and return the number of parts; raises SerdeError for values of mixed types."""
+        if self._pending:
+            self._write_part()
+        return self._parts
+
+    def close(self) -> None:
+        """Drop what was not flushed; a second call does nothing."""
+        self._pending.clear()
+
+    def _write_part(self) -> None:
+        table, rest = self._first_columns() if _is_columns(self._pending[0]) else self._first_rows()
+        target = self._part(self._parts + 1)
+        unfinished = target.with_name(f".{target.name}.tmp")
+        with system_errors_told(self._path, "written"):
+            self._make_directory()
+            with unfinished.open("wb") as file:
+                pq.write_table(table, file)
+                file.flush()
+                os.fsync(file.fileno())
+            # Its name comes last, so that a part that has one is whole. A crash leaves only what `recover` removes.
+            unfinished.replace(target)
+            make_durable(self._path)
+        self._parts += 1
+        self._pending = rest
+
+    def _first_rows(self) -> tuple[pa.Table, list[Any]]:
+        """Return the rows of the next part, and what stays pending."""
+        rows = [row_of(self._rows.decode(value)) for value in self._pending[:ROWS_PER_PART]]
+        rows = [msgspec.to_builtins(row, builtin_types=_OF_ARROW) for row in rows]
+        return _table(rows, self._rows.type, self._path), self._pending[ROWS_PER_PART:]
+
+    def _first_columns(self) -> tuple[pa.Table, list[Any]]:
+        table = pa.Table.from_batches(self._pending)
+        return table.slice(0, ROWS_PER_PART), table.slice(ROWS_PER_PART).to_batches()
+
+    def _make_directory(self) -> None:
+        if not self._path.exists():
+            self._path.mkdir()
+            make_durable(self._path.absolute().parent)
+
+    def _part(self, number: int) -> Path:
+        return self._path / f"part-{number:06}.parquet"
+
+    def _numbers(self) -> set[int]:
+        names = os.listdir(self._path) if self._path.exists() else []
+        return {int(match[1]) for name in names if (match := PART.fullmatch(name))}
+
+
+@dataclass(frozen=True)
+class LaxJson:
+    """JSON whose texts may stand for numbers, dates and the like, and has NaN and the infinities marked as such.
+
+    >>> LaxJson(dict[str, float]).decode(b'{"delay": "nan"}'), LaxJson().decode(b'["nan", ' + MARK + b'6ean"]')
+    ({'delay': nan}, ['nan', nan])
+    """
+
+    type: Any = Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "_decode", msgspec.json.Decoder(self.type, strict=False, dec_hook=made_of_plain).decode
+        )
+
+    def encode(self, value: Any) -> bytes:
+        """Return JSON; raises SerdeError for a NaN or an infinity."""
+        return to_json(value)
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value of a row."""
+        if MARK not in data:
+            return self._decode(data)
+        for marked, spelled in _NUMBERS.items():
+            data = data.replace(marked, spelled)
+        plain = json.loads(data)
+        return msgspec.convert(plain, self.type, strict=False, str_keys=True, dec_hook=made_of_plain)
+
+    _decode: Any = field(init=False, repr=False, compare=False)
+
+
+class RowFile:
+    """The rows of one Parquet file, read on from where the last read ended, or from a row group's start.
+
+    So many are read `at_once`, some of their `columns` or all, and come as what is `made` of these: as JSON, if nothing
+    is said.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        at_once: int = ROWS_AT_ONCE,
+        columns: list[str] | None = None,
+        made: Callable[[pa.RecordBatch], Any] | None = None,
+    ) -> None:
+        self.path = path
+        self._at_once, self._columns, self._made = at_once, columns, made or _json_rows
+        self._file: pq.ParquetFile | None = None
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._starts: list[int] = []
+        self._next = 0
+        self._first = 0
+        self._rows: Any = []
+
+    def count(self) -> int:
+        """Return how many rows there are."""
+        self._open()
+        return self._starts[-1]
+
+    def read(self, row: int, max_rows: int) -> Any:
+        """Return rows from `row` on, up to `max_rows` of them; none at the end."""
+        if not 0 <= row - self._first < len(self._rows):
+            self._find(row)
+        start = row - self._first
+        return self._rows[start : start + max_rows]
+
+    def close(self) -> None:
+        """Close the file; a later read opens it again."""
+        self._batches = iter(())
+        self._rows = []
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> pq.ParquetFile:
+        if self._file is None:
+            try:
+                self._file = pq.ParquetFile(self.path)
+            except (OSError, pa.ArrowException) as error:
+                raise SamzaError(f"can't read {self.path} as Parquet: {error}") from error
+            groups = (self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups))
+            self._starts = list(accumulate(groups, initial=0))
+            self._next = self._starts[-1]
+        return self._file
+
+    def _find(self, row: int) -> None:
+        file = self._open()
+        if row >= self._starts[-1]:
+            self._rows = []
+            return
+        group = bisect_right(self._starts, row) - 1
+        # Read on where that is possible; else from the start of the row group, as Parquet can't be entered within one.
+        if not self._starts[group] <= self._next <= row:
+            self._next = self._starts[group]
+            groups = range(group, file.num_row_groups)
+            self._batches = file.iter_batches(self._at_once, row_groups=groups, columns=self._columns)
+        for batch in self._batches:
+            self._first = self._next
+            self._next += batch.num_rows
+            if row < self._next:
+                self._rows = self._made(batch)
+                return
+
+
+def _json_rows(batch: pa.RecordBatch) -> list[bytes]:
+    columns = [_in_microseconds(column) for column in batch.columns]
+    rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="strict")
+    for name, column in zip(batch.schema.names, columns, strict=True):
+        if pa.types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is False:
+            for row in rows:
+                if row[name] is not None and not math.isfinite(row[name]):
+                    row[name] = _MARKED[str(row[name])]
+        elif pa.types.is_nested(column.type):
+            for row in rows:
+                row[name] = _spelled(row[name])
+    return list(map(msgspec.json.encode, rows))
+
+
+def _spelled(value: object) -> Any:
+    """Return a nested value with its numbers that JSON has not spelled out."""
+    if isinstance(value, list):
+        return list(map(_spelled, value))
+    if isinstance(value, dict):
+        return {name: _spelled(one) for name, one in value.items()}
+    return _MARKED[str(value)] if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _in_microseconds(column: pa.Array) -> pa.Array:
+    """Python's dates and times end at microseconds; pyarrow makes finer ones pandas objects."""
+    kind = column.type
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return column.cast(pa.timestamp("us", kind.tz), safe=False)
+    if pa.types.is_duration(kind) and kind.unit == "ns":
+        return column.cast(pa.duration("us"), safe=False)
+    return column.cast(pa.time64("us"), safe=False) if kind == pa.time64("ns") else column
+
+
+def _is_columns(value: object) -> bool:
+    return isinstance(value, pa.RecordBatch)
+
+
+def _table(rows: list[dict[str, Any]], kind: object, where: Path) -> pa.Table:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {}
+    for name, info in column_types(kind, names).items():
+        try:
+            columns[name] = _column([row.get(name) for row in rows], info)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise SerdeError(
+                f"the values of {name!r} don't fit one Parquet column in {where}: {error}; declare the output's "
+                "value as a Struct whose field has one type"
+            ) from error
+    return pa.table(columns)
+
+
+def _column(values: list[Any], info: inspect.Type) -> pa.Array:
+    column = pa.array(values, type=_arrow_type(info))
+    if pa.types.is_null(column.type) and any(isinstance(kind, inspect.DateTimeType) for kind in alternatives(info)):
+        return column.cast(pa.timestamp("us", "UTC"))
+    return column.cast(pa.timestamp("us", "UTC")) if getattr(column.type, "tz", None) else column
+
+
+_SCALARS: dict[type[inspect.Type], pa.DataType] = {
+    inspect.BoolType: pa.bool_(),
+    inspect.IntType: pa.int64(),
+    inspect.FloatType: pa.float64(),
+    inspect.StrType: pa.string(),
+    inspect.BytesType: pa.binary(),
+    inspect.UUIDType: pa.string(),
+    inspect.DateType: pa.date32(),
+    inspect.TimeType: pa.time64("us"),
+    inspect.TimeDeltaType: pa.duration("us"),
+}
+
+
+def _arrow_type(info: inspect.Type) -> pa.DataType | None:
+    """Return the column type for what msgspec knows of a field; None where the values must say it."""
+    kinds = [kind for kind in alternatives(info) if not isinstance(kind, inspect.NoneType)]
+    if {type(kind) for kind in kinds} == {inspect.IntType, inspect.FloatType}:
+        return pa.float64()
+    if len(kinds) != 1:
+        return None
+    kind = kinds[0]
+    if isinstance(kind, inspect.DateTimeType) and kind.tz is not None:
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if isinstance(kind, inspect.CollectionType):
+        item = _arrow_type(kind.item_type)
+        return item and pa.list_(item)
+    if isinstance(kind, inspect.DictType):
+        key, value = _arrow_type(kind.key_type), _arrow_type(kind.value_type)
+        return key and value and pa.map_(key, value)
+    if isinstance(kind, inspect.StructType | inspect.DataclassType):
+        return _struct_type(kind)
+    return _SCALARS.get(type(kind))
+
+
+def _struct_type(kind: inspect.StructType | inspect.DataclassType) -> pa.DataType | None:
+    fields = [(each.encode_name, _arrow_type(each.type)) for each in kind.fields]
+    if not fields or getattr(kind, "tag", None) is not None or any(each is None for _, each in fields):
+        return None
+    return pa.struct(fields)

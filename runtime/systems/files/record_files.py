@@ -1,0 +1,268 @@
+"""Files that hold one record after the other: read from any record on, appended to and cut back durably."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from operators.core.base import MAX_TIMESTAMP, Batch
+from runtime.model.errors import Damaged, SamzaError, system_errors_told
+from runtime.ports.source import UncountedSource
+from runtime.ports.streams import Offsets, Read
+
+BLOCK = 1 << 18
+"""The bytes of a file that are read at a time: they stay in the processor's caches while they are decoded."""
+LARGE_BLOCK = 1 << 20
+MANY = 4_096
+"""The records that a block should have, where a large one can: the costs of a batch are shared by them."""
+PENDING_BYTES = 1 << 20
+"""The bytes that are written at a time."""
+LONGEST_RECORD = 1 << 26
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+Split = Callable[[bytes, bool], tuple[Sequence[bytes], int]]
+"""Cuts bytes that begin at a record into whole records, and says how many bytes these took.
+
+The second argument says whether the bytes reach the end of the file, so that what is left over is a record too.
+"""
+
+
+class RecordFile:
+    """The records of one file as it is now: read a block at a time, with one index entry per block.
+
+    Between reads no file is open; the records of the last block stay in memory.
+    """
+
+    def __init__(self, path: Path, split: Split) -> None:
+        self.path = path
+        self._split = split
+        try:
+            self._size = path.stat().st_size
+            with path.open("rb") as file:
+                marked = file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK
+        except OSError as error:
+            raise SamzaError(f"can't read {path}: {error.strerror}; check the path and its permissions") from error
+        # One entry per block, and no file that stays open: an input may have thousands of files.
+        self._positions = [len(BYTE_ORDER_MARK) if marked else 0]
+        self._firsts = [0]
+        self._first = 0
+        self._records: Sequence[bytes] = []
+
+    def read(self, record: int, max_records: int) -> Sequence[bytes]:
+        """Return records from number `record` on, at least one unless the file ends before it."""
+        if not 0 <= record - self._first < len(self._records):
+            self._find(record)
+        start = record - self._first
+        return self._records[start : start + max_records]
+
+    def count(self) -> int:
+        """Return the number of records; the first call reads what has not been read yet."""
+        while not self.is_counted:
+            self._load(len(self._positions) - 1)
+        return self._firsts[-1]
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it was read to its end."""
+        return self._positions[-1] >= self._size
+
+    def expected(self) -> int:
+        """Return how many records there are about, by how many there are in what was read: in one block at least."""
+        if self._firsts == [0] and self._positions[0] < self._size:
+            self._load(0)
+        return self._firsts[-1] * self._size // max(self._positions[-1], 1)
+
+    def forget(self) -> None:
+        """Let go of the records in memory; a later read fetches them again."""
+        self._records = []
+
+    def _find(self, record: int) -> None:
+        block = bisect_right(self._firsts, record) - 1
+        self.forget()
+        while self._positions[block] < self._size:
+            self._load(block)
+            if record < self._first + len(self._records):
+                return
+            block += 1
+        self.forget()
+
+    def _load(self, block: int) -> None:
+        position = self._positions[block]
+        length = self._length(block)
+        used = 0
+        while not used:
+            data = self._bytes(position, min(length, self._size - position))
+            self._records, used = self._split(data, position + len(data) == self._size)
+            if not used and length >= LONGEST_RECORD:
+                raise Damaged(
+                    f"{self.path} has no end of record within {LONGEST_RECORD} bytes from byte {position} on: "
+                    "a line break or a closing quote is missing; repair the file there"
+                )
+            # A record that is longer than the block: seldom, so that reading it twice costs little.
+            length *= 8
+        self._first = self._firsts[block]
+        if block + 1 == len(self._positions):
+            assert position < position + used <= self._size, "a block leads on, and not beyond the file"
+            self._positions.append(position + used)
+            self._firsts.append(self._first + len(self._records))
+
+    def _length(self, block: int) -> int:
+        """Return how much is to be read of a block: as before, or where it is a new one, as its records are long."""
+        if block + 1 < len(self._positions):
+            return self._positions[block + 1] - self._positions[block]
+        if not self._firsts[-1]:
+            return BLOCK
+        return min(max(BLOCK, MANY * self._positions[-1] // self._firsts[-1]), LARGE_BLOCK)
+
+    def _bytes(self, position: int, length: int) -> bytes:
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(position)
+            data = file.read(length)
+        if len(data) < length:
+            raise Damaged(f"{self.path} became shorter while it was read; bind a file that nobody changes")
+        return data
+
+
+class RecordSource(UncountedSource):
+    """A bounded input of one file per partition; a record's offset is its number in its file."""
+
+    skipped = 0
+    """The records at the beginning of each file that are a header."""
+
+    def __init__(self, paths: Sequence[Path], split: Split) -> None:
+        self.partitions = len(paths)
+        self._files = [RecordFile(path, split) for path in paths]
+
+    def offsets(self, partition: int) -> Offsets:
+        """Return the readable range; the first call reads on to the end of the file, to count the records."""
+        return Offsets(0, max(0, self._files[partition].count() - self.skipped), ended=True)
+
+    def known(self, partition: int) -> Offsets:
+        """Return the readable range, open at its end until the file was read to there."""
+        return self.offsets(partition) if self._files[partition].is_counted else Offsets(0, MAX_TIMESTAMP, ended=True)
+
+    def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on, not more than one block of the file; None at the end.
+
+        Raises `Damaged` beyond the end: the file had more records when that offset was committed.
+        """
+        records: Any = self._files[partition].read(offset + self.skipped, max_records)
+        if not records:
+            check_not_beyond(offset, self.offsets(partition).end, self._files[partition].path)
+            return None
+        end = offset + len(records)
+        return Read(Batch(records, offsets=range(offset, end)), None, end)
+
+    def expected(self, partition: int) -> int:
+        """Return how many records there are about, given what was read of them."""
+        return max(0, self._files[partition].expected() - self.skipped)
+
+    def close(self) -> None:
+        """Release the records held in memory."""
+        for file in self._files:
+            file.forget()
+
+
+class AppendedFile:
+    """A file that grows by whole writes and can be cut back; it is open only while it is being written.
+
+    Where it is not `lasting`, what is flushed is written, but not made durable.
+    """
+
+    def __init__(self, path: Path, lasting: bool = True) -> None:
+        if not path.absolute().parent.is_dir() or path.is_dir():
+            wrong = "is a directory; name a file in it" if path.is_dir() else "is in no existing directory; make it"
+            raise SamzaError(f"can't write to {path}: it {wrong}")
+        self.path = path
+        self._lasting = lasting
+        self.length = path.stat().st_size if path.exists() else 0
+        self._pending = bytearray()
+        self._durable = path.exists()
+
+    def append(self, data: bytes) -> None:
+        """Add `data` at the end; what is not flushed yet may be lost."""
+        self._pending += data
+        if len(self._pending) >= PENDING_BYTES:
+            self._write(sync=False)
+
+    def flush(self) -> int:
+        """Make everything appended durable, if it is to last, and return the file's length."""
+        if self._pending or not self._durable:
+            self._write(sync=self._lasting)
+        return self.length
+
+    def cut(self, length: int) -> None:
+        """Drop everything beyond `length`; raises `Damaged` when the file is shorter than that."""
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < length:
+            raise Damaged(
+                f"{self.path} holds {size} bytes, fewer than the {length} of the last commit: it was changed from "
+                "outside; restore it, or reset the application to write it anew"
+            )
+        self._pending.clear()
+        self.length = length
+        self._write(sync=True)
+
+    def forget(self) -> None:
+        """Let go of what was appended and not flushed."""
+        self._pending.clear()
+
+    def _write(self, sync: bool) -> None:
+        """Write what is pending at `length`, over what an earlier write that failed may have left there."""
+        self._durable = False
+        new = not self.path.exists()
+        with system_errors_told(self.path, "written"):
+            with self.path.open("w+b" if new else "r+b", buffering=0) as file:
+                # Over what a write that failed may have left behind `length`, which nobody has counted; then the file
+                # ends there.
+                file.seek(self.length)
+                _write_all(file.fileno(), self._pending)
+                file.truncate()
+                if sync:
+                    os.fsync(file.fileno())
+            if new and self._lasting:
+                # A new name is durable only with its directory.
+                make_durable(self.path.parent)
+        self.length += len(self._pending)
+        self._pending.clear()
+        self._durable = sync
+
+
+def check_not_beyond(offset: int, end: int, path: Path) -> None:
+    """Raise `Damaged` when a reader is to go on behind the end of its file."""
+    if offset > end:
+        raise Damaged(
+            f"{path} has {end} records, fewer than the {offset} that were already processed: it is another file than "
+            "then; bind the old one, or reset the application to read this one"
+        )
+
+
+def replace_durably(path: Path, data: bytes, attempt: str = "") -> None:
+    """Put these bytes in the place of a file, at once and durably; `attempt` tells apart who tries to."""
+    unfinished = path.with_name(f".{path.name}{attempt}")
+    with unfinished.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    # Durable before it takes the name: after a power cut there is the old file or the new one, never half of one.
+    unfinished.replace(path)
+    make_durable(path.parent)
+
+
+def make_durable(path: Path) -> None:
+    """Make what a file holds durable, or the names in a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytearray) -> None:
+    with memoryview(data) as view:
+        written = 0
+        while written < len(view):
+            written += os.write(descriptor, view[written:])

@@ -1,0 +1,104 @@
+"""Records as rows of named fields, which is what CSV and Parquet hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from operators.core.base import Serde
+from runtime.encoding.record_types import is_pydantic, is_record, values_of
+from runtime.encoding.serdes import Json, MessagePack, Tagged
+from runtime.encoding.value_types import as_plain, made_of_plain
+from runtime.model.errors import SamzaError, SerdeError
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSerde:
+    """MessagePack of records that have fields: what the sinks of rows are given.
+
+    >>> RowSerde().encode(3)
+    Traceback (most recent call last):
+        ...
+    runtime.model.errors.SerdeError: a int is no row: make the value a msgspec Struct, a dataclass, or a dict...
+    """
+
+    type: Any = Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "decode", msgspec.msgpack.Decoder(self.type, dec_hook=made_of_plain).decode)
+
+    decode: Any = dataclasses.field(init=False, repr=False, compare=False)
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of `value`; raises SerdeError when it has no named fields."""
+        row = row_of(value)
+        return msgspec.msgpack.encode(row if self.type is Any else value, enc_hook=as_plain)
+
+
+def row_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a record by name; raises SerdeError when it has none.
+
+    >>> row_of({"carrier": "AA"})
+    {'carrier': 'AA'}
+    """
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, msgspec.Struct):
+        config = value.__struct_config__
+        tag = {} if config.tag is None else {str(config.tag_field): config.tag}
+        values = (getattr(value, name) for name in value.__struct_fields__)
+        return tag | dict(zip(value.__struct_encode_fields__, values, strict=True))
+    kind: Any = type(value)
+    if is_pydantic(kind):
+        return value.model_dump(by_alias=True)  # type: ignore[no-any-return]
+    if is_record(kind):
+        return values_of(value)
+    raise SerdeError(
+        f"a {type(value).__name__} is no row: make the value a msgspec Struct, a dataclass, or a dict with names, "
+        "or bind the output to JSON lines"
+    )
+
+
+def type_of_rows(declared: Serde) -> Any:
+    """Return the type whose fields are the columns; None where the serde says more than the type of its values."""
+    return declared.type if isinstance(declared, Json | MessagePack | Tagged) else None
+
+
+def rows_of(declared: Serde, where: object) -> RowSerde:
+    """Return what a sink of rows is written with; raises SamzaError where the declared serde can't be replaced."""
+    kind = type_of_rows(declared)
+    if kind is None:
+        raise SamzaError(
+            f"{where} holds rows of named fields, which {declared!r} does not make: declare the output's value as a "
+            "msgspec Struct or a dataclass, or bind it to JSON lines"
+        )
+    return RowSerde(kind)
+
+
+def column_types(kind: object, names: Iterable[str]) -> Mapping[str, inspect.Type]:
+    """Return what msgspec knows about each named column of `kind`, a record type or a union of such.
+
+    >>> column_types(dict[str, bool], ["late"])
+    {'late': BoolType()}
+    """
+    known: dict[str, inspect.Type] = {}
+    other: inspect.Type = inspect.AnyType()
+    for member in alternatives(inspect.type_info(kind)):
+        if isinstance(member, inspect.DictType):
+            other = member.value_type
+        for field in getattr(member, "fields", ()):
+            known.setdefault(field.encode_name, field.type)
+    return {name: known.get(name, other) for name in names}
+
+
+def alternatives(info: inspect.Type) -> tuple[inspect.Type, ...]:
+    """Return the types of a union, or the type alone, without annotations."""
+    if isinstance(info, inspect.Metadata):
+        return alternatives(info.type)
+    if isinstance(info, inspect.UnionType):
+        return tuple(member for each in info.types for member in alternatives(each))
+    return (info,)

@@ -1,0 +1,1 @@
+"""A Kafka cluster as an environment: one transaction per task and commit."""

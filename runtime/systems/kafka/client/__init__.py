@@ -1,0 +1,1 @@
+"""Kafka's clients: connections, topics, configurations, rights, limits and errors."""

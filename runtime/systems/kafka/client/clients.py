@@ -1,0 +1,165 @@
+"""The beginning and end of aiokafka's clients: none leaves a connection behind, whatever brokers do meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+C = TypeVar("C")
+R = TypeVar("R")
+STOP_S = 5.0
+"""The s that a client may take for each step of its end."""
+SHARED = 8
+"""The clients, each with its own connections, over which a process's producers of tasks are spread."""
+
+
+async def begun(client: C, *topics: str) -> C:
+    """Return a producer, consumer or administrator once it can be used; raises what keeps it from that.
+
+    It knows `topics` then: one that is asked for what it does not know pauses for 100 ms, for each of them.
+    """
+    unbegun: Any = client
+    beginning, answered = asyncio.ensure_future(unbegun.start()), asyncio.Event()
+    cluster = _connections(client).cluster
+
+    def hear(_: object) -> None:
+        answered.set()
+
+    cluster.add_listener(hear)
+    try:
+        # Shielded, since a beginning that is cancelled in its midst leaves a connection open; `_cancelled` ends it in
+        # its own time.
+        await asyncio.shield(beginning)
+        if topics:
+            await _connections(client).set_topics(topics)
+    except BaseException:
+        await _cancelled(beginning, answered)
+        await ended(client)
+        raise
+    finally:
+        cluster.remove_listener(hear)  # of connections that are shared, which stay
+    return client
+
+
+async def ended(client: Any) -> None:
+    """End a client, whatever it still waits for; its errors tell nothing any more."""
+    # A stop closes connections last: not where it fails before, nor where what it cancels goes on all the same.
+    for ending in (client.stop if hasattr(client, "stop") else client.close, _connections(client).close):
+        await _awaited(ending())
+
+
+async def side_by_side(work: Iterable[Awaitable[R]]) -> list[R]:
+    """Wait until each has succeeded or failed, and return what they have; raises what the first one to fail does."""
+    done = await asyncio.gather(*work, return_exceptions=True)
+    found: list[R] = []
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+        found.append(one)
+    return found
+
+
+async def _cancelled(beginning: asyncio.Future[Any], answered: asyncio.Event) -> None:
+    """Stop a client's beginning; before brokers have answered it would lose its first connection, left open."""
+    hearing = asyncio.ensure_future(answered.wait())
+    await asyncio.wait([beginning, hearing], timeout=STOP_S, return_when=asyncio.FIRST_COMPLETED)
+    hearing.cancel()
+    beginning.cancel()
+    await _awaited(beginning)
+
+
+async def _awaited(ending: Awaitable[object]) -> None:
+    """Wait for an end, though not for ever."""
+    task = asyncio.ensure_future(ending)
+    try:
+        await asyncio.wait([task], timeout=STOP_S)
+    finally:
+        task.cancel()
+    if task.done() and not task.cancelled():
+        task.exception()  # else it is told that nobody has looked
+
+
+@asynccontextmanager
+async def during(client: C, *topics: str) -> AsyncIterator[C]:
+    """Begin a client, which knows `topics`, and end it after a block."""
+    await begun(client, *topics)
+    try:
+        yield client
+    finally:
+        await ended(client)
+
+
+class SharedClients:
+    """The clients whose connections producers share: brokers answer what comes over one of them in its order.
+
+    The first `most` producers have one each, as if nothing were shared. It is used on Kafka's thread alone.
+    """
+
+    def __init__(self, most: int = SHARED) -> None:
+        self._most = most
+        self._shared: list[_Shared] = []
+
+    def share(self, producer: Any) -> None:
+        """Let a producer that has not begun use the client with the fewest users."""
+        if len(self._shared) < self._most:
+            self._shared.append(_Shared(producer.client, self._shared))
+        lease = _Lease(min(self._shared, key=lambda one: one.users))
+        # It has no public way: its constructor makes a client, which has opened nothing yet.
+        producer.client = producer._sender.client = lease
+        producer._metadata = producer._message_accumulator._cluster = lease.cluster
+
+
+class _Shared:
+    """A client that several use: the first to begin opens it, the last to end closes it."""
+
+    def __init__(self, client: Any, among: list[_Shared]) -> None:
+        self.client = client
+        self.users = 0
+        self._among = among
+        self._has_begun = False
+        self._one_begins = asyncio.Lock()
+
+    async def begin(self) -> None:
+        # Two producers of one client may begin at once, and it must be opened only once.
+        async with self._one_begins:
+            if not self._has_begun:
+                await self.client.bootstrap()
+                self._has_begun = True
+
+    async def leave(self) -> None:
+        assert self.users > 0, "a client is left as often as it is shared"
+        self.users -= 1
+        if not self.users:
+            self._among.remove(self)
+            await self.client.close()
+
+
+class _Lease:
+    """A client as one of those has it that share it: once it has closed it, others go on."""
+
+    def __init__(self, shared: _Shared) -> None:
+        self._shared: _Shared | None = shared
+        self._client = shared.client
+        shared.users += 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def bootstrap(self) -> None:
+        if self._shared is not None:
+            await self._shared.begin()
+
+    async def ready(self, *args: Any, **how: Any) -> bool:
+        """Return whether a broker can be asked: for who has ended, none can."""
+        return self._shared is not None and await self._client.ready(*args, **how)
+
+    async def close(self) -> None:
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            await shared.leave()
+
+
+def _connections(client: Any) -> Any:
+    return client.client if hasattr(client, "client") else client._client

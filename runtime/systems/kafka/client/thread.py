@@ -1,0 +1,80 @@
+"""The thread on which aiokafka's event loop runs: one per process, while anything needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from aiokafka.errors import KafkaConnectionError
+
+R = TypeVar("R")
+CANCELLED_S = 1.0
+"""The s that cancelled tasks may take to end."""
+
+
+class KafkaThread:
+    """An event loop on a thread of its own: a run's loop and its writer thread ask, and never wait for the other.
+
+    Any other thread may call it; on the thread itself `call` would wait for itself.
+    """
+
+    _shared: KafkaThread | None = None
+    _lock = threading.Lock()
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._users = 0
+        self._thread = threading.Thread(target=self.loop.run_forever, name="samza-dsl-kafka", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def acquire(cls) -> KafkaThread:
+        """Return the process's thread, which runs until all who acquired it have released it."""
+        with cls._lock:
+            if cls._shared is None:
+                cls._shared = cls()
+            cls._shared._users += 1
+            return cls._shared
+
+    def release(self) -> None:
+        """Let go of it; the last one ends it."""
+        with KafkaThread._lock:
+            assert self._users > 0, "released more often than acquired"
+            self._users -= 1
+            if self._users:
+                return
+            KafkaThread._shared = None
+        self.call(cancel_others())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def call(self, work: Coroutine[Any, Any, R]) -> R:
+        """Do work there, and wait for what it returns; raises what it raises.
+
+        What aiokafka cancels when a connection is lost raises KafkaConnectionError.
+        """
+        assert threading.current_thread() is not self._thread, "Kafka's thread would wait for itself"
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        except CancelledError as error:
+            raise KafkaConnectionError("a lost connection has cancelled it") from error
+
+
+def stop(thread: KafkaThread, ending: Coroutine[Any, Any, object]) -> None:
+    """Do what comes before an end, and wait for it; its errors tell nothing any more."""
+    with suppress(Exception):
+        thread.call(ending)
+
+
+async def cancel_others() -> None:
+    """Cancel what is left of clients that could not be stopped."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=CANCELLED_S)

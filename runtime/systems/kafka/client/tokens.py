@@ -1,0 +1,183 @@
+"""The token by which a client proves who it is (OAUTHBEARER), and what other processes are given for it."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import inspect
+import io
+import os
+import pickle
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from aiokafka import conn
+from aiokafka.abc import AbstractTokenProvider
+from aiokafka.errors import AuthenticationFailedError, SaslAuthenticationFailed
+
+from runtime.model.errors import SamzaError
+
+TOKEN = "sasl_oauth_token_provider"
+MECHANISMS = "PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"
+PROTOCOLS = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
+_PICKLED = "pickled:"
+FORMS = (
+    "a function that returns a token, be it async, an aiokafka.abc.AbstractTokenProvider, or where either is found, as "
+    '"MODULE:NAME"'
+)
+
+
+class Provider(AbstractTokenProvider):  # type: ignore[misc]
+    """Asks what the user gave for a token, and says in a client's words what is wrong of it."""
+
+    def __init__(self, said: Any) -> None:
+        self._said = said
+
+    async def token(self) -> str:
+        """Return the token; raises AuthenticationFailedError where there is none."""
+        ask = self._said.token if isinstance(self._said, AbstractTokenProvider) else self._said
+        try:
+            found = ask()
+            found = await found if inspect.isawaitable(found) else found
+        except Exception as error:
+            raise AuthenticationFailedError(f"the token provider {_name(self._said)} has failed: {error!r}") from error
+        if not isinstance(found, str) or not found:
+            kind = type(found).__name__ if found != "" else "empty text"
+            raise AuthenticationFailedError(f"the token provider {_name(self._said)} returned {kind}, and no token")
+        return found
+
+    def extensions(self) -> Mapping[str, str]:
+        """Return what is said beside the token."""
+        extensions = getattr(self._said, "extensions", None)
+        return extensions() if callable(extensions) else {}
+
+
+class _Answered(conn.OAuthAuthenticator):  # type: ignore[misc]
+    """Hears that a token was rejected: brokers say so in an answer that aiokafka takes for consent."""
+
+    async def step(self, payload: bytes | None) -> Any:
+        """Return what is said next; raises SaslAuthenticationFailed."""
+        if payload:
+            raise SaslAuthenticationFailed(f"the token was rejected: {bytes(payload).decode(errors='replace')}")
+        return await super().step(payload)
+
+
+conn.OAuthAuthenticator = _Answered
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise SamzaError for options by which no client can prove who it is."""
+    protocol, mechanism = options.get("security_protocol", "PLAINTEXT"), options.get("sasl_mechanism", "PLAIN")
+    if protocol not in PROTOCOLS:
+        raise SamzaError(f"security_protocol={protocol!r} in the options: it is one of {', '.join(PROTOCOLS)}")
+    if mechanism not in MECHANISMS:
+        raise SamzaError(f"sasl_mechanism={mechanism!r} in the options: it is one of {', '.join(MECHANISMS)}")
+    if not protocol.startswith("SASL"):
+        if "sasl_mechanism" in options:
+            raise SamzaError(
+                f"sasl_mechanism={mechanism!r} in the options: nothing is proven with security_protocol={protocol!r}; "
+                'write security_protocol="SASL_SSL", or "SASL_PLAINTEXT" where there is no TLS'
+            )
+        return
+    if mechanism == "GSSAPI" and find_spec("gssapi") is None:
+        raise SamzaError("sasl_mechanism='GSSAPI' needs the library gssapi: pip install gssapi")
+    if mechanism == "OAUTHBEARER" and options.get(TOKEN) is None:
+        raise SamzaError(f"sasl_mechanism='OAUTHBEARER' takes {TOKEN}= as well: {FORMS}")
+    if mechanism == "PLAIN" or mechanism.startswith("SCRAM"):
+        for name in ("sasl_plain_username", "sasl_plain_password"):
+            if not isinstance(options.get(name), str):
+                raise SamzaError(f"sasl_mechanism={mechanism!r} takes {name}= as well, a text")
+
+
+@lru_cache(maxsize=64)
+def _made(place: str) -> Any:
+    """Return what another process gave, or what has a name: one in each process, which may keep its token."""
+    if place.startswith(_PICKLED):
+        return pickle.loads(base64.b64decode(place.removeprefix(_PICKLED)))
+    module, _, name = place.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise SamzaError(f"{TOKEN}={place!r} can't be found: {error}; write MODULE:NAME") from error
+    return found
+
+
+@lru_cache(maxsize=64)
+def _instance(kind: type) -> Any:
+    return kind()
+
+
+def provider_of(said: Any) -> Provider:
+    """Return what asks for tokens; raises SamzaError for what can't be asked."""
+    found = _made(said) if isinstance(said, str) and ":" in said else said
+    if isinstance(found, type):
+        found = _instance(found)
+    if isinstance(found, Provider):
+        return found
+    if isinstance(found, AbstractTokenProvider) or callable(found):
+        return Provider(found)
+    raise SamzaError(f"{TOKEN} in the options can't be a {type(found).__name__}: give it {FORMS}")
+
+
+def given(said: Any) -> str:
+    """Return a token provider as other processes find it; raises SamzaError where they can't."""
+    if isinstance(said, str):
+        return said
+    if isinstance(said, FunctionType | type) and said.__qualname__.isidentifier():
+        return f"{_module(said.__module__)}:{said.__qualname__}"
+    for module in [*sys.modules.values()]:
+        for name, value in [*getattr(module, "__dict__", {}).items()]:
+            if value is said and name.isidentifier() and getattr(module, "__file__", None):
+                return f"{_module(module.__name__)}:{name}"
+    try:
+        found = io.BytesIO()
+        _Pickler(found).dump(said)
+    except Exception as error:
+        raise SamzaError(
+            f"{TOKEN} in the options, a {type(said).__name__}, can't be given to other processes: {error}. Write a "
+            'function or a class at the top level of a module there, or its name, "MODULE:NAME", or run containers=1'
+        ) from error
+    return _PICKLED + base64.b64encode(found.getvalue()).decode()
+
+
+def as_given(options: Mapping[str, Any], said: str) -> dict[str, Any]:
+    """Return options as other processes read them; raises SamzaError for a value that can't be given to them."""
+    found: dict[str, Any] = {}
+    for name, value in options.items():
+        if name == TOKEN:
+            found[name] = given(value)
+        elif isinstance(value, os.PathLike):
+            found[name] = os.fspath(value)
+        elif value is None or isinstance(value, str | int | float):
+            found[name] = value
+        else:
+            raise SamzaError(
+                f"{said}: {name} in the options is a {type(value).__name__}, which can't be given to other processes; "
+                "give it as text, or run containers=1"
+            )
+    return found
+
+
+class _Pickler(pickle.Pickler):
+    """Names what is of the program that was started as the other processes do, to which that is a module."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how the other process finds a class or function again."""
+        if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
+            return _made, (f"{_module('__main__')}:{value.__qualname__}",)
+        return NotImplemented
+
+
+def _module(name: str) -> str:
+    return Path(getattr(sys.modules[name], "__file__", "") or "").stem if name == "__main__" else name
+
+
+def _name(said: Any) -> str:
+    return getattr(said, "__qualname__", type(said).__qualname__)

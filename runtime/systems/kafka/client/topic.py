@@ -1,0 +1,169 @@
+"""The address of a Kafka topic that a stream is bound to, and the options by which clients reach it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from runtime.model.errors import SamzaError
+
+SCHEME = "kafka://"
+COMPRESSIONS = ("gzip", "snappy", "lz4", "zstd")
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_BROKER = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.%]+\])(:[0-9]{1,5})?")
+_TLS = {"ssl_cafile": "cafile", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile", "ssl_password": "password"}
+_SECRET = "ssl_password"
+_OPTION = re.compile(r"security_protocol|ssl_context|sasl_\w+|client_id|request_timeout_ms|metadata_max_age_ms")
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """A topic of a Kafka cluster, to bind a stream to.
+
+    `start` is where reading begins without a checkpoint: "earliest", "latest", or a time (ms since the epoch, UTC).
+    `compression` is of what is written: "gzip", "snappy", "lz4" or "zstd". `options` are aiokafka's own, for TLS and
+    SASL (`security_protocol`, `sasl_mechanism`, `sasl_plain_username`, ...; `ssl_cafile`, `ssl_certfile`, `ssl_keyfile`
+    and `ssl_password` in place of an `ssl_context`; `sasl_oauth_token_provider` may be a function, or "module:name");
+    they are shown nowhere. Raises SamzaError for what is none.
+
+    >>> KafkaTopic("kafka://broker:9092/flights", options={"sasl_plain_password": "secret"})
+    KafkaTopic(address='kafka://broker:9092/flights', start='earliest', compression=None)
+    >>> KafkaTopic("kafka://broker:9092/flights").name
+    'flights'
+    """
+
+    address: str
+    start: str | int = "earliest"
+    compression: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.address)
+        if "@" in parts.netloc:
+            raise SamzaError("the address of a Kafka topic has no user or password: give them as options={...}")
+        if not self.address.startswith(SCHEME) or not parts.netloc or not _NAME.fullmatch(self.name) or parts.query:
+            raise SamzaError(
+                f"{self.address!r} names no Kafka topic: write kafka://host:9092/topic, with several hosts as "
+                'kafka://one:9092,two:9092/topic; a topic has letters, digits, ".", "_" and "-"'
+            )
+        wrong = next((one for one in self.bootstrap.split(",") if not _BROKER.fullmatch(one)), None)
+        if wrong is not None:
+            raise SamzaError(
+                f"{self.address!r}: {wrong!r} is no broker: write host:port, as in kafka://host:9092/topic"
+            )
+        if not (self.start in ("earliest", "latest") or (type(self.start) is int and self.start >= 0)):
+            raise SamzaError(f'start={self.start!r}: reading begins at "earliest", "latest" or a time in ms')
+        if self.compression not in (None, *COMPRESSIONS):
+            raise SamzaError(f"compression={self.compression!r}: Kafka knows {', '.join(COMPRESSIONS)}, or None")
+        unknown = sorted(name for name in self.options if name not in _TLS and not _OPTION.fullmatch(name))
+        if unknown:
+            raise SamzaError(f"a Kafka client has no option {unknown[0]!r} that can be given here; see docs/kafka.md")
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers that are asked first."""
+        return urlsplit(self.address).netloc
+
+    @property
+    def name(self) -> str:
+        """The topic's name in its cluster."""
+        return urlsplit(self.address).path.removeprefix("/")
+
+    def client(self) -> dict[str, Any]:
+        """Return the arguments of every client of this cluster; raises SamzaError for what proves nothing."""
+        from runtime.systems.kafka.client.tokens import TOKEN, check_options, provider_of
+
+        check_options(self.options)
+        said = {name: value for name, value in self.options.items() if name not in _TLS}
+        if said.get(TOKEN) is not None:
+            said[TOKEN] = provider_of(said[TOKEN])
+        files = {_TLS[name]: value for name, value in self.options.items() if name in _TLS}
+        if files or ("SSL" in str(said.get("security_protocol")) and "ssl_context" not in said):
+            from aiokafka.helpers import create_ssl_context
+
+            try:
+                said["ssl_context"] = create_ssl_context(**files)
+            except OSError as error:
+                named = [f"{name}={self.options[name]}" for name in _TLS if name in self.options and name != _SECRET]
+                raise SamzaError(f"{', '.join(named)}: what is there can't be used for TLS: {error}") from error
+        return {"bootstrap_servers": self.bootstrap, **said}
+
+
+@dataclass(frozen=True)
+class KafkaCluster:
+    """A Kafka cluster, to be the environment of a run; `options` are as a `KafkaTopic` has them.
+
+    >>> KafkaCluster("kafka://broker:9092", options={"sasl_plain_password": "secret"})
+    KafkaCluster(address='kafka://broker:9092')
+    """
+
+    address: str
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        if urlsplit(self.address).path not in ("", "/"):
+            raise SamzaError(f"{self.address!r} names a topic: an environment is a cluster, as in kafka://host:9092")
+        self.topic("any")
+
+    def topic(self, name: str) -> KafkaTopic:
+        """Return one of its topics."""
+        return KafkaTopic(f"{self.address.rstrip('/')}/{name}", options=self.options)
+
+
+def cluster_of(said: str | KafkaCluster | None) -> KafkaCluster | None:
+    """Return the cluster that was said to be a run's environment, be it by its address; raises SamzaError.
+
+    >>> cluster_of("kafka://broker:9092")
+    KafkaCluster(address='kafka://broker:9092')
+    """
+    if said is None or isinstance(said, KafkaCluster):
+        return said
+    if not isinstance(said, str):
+        instead = 'environment="kafka://host:9092", or a KafkaCluster of that address'
+        raise SamzaError(f"environment={said!r} is no cluster; write instead: {instead}")
+    return KafkaCluster(said)
+
+
+def topic_of(what: object) -> KafkaTopic | None:
+    """Return the topic that a stream is bound to, or None where that is something else; raises SamzaError.
+
+    In an address, `start` and `compression` may be said as in a link.
+
+    >>> topic_of("kafka://broker:9092/flights?start=latest&compression=zstd")
+    KafkaTopic(address='kafka://broker:9092/flights', start='latest', compression='zstd')
+    >>> topic_of("flights.jsonl")
+    """
+    if isinstance(what, KafkaTopic) or not (isinstance(what, str) and what.startswith(SCHEME)):
+        return what if isinstance(what, KafkaTopic) else None
+    address, _, query = what.partition("?")
+    said: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
+    if not said.keys() <= {"start", "compression"}:
+        raise SamzaError(f"{address}?...: an address says start= and compression=; other options go into options={{}}")
+    if "start" in said:
+        said["start"] = _moment(said["start"])
+    return replace(KafkaTopic(address), **said)
+
+
+def beside(topic: KafkaTopic, name: str) -> KafkaTopic:
+    """Return another topic of the same cluster.
+
+    >>> beside(KafkaTopic("kafka://broker:9092/flights"), "delays").address
+    'kafka://broker:9092/delays'
+    """
+    return replace(topic, address=f"{SCHEME}{topic.bootstrap}/{name}")
+
+
+def _moment(text: str) -> str | int:
+    if text.isdecimal():
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    if at.tzinfo is None:
+        raise SamzaError(f"start={text} has no time zone: write {text}Z for UTC")
+    return int(at.timestamp() * 1_000)

@@ -1,0 +1,1 @@
+"""Coordination on Kafka: groups, members, owners and fencing."""

@@ -1,0 +1,345 @@
+"""An application that this process owns, or has a share in, with its transactions."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from operators.core.base import Batch
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.errors import Damaged, EnvironmentFault, SamzaError
+from runtime.ports.commits import Commit, fenced_error
+from runtime.systems.kafka.client.clients import STOP_S, ended
+from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS
+from runtime.systems.kafka.coordination.members import KafkaMembers
+from runtime.systems.kafka.coordination.task_producers import Writers
+from runtime.systems.kafka.state.changelog import PARTITIONS, Changelog, entries_of
+from runtime.systems.kafka.state.ledger import (
+    Claim,
+    Ledger,
+    Whole,
+    forgotten,
+    ledger_of,
+    look,
+    said_of_changelog,
+    said_of_checkpoints,
+    said_of_claims,
+    said_of_generation,
+    said_of_given,
+    said_of_reached,
+    said_of_stores,
+    said_of_whole,
+    settle,
+)
+from runtime.systems.kafka.streams.compacted_topic import KafkaTable, range_of
+from runtime.systems.kafka.streams.sink import send_all
+from runtime.systems.kafka.streams.streams import KafkaStreams
+
+MOST_TOLD = 8
+"""The number of partitions that are named of those whose checkpoints are lost."""
+TRANSACTION_S = 55.0
+"""The s that a transaction may take: Kafka itself rolls it back after 60 s."""
+
+
+class Owner:
+    """The producers of an application's transactions, and what is committed.
+
+    After its first `failure` nothing is committed by it any more. Only the environment uses it, under its lock.
+    """
+
+    def __init__(self, producer: Any, generation: int, ledger: Ledger, writers: Writers | None = None) -> None:
+        self.producer = producer
+        self.generation = generation
+        self.ledger = ledger
+        self.writers = writers
+        """The producers of tasks that commit by themselves; else the one producer writes for all."""
+        self.members: KafkaMembers | None = None
+        self.taken: dict[int, int] = {}
+        """The generations of tasks where there is one container."""
+        self.has_all = False
+        """Whether the state of all tasks is here."""
+        self.wrote: set[int] = set()
+        """The tasks that have committed state here."""
+        self.moved: set[int] = set()
+        """Tasks whose state is here now, which is not yet said."""
+        self.consumed: dict[tuple[str, int], int] = {}
+        self.commits = 0
+        self.lost = ""
+        """The description of what the ledger has lost, "" where it has lost nothing."""
+        self.failure: SamzaError | None = None
+        """The error of the first commit that failed, after which there are no others."""
+
+    def writer(self, task: int | None = None) -> Any:
+        """Return the producer of a task's transactions, or of those that are of no single task."""
+        return self.producer if self.writers is None or task is None else self.writers.of(task)
+
+    def again(self) -> SamzaError:
+        """Return what commits are told of which an earlier one has failed."""
+        assert self.failure is not None
+        return type(self.failure)(str(self.failure))
+
+    async def end(self) -> None:
+        """Let go of all producers."""
+        if self.writers is not None:
+            await self.writers.end()
+        if self.producer is not None:
+            await ended(self.producer)
+
+
+async def begin(streams: KafkaStreams, app: str) -> Owner:
+    """Fence whoever owned it, say that there is a new generation, and read what was committed by then."""
+    # The application's own id first: from here on every earlier owner is fenced, and what it left open is rolled back.
+    producer = await streams.producer(app)
+    table = KafkaTable(streams.topic(ledger_of(app)))
+    try:
+        before, offsets = await look(table), await streams.group_offsets(app)
+        generation, whole = before.generation + 1, await whole_now(streams, app, table, before, offsets)
+        said = said_of_generation(generation)
+        said.extend(said_of_whole(whole))
+        # Said in a transaction under that id: where another owner has come since, this one is fenced, and says nothing.
+        async with producer.transaction():
+            await send_all(producer, {(ledger_of(app), 0): said})
+        # Containers of earlier runs write under ids of their own: each is fenced by its claim before the ledger is
+        # believed.
+        ledger = await settle(streams, app, table, lambda claim: claim.run < generation)
+    except BaseException:
+        await ended(producer)
+        raise
+    finally:
+        await table.stop()
+    owner = Owner(producer, generation, ledger)
+    owner.lost = whole.lost or ("" if before.whole is None else lost_of(app, ledger.checkpoints.values(), offsets))
+    return owner
+
+
+async def whole_now(
+    streams: KafkaStreams, app: str, table: KafkaTable, ledger: Ledger, offsets: Mapping[tuple[str, int], int]
+) -> Whole:
+    """Return from where on the ledger has all that was committed, and what it has lost, at the beginning of a run.
+
+    Earlier versions have said a generation alone, and never removed anything below it.
+    """
+    name = ledger_of(app)
+    start = await table.start()
+    topic_id = (await streams.metadata_of([name]))[name].id
+    before = ledger.whole
+    if before is not None and (before.lost or start <= before.start):
+        return before
+    if before is None and not ledger.generation and offsets:
+        return Whole(topic_id, start, lost_of(app, [], offsets))
+    if start > (before.start if before is not None else 0) and (ledger.generation or offsets):
+        return Whole(topic_id, start, f"begins at offset {start} now: what lay below was removed")
+    return Whole(topic_id, start)
+
+
+def lost_of(app: str, checkpoints: Iterable[Checkpoint], offsets: Mapping[tuple[str, int], int]) -> str:
+    """Return which checkpoints are lost, given those that there are and what the application's group has committed.
+
+    What is committed of one is so of the other, so that no position is behind the group's; one of a stream that no
+    checkpoint names any more may be of an input that the application has no longer.
+    """
+    reached: dict[tuple[str, int], int] = {}
+    for checkpoint in checkpoints:
+        for one in checkpoint.positions:
+            place = one.stream, one.partition
+            reached[place] = max(one.offset, reached.get(place, 0))
+    read = {stream for stream, _ in reached}
+    lost = {
+        place: offset
+        for place, offset in sorted(offsets.items())
+        if offset > reached.get(place, 0 if place[0] in read or not read else offset)
+    }
+    said = [f"{stream!r}, partition {partition}, up to {at}" for (stream, partition), at in [*lost.items()][:MOST_TOLD]]
+    more = f" and {len(lost) - MOST_TOLD} more" if len(lost) > MOST_TOLD else ""
+    return f"has no checkpoint of what the group {app!r} has committed: {'; '.join(said)}{more}" if lost else ""
+
+
+def lost_checkpoints(app: str, lost: str) -> Damaged:
+    """Return what is wrong where checkpoints are lost: a run would read again, and write again, what it has done."""
+    return Damaged(
+        f"The topic {ledger_of(app)!r} {lost}. Checkpoints of application {app!r} are lost, as where the topic was "
+        "cut, deleted or made anew, and a run would read and write all of it again. Put the topic back as it was. Or "
+        f"begin anew: samza-dsl reset {app}; after that samza-dsl checkpoint set APP.py STREAM:PARTITION OFFSET has it "
+        "go on from such an offset, without state. Where it has lost those of single partitions alone, samza-dsl "
+        f"checkpoint set {app} STREAM:PARTITION OFFSET --state keep, for each of them, goes on with state. Where the "
+        "group is another program's, give the application another name."
+    )
+
+
+async def claim_all(streams: KafkaStreams, app: str, owner: Owner, tasks: Collection[int]) -> dict[int, int]:
+    """Let each task commit by itself, under a transactional id that the next owner will find, and fence.
+
+    Returns the tasks' generations. Raises `Fenced` where the next owner is there already.
+    """
+    table = KafkaTable(streams.topic(ledger_of(app)))
+    try:
+        owner.writers = Writers(streams, app, owner.generation, "")
+        # Before the claims, as in every container: a claim names a producer that has begun.
+        await owner.writers.begin(tasks)
+        ledger = owner.ledger
+        while missing := tasks - owner.taken.keys():
+            claims = [Claim(task, ledger.newest_of(task) + 1, "", owner.generation, 0, alone=True) for task in missing]
+            await streams.say(ledger_of(app), said_of_claims(claims))
+            ledger = await settle(streams, app, table, lambda claim: claim.run < owner.generation)
+            if ledger.generation != owner.generation:
+                raise fenced_error(app, owner.generation, ledger.generation)
+            owner.taken |= {claim.task: claim.generation for claim in claims if ledger.claims[claim.task] == claim}
+        outlived = [key for task in tasks for key in ledger.outlived.get(task, ())]
+        if outlived:
+            await streams.say(ledger_of(app), forgotten(outlived))
+    finally:
+        await table.stop()
+    return owner.taken
+
+
+async def transact(
+    streams: KafkaStreams, producer: Any, pending: Mapping[tuple[str, int], Batch], commit: Commit | None = None
+) -> dict[tuple[str, int], int]:
+    """Write everything, and where the inputs are, in one transaction; return the offsets behind all of it."""
+    async with asyncio.timeout(TRANSACTION_S):
+        await producer.begin_transaction()
+        ends = await send_all(producer, pending)
+        if commit is not None:
+            positions = [one for checkpoint in commit.checkpoints.values() for one in checkpoint.positions]
+            offsets = {
+                TopicPartition(one.stream, one.partition): OffsetAndMetadata(one.offset, "")
+                for one in positions
+                if one.system == "log" and streams.is_known(one.stream)  # else brokers are asked for ever
+            }
+            if offsets:
+                # For other tools, which see in the group how far the application is, and to tell when the ledger has
+                # lost a checkpoint.
+                await producer.send_offsets_to_transaction(offsets, commit.app)
+        await producer.commit_transaction()
+    return ends
+
+
+async def write_alone(
+    streams: KafkaStreams, producer: Any, pending: Mapping[tuple[str, int], Batch]
+) -> dict[tuple[str, int], int]:
+    """Write in one transaction, of nobody's application; a producer that could not is stopped."""
+    try:
+        return await transact(streams, producer, pending)
+    except BaseException:
+        with suppress(Exception):
+            # Rolled back at once where that is possible: an open transaction holds back all readers of its topics.
+            await asyncio.wait_for(producer.abort_transaction(), STOP_S)
+        await ended(producer)
+        raise
+
+
+def records_of(
+    streams: KafkaStreams, commit: Commit, ledger: Ledger, kept: Mapping[int, Collection[str]]
+) -> dict[tuple[str, int], Batch]:
+    """Return all that a commit writes: what it appends, to changelogs what has changed, and how far all was read."""
+    pending = streams.records_of(commit.appends)
+    for writes in commit.state:
+        for place, rows in entries_of(commit.app, writes).items():
+            pending.setdefault(place, Batch([], [])).extend(rows)
+    said = said_of_checkpoints(commit.checkpoints)
+    said.extend(said_of_stores(kept))
+    said.extend(said_of_reached({writes.task: ledger.reached.get(writes.task, {}) for writes in commit.state}))
+    if len(said):
+        pending[ledger_of(commit.app), 0] = said
+    return pending
+
+
+def add_changelog(streams: KafkaStreams, app: str, store: str) -> Changelog:
+    """Make a changelog for a store, and return the one that it has: where several make one, it is the first.
+
+    A topic that is there already is of no store that anybody knows: what lies in it counts for nothing. Raises
+    `EnvironmentFault` where it can't be a changelog.
+    """
+    topic, ledger = Changelog("").topic(app, store), ledger_of(app)
+    made = streams.create(topic, Changelog("").config, own=True)
+    if made.partitions != PARTITIONS:
+        raise EnvironmentFault(
+            f"The topic {topic!r} is to be the changelog of store {store!r} of application {app!r}, for which it needs "
+            f"{PARTITIONS} partitions, and has {made.partitions}: delete it, so that it is made as it must be, or give "
+            "the operator another op_id=."
+        )
+    streams.amend([topic], TABLE_CONFIGS)
+    # Of everything that was written: a transaction that is still open and ends later is none of this store's.
+    begun = streams.call(topic, range_of(streams.topic(topic), PARTITIONS, "read_uncommitted"))
+    starts = tuple(begun.ends[number] for number in range(PARTITIONS))
+    changelog = Changelog(secrets.token_hex(8), streams.metadata([topic])[topic].id, starts)
+    streams.write(ledger, said_of_changelog(store, changelog))
+    # Several containers may make one at once: the first in the ledger counts, for all.
+    return streams.call(ledger, all_of(streams, app)).changelogs[store]  # type: ignore[no-any-return]
+
+
+async def begin_again(
+    streams: KafkaStreams, app: str, owner: Owner, said: Batch, offsets: Collection[tuple[str, int]]
+) -> None:
+    """Say in one transaction what is forgotten, that nothing is lost now, and that the group has read nothing."""
+    name = ledger_of(app)
+    start = (await range_of(streams.topic(name), 1)).starts[0]
+    said.extend(said_of_whole(Whole((await streams.metadata_of([name]))[name].id, start)))
+    nothing = {TopicPartition(*place): OffsetAndMetadata(0, "") for place in offsets if streams.is_known(place[0])}
+    async with asyncio.timeout(TRANSACTION_S), owner.producer.transaction():
+        await send_all(owner.producer, {(name, 0): said})
+        if nothing:
+            await owner.producer.send_offsets_to_transaction(nothing, app)
+    owner.lost = ""
+
+
+async def adopted(streams: KafkaStreams, app: str, ledger: Ledger, limited: Collection[str]) -> dict[str, Changelog]:
+    """Return changelogs, of which earlier versions have not noted it, with what tells when something is lost of them.
+
+    Only a retention, which the topics of `limited` stores had, or a reset has removed anything of such a one.
+    """
+    found = {}
+    for store, changelog in ledger.changelogs.items():
+        if not changelog.starts:
+            name = changelog.topic(app, store)
+            starts = (await range_of(streams.topic(name), PARTITIONS)).starts
+            whole = [0 if store in limited else starts[number] for number in range(PARTITIONS)]
+            topic_id = (await streams.metadata_of([name]))[name].id
+            found[store] = Changelog(changelog.identity, topic_id, tuple(whole))
+    return found
+
+
+async def let_go(streams: KafkaStreams, app: str, owner: Owner, counted: Batch) -> None:
+    """End what an owner writes with; tasks that are its own need not be fenced by the next one.
+
+    `counted` says how much they have committed, which holds where nobody has committed anything since.
+    """
+    await owner.end()
+    said = said_of_given(owner.taken) if owner.failure is None else Batch([], [])
+    said.extend(counted)
+    if len(said):
+        async with asyncio.timeout(STOP_S):
+            await streams.say(ledger_of(app), said)
+
+
+async def seen(streams: KafkaStreams, app: str) -> Ledger:
+    """Return what is committed now, as far as no transaction is open."""
+    table = KafkaTable(streams.topic(ledger_of(app)))
+    try:
+        return await look(table)
+    finally:
+        await table.stop()
+
+
+async def all_of(streams: KafkaStreams, app: str) -> Ledger:
+    """Return the ledger with all that was written; who is in the midst of a transaction is waited for."""
+    table = KafkaTable(streams.topic(ledger_of(app)))
+    try:
+        return await settle(streams, app, table, lambda claim: False)
+    finally:
+        await table.stop()
+
+
+def stores_of(commit: Commit, ledger: Ledger) -> dict[int, frozenset[str]]:
+    """Return the stores of those tasks that write to some for the first time."""
+    found: dict[int, frozenset[str]] = {}
+    for writes in commit.state:
+        known = found.get(writes.task, ledger.kept.get(writes.task, frozenset()))
+        if writes.store not in known:
+            found[writes.task] = known | {writes.store}
+    return found

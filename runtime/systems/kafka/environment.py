@@ -1,0 +1,662 @@
+"""An environment that is a Kafka cluster: one transaction per commit, state in local stores behind changelogs."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
+
+from operators.core.base import Batch
+from runtime.model.assignment import JobModel, Placement, sticky
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.errors import EnvironmentFault, Fenced, TooLarge
+from runtime.model.host_affinity import Homes
+from runtime.ports.commits import Commit, fenced_error, taken_error
+from runtime.ports.environment import LiveEnvironment
+from runtime.ports.live_streams import OpenTransaction
+from runtime.ports.membership import Membership
+from runtime.ports.sink import Limit
+from runtime.ports.state import StateReader
+from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, absent_error, check_name
+from runtime.systems.kafka.client.clients import ended
+from runtime.systems.kafka.client.record_limits import SPARE, KafkaLimit, limits_of
+from runtime.systems.kafka.client.rights import check_rights
+from runtime.systems.kafka.client.thread import KafkaThread, stop
+from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS, had_limits
+from runtime.systems.kafka.coordination.group import Joining
+from runtime.systems.kafka.coordination.members import KafkaMembers
+from runtime.systems.kafka.coordination.owner import (
+    Owner,
+    add_changelog,
+    adopted,
+    begin,
+    begin_again,
+    claim_all,
+    let_go,
+    lost_checkpoints,
+    records_of,
+    seen,
+    stores_of,
+    transact,
+    write_alone,
+)
+from runtime.systems.kafka.coordination.shared_runs import Announced, KafkaRuns
+from runtime.systems.kafka.coordination.task_producers import Writers
+from runtime.systems.kafka.state.changelog import PARTITIONS, Changelog, ChangelogEnd, check_topics, sizes_in
+from runtime.systems.kafka.state.ledger import (
+    REACHED,
+    TABLE,
+    Ledger,
+    forgotten,
+    ledger_of,
+    said_of_changelog,
+    said_of_homes,
+    said_of_reached,
+    said_of_stores,
+    store_of,
+    writer_of,
+)
+from runtime.systems.kafka.state.standby import Standby
+from runtime.systems.kafka.state.task_state import KafkaState
+from runtime.systems.kafka.streams.streams import REGISTRY, KafkaStreams
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.log.locks import owner_lock
+
+FENCED = ProducerFenced, InvalidProducerEpoch
+PURGE_EVERY = 16
+"""The number of commits after which what they have consumed is removed from the topics between stages."""
+
+
+class KafkaEnvironment(LiveEnvironment):
+    """Streams, changelogs and checkpoints in a cluster; state in `directory`, never ahead of these.
+
+    `host` names the machine that has the directory, where that is not its own name. Whoever comes to own an application
+    takes the transactional ids of who did before, whose commits are refused then. Raises `EnvironmentFault` where the
+    cluster can't be used.
+
+    What is committed is what the transactions of topics say; what lies in `directory` follows, and notes how far it
+    is. Of an application nothing is committed after a commit that failed. A run's loop reads, its writer's threads
+    commit, and all of aiokafka's work is done on Kafka's own thread: `_committing` guards what the ledger and the
+    state are known to be, `_appending` the one producer outside of applications. `own`, `join`, `reset` and `close`
+    are for one thread, while nothing is committed.
+    """
+
+    def __init__(self, cluster: KafkaCluster, directory: str | Path, host: str | None = None) -> None:
+        self.address = cluster.address
+        self._host = host or platform.node()
+        self._owners: dict[str, Owner] = {}
+        self._outside: Any = None
+        self._outside_id = f"samza-dsl-{secrets.token_hex(8)}"
+        """The transactional id of what is appended for no application: the next one ends what one has left open."""
+        self._version = 0
+        self._counting = threading.Lock()
+        self._told: Callable[[], None] = lambda: None
+        self._directory = Path(directory)
+        self._locks: dict[str, int] = {}
+        self._by_task: set[str] = set()
+        """The applications that are about to be joined, and whose tasks commit by themselves."""
+        self._committing, self._appending = threading.Lock(), threading.Lock()
+        self._announced: list[Announced] = []
+        self._thread: KafkaThread | None = KafkaThread.acquire()
+        self._streams = KafkaStreams(cluster, self._thread, self._changed)
+        self._state = KafkaState(self._streams, self._directory)
+        try:
+            self._streams.all()
+        except BaseException:
+            self.close()
+            raise
+
+    def __str__(self) -> str:
+        return self.address
+
+    def listen(self, tell: Callable[[], None]) -> None:
+        self._told = tell
+
+    def create_stream(self, name: str, config: StreamConfig) -> StreamConfig:
+        config = self._streams.create(name, config)
+        self._changed()
+        return config
+
+    def delete_stream(self, name: str) -> None:
+        if name in self._streams.all():
+            self._streams.delete(name)
+            self._changed()
+
+    def streams(self) -> dict[str, StreamConfig]:
+        return self._streams.streams()
+
+    def is_stamped(self, stream: str) -> bool:
+        """Whether the time of a stream's records is when brokers took them."""
+        return self._streams.is_stamped(stream)
+
+    def offsets(self, stream: str, partition: int) -> Offsets:
+        """Return the readable range of a partition, in Kafka's offsets: not each of them has a record."""
+        return self._streams.fetcher(stream, partition).refresh(partition)
+
+    def look(self, stream: str, partitions: Collection[int]) -> None:
+        self._streams.fetcher(stream, max(partitions)).ask(partitions)
+
+    def known(self, stream: str, partition: int) -> Offsets:
+        """Return the last answer of `offsets`, and how far the partition is known to have come since; asks nobody."""
+        return self._streams.fetcher(stream, partition).offsets(partition)
+
+    def expect(self, stream: str, offsets: Mapping[int, int]) -> None:
+        self._streams.fetcher(stream, max(offsets)).expect(offsets)
+
+    def stream_id(self, stream: str) -> int:
+        return self._streams.fetcher(stream, 0).stream_id()
+
+    def stream_stats(self, stream: str) -> tuple[int, int]:
+        """Return how many records a stream holds, and the bytes of their keys and values; it reads all of them."""
+        return self._streams.stats(stream)
+
+    def ranges(self) -> dict[str, list[Offsets]]:
+        return self._streams.ranges()
+
+    def described(self, stream: str) -> StreamConfig:
+        return self._streams.described(stream)
+
+    def version(self) -> int:
+        """Return a number that grows with every change here, and with what is fetched."""
+        return self._version
+
+    def read(self, stream: str, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on, waiting for what is known to be there; None at the end.
+
+        Where only the marker of a transaction lies there, there are no rows, and `next_offset` is behind it.
+        """
+        return self._streams.fetcher(stream, partition).read_known(partition, offset, max_records)
+
+    def fetched(self, stream: str, partition: int, offset: int) -> Read | None:
+        """Return rows from `offset` on that have come already; None where none have.
+
+        So nobody waits for what is known to be there and is late, as the transaction of another task may lie before it.
+        """
+        return self._streams.fetcher(stream, partition).fetched(partition, offset)
+
+    def unheard_ms(self, stream: str, partition: int, offset: int) -> float:
+        return self._streams.fetcher(stream, partition).unheard_ms(partition, offset)
+
+    def written(self, stream: str) -> list[int]:
+        return self._streams.fetcher(stream, 0).written()
+
+    def settled(self, stream: str) -> list[Offsets]:
+        return self._streams.fetcher(stream, 0).settled()
+
+    def held(self, stream: str, partition: int) -> OpenTransaction | None:
+        return self._streams.fetcher(stream, partition).held(partition)
+
+    def is_caught_up(self) -> bool:
+        return self._streams.is_caught_up()
+
+    def append(self, appends: Iterable[Append]) -> None:
+        appends = list(appends)
+        pending = self._streams.records_of(appends)
+        if pending:
+            with self._appending:
+                ends = self._streams.call(next(iter(pending))[0], self._append(pending))
+            self._streams.reached(ends, appends)
+            self._changed()
+
+    def end_stream(self, stream: str) -> None:
+        found = self._streams.all()
+        if stream not in found:
+            raise absent_error(stream)
+        partitions = range(found[stream].partitions)
+        if self._streams.fetcher(stream, 0).partitions < len(partitions):
+            self._streams.forget(stream)  # which has got more of them since it was begun to be read
+        open_ones = [number for number in partitions if not self.offsets(stream, number).ended]
+        self.append([Append(stream, number, Batch([]), END) for number in open_ones])
+
+    def compact(self, stream: str) -> None:
+        """Leave it to the brokers, which compact when they see fit."""
+        self._streams.config(stream)
+
+    def commit(self, commit: Commit) -> None:
+        """Make everything in `commit` visible in one transaction, then write its state here.
+
+        Tasks that commit by themselves may do so at once. Raises `Fenced` when another owner has come since. After any
+        other failure nobody knows whether it was committed: the application must be owned anew, and go on from its
+        checkpoint.
+        """
+        commit = commit._replace(state=[writes for writes in commit.state if writes.items])
+        with self._committing:
+            owner = self._owner(commit)
+            # Stores, changelogs and state are made ready under the lock and before the transaction begins: a
+            # transaction that is open keeps the ledger from being read by others.
+            kept = stores_of(commit, owner.ledger)
+            for store in sorted({writes.store for writes in commit.state} - owner.ledger.changelogs.keys()):
+                owner.ledger.changelogs[store] = add_changelog(self._streams, commit.app, store)
+            pending = records_of(self._streams, commit, owner.ledger, kept)
+            # A task that commits by itself has a producer of its own, so that its commits wait for no other's.
+            writer = owner.writer(*commit.tasks) if len(commit.tasks) == 1 else owner.producer
+            if any(self._state.of(commit.app, writes.task) is None for writes in commit.state):
+                self._bring_for(commit, owner)
+        try:
+            # Outside of the lock: tasks that commit by themselves do so at the same time.
+            ends = self._call(commit.app, transact(self._streams, writer, pending, commit)) if pending else {}
+        except EnvironmentFault as error:
+            failure = self._fenced(commit) if isinstance(error.__cause__, FENCED) else _whose(error, commit)
+            # The first failure is what was wrong; others fail of it. After it nobody knows what is committed, so there
+            # are no more commits.
+            owner.failure = owner.failure or failure
+            if owner.failure is error:
+                raise
+            raise owner.again() from error
+        with self._committing:
+            owner.ledger.kept.update(kept)
+            # Only behind the transaction: state here is never ahead of its changelogs. A crash in between costs a
+            # replay.
+            self._write_locally(commit, owner, ends)
+            owner.ledger.checkpoints.update(commit.checkpoints)
+            self._streams.reached(ends, commit.appends)
+            consumed = self._consumed(owner, commit)
+        # Behind the commit: an offset that is not committed must stay readable.
+        if consumed:
+            with suppress(EnvironmentFault):  # which the next time makes good
+                self._call(commit.app, self._streams.purge(consumed))
+        self._changed()
+
+    def own(self, app: str) -> int:
+        """Become the application's one owner; raises `Owned`.
+
+        An earlier owner and its containers, wherever they run, are fenced, and what they had not committed is rolled
+        back.
+        """
+        check_name("application", app)
+        if app not in self._locks:
+            self._locks[app] = owner_lock(self._directory, app)
+        self._disown(app)
+        self._state.drop(app)
+        self._streams.create(ledger_of(app), TABLE, own=True)
+        # Fences earlier owners and settles what they left open. Checkpoints and changelogs are read only after that.
+        owner: Owner = self._as_owner(app, begin(self._streams, app))
+        self._owners[app] = owner
+        changelogs = owner.ledger.changelogs.items()
+        self._streams.know((changelog.topic(app, store) for store, changelog in changelogs), own=True)
+        positions = (one for checkpoint in owner.ledger.checkpoints.values() for one in checkpoint.positions)
+        self._streams.know({one.stream for one in positions if one.producers}, own=False)
+        self._changed()
+        return owner.generation
+
+    def limits(self, streams: Collection[str]) -> Mapping[str, Limit]:
+        found: dict[str, int] = {}
+        with suppress(EnvironmentFault):  # who may not look at them is told when they are written
+            found = self._streams.call(REGISTRY, limits_of(self._streams.topic(REGISTRY), streams))
+        between = {stream for stream in found if self._streams.config(stream).intermediate}
+        return {
+            stream: KafkaLimit(self._streams.topic(stream).address, size - (SPARE if stream in between else 0))
+            for stream, size in found.items()
+        }
+
+    def check_rights(self, app: str, read: Collection[str], written: Collection[str]) -> None:
+        ledger = self._ledger(app)
+        own = {changelog.topic(app, store) for store, changelog in ledger.changelogs.items()}
+        topics = {*own, ledger_of(app)}
+        where = self._streams.topic(ledger_of(app))
+        self._call(app, check_rights(where, {*read, *topics}, {*written, *topics}, (app,)))
+
+    def announce(self, app: str, generation: int) -> None:
+        assert self._thread is not None
+        self._announced.append(Announced(self._streams, self._thread, app, generation, self._host))
+
+    def commit_by_task(self, app: str, tasks: Collection[int]) -> dict[int, int]:
+        """Let each task commit by itself, under a transactional id of its own.
+
+        Returns the generations of those that are given, which are all this owner's; a container takes its own later.
+        """
+        if not tasks:
+            self._by_task.add(app)
+            return {}
+        self._state.want(app, len({*tasks} - {*self._state.tasks(app)}))
+        claiming = claim_all(self._streams, app, self._owners[app], frozenset(tasks))
+        return self._as_owner(app, claiming)  # type: ignore[no-any-return]
+
+    def check_kept(self, app: str) -> None:
+        """Raise `Damaged` where the cluster has less of an application, which is owned here, than was committed.
+
+        The topics that it is kept in are configured as they must be from then on; raises `EnvironmentFault` where this
+        client may not change one that is not.
+        """
+        owner = self._owners[app]
+        ledger = owner.ledger
+        if owner.lost:
+            raise lost_checkpoints(app, owner.lost)
+        kept = sorted(set().union(*ledger.kept.values()))
+        check_topics(self._streams, app, ledger.changelogs, kept)
+        topics = {ledger.changelogs[store].topic(app, store): store for store in kept}
+        had = self._streams.amend([REGISTRY, ledger_of(app), *topics], TABLE_CONFIGS)
+        limited = [store for topic, store in topics.items() if had_limits(had.get(topic, {}))]
+        changed: dict[str, Changelog] = self._call(app, adopted(self._streams, app, ledger, limited))
+        for store, changelog in changed.items():
+            others = [key for key in ledger.changelog_keys if store_of(key) == store]
+            said = said_of_changelog(store, changelog)
+            said.extend(forgotten([key for key in others if key not in (said.keys or ())]))
+            self._streams.write(ledger_of(app), said)
+            ledger.changelogs[store] = changelog
+
+    def generation(self, app: str) -> int:
+        return self._ledger(app).generation
+
+    def applications(self) -> list[str]:
+        own = [name for name in self._streams.all(own=True) if self._streams.is_own(name)]
+        return sorted(app for name in own if ledger_of(app := name.removesuffix(ledger_of(""))) == name)
+
+    def join(
+        self,
+        app: str,
+        generation: int,
+        container: str,
+        tasks: int,
+        placement: Placement = sticky,
+        standby: int = 0,
+    ) -> Membership:
+        check_name("application", app)
+        by_task = app in self._by_task
+        self._by_task.discard(app)
+        writers = Writers(self._streams, app, generation, container) if by_task else None
+        producer = None
+        if not by_task:
+            producer = self._call(app, self._streams.producer(writer_of(app, generation, container)))
+        self._disown(app)
+        owner = self._owners[app] = Owner(producer, generation, Ledger({}), writers)
+        owner.ledger = self._ledger(app)
+
+        def took(ledger: Ledger, won: Collection[int]) -> None:
+            self._state.bring(app, ledger, won)
+            owner.ledger.take_over(ledger, won)
+
+        def gave(given: Collection[int]) -> None:
+            if writers is not None:
+                self._call(app, writers.end(given))
+            if counted := self._counted(app, owner, given):
+                self._streams.write(ledger_of(app), counted)
+            self._state.drop(app, given)
+            self._streams.drop(given)
+
+        said = Joining(container, generation, tasks, JobModel(), host=self._host, standby=standby)
+        copies = Standby(self._streams, self._state, app) if standby else None
+        owner.members = KafkaMembers(self._streams, app, said, placement, (took, gave), copies, writers)
+        return owner.members
+
+    def job_model(self, app: str) -> JobModel:
+        runs = self.runs(app)
+        model, generation = runs.model(), runs.generation()
+        return model if model.run == generation else JobModel(generation)
+
+    def runs(self, app: str) -> KafkaRuns:
+        """Return what is said of the application's newest run, for those who start containers."""
+
+        def say(said: Batch) -> None:
+            producer, pending = self._owners[app].producer, {(ledger_of(app), 0): said}
+            self._as_owner(app, transact(self._streams, producer, pending))
+
+        return KafkaRuns(self._streams, app, say)
+
+    def checkpoints(self, app: str) -> dict[str, Checkpoint]:
+        return dict(self._known(app).checkpoints)
+
+    def restored(self, app: str) -> int:
+        """Return how many changelog records were replayed since the application was last owned here."""
+        self._here(app)
+        return self._state.replayed.get(app, 0)
+
+    def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
+        local = self._here(app, task)
+        return local.state_get(app, store, task, key) if local is not None else None
+
+    def state_range(
+        self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        local = self._here(app, task)
+        return local.state_range(app, store, task, start, end) if local is not None else iter(())
+
+    def state_reader(self, app: str, store: str, task: int) -> StateReader:
+        local = self._here(app, task)
+        if local is None:
+            raise EnvironmentFault(f"Application {app!r} is not run here: its state can't be read.")
+        return local.state_reader(app, store, task)
+
+    def stores(self, app: str) -> list[str]:
+        """Return the names of the stores that the application has ever written to, in order."""
+        return sorted({store for stores in self._known(app).kept.values() for store in stores})
+
+    def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return, per (store, task), the number of entries and their bytes, of the tasks that are here.
+
+        Of an application that this process neither owns nor shares it is counted what all changelogs hold.
+        """
+        if app not in self._owners:
+            return self._sizes(app)
+        self._here(app)
+        locals = (self._state.of(app, task) for task in self._state.tasks(app))
+        return {place: found for local in locals if local for place, found in local.state_stats(app).items()}
+
+    def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
+        self.own(app)
+        owner = self._owners[app]
+        ledger = owner.ledger
+        written = {*ledger.changelogs}.union(*ledger.kept.values())
+        gone = {store for store in written if stores is None or store in stores}
+        kept = {task: names - gone for task, names in ledger.kept.items()}
+        keys = [key for key in ledger.changelog_keys if store_of(key) in gone]
+        # All that is forgotten goes in one transaction with the new beginning; the topics go after it. A crash between
+        # leaves topics that nothing names.
+        said = forgotten([*keys, *(name.encode() for name in ledger.checkpoints)])
+        said.extend(forgotten([REACHED + b"%d" % task for task in ledger.reached]))
+        said.extend(said_of_stores(kept))
+        offsets = self._call(app, self._streams.group_offsets(app))
+        self._as_owner(app, begin_again(self._streams, app, owner, said, offsets))
+        ledger.checkpoints.clear()
+        ledger.kept, ledger.reached = kept, {}
+        ledger.changelog_keys = [key for key in ledger.changelog_keys if key not in keys]
+        topics = [Changelog("").topic(app, store) for store in sorted(gone)]
+        for store in gone:
+            ledger.changelogs.pop(store, None)
+        for topic in self._streams.metadata(topics):
+            self._streams.delete(topic)
+        self._changed()
+
+    def forget(self, app: str, stores: Collection[str]) -> None:
+        """Remove the state of these stores, in all tasks, with their changelogs; a second call does nothing.
+
+        A store of that name begins with a changelog of its own, so that nobody takes what lies elsewhere for its state.
+        """
+        owner, gone = self._owners[app], set(stores)
+        ledger = owner.ledger
+        kept = {task: names - gone for task, names in ledger.kept.items() if names & gone}
+        said = forgotten([key for store in gone for key in ledger.keys_of(store)])
+        said.extend(said_of_stores(kept))
+        if len(said):
+            self._as_owner(app, transact(self._streams, owner.producer, {(ledger_of(app), 0): said}))
+        ledger.without(gone)
+        for task in self._state.tasks(app):
+            if (local := self._state.of(app, task)) is not None:
+                local.forget(app, gone)
+        topics = {Changelog("").topic(app, store) for store in gone}
+        for topic in sorted(topics & self._streams.all(own=True).keys()):
+            self._streams.delete(topic)
+        self._changed()
+
+    def reclaim(self, app: str) -> bool:
+        """Remove the changelogs of an application that was reset, and the state that is here; return if there was any.
+
+        Changelogs are empty by then, so that one that were left by a crash would mean nothing.
+        """
+        ledger = self._known(app)
+        topics = [changelog.topic(app, store) for store, changelog in ledger.changelogs.items()]
+        if topics:
+            self._streams.write(ledger_of(app), forgotten(ledger.changelog_keys))
+            ledger.changelogs.clear()
+        for topic in topics:
+            self._streams.delete(topic)
+        return self._state.remove(app) or bool(topics)
+
+    def close(self) -> None:
+        if self._thread is None:
+            return
+        for announced in self._announced:
+            announced.leave()
+        thread, self._thread = self._thread, None
+        try:
+            for app, owner in self._owners.items():
+                stop(thread, let_go(self._streams, app, owner, self._counted(app, owner)))
+            if self._outside is not None:
+                stop(thread, ended(self._outside))
+            self._streams.close()
+        finally:
+            self._owners.clear()
+            thread.release()
+            self._state.close()
+            for descriptor in self._locks.values():
+                os.close(descriptor)
+            self._locks.clear()
+
+    def _counted(self, app: str, owner: Owner, tasks: Collection[int] | None = None) -> Batch:
+        """Return what says how much state tasks have that were run here, all or some of them."""
+        wrote = owner.wrote | self._state.uncounted(app)
+        wrote = wrote if tasks is None else wrote & {*tasks}
+        owner.wrote -= wrote
+        return said_of_reached(self._state.reached(app, wrote))
+
+    def _sizes(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
+        ledger, found = self._ledger(app), {}
+        for store in sorted(ledger.changelogs.keys() & {one for names in ledger.kept.values() for one in names}):
+            topic = self._streams.topic(ledger.changelogs[store].topic(app, store))
+            for task, size in self._call(app, sizes_in(topic)).items():
+                found[store, task] = size
+        return found
+
+    def _changed(self) -> None:
+        # `+=` on its own may lose a change of another thread, and with it a wake-up.
+        with self._counting:
+            self._version += 1
+        self._told()
+
+    def _call(self, app: str, work: object) -> Any:
+        return self._streams.call(ledger_of(app), work)
+
+    def _as_owner(self, app: str, work: object) -> Any:
+        """Do what only an application's owner can; raises `Fenced` where another one has come to be that."""
+        try:
+            return self._call(app, work)
+        except EnvironmentFault as error:
+            if isinstance(error.__cause__, FENCED):
+                told = f"Another process has begun a run of application {app!r} while this one did: the newest goes on."
+                raise Fenced(told) from error
+            raise
+
+    def _known(self, app: str) -> Ledger:
+        owner = self._owners.get(app)
+        return owner.ledger if owner is not None and owner.failure is None else self._ledger(app)
+
+    def _ledger(self, app: str) -> Ledger:
+        if ledger_of(app) not in self._streams.all(own=True):
+            return Ledger({})
+        return self._call(app, seen(self._streams, app))  # type: ignore[no-any-return]
+
+    def _here(self, app: str, task: int | None = None, tasks: Collection[int] = ()) -> LogEnvironment | None:
+        """Bring the state of an application here that has one owner, of `tasks` as well, and return that of a task."""
+        owner = self._owners.get(app)
+        if owner is not None and owner.members is None:
+            missing = set() if owner.has_all else {*owner.ledger.kept}
+            missing |= {*tasks} if task is None else {task}
+            missing = {one for one in missing if self._state.of(app, one) is None}
+            if missing:
+                self._state.bring(app, owner.ledger, missing)
+                owner.moved |= missing
+            if owner.moved and (task is None or owner.moved & owner.ledger.kept.keys()):
+                self._move_in(app, owner.ledger, owner.moved)  # of one task after the other that is new, at once
+                owner.moved = set()
+            owner.has_all = True
+        return self._state.of(app, task) if task is not None else None
+
+    def _move_in(self, app: str, ledger: Ledger, tasks: Collection[int]) -> None:
+        """Say that the state of tasks is here now, for when containers share them."""
+        known = {task: ledger.homes.get(task, Homes()) for task in tasks}
+        homes = {task: one.taken(self._host, ledger.progress(task), was_given=True) for task, one in known.items()}
+        self._streams.write(ledger_of(app), said_of_homes(homes))
+        ledger.homes |= homes
+
+    def _owner(self, commit: Commit) -> Owner:
+        owner = self._owners.get(commit.app)
+        if owner is None or owner.generation != commit.generation:
+            current = owner.generation if owner is not None else self.generation(commit.app)
+            raise fenced_error(commit.app, commit.generation, current)
+        if owner.failure is not None:
+            raise owner.again()
+        taken = owner.members.taken if owner.members is not None else owner.taken
+        for task, generation in commit.tasks.items():
+            if taken.get(task) != generation:
+                raise taken_error(commit.app, task, generation, taken.get(task, 0))
+        return owner
+
+    def _fenced(self, commit: Commit) -> Fenced:
+        """Return what is wrong where a commit was refused: who has come since."""
+        ledger = self._ledger(commit.app)
+        for task, generation in commit.tasks.items():
+            if (current := ledger.claims[task].generation) != generation:
+                return taken_error(commit.app, task, generation, current)
+        return fenced_error(commit.app, commit.generation, ledger.generation)
+
+    def _disown(self, app: str) -> None:
+        owner = self._owners.pop(app, None)
+        if owner is not None and self._thread is not None:
+            stop(self._thread, owner.end())
+
+    async def _append(self, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
+        producer, self._outside = self._outside, None  # which is kept where nothing goes wrong
+        if producer is None:
+            producer = await self._streams.producer(self._outside_id)
+        ends = await write_alone(self._streams, producer, pending)
+        self._outside = producer
+        return ends
+
+    def _bring_for(self, commit: Commit, owner: Owner) -> None:
+        """Bring the state here that a commit writes to, with that of all tasks that commit by themselves."""
+        self._here(commit.app, tasks={*owner.taken, *(writes.task for writes in commit.state)})
+
+    def _write_locally(self, commit: Commit, owner: Owner, ends: Mapping[tuple[str, int], int]) -> None:
+        positions = {}
+        if commit.state:
+            self._bring_for(commit, owner)
+        for writes in commit.state:
+            changelog, number = owner.ledger.changelogs[writes.store], writes.task % PARTITIONS
+            end = ends[changelog.topic(commit.app, writes.store), number]
+            place = changelog.place(writes.store, number)
+            positions[writes.store, writes.task] = {place: end}
+            owner.ledger.reached[writes.task] = {**owner.ledger.reached.get(writes.task, {}), place: ChangelogEnd(end)}
+            owner.wrote.add(writes.task)
+        self._state.write(commit.app, commit.state, positions)
+
+    def _consumed(self, owner: Owner, commit: Commit) -> dict[tuple[str, int], int]:
+        """Return, now and then, below which offsets nobody will read again."""
+        for place, offset in commit.consumed.items():
+            if self._streams.config(place[0]).intermediate:
+                owner.consumed[place] = offset
+        owner.commits += 1
+        # A request of its own to the brokers each time: seldom is enough, as what stays is only consumed records.
+        if owner.commits % PURGE_EVERY:
+            return {}
+        below, owner.consumed = owner.consumed, {}
+        return below
+
+
+def _whose(error: EnvironmentFault, commit: Commit) -> EnvironmentFault:
+    """Return what is wrong with a commit; where it is the state of one key that is too large, whose that is."""
+    items = [(len(value), one.store, one.task) for one in commit.state for _, value in one.items if value is not None]
+    if not isinstance(error, TooLarge) or not items or "-changelog" not in str(error):
+        return error
+    size, store, task = max(items)
+    return TooLarge(
+        f"{error} It is what {store!r} keeps of one key in task {task}, {size:,} bytes: keep less under one key, as "
+        "with a window, a time to live or a collection."
+    )

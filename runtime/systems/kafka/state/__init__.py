@@ -1,0 +1,1 @@
+"""State on Kafka: local stores behind changelogs, the ledger, and standby copies."""

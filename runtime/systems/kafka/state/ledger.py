@@ -1,0 +1,284 @@
+"""The ledger of an application, the topic of what is committed: its generation, checkpoints, and who has which task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from operators.core.base import Batch
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.clock import sleep_ms
+from runtime.model.host_affinity import Homes
+from runtime.ports.streams import StreamConfig
+from runtime.systems.kafka.client.clients import ended, side_by_side
+from runtime.systems.kafka.state.changelog import Changelog, ChangelogEnd, Committed
+from runtime.systems.kafka.streams.compacted_topic import KafkaTable
+from runtime.systems.kafka.streams.streams import KafkaStreams
+
+TABLE = StreamConfig(compacted=True)
+"""The configuration that its topic is made with."""
+GENERATION, CHANGELOG, KEPT, CLAIM, GIVEN = b"generation", b"changelog:", b"kept:", b"claim:", b"given:"
+HOMES, REACHED = b"homes:", b"reached:"
+"""The prefixes of keys that are no checkpoint's: all but the first contain what no checkpoint's name has."""
+WHOLE = b"whole:"
+"""The key of the offset from which on the topic has all that was committed."""
+RUN, SAID = b"run:", b"said:"
+"""The keys of what a run is that several share, and of what each of those has said."""
+LOOK_MS = 20.0
+"""The ms before the next look whether a transaction has ended."""
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Whole(msgspec.Struct, frozen=True, array_like=True):
+    """The offset from which on the ledger's topic, of such an id, has all that was committed; and what is `lost` of it.
+
+    What is known to be lost stays so until the application begins anew.
+    """
+
+    topic_id: int
+    start: int
+    lost: str = ""
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """The claim of a container of a run to a task; `model` is the newest job model that it knew.
+
+    Who claims a generation of a task first has it: the order of the topic decides. A run that has all tasks is its own
+    only container, without a name. Where the task commits `alone`, it does so under a transactional id of its own.
+    """
+
+    task: int
+    generation: int
+    container: str
+    run: int
+    model: int
+    alone: bool = False
+
+    @property
+    def key(self) -> bytes:
+        """Its key; nobody writes there twice, so that compaction does not change the order."""
+        return CLAIM + f"{self.task}:{self.generation}:{self.container or f'run {self.run}'}".encode()
+
+    def writer(self, app: str) -> str:
+        """Return the transactional id under which it commits for the task."""
+        return writer_of(app, self.run, self.container, self.task if self.alone else None)
+
+
+class Ledger:
+    """The content of the topic at one moment.
+
+    Generations of the application and of each task only grow. It is a value of the thread that has looked, but for an
+    owner's, which the environment changes under its lock.
+    """
+
+    def __init__(self, entries: Mapping[bytes, bytes]) -> None:
+        self.generation: int = msgspec.msgpack.decode(entries[GENERATION], type=int) if GENERATION in entries else 0
+        self.checkpoints: dict[str, Checkpoint] = {}
+        self.changelogs: dict[str, Changelog] = {}
+        self.kept: dict[int, frozenset[str]] = {}
+        """By task, the stores that it has ever written to."""
+        self.reached: dict[int, dict[str, ChangelogEnd]] = {}
+        """By task and place of a changelog, how much the task has committed there."""
+        self.claims: dict[int, Claim] = {}
+        """By task, the claim that is in force."""
+        self.given: dict[int, int] = {}
+        """By task, the last generation of it that was given up."""
+        self.homes: dict[int, Homes] = {}
+        """By task, the hosts that have its state."""
+        self.run: bytes | None = entries.get(RUN)
+        self.whole = msgspec.msgpack.decode(entries[WHOLE], type=Whole) if WHOLE in entries else None
+        """None where only earlier versions have written."""
+        self.said: dict[str, bytes] = {}
+        self.changelog_keys: list[bytes] = []
+        self.outlived: dict[int, list[bytes]] = {}
+        """By task, the keys of claims that are no more in force."""
+        for key, said in entries.items():
+            self._take_in(key, said)
+
+    def _take_in(self, key: bytes, said: bytes) -> None:
+        if key in (GENERATION, RUN, WHOLE):
+            return
+        if key.startswith(CHANGELOG):
+            # The first one in the topic's order is the store's: several may have made one at once.
+            self.changelogs.setdefault(store_of(key), msgspec.msgpack.decode(said, type=Changelog))
+            self.changelog_keys.append(key)
+        elif key.startswith(KEPT):
+            self.kept[int(key.removeprefix(KEPT))] = msgspec.msgpack.decode(said, type=frozenset[str])
+        elif key.startswith(GIVEN):
+            self.given[int(key.removeprefix(GIVEN))] = msgspec.msgpack.decode(said, type=int)
+        elif key.startswith(HOMES):
+            self.homes[int(key.removeprefix(HOMES))] = msgspec.msgpack.decode(said, type=Homes)
+        elif key.startswith(REACHED):
+            self.reached[int(key.removeprefix(REACHED))] = msgspec.msgpack.decode(said, type=dict[str, ChangelogEnd])
+        elif key.startswith(SAID):
+            self.said[key.removeprefix(SAID).decode()] = said
+        elif key.startswith(CLAIM):
+            self._hear(msgspec.msgpack.decode(said, type=Claim))
+        else:
+            self.checkpoints[key.decode()] = msgspec.msgpack.decode(said, type=Checkpoint)
+
+    def _hear(self, claim: Claim) -> None:
+        loser: Claim | None = self.claims.get(claim.task)
+        # Entries come in the order of the topic: of two claims to a generation the first is in force.
+        if loser is not None and claim.generation <= loser.generation:
+            loser = claim
+        else:
+            self.claims[claim.task] = claim
+        if loser is not None:
+            self.outlived.setdefault(claim.task, []).append(loser.key)
+
+    def keys_of(self, store: str) -> set[bytes]:
+        """Return where it is said which changelog a store has."""
+        said = {key for key in self.changelog_keys if key.rpartition(b":")[0] == CHANGELOG + store.encode()}
+        known = self.changelogs.get(store)
+        return said | ({_changelog_key(store, known)} if known is not None else set())
+
+    def without(self, stores: Collection[str]) -> None:
+        """Forget stores whose changelogs and entries are gone."""
+        keys = {key for store in stores for key in self.keys_of(store)}
+        self.changelog_keys = [key for key in self.changelog_keys if key not in keys]
+        self.kept = {task: names.difference(stores) for task, names in self.kept.items()}
+        for store in stores:
+            self.changelogs.pop(store, None)
+
+    def take_over(self, later: Ledger, tasks: Collection[int]) -> None:
+        """Take over what a later look says of tasks."""
+        assert all(later.newest_of(task) >= self.newest_of(task) for task in tasks), "a later look knows later claims"
+        for store, changelog in later.changelogs.items():
+            self.changelogs.setdefault(store, changelog)
+        for task in tasks:
+            self.kept[task] = later.kept.get(task, frozenset())
+            self.reached[task] = later.reached.get(task, {})
+            if str(task) in later.checkpoints:
+                self.checkpoints[str(task)] = later.checkpoints[str(task)]
+
+    @property
+    def committed(self) -> Committed:
+        """The ledger's word on state."""
+        return Committed(self.changelogs, self.kept, self.reached)
+
+    @property
+    def newest(self) -> int:
+        """The generation of the newest job model that anybody knew who has claimed a task."""
+        return max((claim.model for claim in self.claims.values()), default=0)
+
+    def newest_of(self, task: int) -> int:
+        """Return the newest generation of a task that anybody has claimed; 0 where nobody has."""
+        return self.claims[task].generation if task in self.claims else 0
+
+    def progress(self, task: int) -> int:
+        """Return a number that grows as a task gets on, as far as that was committed."""
+        checkpoint = self.checkpoints.get(str(task))
+        return sum(position.offset for position in checkpoint.positions) if checkpoint is not None else 0
+
+    def held(self, task: int) -> Claim | None:
+        """Return the claim of who has a task, and has not given it up."""
+        claim = self.claims.get(task)
+        return claim if claim is not None and self.given.get(task) != claim.generation else None
+
+
+def store_of(key: bytes) -> str:
+    """Return the store whose changelog a record says."""
+    return key.removeprefix(CHANGELOG).decode().rpartition(":")[0]
+
+
+def ledger_of(app: str) -> str:
+    """Return the name of an application's ledger."""
+    return f"{app}-checkpoints"
+
+
+def writer_of(app: str, run: int, container: str, task: int | None = None) -> str:
+    """Return the transactional id of a container, or of one of its tasks that commits by itself."""
+    return f"{app}-{run}-{container}" if task is None else f"{app}-{run}-{container}-task-{task}"
+
+
+def said_of_generation(generation: int) -> Batch:
+    """Return the record of a generation."""
+    return Batch([_encode(generation)], [GENERATION])
+
+
+def said_of_whole(whole: Whole) -> Batch:
+    """Return the record of from where on the ledger has all."""
+    return Batch([_encode(whole)], [WHOLE])
+
+
+def said_of_changelog(store: str, changelog: Changelog) -> Batch:
+    """Return the record of a store's changelog; where several say one, it is the first."""
+    return Batch([_encode(changelog)], [_changelog_key(store, changelog)])
+
+
+def _changelog_key(store: str, changelog: Changelog) -> bytes:
+    return CHANGELOG + f"{store}:{changelog.identity}".encode()
+
+
+def said_of_checkpoints(checkpoints: Mapping[str, Checkpoint]) -> Batch:
+    """Return the records of tasks' checkpoints."""
+    return Batch([_encode(one) for one in checkpoints.values()], [name.encode() for name in checkpoints])
+
+
+def said_of_stores(kept: Mapping[int, Collection[str]]) -> Batch:
+    """Return the records of which stores tasks have written to."""
+    return Batch([_encode(sorted(names)) for names in kept.values()], [KEPT + b"%d" % task for task in kept])
+
+
+def said_of_reached(reached: Mapping[int, Mapping[str, ChangelogEnd]]) -> Batch:
+    """Return the records of how much tasks have committed to changelogs, those that have anything."""
+    said = {task: one for task, one in reached.items() if one}
+    return Batch([_encode(one) for one in said.values()], [REACHED + b"%d" % task for task in said])
+
+
+def said_of_claims(claims: Collection[Claim]) -> Batch:
+    """Return the records of claims."""
+    return Batch([_encode(claim) for claim in claims], [claim.key for claim in claims])
+
+
+def said_of_given(generations: Mapping[int, int]) -> Batch:
+    """Return the records of tasks that are given up."""
+    return Batch([_encode(one) for one in generations.values()], [GIVEN + b"%d" % task for task in generations])
+
+
+def said_of_homes(homes: Mapping[int, Homes]) -> Batch:
+    """Return the records of which hosts have the state of tasks."""
+    return Batch([_encode(one) for one in homes.values()], [HOMES + b"%d" % task for task in homes])
+
+
+def forgotten(keys: Collection[bytes]) -> Batch:
+    """Return the records that remove what lies under keys."""
+    return Batch([None] * len(keys), [*keys])
+
+
+async def look(table: KafkaTable) -> Ledger:
+    """Return what is committed now, as far as no transaction is open."""
+    return Ledger(await table.now())
+
+
+async def settle(
+    streams: KafkaStreams, app: str, table: KafkaTable, is_gone: Callable[[Claim], bool], fenced: set[str] | None = None
+) -> Ledger:
+    """Return all that was committed, when who is gone can't commit any more and what it had begun is rolled back.
+
+    A transaction that is open keeps what comes after it from being read. Those who live end theirs; those who are gone
+    are `fenced`, each known by a claim that lies before what it has written.
+    """
+    fenced = set() if fenced is None else fenced
+    while True:
+        # Before the look: all that lies below it must be readable for the look to count.
+        end = await table.end_of_all()
+        ledger = await look(table)
+        held = [claim for task in ledger.claims if (claim := ledger.held(task)) is not None and is_gone(claim)]
+        gone = {claim.writer(app) for claim in held} - fenced
+        if gone:
+            await side_by_side(fence(streams, writer) for writer in gone)
+            # Then it is looked again: what the fenced had left open is rolled back, and no longer hides what lies
+            # behind.
+            fenced |= gone
+        elif await table.position() >= end:
+            return ledger
+        else:
+            await sleep_ms(LOOK_MS)
+
+
+async def fence(streams: KafkaStreams, writer: str) -> None:
+    """Take a transactional id for a moment: its last user can't commit any more, and what it began is rolled back."""
+    await ended(await streams.producer(writer))

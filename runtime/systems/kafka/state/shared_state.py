@@ -1,0 +1,180 @@
+"""The state of many tasks in one environment: each task is an application of its own in it, seen by nobody else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from itertools import islice
+from pathlib import Path
+from shutil import rmtree
+
+import msgspec
+
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.errors import Damaged, EnvironmentFault, Owned
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateReader, StateWrites
+from runtime.systems.kafka.state.changelog import POSITIONS, TaskState
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.log.locks import owner_lock
+
+SHARED = "shared"
+"""The name of directories that have many tasks: the first one that nobody has is a process's own."""
+_ENTRIES_AT_ONCE = 10_000
+"""The entries that are copied in one transaction."""
+
+
+class SharedTask(LogEnvironment):
+    """One task's part of a directory that has many, as if it were the application there; it is never locked by itself.
+
+    Whoever opens it has the directory open already, and its lock, or only reads.
+    """
+
+    def __init__(self, path: Path, app: str, task: int) -> None:
+        super().__init__(path, sync=False)
+        self._name = f"{app[:180]}.{task}"
+
+    def own(self, app: str) -> int:
+        """Begin a new generation of the task, and return it."""
+        with self._writing() as transaction:
+            return self._begin_generation(transaction, self._name)
+
+    def generation(self, app: str) -> int:
+        """Return the task's generation."""
+        return super().generation(self._name)
+
+    def commit(self, commit: Commit) -> None:
+        """Write as `LogEnvironment` does, to the task's part alone."""
+        super().commit(commit._replace(app=self._name))
+
+    def checkpoints(self, app: str) -> dict[str, Checkpoint]:
+        """Return what is noted of the task."""
+        return super().checkpoints(self._name)
+
+    def state_get(self, app: str, store: str, task: int, key: bytes) -> bytes | None:
+        return super().state_get(self._name, store, task, key)
+
+    def state_reader(self, app: str, store: str, task: int) -> StateReader:
+        """Return what reads single entries in one transaction."""
+        return super().state_reader(self._name, store, task)
+
+    def state_range(
+        self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield committed entries in key order."""
+        return super().state_range(self._name, store, task, start, end)
+
+    def stores(self, app: str) -> list[str]:
+        """Return the names of the stores that hold anything of the task."""
+        return super().stores(self._name)
+
+    def state_stats(self, app: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return the number of entries and their bytes, per store."""
+        return super().state_stats(self._name)
+
+    def reset(self, app: str, stores: Iterable[str] | None = None) -> None:
+        """Remove what there is of the task."""
+        super().reset(self._name, stores)
+
+    def forget(self, app: str, stores: Iterable[str]) -> None:
+        """Remove the state of these stores of the task."""
+        super().forget(self._name, stores)
+
+
+def shared_in(directory: Path) -> list[Path]:
+    """Return the directories of many tasks that an application has on this machine, in order."""
+    return sorted(path for path in directory.glob(f"{SHARED}*") if path.is_dir())
+
+
+def apart_in(directory: Path, task: int) -> list[Path]:
+    """Return the directories that one task alone has, or had beside one that somebody held."""
+    return [path for path in (directory / f"{task}", *directory.glob(f"{task}.*")) if path.is_dir()]
+
+
+def move_in(directory: Path, fresh: Collection[TaskState]) -> None:
+    """Move what lies elsewhere in `directory` of tasks that are new where they are now: it need not be replayed then.
+
+    What nobody has open is removed where it came from; of what another process has, a copy is taken, which is only good
+    if it has not changed meanwhile. What can't be read is left, as changelogs have it as well.
+    """
+    waiting = _waiting(fresh)
+    for path in shared_in(directory) if waiting else ():
+        if elsewhere := [one for one in waiting if one.local.path != path]:
+            _move_from(path, elsewhere)
+            waiting = _waiting(waiting)
+    for one in waiting:
+        path = directory / f"{one.task}"
+        if path.is_dir() and one.local.path != path:
+            _move_from(path, [one])
+
+
+def copies_in(directory: Path, one: TaskState) -> Iterator[Path]:
+    """Copy what lies elsewhere in `directory` of a task to its place now, the furthest first, each instead of the last.
+
+    A task may lie in several places: who was stopped holds the lock of one, while another process goes on in the next.
+    """
+    found = []
+    for path in {*shared_in(directory), *apart_in(directory, one.task)} - {one.local.path}:
+        with suppress(EnvironmentFault), _opened(path, one) as source:
+            noted = source.checkpoints(one.app).get(POSITIONS)
+            found += [(sum(noted.outputs.values()), path)] if noted is not None else []
+    for _, path in sorted(found, reverse=True):
+        one.reset()
+        with suppress(EnvironmentFault), _opened(path, one) as source:
+            if _copy(source, one):
+                yield path
+
+
+@contextmanager
+def _opened(path: Path, one: TaskState) -> Iterator[LogEnvironment]:
+    """Read what a directory has of a task, whoever else has it open."""
+    is_shared = path.name.startswith(SHARED)
+    with closing(SharedTask(path, one.app, one.task) if is_shared else LogEnvironment(path, sync=False)) as source:
+        yield source
+
+
+def _waiting(tasks: Collection[TaskState]) -> list[TaskState]:
+    return [one for one in tasks if POSITIONS not in one.local.checkpoints(one.app)]
+
+
+def _move_from(path: Path, tasks: Sequence[TaskState]) -> None:
+    """Move tasks' state from one directory into where they are now."""
+    app, is_shared = tasks[0].app, path.name.startswith(SHARED)
+    with ExitStack() as after:
+        is_free = is_moved = False
+        with suppress(Owned):
+            # Held until the end: what nobody else has may be removed where it came from.
+            after.callback(os.close, owner_lock(path, app))
+            is_free = True
+        with suppress(EnvironmentFault), closing(LogEnvironment(path, sync=False)) as whole:
+            for one in tasks:
+                with closing(SharedTask(path, app, one.task)) if is_shared else nullcontext(whole) as source:
+                    is_moved = _copy(source, one)
+                    if is_moved and is_shared and is_free:
+                        source.reset(app)
+        if is_moved and is_free and not is_shared:
+            rmtree(path)
+
+
+def _copy(source: LogEnvironment, one: TaskState) -> bool:
+    """Copy the state of a task, and how far its changelogs are in it; return whether there is any, all of it sound."""
+    found = source.checkpoints(one.app).get(POSITIONS)
+    if found is None:
+        return False
+    try:
+        for store in source.stores(one.app):
+            entries = source.state_range(one.app, store, one.task)
+            while some := list[tuple[bytes, bytes | None]](islice(entries, _ENTRIES_AT_ONCE)):
+                one.local.commit(Commit(one.app, one.generation, [], [StateWrites(store, one.task, some)], {}))
+        # Read without a lock, in many transactions: where its owner has written meanwhile the copy is a mixture, and
+        # worth nothing.
+        if source.checkpoints(one.app).get(POSITIONS) != found:
+            raise Damaged("somebody writes to it")
+    except EnvironmentFault:
+        one.reset()
+        return False
+    said = msgspec.structs.replace(found, generation=one.generation)  # and as old as it was: deletions are kept so long
+    # The positions last: a copy that a crash has cut off has none, and counts for nothing.
+    one.local.commit(Commit(one.app, one.generation, [], [], {POSITIONS: said}))
+    return True

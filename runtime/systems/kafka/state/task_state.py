@@ -1,0 +1,258 @@
+"""The state of the tasks that a process has of applications on Kafka: each in its directory, or many in one."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from pathlib import Path
+from shutil import rmtree
+
+from runtime.model.errors import Damaged, EnvironmentFault, Owned
+from runtime.ports.state import StateWrites
+from runtime.systems.kafka.state.changelog import ChangelogEnd, TaskState, restore
+from runtime.systems.kafka.state.ledger import Ledger
+from runtime.systems.kafka.state.process_limits import Room
+from runtime.systems.kafka.state.shared_state import SHARED, SharedTask, apart_in, copies_in, move_in
+from runtime.systems.kafka.streams.streams import KafkaStreams
+from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.log.locks import owner_lock
+from runtime.systems.log.recovery import AnotherFormat
+
+MOST_APART = 32
+"""The most tasks that a process has in directories of their own, with each of which others can go on alone."""
+
+
+class KafkaState:
+    """Stores in `directory`, brought up to date with their changelogs before they are used.
+
+    Those of many tasks, which would take too many descriptors and too much address space apart, are in one that belongs
+    to the process. What is here can be made anew from changelogs, so a power cut may destroy it; a killed process loses
+    nothing.
+
+    A task's state is either here, or a copy of what others have, never both. State is never ahead of its changelogs:
+    it is written behind their transaction, with the offsets that it has come to. One thread at a time calls it: the
+    environment does under its lock, or while a task is taken or given up.
+    """
+
+    def __init__(self, streams: KafkaStreams, directory: Path) -> None:
+        self._streams = streams
+        self._directory = directory
+        self._tasks: dict[tuple[str, int], TaskState] = {}
+        self._room = Room()
+        self._copies: dict[tuple[str, int], TaskState] = {}
+        """The copies of the state of tasks that others have."""
+        self._uncounted: set[tuple[str, int]] = set()
+        """The tasks here of which nobody has said how many entries they have, as of an owner that died."""
+        self._shared: dict[str, LogEnvironment] = {}
+        """By application, the directory of many tasks that is this process's own."""
+        self.replayed: dict[str, int] = {}
+        """By application, the number of changelog records replayed so far."""
+
+    def bring(self, app: str, ledger: Ledger, tasks: Collection[int]) -> None:
+        """Bring the state of tasks here as it was committed; nobody may write to it meanwhile."""
+        directory = self._directory / "state" / app
+        absent = [task for task in tasks if (app, task) not in self._tasks]
+        copies = self.copies(app)
+        fresh = self._opened(app, [task for task in absent if task not in copies])
+        opened = [*fresh, *(copies[task] for task in copies.keys() & absent)]
+        # A warm copy becomes the state itself: only what it has not followed yet is left to replay.
+        for task in copies.keys() & absent:
+            del self._copies[app, task]
+        try:
+            # What another directory of this machine has is copied first, so that less has to come from the brokers.
+            move_in(directory, fresh)
+            replayed = restore(self._streams, ledger.committed, opened, partial(copies_in, directory))
+        except BaseException:
+            for one in opened:
+                one.local.close()
+            raise
+        self.replayed[app] = self.replayed.get(app, 0) + replayed
+        for one in fresh:
+            if not isinstance(one.local, SharedTask):
+                # Only when all is here and up to date: until then another directory may be the better one.
+                self._collect(one)
+        assert not {(app, one.task) for one in opened} & (self._tasks.keys() | self._copies.keys()), (
+            "a task is here once"
+        )
+        self._tasks |= {(app, one.task): one for one in opened}
+        self._uncounted |= {(app, one.task) for one in opened if not _is_counted(ledger, one.task)}
+        ledger.reached |= {
+            one.task: {place: ChangelogEnd(end) for place, end in one.positions.items()} for one in opened
+        }
+
+    def want(self, app: str, more: int) -> bool:
+        """Ensure room for the state of so many more tasks, and return whether that is together with others'.
+
+        Raises `EnvironmentFault` where limits leave none.
+        """
+        if app in self._shared:
+            return True
+        held = [*self._tasks.values(), *self._copies.values()]
+        apart = sum(not isinstance(one.local, SharedTask) for one in held)
+        opened, together = apart + len(self._shared), apart + more > MOST_APART
+        if not together:
+            try:
+                self._room.want(app, opened, opened + more + 1)  # the one that others come to lie in together
+            except EnvironmentFault:
+                together = True
+        if together:
+            self._room.want(app, opened, opened + 1)
+        return together
+
+    def of(self, app: str, task: int) -> LogEnvironment | None:
+        """Return what has the state of a task; None where it is not here."""
+        found = self._tasks.get((app, task))
+        return found.local if found is not None else None
+
+    def tasks(self, app: str) -> list[int]:
+        """Return the tasks of an application whose state is here."""
+        return sorted(task for name, task in self._tasks if name == app)
+
+    def copy(self, app: str, task: int) -> None:
+        """Open a copy of the state of a task that others have, unless somebody on this machine has what is here."""
+        if (app, task) not in self._copies and (app, task) not in self._tasks:
+            if self.want(app, 1):
+                (self._copies[app, task],) = self._opened(app, [task])
+                return
+            local = self._open_free(self._directory / "state" / app / f"{task}", app)
+            if local is not None:
+                self._copies[app, task] = TaskState(local, app, task)
+
+    def copies(self, app: str) -> dict[int, TaskState]:
+        """Return the copies that are here of what others have, by task."""
+        return {task: one for (name, task), one in self._copies.items() if name == app}
+
+    def drop_copies(self, app: str, tasks: Iterable[int]) -> None:
+        """Close copies of tasks; what lies on the disk stays."""
+        for task in [*tasks]:
+            self._copies.pop((app, task)).local.close()
+
+    def write(
+        self, app: str, state: Iterable[StateWrites], positions: Mapping[tuple[str, int], Mapping[str, int]]
+    ) -> None:
+        """Change entries that are committed; `positions` has, by store and task, how far its changelog is."""
+        by_task: dict[int, list[StateWrites]] = {}
+        for writes in state:
+            by_task.setdefault(writes.task, []).append(writes)
+        for task, changed in by_task.items():
+            one = self._tasks[app, task]
+            for writes in changed:
+                # Positions and entries go into one local transaction, in `write`.
+                one.positions.update(positions[writes.store, task])
+            one.write(changed)
+
+    def uncounted(self, app: str) -> set[int]:
+        """Return the tasks here of which nobody has said yet how many entries they have."""
+        return {task for of, task in self._uncounted if of == app}
+
+    def reached(self, app: str, tasks: Collection[int]) -> dict[int, dict[str, ChangelogEnd]]:
+        """Return how much is committed of the state of tasks, those that are here, as far as that is here."""
+        found = {}
+        for task in tasks:
+            one = self._tasks.get((app, task))
+            self._uncounted.discard((app, task))
+            if one is not None:
+                entries = {store: count for (store, _), (count, _) in one.local.state_stats(app).items()}
+                stores = {place: place.rpartition("/")[0].rpartition("/")[0] for place in one.positions}
+                found[task] = {
+                    place: ChangelogEnd(end, entries.get(stores[place], 0)) for place, end in one.positions.items()
+                }
+        return found
+
+    def reset(self, app: str, ledger: Ledger, tasks: Collection[int]) -> None:
+        """Forget the state of tasks, and note where their changelogs begin now."""
+        for task in tasks:
+            self._tasks[app, task].reset()
+        restore(self._streams, ledger.committed, [self._tasks[app, task] for task in tasks])
+
+    def drop(self, app: str, tasks: Iterable[int] | None = None) -> None:
+        """Close the state of tasks, or of all of an application; what lies on the disk stays."""
+        if tasks is None:
+            self.replayed.pop(app, None)
+        for task in self.tasks(app) if tasks is None else [*tasks]:
+            one = self._tasks.pop((app, task), None)
+            if one is not None:
+                one.local.close()
+
+    def remove(self, app: str) -> bool:
+        """Remove all that lies on the disk here of an application that nobody runs; return whether there was any."""
+        self.drop(app)
+        if app in self._shared:
+            self._shared.pop(app).close()
+        path = self._directory / "state" / app
+        found = path.exists()
+        if found:
+            rmtree(path)
+        return found
+
+    def close(self) -> None:
+        """Close everything."""
+        for app in {app for app, _ in (*self._tasks, *self._copies)}:
+            self.drop(app)
+            self.drop_copies(app, self.copies(app))
+        for app in [*self._shared]:
+            self._shared.pop(app).close()
+
+    def _opened(self, app: str, tasks: Collection[int]) -> list[TaskState]:
+        """Open what has the state of tasks that are not here: each in its own directory, or together where many are."""
+        together, opened = self.want(app, len(tasks)), list[TaskState]()
+        if together and tasks and app not in self._shared:
+            self._shared[app] = self._open(app, SHARED)
+        try:
+            for task in tasks:
+                if together:
+                    local: LogEnvironment = SharedTask(self._shared[app].path, app, task)
+                else:
+                    local = self._open(app, f"{task}")
+                opened.append(TaskState(local, app, task))
+        except BaseException:
+            for one in opened:
+                one.local.close()
+            raise
+        return opened
+
+    def _open(self, app: str, name: str) -> LogEnvironment:
+        """Open the first directory that nobody has: who was stopped may hold the lock of another."""
+        for number in count():
+            path = self._directory / "state" / app / (f"{name}.{number}" if number else name)
+            local = self._open_free(path, app)
+            if local is not None:
+                return local
+        raise AssertionError
+
+    def _open_free(self, path: Path, app: str) -> LogEnvironment | None:
+        """Open a directory, unless somebody has it."""
+        try:
+            local = LogEnvironment(path, sync=False, map_bytes=self._room.map_bytes())
+        except (Damaged, AnotherFormat) as error:
+            logging.getLogger("samza_dsl").warning(
+                "makes state of application %r anew of its changelogs: %s", app, error
+            )
+            rmtree(path)
+            local = LogEnvironment(path, sync=False, map_bytes=self._room.map_bytes())
+        try:
+            local.own(app)
+        except Owned:
+            local.close()
+            return None
+        return local
+
+    def _collect(self, one: TaskState) -> None:
+        """Remove the other directories of a task that is whole here, as far as nobody has them."""
+        for path in apart_in(one.local.path.parent, one.task):
+            if path != one.local.path:
+                with suppress(Owned):
+                    descriptor = owner_lock(path, one.app)
+                    try:
+                        rmtree(path)
+                    finally:
+                        os.close(descriptor)
+
+
+def _is_counted(ledger: Ledger, task: int) -> bool:
+    known = ledger.reached.get(task, {})
+    return bool(known) and all(one.entries >= 0 for one in known.values())

@@ -1,0 +1,1 @@
+"""Streams as Kafka topics: fetching, producing and publishing."""

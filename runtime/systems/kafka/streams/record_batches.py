@@ -1,0 +1,120 @@
+"""Record batches of Kafka as columns, from what aiokafka's C code decodes, without an object of Python per record."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from operators.core.base import Batch
+from runtime.model.garbage import collector_resting
+
+_headers = attrgetter("headers")
+
+
+class BatchRows:
+    """The records of one batch as columns, which aiokafka takes for one record with the offset of the last."""
+
+    __slots__ = ("columns", "offset")
+
+    def __init__(self, columns: Batch) -> None:
+        self.columns = columns
+        self.offset = columns.offsets[-1] if columns.offsets else -1
+
+
+class _Batches:
+    """The batches fetched of a partition, each iterated as one record. aiokafka judges what may be read of them."""
+
+    def __init__(self, records: Any) -> None:
+        self.has_next = records.has_next
+        self._next_batch = records.next_batch
+
+    def next_batch(self) -> Any:
+        """Return the next batch, as a whole unless it has a transaction's marker."""
+        batch = self._next_batch()
+        return batch if batch is None or batch.is_control_batch else _Whole(batch)
+
+
+class _Whole:
+    """A batch that is iterated as one record."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __iter__(self) -> Iterator[BatchRows]:
+        with collector_resting():
+            # Objects per record live for a moment only, in C-made lists: the collector would walk them for nothing.
+            columns = _columns([*self._batch])
+        if columns.values:  # else compaction has left none
+            yield BatchRows(columns)
+
+
+class _Fetched(OrderedDict[Any, Any]):
+    """The fetches that a consumer has not yet given out, by partition."""
+
+    def __setitem__(self, place: Any, found: Any) -> None:
+        records = getattr(found, "_partition_records", None)
+        if records is not None:
+            records._records = _Batches(records._records)
+            records._consumer_record = partial(_not_before, records)
+        super().__setitem__(place, found)
+
+
+def by_batches(consumer: Any) -> None:
+    """Make a consumer, which has begun and reads nothing yet, give batches; `rows_of` has what is in them.
+
+    Another client, which has no such inside, gives records as it does.
+    """
+    fetcher = getattr(consumer, "_fetcher", None)
+    # It has no public way; where another version has no such inside, records come one by one and mean the same.
+    if fetcher is not None and hasattr(fetcher, "_records"):
+        fetcher._records = _Fetched()
+
+
+def hold_back(consumer: Any, wait_ms: int) -> None:
+    """Let brokers hold back for so long the answer that there is nothing new, and with it whatever else is asked.
+
+    It is for the next fetches. Another client does as it was told when it began.
+    """
+    fetcher = getattr(consumer, "_fetcher", None)
+    if fetcher is not None and hasattr(fetcher, "_fetch_max_wait_ms"):
+        fetcher._fetch_max_wait_ms = wait_ms
+
+
+def rows_of(found: Sequence[Any]) -> Batch:
+    """Return what a consumer gave of a partition, batches or records, as columns: keys always, headers if any."""
+    if not found or type(found[0]) is not BatchRows:
+        return _columns(found)
+    if len(found) == 1:
+        first: Batch = found[0].columns
+        return first
+    return Batch.gather((one.columns, 0, len(one.columns)) for one in found)
+
+
+def _columns(records: Sequence[Any]) -> Batch:
+    offsets: Sequence[int] = range(records[0].offset, records[-1].offset + 1) if records else []
+    if len(offsets) != len(records):
+        offsets = [record.offset for record in records]
+    return Batch(
+        [record.value for record in records],
+        keys=[record.key for record in records],
+        timestamps=[record.timestamp for record in records],
+        offsets=offsets,
+        headers=[dict(record.headers) or None for record in records] if any(map(_headers, records)) else None,
+    )
+
+
+def _not_before(fetched: Any, place: Any, rows: BatchRows) -> BatchRows:
+    """Return of the batch that was fetched what lies at or behind the position, which may be in its midst."""
+    columns, first = rows.columns, fetched.next_fetch_offset
+    assert columns.offsets is not None
+    if columns.offsets[0] >= first:
+        return rows
+    # A batch is fetched whole, also where reading begins in its midst.
+    before = sum(offset < first for offset in columns.offsets)
+    return BatchRows(columns.slice(before, len(columns)))

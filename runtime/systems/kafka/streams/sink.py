@@ -1,0 +1,167 @@
+"""A Kafka topic as a bound output: written before each commit, at least once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import TopicAuthorizationFailedError
+
+from operators.core.base import Batch, Serde
+from runtime.model.errors import SamzaError, TooLarge
+from runtime.ports.sink import Limit, PartitionedSink
+from runtime.ports.streams import StreamConfig
+from runtime.systems.kafka.client.admin import configs_of, create_topic, kafka_errors_told, metadata_of
+from runtime.systems.kafka.client.clients import begun, ended, side_by_side
+from runtime.systems.kafka.client.kafka_errors import TOO_LARGE, kafka_fault
+from runtime.systems.kafka.client.metadata import WRITE, may
+from runtime.systems.kafka.client.record_limits import KafkaLimit, limits_of
+from runtime.systems.kafka.client.thread import KafkaThread
+from runtime.systems.kafka.client.topic import KafkaTopic
+
+_log = logging.getLogger("samza_dsl")
+BATCH_BYTES = 1 << 16
+_COMPRESSIONS = {None: None, "zlib": "gzip", "zstd": "zstd"}
+
+
+class KafkaSink(PartitionedSink):
+    """An output that is a topic, made as `config` says where it is absent.
+
+    Each commit writes it before it becomes durable: what was written by one that then failed is written again, so that
+    a record is there at least once. Retries neither double nor reorder (the producer is idempotent). The thread that
+    commits uses it.
+    """
+
+    name = "kafka"
+    columns = frozenset({"keys", "timestamps"})
+
+    def __init__(self, topic: KafkaTopic, config: StreamConfig) -> None:
+        self._topic = topic
+        self._compression = compression_of(topic, config)
+        self._pending: dict[int, Batch] = {}
+        self._limit: Limit | None = None
+        self._producer: Any = None
+        self._thread: KafkaThread | None = KafkaThread.acquire()
+        try:
+            with kafka_errors_told(topic, "written"):
+                self.partitions = self._thread.call(self._open(config))
+        except BaseException:
+            self.close()
+            raise
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the declared serde: what the records of a topic are is between those who write and read it."""
+        return declared
+
+    def limit(self) -> Limit | None:
+        """Return how large records may be; None where this client may not look at that."""
+        return self._limit
+
+    def recover(self, position: int) -> None:
+        """Do nothing but say so: what was written stays, as others may have read it."""
+        _log.warning("%s is written at least once: what a crash comes between is written again", self._topic.address)
+
+    def write(self, batch: Batch) -> None:
+        """Take rows for a topic of one partition."""
+        self.write_to(0, batch)
+
+    def write_to(self, partition: int, batch: Batch) -> None:
+        if partition in self._pending:
+            self._pending[partition].extend(batch)
+        else:
+            self._pending[partition] = batch.copy()
+
+    def flush(self) -> int:
+        """Send all rows, and wait until all replicas have them; there is no position to go back to, so it is 0."""
+        assert self._thread is not None
+        with kafka_errors_told(self._topic, "written"):
+            self._thread.call(send_all(self._producer, {(self._topic.name, p): b for p, b in self._pending.items()}))
+        self._pending = {}
+        return 0
+
+    def close(self) -> None:
+        """Drop what was not flushed; a second call does nothing."""
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            try:
+                if self._producer is not None:
+                    thread.call(ended(self._producer))
+            finally:
+                thread.release()
+
+    async def _open(self, config: StreamConfig) -> int:
+        found = await metadata_of(self._topic)
+        if found is not None and not may(found, WRITE):
+            raise kafka_fault(self._topic, "written", TopicAuthorizationFailedError(self._topic.name))
+        partitions = (
+            found.partitions if found else await create_topic(self._topic, config.partitions, configs_of(config))
+        )
+        size = (await limits_of(self._topic, [self._topic.name])).get(self._topic.name)
+        if size is not None:
+            self._limit = KafkaLimit(self._topic.address, size, self._compression)
+        producer = AIOKafkaProducer(
+            **self._topic.client(),
+            enable_idempotence=True,
+            compression_type=self._compression,
+            max_batch_size=BATCH_BYTES,
+        )
+        self._producer = await begun(producer)
+        return partitions
+
+
+def compression_of(topic: KafkaTopic, config: StreamConfig) -> str | None:
+    """Return what a topic is written with, in Kafka's words; raises SamzaError where that is not installed."""
+    found = topic.compression or _COMPRESSIONS[config.compression]
+    if found not in (None, "gzip") and find_spec("cramjam") is None:
+        raise SamzaError(
+            f"{topic.address} is to be written with {found}, which needs cramjam: pip install cramjam; or say "
+            'compression="gzip" where the topic is bound'
+        )
+    return found
+
+
+async def send_all(producer: Any, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
+    """Send rows of several partitions, each in order, and wait until all are acknowledged; raises KafkaError.
+
+    Returns the offset behind the last one, by topic and partition.
+    """
+    pending = {place: batch for place, batch in pending.items() if len(batch)}
+    for topic in {topic for topic, _ in pending}:
+        await producer.client.add_topic(topic)  # else what it learned at its start it may forget, and waits for ever
+    ends = await side_by_side(_send(producer, *place, batch) for place, batch in pending.items())
+    return dict(zip(pending, ends, strict=True))
+
+
+async def _send(producer: Any, topic: str, partition: int, batch: Batch) -> int:
+    rows = len(batch)
+    none: list[Any] = [None] * rows
+    columns = zip(batch.keys or none, batch.values, batch.timestamps or none, batch.headers or none, strict=True)
+    sent = []
+    # Built here and sent as whole batches: one future for each batch, and not one for each record.
+    building = producer.create_batch()
+    for key, value, timestamp, headers in columns:
+        said = list(headers.items()) if headers else []
+        if building.append(key=key, value=value, timestamp=timestamp, headers=said) is None:
+            sent.append(_heard(await producer.send_batch(building, topic, partition=partition)))
+            building = producer.create_batch()
+            building.append(key=key, value=value, timestamp=timestamp, headers=said)
+    sent.append(_heard(await producer.send_batch(building, topic, partition=partition)))
+    try:
+        last: int = (await side_by_side(sent))[-1].offset
+    except TOO_LARGE as error:
+        size = max((len(value) for value in batch.values if value is not None), default=0)
+        raise TooLarge(
+            f"{topic} can't be written: a record, of {size:,} bytes, is larger than the topic's max.message.bytes: "
+            "raise that, or write less."
+        ) from error
+    return last + int(building.record_count())
+
+
+def _heard(sending: asyncio.Future[Any]) -> asyncio.Future[Any]:
+    """Return what is sent, whose failure needs not be looked at where another one was met before."""
+    sending.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return sending

@@ -1,0 +1,1 @@
+"""The embedded log: streams, state and checkpoints in one LMDB environment."""

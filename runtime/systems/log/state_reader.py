@@ -1,0 +1,106 @@
+"""The reader of many entries of one store and task in one transaction, as a step of work asks for them."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from runtime.model.errors import Damaged
+from runtime.ports.state import StateReader
+from runtime.systems.log.journal import Journal
+from runtime.systems.log.records import PLACE, RESTORE, entry_of, place_of_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import lmdb
+
+    from runtime.systems.log.database import Database
+
+
+class LogStateReader(StateReader):
+    """Reads entries of a store in one task, in a transaction from the first of them to `release`.
+
+    Pages that this transaction sees are not used again before it ends, so it should not last.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_database",
+        "_find_store",
+        "_journal",
+        "_lock",
+        "_place",
+        "_prefix",
+        "_span",
+        "_transaction",
+    )
+
+    def __init__(
+        self,
+        database: Database,
+        find_store: Callable[[lmdb.Transaction[memoryview]], int | None],
+        app: str,
+        store: str,
+        task: int,
+    ) -> None:
+        self._database = database
+        self._find_store = find_store
+        self._place = app, store, task
+        self._lock = Lock()
+        self._prefix = b""
+        self._journal = Journal()
+        self._span = self._journal.span
+        self._transaction: lmdb.Transaction[memoryview] | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._lock:
+            transaction = self._transaction or self._begin()
+            if not self._prefix:
+                return None
+            if self._journal.span is not self._span:
+                self._read_journal(transaction)  # as of when the transaction began: somebody has committed since
+            if key in self._journal.entries:
+                return self._journal.entries[key]
+            place = place_of_key(self._prefix, key)
+            try:
+                record = transaction.get(place, None, self._database.state)
+                return None if record is None else entry_of(place, record)[1]
+            except self._database.errors as error:
+                raise self._database.failed(error) from error
+            except ValueError as error:
+                raise damaged_entry(self._database, *self._place, key, error) from error
+
+    def release(self) -> None:
+        """End the transaction, if there is one."""
+        with self._lock:
+            transaction, self._transaction = self._transaction, None
+            if transaction is not None:
+                self._database.readers.discard(self)
+                transaction.abort()
+
+    def leave(self) -> None:
+        """In a forked child, forget the transaction without an end: its place in LMDB's table is the parent's."""
+        self._transaction = None
+
+    def _begin(self) -> lmdb.Transaction[memoryview]:
+        self._transaction = self._database.begin_reading()
+        self._database.readers.add(self)
+        number = self._find_store(self._transaction)
+        if number is not None:
+            self._prefix = PLACE.pack(number, self._place[2])
+            self._read_journal(self._transaction)
+        return self._transaction
+
+    def _read_journal(self, transaction: lmdb.Transaction[memoryview]) -> None:
+        self._journal = self._database.journals.at(transaction, self._prefix)
+        self._span = self._journal.span
+
+
+def damaged_entry(database: Database, app: str, store: str, task: int, key: bytes, error: ValueError) -> Damaged:
+    """Return the error that says which entry can't be read."""
+    database.distrust()
+    return Damaged(
+        f"State of application {app!r}, store {store!r}, task {task}, at or after key {key!r} is not what was "
+        f"written: {error}. {RESTORE}"
+    )

@@ -1,0 +1,1 @@
+"""An environment in memory, and Python lists as inputs and outputs."""

@@ -1,0 +1,620 @@
+"""One task, a partition id with its share of every stage: processing, firing and committing exclude each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import cached_property, partial
+from itertools import repeat
+from typing import Any
+
+from operators.async_flat_map import StatefulCalls, keyed_messages
+from operators.core.base import MIN_TIMESTAMP, NEVER, Batch, Slice
+from operators.joins.match_counts import Meetings
+from operators.joins.table_join import TableContents
+from planner.model.plan import Options
+from runtime.functions.failures import Failure, Whence, attributed
+from runtime.functions.user_functions import Functions
+from runtime.job.key_kinds import KeyKinds
+from runtime.model.clock import Clock
+from runtime.model.garbage import MANY, collector_resting
+from runtime.ports.store import TaskStore
+from runtime.reading.completion import Entry
+from runtime.reading.reader import Malformed, Reader, Taken
+from runtime.stage.chain import Chain
+from runtime.stage.error_policy import Emitted, Guard, LetterRows
+from runtime.stage.outputs import Outputs
+from runtime.stage.timer import Timer
+from runtime.task.calls_in_flight import Flights
+from runtime.task.in_flight import UnitInFlight, Units, results_of, shares, stops_of
+from runtime.task.lane import Lane, owned
+from runtime.task.pace import LONGEST_MS
+
+Track = Callable[[Sequence[int]], Iterable[tuple[Entry, ...]]]
+"""Starts tracking messages, given where the units end that they go on in."""
+
+
+class Task:
+    """Feeds readers' records through chains; what awaits is completed later, out of order where it may be.
+
+    One thread at a time is in a task: `busy` is set by the event loop for as long as a thread works in it or its
+    commit is written, and nobody else touches it then. `do` is that thread's way in. `hear` and `start_calls` are for
+    the event loop, before and after. Nothing fires while a message is in flight, and while something fires nothing is
+    taken in, so that what fires sees all that came before it. A cut, and so a checkpoint, is only where `at_cut` says
+    so.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        options: Options,
+        clock: Clock,
+        functions: Functions,
+        outputs: Outputs,
+        stores: dict[str, TaskStore],
+    ) -> None:
+        self.number = number
+        self.functions = functions
+        self.outputs = outputs
+        self.stores = stores
+        self.lanes: list[Lane] = []
+        self.meetings: dict[str, Meetings] = {}
+        """The meetings that joins count, by operator."""
+        self.kinds: dict[str, KeyKinds] = {}
+        """The kinds of the keys that state lies under, by operator."""
+        self.tables: dict[str, tuple[Reader, TableContents, Guard]] = {}
+        self.timers: list[Timer] = []
+        self.current: Reader | None = None
+        self.busy = False
+        self.thread: int | None = None
+        self.process_ms = self.window_ms = 0.0
+        self.starved = Stopwatch(clock)
+        self.touched = False
+        self.is_quiet = False
+        """Whether nothing is to be done in it but what others have done first: feed it, or take it in anew."""
+        self._uncommitted: int | None = None
+        self._options = options
+        self._clock = clock
+        self._firing: Generator[None, None, None] | None = None
+        self._paused = False
+        self._now_ms = MIN_TIMESTAMP
+
+    @property
+    def in_flight(self) -> int:
+        """The number of messages in flight."""
+        return sum(len(lane.units) for lane in self.lanes if lane.units is not None)
+
+    @property
+    def dirty_count(self) -> int:
+        """The number of changed entries of state that wait for the next commit."""
+        in_stores = sum(store.dirty_count for store in self.stores.values())
+        return in_stores + sum(lane.chain.unwritten for lane in self.lanes)
+
+    @property
+    def uncommitted(self) -> int:
+        """The number of outputs and changed entries that wait for the next commit, as of the last piece of work."""
+        if self._uncommitted is None:
+            self._uncommitted = self.outputs.count + self.dirty_count
+        return self._uncommitted
+
+    @property
+    def firing(self) -> bool:
+        """Whether windows or timers are firing, and what they emitted is not yet complete."""
+        return self._firing is not None
+
+    @property
+    def at_cut(self) -> bool:
+        """Whether what is done so far may be committed: what has still to fire would fire first after a restart."""
+        return not self.busy and not self.in_flight and (self._firing is None or self._paused)
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing is in flight, fired or being worked on."""
+        return not self.busy and self._firing is None and not self.in_flight
+
+    @property
+    def table_readers(self) -> list[Reader]:
+        """The readers of the tables that are its own."""
+        return [reader for reader, _, _ in self.tables.values()]
+
+    @property
+    def readers(self) -> list[Reader]:
+        """All of its readers."""
+        return [*(reader for lane in self.lanes for reader in lane.readers), *self.table_readers]
+
+    @property
+    def awaits(self) -> bool:
+        """Whether something is known to be there to read that has not come yet."""
+        return any(reader.awaits for reader in self.readers)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether a call has returned, a message may take effect, or what is firing may fire on."""
+        if self._firing is not None and not self.in_flight:
+            return True
+        return any(lane.units.can_go_on for lane in self.lanes if lane.units is not None)
+
+    def rest(self) -> None:
+        """Be quiet where nothing is in flight or firing, and no clock has a say."""
+        self.is_quiet = self.drained and not (self.clocked or self.timers or self.can_go_on)
+
+    def committed(self) -> None:
+        """Take note that all that was done is committed."""
+        self.touched, self._uncommitted = False, None
+        self.outputs.clear()
+
+    @property
+    def timers_due(self) -> list[Timer]:
+        """The functions of its own that are due."""
+        now = self._clock.elapsed_ms()
+        return [timer for timer in self.timers if timer.due_ms <= now]
+
+    def hear(self) -> None:
+        """Take what async calls have come to, on the event loop, so that the next piece of work goes on with it."""
+        for lane in self.lanes:
+            if lane.units is not None:
+                lane.units.hear()
+
+    def start_calls(self) -> None:
+        """Start the async calls that the last piece of work has asked for, on the event loop."""
+        for lane in self.lanes:
+            if lane.units is not None:
+                lane.units.start_calls()
+
+    def begin(self) -> None:
+        """Make the first commit tell other stages what they must know before anything comes."""
+        self.touched = any(lane.has_news for lane in self.lanes)
+
+    def do(self, work: Callable[[], object]) -> bool:
+        """Do a piece of work, which sees committed state as of one moment; return whether there was something to do."""
+        assert self.thread is None, "one thread at a time is in a task"
+        # The watch over threads that hang asks which thread is in this task.
+        self.thread = threading.get_ident()
+        try:
+            moved = bool(work())
+            self.outputs.hand_on()
+            return moved
+        finally:
+            self.thread = self._uncommitted = None
+            # A transaction that only reads keeps pages from being used again: it lasts for one piece of
+            # work, and no longer.
+            for store in self.stores.values():
+                store.rest()
+
+    def room(self, lane: Lane) -> int:
+        """Return how many messages a lane may take in now; 0 while something is due or firing."""
+        if self.busy or lane.held_back or self._firing is not None or self._is_due():
+            return 0
+        if lane.units is None:
+            return lane.pace.rows
+        room = min(lane.limit - len(lane.units), self._options.max_in_flight + lane.ahead - self.in_flight)
+        if room < max(lane.ahead // 4, 1):
+            return 0  # enough wait for their turn already, and many at once are cheaper
+        return min(room, 1) if lane.one_at_a_time else room
+
+    def feed(self, lane: Lane, reader: Reader, limit: int) -> int:
+        """Take up to `limit` records of a reader in, and return how many there were."""
+        with collector_resting() if limit >= MANY else nullcontext():
+            return self._feed(lane, reader, limit)
+
+    def _feed(self, lane: Lane, reader: Reader, limit: int) -> int:
+        started = self._clock.elapsed_ms()
+        self.touched = True
+        self.current = reader
+        self.heed()
+        if reader.idle and reader.idle_after_ms is not None:
+            reader.come_back(lane.watermark)
+        taken = reader.take(limit)
+        if taken.folded is not None:
+            fold = partial(lane.chain.fold, reader.entry, taken.folded)
+            # Groups that fail as they take effect don't say which record it was: columns do, one by one.
+            if not lane.guard.at_once(fold, partial(reader.place, taken.batch)):
+                taken = reader.unfold(taken)
+        # Accepted before it is processed, and tracked before it takes effect: the entry holds the checkpoint
+        # back until then.
+        taken = self._accepted(lane, reader, taken)
+        # Malformed records meet the input's policy first: where that ends the run, nothing of the batch has
+        # happened.
+        self._refuse(lane.guard, reader, taken.malformed)
+        if not len(taken.batch) or taken.folded is not None:
+            reader.track().release()
+        elif lane.units is None:
+            entry = reader.track()
+            lane.guard.each(
+                lambda rows: lane.chain.run(reader.entry, rows),
+                taken.batch,
+                taken.raw,
+                partial(reader.place, taken.batch),
+            )
+            entry.release()
+        elif isinstance(lane.units, Flights):
+            self._admit_rows(lane, lane.units, reader, taken)
+        else:
+            self._admit(lane, reader, taken.batch, taken.raw)
+        elapsed_ms = self._clock.elapsed_ms() - started
+        self.process_ms += elapsed_ms
+        lane.pace.took(len(taken.batch), elapsed_ms)
+        self.fire()
+        return len(taken.batch) + len(taken.malformed)
+
+    def feed_table(self, stream: str, limit: int) -> None:
+        """Take updates of a table in."""
+        reader, contents, guard = self.tables[stream]
+        self.touched = True
+        taken = reader.accept(reader.take(limit))
+        entry = reader.track()
+        self._refuse(guard, reader, taken.malformed)
+
+        def work(rows: Batch) -> None:
+            with attributed(reader.entry):
+                contents.process(rows)
+
+        if len(taken.batch):
+            guard.each(work, taken.batch, taken.raw, partial(reader.place, taken.batch))
+        entry.release()
+
+    def _accepted(self, lane: Lane, reader: Reader, taken: Taken) -> Taken:
+        """Accept what was taken; where something awaits, no more than can drain in time."""
+        lane.held_back = False
+        if lane.units is None or lane.most_rounds is None:
+            return reader.accept(taken)
+        if lane.one_at_a_time and isinstance(lane.units, Units):
+            rows = int(self._fits(lane, lane.units, reader, taken, lane.most_rounds))
+        else:
+            rows = lane.units.acceptable(taken.batch.keys, lane.width, lane.most_rounds)
+        lane.held_back = rows < len(taken.batch)
+        return reader.accept(taken, rows)
+
+    def _fits(self, lane: Lane, units: Units, reader: Reader, taken: Taken, rounds: int) -> bool:
+        """Whether the calls of a message can end in time; it is explored for that, and not yet accepted."""
+        if not len(taken.batch):
+            return True
+        # Exploring has no effect, and what it found is used when the message comes in: the functions are not
+        # called twice.
+        if reader not in lane.explored:
+            where = partial(reader.place, taken.raw)
+            lane.explored[reader] = lane.explore(reader.entry, owned(taken.batch), where)
+        found, _ = lane.explored[reader]
+        calls = sum(len(rows) for exit, rows in found if exit in lane.chain.awaits)
+        return units.fits(calls, taken.batch.keys[0] if taken.batch.keys else None, lane.width, rounds)
+
+    def advance(self) -> bool:
+        """Let what came back from async calls go on, and take effect where it may; return whether anything did."""
+        moved = False
+        self.heed()
+        for lane in self.lanes:
+            if lane.units is not None:
+                started = self._clock.elapsed_ms()
+                while (
+                    self._land(lane, lane.units) if isinstance(lane.units, Flights) else self._go_on(lane, lane.units)
+                ):
+                    moved = True
+                self.process_ms += self._clock.elapsed_ms() - started
+        if self._firing is not None or moved:
+            moved = self.fire() or moved
+        return moved
+
+    def fire(self) -> bool:
+        """Fire what the watermarks have made due, once nothing is in flight; return whether there is more right away.
+
+        The firing ends when all of it is complete.
+        """
+        self.heed()
+        # Nothing fires while messages are in flight: they came before the watermark that made it due, and
+        # their effects belong to it.
+        if self._firing is None and self._is_due() and not self.in_flight:
+            self._firing = self._fire()
+            self.starved.start()
+        if self._firing is None or self.in_flight:
+            return False
+        started = self._clock.elapsed_ms()
+        if next(self._firing, self) is self:
+            self._firing = None
+            self.starved.stop()
+        self.window_ms += self._clock.elapsed_ms() - started
+        return self._firing is not None and self._paused and not self._is_full()
+
+    def look_for_idle(self) -> bool:
+        """Notice which inputs are idle; return whether event time may go on by that."""
+        now_ms = self._clock.elapsed_ms()
+        found = [lane for lane in self.lanes if lane.look_for_idle(now_ms)]
+        self.touched = self.touched or any(lane.repartitions for lane in found)
+        return bool(found)
+
+    def go_on(self) -> bool:
+        """Let event time go on by a ms where nothing comes and late panes wait for that; return whether it did."""
+        went_on = [lane.go_on() for lane in self.lanes]
+        return any(went_on)
+
+    def call_timers(self) -> None:
+        """Call the task's own functions that are due; nothing may be in flight."""
+        assert not self.in_flight, "a timer sees the effects of all that came before it"
+        started = self._clock.elapsed_ms()
+        self.touched = True
+        for timer in self.timers_due:
+            timer.call(self._clock.now_ms())
+            timer.due_ms = self._clock.elapsed_ms() + timer.interval_ms  # from its end: a slow one starves nothing
+        self.window_ms += self._clock.elapsed_ms() - started
+
+    def _is_due(self) -> bool:
+        if (self.timers and self.timers_due) or (self.clocked and self.next_alarm <= self._now_ms):
+            return True
+        return any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)
+
+    @cached_property
+    def clocked(self) -> list[Lane]:
+        """The lanes whose operators heed the clock."""
+        return [lane for lane in self.lanes if lane.chain.clocked]
+
+    @property
+    def next_alarm(self) -> int:
+        """The time when something is due by the clock, in ms since the epoch; at once where the inputs have ended."""
+        return min((lane.next_alarm for lane in self.clocked), default=NEVER)
+
+    def heed(self) -> bool:
+        """Tell what heeds the clock the time, which never goes back; return whether something has become due by it."""
+        if not self.clocked:
+            return False
+        # A wall clock may be set back, and what has fired by it can't be taken back.
+        self._now_ms = max(self._now_ms, self._clock.now_ms())
+        for lane in self.clocked:
+            lane.chain.heed(self._now_ms, lane.watermark)
+        return self.next_alarm <= self._now_ms
+
+    def _is_full(self) -> bool:
+        return self.outputs.count + self.dirty_count >= self._options.max_uncommitted
+
+    def _fire(self) -> Generator[None, None, None]:
+        started = self._clock.elapsed_ms()
+        for lane in self.lanes:
+            began = self._clock.elapsed_ms()
+            for id, fired, number in self._fired(lane):
+                if fired is not None and lane.units is not None and lane.chain.awaits_below(id):
+                    self._admit_emitted(lane, id, fired, ())
+                elif fired is not None:
+                    lane.guard.each(
+                        _running(lane.chain, id), fired, Emitted(fired, lane.chain.graph, id), emitted_by(id)
+                    )
+                lane.firing_pace.took(number, self._clock.elapsed_ms() - began)
+                # What fired may await: the next operator fires only when that is complete, since it
+                # may be fed by it.
+                while self.in_flight:
+                    yield
+                # Between two slices a commit may be made, so that a large firing stays within
+                # max_uncommitted. What has still to fire is due at the checkpointed watermark, and
+                # fires first after a restart.
+                self._paused = True
+                while self._is_full():
+                    yield
+                if self._clock.elapsed_ms() - started > LONGEST_MS:
+                    yield
+                    started = self._clock.elapsed_ms()
+                self._paused = False
+                began = self._clock.elapsed_ms()
+
+    def _fired(self, lane: Lane) -> Iterator[tuple[str, Batch | None, int]]:
+        """Yield what each operator fires, parents first and never much at once; run each before asking for the next.
+
+        With it comes how many panes or timers it was, 0 where there were no more.
+        """
+        for id, operator in lane.chain.operators.items():
+            if id in lane.chain.clocked:
+                yield from self._fired_by(lane, id, lane.chain.clocked[id].next_alarm, by_clock=True)
+            yield from self._fired_by(lane, id, operator.next_due, by_clock=False)
+
+    def _fired_by(
+        self, lane: Lane, id: str, next_due: Callable[[], int], by_clock: bool
+    ) -> Iterator[tuple[str, Batch | None, int]]:
+        while next_due() <= (until := lane.time_at(id, self._now_ms if by_clock else None)):
+            self.touched = True
+            # Few at first, as with records: how slow the functions behind a pane or timer are is not
+            # known.
+            most = lane.firing_pace.rows
+            fired = lane.guard.fire(id, until, most, by_clock)
+            yield id, fired, most if next_due() <= until else 0
+
+    def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:
+        for record in malformed:
+            where = reader.place(record.row, 0)._replace(part=record.part)
+            guard.settle(Failure(reader.entry, record.error), record.row, where)
+
+    def _admit(self, lane: Lane, reader: Reader, batch: Batch, raw: Batch) -> None:
+        """Let what was taken in go on: what awaits message by message, its neighbours together."""
+
+        def track(stops: Sequence[int]) -> Iterable[tuple[Entry, ...]]:
+            return ((entry,) for entry in reader.track_each(batch, stops))
+
+        self._enter(lane, reader.entry, batch, raw, reader, track)
+
+    def _admit_rows(self, lane: Lane, flights: Flights, reader: Reader, taken: Taken) -> None:
+        """Let what was taken in go on as columns: all that comes through makes one call."""
+        where = partial(reader.place, taken.raw)
+        found, failures = lane.explore(reader.entry, owned(taken.batch), where)
+        for row, failure in failures.items():
+            lane.guard.settle(failure, taken.raw.row(row), where(row))
+        for _, rows in found:
+            flights.admit(rows, taken.raw, where, reader.track_rows(rows))
+        if not found:
+            reader.track().release()
+
+    def _land(self, lane: Lane, flights: Flights) -> bool:
+        self.touched = True
+        lane.held_back = False
+        return flights.go_on()
+
+    def _admit_emitted(self, lane: Lane, id: str, emitted: Batch, parents: Sequence[UnitInFlight]) -> None:
+        """Let what a stateful operator emitted go on as messages of their own, on which all their parents wait."""
+        # What was emitted holds the offsets of its parents back: they are complete only when it is.
+        entries = tuple({entry: None for parent in parents for entry in parent.entries})
+
+        def track(stops: Sequence[int]) -> Iterable[tuple[Entry, ...]]:
+            for entry in entries:
+                entry.hold(len(stops))
+            return repeat(entries, len(stops))
+
+        self._enter(lane, id, emitted, Emitted(emitted, lane.chain.graph, id), id, track)
+
+    def _enter(self, lane: Lane, entry: str, batch: Batch, raw: LetterRows, reader: Reader | str, track: Track) -> None:
+        assert isinstance(lane.units, Units)
+        where = (
+            partial(reader.place, raw) if isinstance(reader, Reader) and isinstance(raw, Batch) else emitted_by(entry)
+        )
+        before = lane.explored.pop(reader, None) if isinstance(reader, Reader) else None
+        found, failures = before or lane.explore(entry, owned(batch), where)
+        # A message that makes a call, or failed, is a unit by itself; its neighbours are one unit together, so
+        # that a stage in which few await costs little more than one in which none does.
+        awaiting = {owner for exit, rows in found if exit in lane.chain.awaits for owner in rows.owners or ()}
+        stops = stops_of(len(batch), awaiting | failures.keys())
+        assert not len(batch) or stops[-1] == len(batch), "every message is in a unit"
+        units = []
+        for start, stop, entries in zip([0, *stops], stops, track(stops), strict=False):
+            key = batch.keys[start] if batch.keys is not None else None
+            stamp = min(batch.stamps[start:stop]) if batch.stamps is not None else None
+            units.append(UnitInFlight(entries, raw, range(start, stop), reader, key, stamp))
+        self._hand_out(lane, found, failures, units, stops)
+        lane.units.admit(units)
+
+    def _hand_out(
+        self,
+        lane: Lane,
+        found: list[tuple[str, Batch]],
+        failures: dict[int, Failure],
+        units: Sequence[UnitInFlight],
+        stops: Sequence[int],
+    ) -> None:
+        """Note on each unit, given where they end, which calls it makes, what it holds, or that it failed."""
+        for exit, rows in found:
+            for unit, (_, start, stop) in shares(rows, units, stops):
+                if exit not in lane.chain.awaits:
+                    unit.held.append((exit, (rows, start, stop)))
+                    continue
+                arguments: list[Any] = rows.values[start:stop]
+                if exit in lane.task_exits:
+                    arguments = lane.task_exits[exit].envelopes(rows.slice(start, stop), *self._origin(unit))
+                elif isinstance(lane.chain.exits[exit], StatefulCalls):
+                    arguments = keyed_messages(rows.slice(start, stop))
+                unit.calls.extend((exit, one, (rows, row)) for row, one in enumerate(arguments, start))
+        for unit, stop in zip(units, stops, strict=True):
+            unit.failure = failures.get(stop - 1, unit.failure)
+            if lane.most_rounds is not None and unit.calls:
+                lane.check_fan_out(unit, lane.most_rounds)
+
+    def _origin(self, unit: UnitInFlight) -> tuple[str, int]:
+        """Return the stream and partition of a message; of what was emitted here, its operator and the task."""
+        if isinstance(unit.reader, Reader):
+            return unit.reader.origin.stream, unit.reader.origin.partition
+        return unit.reader, self.number
+
+    def _go_on(self, lane: Lane, units: Units) -> bool:
+        returned = units.take_returned()
+        stops = range(1, len(returned) + 1)
+        for operator, batch in results_of(returned):
+            if operator in lane.task_exits:
+                for unit, own in shares(batch, returned, stops):
+                    unit.held.append((operator, own))
+            else:
+                where = places_of(returned, batch.owners or ())
+                self._hand_out(lane, *lane.explore(operator, batch, where), returned, stops)
+        for unit in returned:
+            units.settle(unit)
+        applicable = units.applicable()
+        if applicable:
+            self._apply(lane, units, applicable)
+        return bool(returned or applicable)
+
+    def _apply(self, lane: Lane, units: Units, applicable: list[UnitInFlight]) -> None:
+        """Let messages take effect: together where that succeeds, else one by one under their policies."""
+        self.touched = True
+        lane.held_back = False
+        good = [unit for unit in applicable if unit.failure is None]
+        for unit in applicable:
+            if unit.failure is not None:
+                lane.guard.settle(unit.failure, raw_of(unit), place_of(unit))
+        emitted: list[tuple[str, Batch]] = []
+        # Together under one savepoint, which is cheap. Where it is rolled back they take effect one by one
+        # under their policies, so that those that are good do all the same.
+        if lane.guard.at_once(partial(_take_effect, lane.chain, good, emitted), lambda row: span(good)):
+            self._go_below(lane, good, emitted)
+        else:
+            for unit in (message for one in good for message in one.messages()):
+                emitted = []
+                if lane.guard.one(partial(_take_effect, lane.chain, [unit], emitted), raw_of(unit), place_of(unit)):
+                    self._go_below(lane, [unit], emitted)
+        for unit in applicable:
+            units.applied(unit)
+
+    def _go_below(self, lane: Lane, parents: Sequence[UnitInFlight], emitted: list[tuple[str, Batch]]) -> None:
+        for id, batch in emitted:
+            self._admit_emitted(lane, id, batch, parents)
+
+
+def _take_effect(chain: Chain, units: Sequence[UnitInFlight], emitted: list[tuple[str, Batch]]) -> None:
+    """Apply what messages hold, exit by exit, in their order; what must be awaited below is left in `emitted`."""
+    emitted.clear()
+    below: list[tuple[str, Batch]] = []
+    by_exit: dict[str, list[Slice]] = {}
+    for unit in units:
+        for exit, own in unit.held:
+            by_exit.setdefault(exit, []).append(own)
+    for exit in sorted(by_exit):
+        chain.apply(exit, Batch.gather(by_exit[exit]), lambda id, rows: below.append((id, rows)))
+    emitted += below  # only now: where an exit fails, nothing goes on
+
+
+def _running(chain: Chain, id: str) -> Callable[[Batch], None]:
+    return lambda rows: chain.run(id, rows)
+
+
+class Stopwatch:
+    """Adds up the times between starts and stops."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._stopped_ms = 0.0
+        self._since: float | None = None
+
+    @property
+    def ms(self) -> float:
+        """The time so far."""
+        running = 0.0 if self._since is None else self._clock.elapsed_ms() - self._since
+        return self._stopped_ms + running
+
+    def start(self) -> None:
+        """Let it run."""
+        self._since = self._clock.elapsed_ms()
+
+    def stop(self) -> None:
+        """Let it stand."""
+        self._stopped_ms, self._since = self.ms, None
+
+
+def emitted_by(id: str) -> Callable[[int | None], Whence]:
+    """Return where what an operator emitted is from."""
+    return lambda row: Whence(id)
+
+
+def places_of(units: Sequence[UnitInFlight], owners: Sequence[int]) -> Callable[[int | None], Whence]:
+    """Return where the messages are that rows came from, given the number of each row's; without a row, all of them."""
+    return lambda row: span(units) if row is None else place_of(units[owners[row]])
+
+
+def span(units: Sequence[UnitInFlight]) -> Whence:
+    """Return where messages are, as narrowly as they have it in common."""
+    first, last = place_of(units[0]), units[-1]
+    if any(unit.reader is not units[0].reader for unit in units) or not isinstance(last.raw, Batch):
+        return Whence(" and ".join({place_of(unit).source: None for unit in units}))
+    return first._replace(last=(last.raw.offsets or [0])[last.rows[-1]])
+
+
+def raw_of(unit: UnitInFlight) -> Batch:
+    """Return a message as it was stored."""
+    return unit.raw.row(unit.rows.start)
+
+
+def place_of(unit: UnitInFlight) -> Whence:
+    """Return where a message is from."""
+    if isinstance(unit.reader, Reader):
+        assert isinstance(unit.raw, Batch)
+        return unit.reader.place(unit.raw, unit.rows.start)
+    return Whence(unit.reader)

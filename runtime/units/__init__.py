@@ -1,0 +1,1 @@
+"""Units of work for a batch engine: programs, splits, shuffled rows and staged files."""

@@ -1,0 +1,100 @@
+"""Files as inputs of workers: each opens the one that it reads, and none is read twice to count it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from operators.core.base import MAX_TIMESTAMP, Serde
+from planner.columnar.lowering import Lowered
+from planner.columnar.projection import Reshaped
+from runtime.ports.source import Source, UncountedSource
+from runtime.ports.streams import Offsets, Read
+from runtime.systems.files.files import open_files, paths_of
+
+
+class Splits:
+    """A bounded input of files, one per partition, opened where they are read.
+
+    The length of one is known when it was read to its end.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.partitions = len(paths)
+        self._paths = list(paths)
+        self._sources: dict[int, Source] = {}
+        self._ends: dict[int, int] = {}
+        self._lowered: Lowered | Reshaped | None = None
+
+    @classmethod
+    def at(cls, path: Path) -> Splits:
+        """Return those at a path: of a directory all its files; raises SamzaError where there are none."""
+        splits = cls([one.absolute() for one in paths_of(path)])
+        # One is opened at once, so that a missing file or an unknown kind is told here, and not by a worker.
+        splits._source(0)
+        splits.close()
+        return splits
+
+    def in_columns(self, lowered: Lowered | Reshaped) -> Splits:
+        """Return the same of Parquet, whose rows come in the columns that are looked at."""
+        splits = Splits(self._paths)
+        splits._ends, splits._lowered = dict(self._ends), lowered
+        return splits
+
+    def counted(self) -> Splits:
+        """Read each file to its end, or its footer, to know how long it is, and return them."""
+        for partition in range(self.partitions):
+            self._ends[partition] = self._source(partition).offsets(0).end
+        self.close()
+        return self
+
+    @property
+    def name(self) -> str:
+        """The name of the system."""
+        return self._source(0).name
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return the serde that reads values of these files, given the one that the pipeline declares."""
+        return self._source(next(iter(self._sources), 0)).serde(declared)
+
+    def offsets(self, partition: int) -> Offsets:
+        """Return the readable range, open at its end until it was read to there."""
+        return Offsets(0, self._ends.get(partition, MAX_TIMESTAMP), ended=True)
+
+    known = offsets
+
+    def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return rows from `offset` on; None at the end."""
+        found = self._source(partition).read(0, offset, max_records)
+        if found is None:
+            self._ends[partition] = offset
+        return found
+
+    def expected(self, partition: int) -> int:
+        """Return how many records there are about, as far as that is known without reading for it."""
+        if partition in self._ends:
+            return self._ends[partition]
+        source = self._source(partition)
+        return source.expected(0) if isinstance(source, UncountedSource) else source.offsets(0).end
+
+    def size_bytes(self, partition: int) -> int:
+        """Return how long a file is."""
+        return self._paths[partition].stat().st_size
+
+    def close(self) -> None:
+        """Release everything; a second call does nothing."""
+        for source in self._sources.values():
+            source.close()
+        self._sources.clear()
+
+    def _source(self, partition: int) -> Source:
+        if partition not in self._sources:
+            self._sources[partition] = self._opened(self._paths[partition])
+        return self._sources[partition]
+
+    def _opened(self, path: Path) -> Source:
+        if self._lowered is None:
+            return open_files([path])
+        from runtime.systems.files.parquet_columns import ColumnsOfParquet
+
+        return ColumnsOfParquet([path], self._lowered.columns, self._lowered.needed)

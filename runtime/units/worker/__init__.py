@@ -1,0 +1,1 @@
+"""A unit at work in a batch engine's worker process."""

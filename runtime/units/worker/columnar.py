@@ -1,0 +1,298 @@
+"""Terms and windows over Arrow columns: computed in Arrow's own loops, without a row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from operators.aggregations import exact_sums as sums
+from operators.core.base import EARLIEST_MS, LATEST_MS, Batch, Key
+from operators.partition_by import Partitioner
+from operators.windows.partials import Fold, Folds, Partials, spread
+from operators.windows.window_groups import Groups, Slot
+from operators.windows.window_types import WindowType
+from planner.columnar.lowering import Lowered
+from planner.columnar.projection import Reshaped
+from planner.columnar.terms import LARGEST, Term
+from runtime.encoding.keys import KeySerde
+from runtime.reading.event_times import looks_like_seconds
+from runtime.reading.folding import Folded
+from runtime.stage.combining import routed
+
+TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
+FORMATS: dict[Any, Any] = {pa.int32(): "i", pa.int64(): "q", pa.float64(): "d"}
+"""The formats of numbers in memory, in the words of the module `struct`."""
+CHECKED = {"add": "add_checked", "subtract": "subtract_checked", "multiply": "multiply_checked"}
+
+
+class Unusual(Exception):
+    """Says that a batch is to be read row by row: there is something in it at which Python may raise."""
+
+
+class ColumnarFolding:
+    """Reads, filters and folds a source partition's batches; changes nothing, as its results take effect later."""
+
+    def __init__(
+        self, lowered: Lowered, keys: KeySerde, by: Partitioner, partitions: int, counted: Sequence[str]
+    ) -> None:
+        self._lowered, self._keys, self._counted = lowered, keys, counted
+        self._partitions, self._partition_of = partitions, routed(by, keys, partitions)
+
+    def run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> Folded | None:
+        """Return what a batch comes to; None where anything is not as in most batches."""
+        try:
+            return self._run(table, watermark, disorder_ms)
+        except (pa.ArrowException, Unusual):
+            return None
+
+    def _run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> Folded:
+        lowered, number = self._lowered, len(table)
+        at = column(lowered.timestamp, table)
+        lowest, highest = pc.min_max(at).values()
+        if lowest.as_py() < EARLIEST_MS or highest.as_py() > LATEST_MS:
+            raise Unusual
+        reached = pc.cumulative_max(at, start=watermark + disorder_ms)
+        stamps = pa.concat_arrays([pa.array([watermark + disorder_ms], pa.int64()), reached[:-1]])
+        stamps = pc.subtract(stamps, disorder_ms)
+        dropped = {}
+        for id, condition in lowered.filters:
+            kept = column(condition, table)
+            dropped[id] = len(table) - (pc.sum(kept).as_py() or 0)
+            if dropped[id]:
+                table, at, stamps = (one.filter(kept) for one in (table, at, stamps))
+        folds, late = self._folded(table, at, stamps)
+        counted = [dropped[id] for id in self._counted]
+        return Folded(number, [(lowered.exit, folds, late)], reached[-1].as_py() - disorder_ms, counted)
+
+    def _folded(self, table: pa.RecordBatch, at: pa.Array, stamps: pa.Array) -> tuple[Folds, Batch]:
+        lowered = self._lowered
+        windows: Any = lowered.window.windows
+        keys = column(lowered.key, table)
+        measured = [None if one.of is None else _measured(one.of, table) for one in lowered.measures]
+        since = pc.subtract(at, windows.offset_ms)
+        rest = _modulo(since, lowered.step_ms)
+        cells = pc.divide(pc.subtract(since, rest), lowered.step_ms)
+        behind = pc.greater_equal(stamps, pc.add(pc.subtract(at, rest), lowered.step_ms))
+        columns = [cells, keys, *(one for one in measured if one is not None)]
+        folds: list[Fold] = []
+        late = Batch([], stamps=[])
+        if pc.any(behind).as_py():
+            odd = [None if one is None else one.filter(behind).to_pylist() for one in (at, stamps, keys, *measured)]
+            folds, late = self._one_by_one(odd)
+            in_time = pc.invert(behind)
+            columns = [one.filter(in_time) for one in columns]
+        folds += self._by_cells(columns)
+        return Folds(folds), late
+
+    def _by_cells(self, columns: list[pa.Array]) -> Iterator[Fold]:
+        """Yield what is in time, by stretch and partition, which are grouped as numbers, as keys are."""
+        lowered = self._lowered
+        windows: Any = lowered.window.windows
+        cells, keys, *measured = columns
+        # Grouped by the number of a key: each key becomes an object of Python once, and not once per row.
+        encoded = keys.dictionary_encode()
+        held = self._held(encoded.dictionary.to_pylist())
+        partitions = map(self._partition_of, held) if self._partitions > 1 else [0] * len(held)
+        partition_of = pa.array(partitions, pa.int64())
+        places = pc.add(pc.multiply(cells, self._partitions), partition_of.take(encoded.indices))
+        names = [str(place) for place in range(len(columns))]
+        asked: list[tuple[Any, str]] = [([], "count_all")]
+        for place, one in zip(names[2:], (one for one in lowered.measures if one.of is not None), strict=True):
+            asked += [(place, kind) for kind in _AGGREGATES[one.kind]]
+        table = pa.table([places, encoded.indices, *measured], names=names)
+        groups = table.group_by(names[:2], use_threads=False).aggregate(asked).sort_by("0")
+        counts, numbers = _listed(groups.column("count_all")), _listed(groups.column("1"))
+        accumulators = self._accumulators(groups, counts)
+        start = 0
+        for found in pc.value_counts(groups.column("0")).to_pylist():
+            stop = start + found["counts"]
+            cell, partition = divmod(found["values"], self._partitions)
+            slots = [
+                Slot(end + lowered.window.waits_ms, first, end)
+                for first, end in windows.cell(windows.offset_ms + cell * lowered.step_ms).windows
+            ]
+            of_place = [*map(held.__getitem__, numbers[start:stop])]
+            yield Fold(partition, Partials(slots, of_place, accumulators[start:stop], sum(counts[start:stop])))
+            start = stop
+
+    def _held(self, keys: list[Key]) -> list[Key]:
+        """Return keys that are held as themselves; others are unusual."""
+        held = self._keys.hold(keys)
+        if keys and self._keys.kind is None:
+            raise Unusual
+        return cast(list[Key], held)
+
+    def _accumulators(self, groups: pa.Table, counts: list[int]) -> list[Any]:
+        place, found = 2, []
+        for one in self._lowered.measures:
+            if one.of is None:
+                found.append(counts)
+                continue
+            taken = [_listed(groups.column(f"{place}_{kind}")) for kind in _AGGREGATES[one.kind]]
+            found.append([*map(_STATES[one.kind], *taken)])
+            place += 1
+        return [*zip(*found, strict=True)] if self._lowered.window.aggregation.parts else found[0]
+
+    def _one_by_one(self, columns: list[Any]) -> tuple[list[Fold], Batch]:
+        """Fold rows that are late at a window, or at all of them: their times, stamps, keys, and what is measured."""
+        at, stamps, keys, *measured = columns
+        window, none = self._lowered.window, [None] * len(at)
+        groups = Groups(cast(WindowType, window.windows), window.allowed_lateness_ms, False, window.waits_ms)
+        values = [*zip(*(none if one is None else one for one in measured), strict=True)]
+        batch = Batch(values, keys=list(self._held(keys)), timestamps=at, stamps=stamps)
+        late = groups.gather(batch)
+        folds = []
+        for slots, group in groups.by_slots.items():
+            for partition, found in enumerate(spread(group, self._partition_of, self._partitions)):
+                accumulators = [self._state([*zip(*group[key], strict=True)], len(group[key])) for key in found]
+                number = sum(len(group[key]) for key in found)
+                folds.append(Fold(partition, Partials(list(slots), found, accumulators, number)))
+        return [fold for fold in folds if fold.partials.keys], batch.take(late)
+
+    def _state(self, measured: list[tuple[Any, ...]], number: int) -> Any:
+        states = []
+        for one, column in zip(self._lowered.measures, measured, strict=True):
+            numbers = [value for value in column if value is not None]
+            states.append(number if one.of is None else _PLAIN_STATES[one.kind](numbers))
+        return tuple(states) if self._lowered.window.aggregation.parts else states[0]
+
+
+_AGGREGATES = {"total": ["sum"], "mean": ["count", "sum"], "maximum": ["max"], "minimum": ["min"]}
+_STATES: dict[str, Callable[..., Any]] = {
+    "total": lambda whole: (whole or 0, *sums.NOTHING[1:]),
+    "mean": lambda number, whole: (number, whole or 0, *sums.NOTHING[1:]),
+    "maximum": lambda most: most,
+    "minimum": lambda least: least,
+}
+_PLAIN_STATES: dict[str, Callable[[list[int]], Any]] = {
+    "total": lambda numbers: sums.plus(sums.NOTHING, cast(list[float], numbers)),
+    "mean": lambda numbers: (len(numbers), *sums.plus(sums.NOTHING, cast(list[float], numbers))),
+    "maximum": lambda numbers: max(numbers, default=None),
+    "minimum": lambda numbers: min(numbers, default=None),
+}
+"""The states of our aggregations, made of what Arrow says, and of numbers."""
+
+
+def column(term: Term, table: pa.RecordBatch) -> pa.Array:
+    """Return a term over all rows, none of which may be null."""
+    found = optional_column(term, table)
+    if found.null_count:
+        raise Unusual
+    return found
+
+
+def optional_column(term: Term, table: pa.RecordBatch) -> pa.Array:
+    """Return a term over all rows, of which some may be null."""
+    found = _evaluated(term, table)
+    if isinstance(found, pa.Scalar):
+        found = pa.array([found.as_py()] * len(table), TYPES[term.type])
+    return found
+
+
+def _listed(column: pa.ChunkedArray) -> list[Any]:
+    """Return the numbers of a column; where none is null, without an object of Arrow's for each."""
+    if column.null_count or column.type not in FORMATS:
+        return cast(list[Any], column.to_pylist())
+    found: list[Any] = []
+    for chunk in filter(len, column.chunks):
+        numbers = memoryview(chunk.buffers()[1]).cast("B").cast(FORMATS[column.type])
+        found += numbers[chunk.offset : chunk.offset + len(chunk)].tolist()
+    return found
+
+
+def _measured(term: Term, table: pa.RecordBatch) -> pa.Array:
+    """Return the numbers that are folded, whose sum no int64 is too small for."""
+    if not term.optional:
+        found = column(term, table)
+    else:
+        found = _evaluated(term, table)
+    least, most = (one.as_py() or 0 for one in pc.min_max(found).values())
+    # Arrow's sums wrap around silently where Python's ints grow.
+    if max(abs(least), abs(most)) * max(len(table), 1) > LARGEST:
+        raise Unusual
+    return found
+
+
+def _evaluated(term: Term, table: pa.RecordBatch) -> Any:
+    if term.op == "column":
+        return pc.cast(table.column(term.parts[0]), TYPES[term.type])
+    if term.op == "constant":
+        return pa.scalar(term.parts[0], TYPES[term.type])
+    parts = [_evaluated(part, table) if isinstance(part, Term) else part for part in term.parts]
+    match term.op:
+        case "and":
+            return _chained(parts, lambda first, rest: pc.if_else(first, rest, False))
+        case "or":
+            return _chained(parts, lambda first, rest: pc.if_else(first, True, rest))
+        case "not":
+            return pc.invert(*parts)
+        case "where_known":
+            return pc.if_else(pc.is_valid(parts[0]), parts[1], parts[2] if len(parts) > 2 else False)
+        case "modulo":
+            return _modulo(parts[0], parts[1])
+        case "floor":
+            return pc.divide(pc.subtract_checked(parts[0], _modulo(parts[0], parts[1])), parts[1])
+    checked = {**CHECKED, "negate": "negate_checked"} if term.type == "int" else {}
+    return getattr(pc, checked.get(term.op, term.op))(*parts)
+
+
+def _chained(parts: list[Any], join: Callable[[Any, Any], Any]) -> Any:
+    """Join from the last on, as Python looks at one only where those before did not decide."""
+    *before, found = parts
+    for part in reversed(before):
+        found = join(part, found)
+    return found
+
+
+def _modulo(dividend: Any, divisor: Any) -> Any:
+    """Return what is left as Python has it, of the sign of the divisor, which is positive."""
+    rest = pc.subtract(dividend, pc.multiply(pc.divide(dividend, divisor), divisor))
+    # Arrow divides towards zero, Python downwards.
+    return pc.if_else(pc.less(rest, 0), pc.add(rest, divisor), rest)
+
+
+class ColumnarReshaping:
+    """Reads, filters and maps a source partition's batches; changes nothing, as its results take effect later."""
+
+    def __init__(self, how: Reshaped, counted: Sequence[str]) -> None:
+        self._how, self._counted = how, counted
+
+    def run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> Folded | None:
+        """Return what a batch comes to; None where anything is not as in most batches."""
+        try:
+            return self._run(table, watermark)
+        except (pa.ArrowException, Unusual):
+            return None
+
+    def _run(self, table: pa.RecordBatch, watermark: int) -> Folded:
+        how, number = self._how, len(table)
+        if how.timestamp is not None and number:
+            lowest, highest = pc.min_max(column(how.timestamp, table)).values()
+            low, high = lowest.as_py(), highest.as_py()
+            if low < EARLIEST_MS or high > LATEST_MS or looks_like_seconds(low, high):
+                raise Unusual
+        dropped = {}
+        for step in how.steps:
+            if step.condition is None:
+                table = _record_batch((name, term, _column_of(term, table)) for name, term in step.made)
+                continue
+            kept = column(step.condition, table)
+            dropped[step.id] = len(table) - (pc.sum(kept).as_py() or 0)
+            if dropped[step.id]:
+                table = table.filter(kept)
+        written = _record_batch((str(one.parts[0]), one, _column_of(one, table)) for one in how.written)
+        return Folded(number, [(how.exit, written, Batch([]))], watermark, [dropped[id] for id in self._counted])
+
+
+def _column_of(term: Term, table: pa.RecordBatch) -> pa.Array:
+    return optional_column(term, table) if term.optional else column(term, table)
+
+
+def _record_batch(columns: Any) -> pa.RecordBatch:
+    """Return columns of which the types are those that their terms say."""
+    names, terms, arrays = zip(*columns, strict=True)
+    schema = pa.schema([(name, TYPES[term.type]) for name, term in zip(names, terms, strict=True)])
+    return pa.RecordBatch.from_arrays([*arrays], schema=schema)

@@ -1,0 +1,226 @@
+"""The request of a run: `App`, a reprocessing and the command line make it, and one function serves it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from operators.core.base import Site
+from operators.core.sites import here
+from planner.model.errors import refuse
+from runtime.model.errors import SamzaError
+from runtime.spark.session import Spark, check_installed
+from samza_dsl.fluent.checks import DATA, check_type, check_whole, ms_said
+
+if TYPE_CHECKING:
+    from planner.model.graph import Graph
+    from runtime.assembly.history import HistorySpan
+    from runtime.containers.supervisor import Containers
+    from runtime.model.state_choice import State
+    from runtime.run.driver import Watch
+    from runtime.run.run import Run
+    from runtime.run.settings import Cluster, RunSettings
+    from runtime.units.driver.engine import BatchRun
+    from samza_dsl.application.app import App
+    from samza_dsl.application.placement import Said
+    from samza_dsl.view.progress import Ended
+
+E = TypeVar("E", bound="Ended")
+
+loads_only = False
+"""Whether this is a container while it loads the application, which may not run itself there."""
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of any run, here or on Spark."""
+
+    environment: Cluster
+    bind: Mapping[str, Any] | None
+    until_now: bool
+    live: bool
+    watch: Watch | None
+
+
+class LiveRunOptions(RunOptions, total=False):
+    """The options of a run that has its state in `data`."""
+
+    from_start: bool
+    state: State
+    host_id: str | None
+
+
+class ContainersOptions(LiveRunOptions, total=False):
+    """The options of a run whose tasks several containers share."""
+
+    placement: Said
+    standby: int
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """One run as its user asks for it; `App.run` says what each field means.
+
+    Invariant: a field at its default asks for nothing, so what one kind of run does not know of can be refused by name.
+    """
+
+    data: str | Path = DATA
+    environment: Cluster = None
+    bind: Mapping[str, Any] | None = None
+    from_start: bool = False
+    state: State = None
+    until_now: bool = False
+    live: bool = False
+    watch: Watch | None = None
+    containers: int = 1
+    host_id: str | None = None
+    placement: Said | str = "sticky"
+    standby: int = 0
+    on: Spark | None = None
+    span: HistorySpan | None = None
+    """The part of history that it reads; None for all that is there and will come."""
+    beside: str = ""
+    """The suffix of the application's name, for a run beside the live one."""
+
+    def viewed(self) -> RunRequest:
+        """Return the same request, watched by the view that suits this terminal where it is `live`."""
+        if not self.live:
+            return self
+        from samza_dsl.view.live import view
+
+        return replace(self, watch=view().watch)
+
+
+def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
+    """Run an application as was asked, to its end; raises PlanError for what can't be asked of such a run."""
+    check_not_loading()
+    check_whole(here(), "containers", request.containers)
+    request = request.viewed()
+    if request.on is not None:
+        return ended(_run_on_spark(app, request.on, request), request.live)
+    check_standby(here(), request)
+    return ended(run_live(app, app.graph(), request), request.live)
+
+
+def run_live(app: App, graph: Graph, request: RunRequest) -> Run | Containers:
+    """Run a graph of an application in this process, or in several, until it ends or is stopped."""
+    # Imported late, here and below: a program that plans or draws an application needs nothing that runs one.
+    if request.containers > 1:
+        from samza_dsl.application.container import run_app
+
+        return run_app(app, request)
+    from runtime.run.run import run_blocking
+
+    return run_blocking(app.pipeline().of(graph), request.data, settings_of(request), request.watch)
+
+
+def in_background(app: App, request: RunRequest) -> AbstractAsyncContextManager[Run]:
+    """Run an application as was asked in the background of an `async with`; the log tells of it at its end."""
+    from runtime.run.run import running
+
+    check_not_loading()
+    run = running(app.pipeline(), request.data, settings_of(request))
+    return _told_when_over(run)
+
+
+def settings_of(request: RunRequest) -> RunSettings:
+    """Return the settings that a run has here, in containers and on Spark; placement is for containers alone."""
+    from runtime.run.settings import RunSettings
+
+    return RunSettings(
+        bind=request.bind,
+        from_start=request.from_start,
+        state=request.state,
+        until_now=request.until_now,
+        span=request.span,
+        environment=request.environment,
+        host_id=request.host_id,
+    )
+
+
+def _run_on_spark(app: App, on: Spark, request: RunRequest) -> BatchRun:
+    check_installed()
+    from runtime.spark.batch import run_batch
+    from runtime.spark.streaming import run_stream
+
+    check_for_spark(here(), on, request)
+    what = app.pipeline(), request.data, on, settings_of(request)
+    return run_batch(*what, watch=request.watch) if on.checkpoint is None else run_stream(*what, request.watch)
+
+
+def ended(run: E, is_shown: bool = False) -> E:
+    """Return a run that is over; the log tells what is worth a word of it, unless a view has shown it."""
+    if not is_shown:
+        from samza_dsl.view.progress import log_the_end
+
+        log_the_end(run)
+    return run
+
+
+@asynccontextmanager
+async def _told_when_over(running: AbstractAsyncContextManager[E]) -> AsyncIterator[E]:
+    """Run in the background of an `async with`, and let the log tell of the run at its end."""
+    async with running as run:
+        yield run
+    ended(run)
+
+
+def check_not_loading() -> None:
+    """Refuse to run an application while a container loads it."""
+    if loads_only:
+        raise SamzaError(
+            "app.run(...) is called while a container loads the application: write it under "
+            'if __name__ == "__main__": in its file'
+        )
+
+
+def check_standby(site: Site, request: RunRequest) -> None:
+    """Raise PlanError where copies of state were asked for, and no machines could have any."""
+    standby, environment = request.standby, request.environment
+    check_whole(site, "standby", standby, least=0)
+    if standby and (environment is None or request.containers == 1):
+        wrong = f"app.run(standby={standby}): " + (
+            "containers on the embedded log have all state on one machine"
+            if environment is None
+            else "one container has the application to itself, and nobody would take its tasks over"
+        )
+        instead = 'environment="kafka://host:9092" beside it' if environment is None else "containers=2 beside it"
+        raise refuse(site, wrong, f"{instead}, or leave standby= out")
+
+
+def check_for_spark(site: Site, on: Spark, request: RunRequest) -> None:
+    """Raise PlanError where `app.run` was told what a run on Spark has no use for, or that run what it has not."""
+    check_type(site, "app.run(on=...)", on, Spark, 'on=Spark(master="local[4]")')
+    ms_said(site, "Spark(interval_ms=...)", on.interval_ms, least=0)
+    check_whole(site, "Spark(max_records=...)", on.max_records)
+    about = [name for name in ("interval_ms", "max_records", "end") if getattr(on, name) != getattr(Spark(), name)]
+    if about and on.checkpoint is None:
+        wrong = f"Spark({about[0]}={getattr(on, about[0])!r}) is about a run that goes on and on, and this one does not"
+        raise refuse(site, wrong, f'checkpoint="directory" beside it, or leave {about[0]}= out')
+    for name, why in NOT_ON_SPARK.items():
+        # Compared with the default, by type as well: what is not said asks for nothing, and 1 is equal to True.
+        value, unsaid = getattr(request, name), getattr(RunRequest(), name)
+        if name == "until_now" and on.checkpoint is not None:
+            continue  # a run that goes on and on may be told to end with what is there now
+        if (type(value), value) != (type(unsaid), unsaid):
+            raise refuse(site, f"app.run(on=Spark(...), {name}={value!r}): {why}", f"leave {name}= out")
+
+
+NOT_ON_SPARK = {
+    "containers": "Spark shares tasks by itself",
+    "state": "a run goes on with the state of its checkpoint, and begins without any where it has none",
+    "from_start": (
+        "a bounded run reads its inputs from their start anyway, and one with a checkpoint goes on from there; from "
+        "another checkpoint it begins anew"
+    ),
+    "host_id": "Spark shares tasks by itself",
+    "placement": "Spark shares tasks by itself",
+    "standby": "Spark keeps no state of tasks on hosts",
+    "until_now": (
+        "a bounded run ends with what is there now, and everything fires; to leave open what is open it needs "
+        'Spark(checkpoint="directory")'
+    ),
+}
+"""The fields of a request that have no meaning on Spark, each with the reason."""

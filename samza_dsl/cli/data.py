@@ -1,0 +1,79 @@
+"""The place where commands work: a data directory that exists, unless the command makes it, or a Kafka cluster."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runtime.ports.environment import Environment
+from runtime.ports.streams import StreamConfig
+from runtime.run.run import open_environment
+from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.systems.log.recovery import DATA_FILE
+from samza_dsl.cli.errors import Mistake
+from samza_dsl.fluent.checks import DATA
+
+DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="The directory of the embedded log.")]
+EnvironmentOption = Annotated[
+    str | None,
+    typer.Option("--environment", metavar="kafka://HOST:PORT", help="A Kafka cluster, in place of the embedded log."),
+]
+KafkaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kafka-options",
+        metavar="FILE",
+        help="TOML with what Kafka's clients need: security_protocol, sasl_..., ssl_...",
+    ),
+]
+DEFAULT = Path(DATA)
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a data directory at `path`."""
+    return (path / DATA_FILE).is_file()
+
+
+def options_in(path: Path | None) -> dict[str, Any]:
+    """Return the options for Kafka's clients in a file; raises `Mistake` where it can't be read."""
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise Mistake(f"--kafka-options {path} can't be read as TOML: {error}") from error
+
+
+@contextmanager
+def opened(
+    path: Path, address: str | None = None, options: Path | None = None, *, may_be_new: bool = False
+) -> Iterator[Environment]:
+    """Open the data directory at `path`, or the cluster at an address, for a block.
+
+    Raises `Mistake` where there is no such directory, which `may_be_new` makes instead.
+    """
+    if address is None and options is not None:
+        raise Mistake("--kafka-options is about a Kafka cluster: add --environment kafka://HOST:PORT, or leave it out")
+    # To open a directory makes one: a mistyped path would answer with an empty list.
+    if address is None and not may_be_new and not exists(path):
+        raise Mistake(
+            f"there is no data directory at {path}: a run makes one, and `samza-dsl streams produce` too; "
+            "say where it is with --data DIR, or name a Kafka cluster with --environment kafka://HOST:PORT"
+        )
+    cluster = None if address is None else KafkaCluster(address, options_in(options))
+    with closing(open_environment(path, cluster)) as environment:
+        yield environment
+
+
+def config_of(environment: Environment, stream: str) -> StreamConfig:
+    """Return a stream's configuration; raises `Mistake`, with the streams that there are, for another name."""
+    streams = environment.streams()
+    if stream not in streams:
+        known = ", ".join(sorted(streams)) or "none yet"
+        raise Mistake(f"there is no stream {stream!r} in {environment}; its streams: {known}")
+    return streams[stream]

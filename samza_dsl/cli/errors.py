@@ -1,0 +1,64 @@
+"""Prints the errors of commands, and sets the exit code: 1 for a failed run, 2 for a mistake before it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from planner.model.errors import PlanError
+from planner.model.flow import plain
+from runtime.functions.user_lines import deepest, user_lines
+from runtime.model.errors import SamzaError
+from samza_dsl.application.loading import CantLoad
+
+FAILED, MISTAKEN = 1, 2
+
+
+class Mistake(Exception):
+    """A command that can't be done as it was given: why, and what to write instead."""
+
+
+@contextmanager
+def told(*, whole: bool = False, loading: bool = False) -> Iterator[None]:
+    """Turn errors of the block into a message and an exit code; `whole` lets them through with their traceback.
+
+    Of what the user's code raised, its own lines are shown. While `loading` the application that is a mistake in it.
+    """
+    try:
+        yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        lines = user_lines(deepest(error))
+        expected = isinstance(error, PlanError | CantLoad | Mistake | SamzaError)
+        # What is neither ours to say nor raised by the user's code is a bug of the library: its traceback is wanted
+        # whole.
+        if whole or not (expected or lines or isinstance(error, SyntaxError)):
+            raise
+        is_mistake = loading or isinstance(error, PlanError | CantLoad | Mistake)
+        # A PlanError names the line itself.
+        _say(error, [] if isinstance(error, PlanError) else lines, named=not expected)
+        # Without a cause, so that Python prints no traceback behind what was said.
+        raise typer.Exit(MISTAKEN if is_mistake else FAILED) from None
+
+
+def say_error(text: str) -> None:
+    """Print an error, with nothing in it that steers a terminal."""
+    colour = typer.colors.RED if sys.stderr.isatty() else None
+    typer.echo(f"{typer.style('error:', fg=colour, bold=bool(colour))} {text}", err=True)
+
+
+def _say(error: Exception, lines: list[str], *, named: bool) -> None:
+    told = traceback.format_exception_only(error) if named else str(error).splitlines() or [type(error).__name__]
+    words = [line.rstrip("\n") for line in told]
+    if isinstance(error, SyntaxError):
+        say_error("the application can't be read as Python:")
+        typer.echo("\n".join(words), err=True)
+        return
+    say_error("\n".join(map(plain, words)))
+    if lines:
+        typer.echo("\n".join(["in your program:", *lines]), err=True)

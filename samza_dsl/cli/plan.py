@@ -1,0 +1,92 @@
+"""The command that plans an application, and draws the plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from planner.columnar.lowering import to_text
+from planner.model.plan import Plan
+from runtime.assembly.bindings import Bindings
+from runtime.ports.environment import Environment
+from runtime.systems.files.rows import type_of_rows
+from samza_dsl.application.app import App
+from samza_dsl.application.loading import load_app
+from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, exists, opened
+from samza_dsl.cli.errors import Mistake, told
+from samza_dsl.cli.run import AppArgument, TracebackOption
+
+
+def plan(
+    target: AppArgument,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that needs no network.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Print Graphviz' language.")] = False,
+    source: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="Print the Python that a stage's operators were fused into.")
+    ] = None,
+    on: Annotated[Literal["spark"] | None, typer.Option(help="Tell what of it is native there, and why not.")] = None,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+    traceback: TracebackOption = False,
+) -> None:
+    """Show how an application will run: its stages, operators, streams and stores, as text or in another form.
+
+    Streams that exist in the data directory, or on the cluster, have the partitions that they have there.
+    """
+    with told(whole=traceback, loading=True):
+        app = load_app(target)
+    with told(whole=traceback):
+        chosen = [name for name, on in {"--json": as_json, "--mermaid": mermaid, "--dot": dot}.items() if on]
+        chosen += ["--source"] if source is not None else []
+        chosen += ["--on"] if on is not None else []
+        if len(chosen) > 1:
+            raise Mistake(f"{' and '.join(chosen)} can't be printed together: choose one")
+        if environment is None and kafka_options is None and not exists(data):
+            planned = app.plan()
+        else:
+            with opened(data, environment, kafka_options) as place:
+                planned = plan_of(app, place)
+        for file, draw in ((html, planned.to_html), (svg, planned.to_svg)):
+            if file is not None:
+                _write(file, draw())
+        if chosen or (html is None and svg is None):
+            typer.echo(_text(planned, chosen[0] if chosen else "", source))
+            if on is not None:
+                typer.echo("\n" + on_spark(planned, app))
+
+
+def plan_of(app: App, environment: Environment) -> Plan:
+    """Plan an application for the streams that exist in an environment."""
+    graph = app.graph()
+    return app.plan(Bindings(environment, graph, {}).partition_counts(graph))
+
+
+def on_spark(planned: Plan, app: App) -> str:
+    """Return as text the native parts of a plan on Spark, and why the rest is not native."""
+    graph = app.graph()
+    kinds = {spec.op_id or "": type_of_rows(spec.value) for spec in graph.flowing}
+    return to_text(planned, graph, kinds, wrapped=bool(app.around))
+
+
+def _text(planned: Plan, form: str, stage: str | None) -> str:
+    if stage is not None:
+        known = [one.id for one in planned.stages]
+        if stage not in known:
+            raise Mistake(f"--source {stage}: the plan has no such stage; it has {', '.join(known)}")
+        return planned.source(stage) or f"# {stage} has nothing to fuse"
+    forms = {"--json": planned.to_json, "--mermaid": planned.to_mermaid, "--dot": planned.to_dot}
+    return forms.get(form, planned.to_text)()
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Mistake(f"can't write {file}: {error.strerror}; check the path and its permissions") from error
+    typer.echo(f"wrote {file}", err=True)

@@ -1,0 +1,185 @@
+"""The command that runs an application, with a view of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from runtime.assembly.bindings import ANOTHER
+from runtime.model.errors import SamzaError
+from runtime.model.state_choice import Forget
+from runtime.spark.session import Spark
+from runtime.systems.files.files import open_sink, open_source
+from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
+from samza_dsl.application.app import App
+from samza_dsl.application.loading import load_app
+from samza_dsl.application.run_request import RunRequest, served
+from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
+from samza_dsl.cli.errors import Mistake, told
+
+AppArgument = Annotated[
+    str, typer.Argument(metavar="APP", help="The file of the application, as app.py or app.py:name; or its module.")
+]
+StartOption = Annotated[bool, typer.Option("--from-start", help="Read all inputs from their start again.")]
+NowOption = Annotated[bool, typer.Option("--until-now", help="Stop at what the inputs hold now.")]
+StateOption = Annotated[
+    Literal["reset", "keep"] | None,
+    typer.Option(help="With --from-start: drop the state; or keep it, so that records may be late."),
+]
+ForgetOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="OP", help="Drop the state of an operator that does not fit the application any more."),
+]
+BindOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=PATH",
+        help="Read or write a file (.jsonl, .csv, .parquet), or a Kafka topic (kafka://HOST:PORT/TOPIC), instead.",
+    ),
+]
+ContainersOption = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Share the tasks among so many processes.", show_default=True)
+]
+HostOption = Annotated[
+    str | None, typer.Option("--host-id", metavar="NAME", help="What this machine is called, if not by its own name.")
+]
+PlacementOption = Annotated[
+    str,
+    typer.Option(
+        metavar="HOW",
+        help="Give tasks to where their state is (sticky), to all in turn (round_robin), or by MODULE:FUNCTION.",
+    ),
+]
+StandbyOption = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="N", help="Keep a copy of each task's state on so many other machines.", show_default=True
+    ),
+]
+OnOption = Annotated[
+    Literal["spark"] | None,
+    typer.Option(help="Run on Spark over what the inputs hold now, and write the whole of the outputs."),
+]
+MasterOption = Annotated[
+    str | None, typer.Option(metavar="URL", help="With --on spark: its cluster; else all cores of this machine.")
+]
+CheckpointOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="With --on spark: go on and on in micro-batches, and from there the next time."),
+]
+EndOption = Annotated[
+    bool, typer.Option("--end", help="With --checkpoint: what the inputs hold is all there will be, and they end.")
+]
+TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
+
+
+def run(
+    target: AppArgument,
+    from_start: StartOption = False,
+    until_now: NowOption = False,
+    state: StateOption = None,
+    forget: ForgetOption = None,
+    bind: BindOption = None,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+    containers: ContainersOption = 1,
+    host_id: HostOption = None,
+    placement: PlacementOption = "sticky",
+    standby: StandbyOption = 0,
+    on: OnOption = None,
+    master: MasterOption = None,
+    checkpoint: CheckpointOption = None,
+    end: EndOption = False,
+    data: DataOption = DEFAULT,
+    traceback: TracebackOption = False,
+) -> None:
+    """Run an application until its inputs end, or Ctrl-C: it then completes what it began, and commits.
+
+    What it has committed it does not do again. A second Ctrl-C stops at once, and loses nothing either.
+    """
+    with told(whole=traceback, loading=True):
+        app = load_app(target)
+    with told(whole=traceback):
+        if state is not None and not from_start:
+            raise Mistake("--state says what becomes of the state in a rewind: add --from-start, or leave it out")
+        if forget and from_start:
+            raise Mistake("--forget is about a run that goes on where it was: leave --from-start or --forget out")
+        if on is not None and forget:
+            raise Mistake("--forget is about state here, and Spark's lies in its checkpoint: leave it out")
+        if on is not None and (from_start or (until_now and not checkpoint) or containers > 1):
+            raise Mistake(
+                "--on spark reads what the inputs hold from their start, and shares tasks by itself: leave "
+                "--from-start, --until-now and --containers out; with --checkpoint it may be --until-now"
+            )
+        # Options that would do nothing are refused: who says one takes it to hold.
+        _check_about_spark(on, master, checkpoint, end)
+        options = options_in(kafka_options)
+        bound = bindings_of(app, bind or [], options, writes_directories=checkpoint is not None)
+        cluster = KafkaCluster(environment, options) if environment is not None else None
+        request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now, live=True)
+        if on is not None:
+            served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
+            return
+        if host_id is not None and cluster is None:
+            raise Mistake("--host-id tells machines apart that share a cluster: add --environment, or leave it out")
+        if placement != "sticky" and containers == 1:
+            raise Mistake("--placement is about tasks that containers share: add --containers, or leave it out")
+        if standby and (cluster is None or containers == 1):
+            raise Mistake(
+                "--standby is about machines that share tasks: add --environment and --containers, or leave it out"
+            )
+        kept = Forget(*forget) if forget else state
+        request = replace(request, from_start=from_start, state=kept, containers=containers)
+        served(app, replace(request, host_id=host_id, placement=placement, standby=standby))
+
+
+def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | None, end: bool) -> None:
+    said = [name for name, value in (("master", master), ("checkpoint", checkpoint), ("end", end)) if value]
+    if said and on is None:
+        raise Mistake(f"--{said[0]} is about Spark: add --on spark, or leave it out")
+    if end and checkpoint is None:
+        raise Mistake("--end is about a run that goes on: add --checkpoint DIR; without one, inputs end anyway")
+
+
+def bindings_of(
+    app: App, said: list[str], options: Mapping[str, Any], writes_directories: bool = False
+) -> dict[str, Any]:
+    """Return what `--bind name=path` names; Kafka's clients have `options`. Raises `Mistake` for what can't be bound.
+
+    A run that `writes_directories` checks these itself.
+    """
+    graph = app.graph()
+    read = {spec.stream for spec in graph.inputs.values()}
+    written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
+    bound: dict[str, Any] = {}
+    for binding in said:
+        name, equals, path = binding.partition("=")
+        if not equals or not path:
+            raise Mistake(f"--bind {binding} names no file: write --bind flights=flights.jsonl")
+        if name in bound:
+            raise Mistake(f"--bind {name}=... is given twice: a stream is bound to one place")
+        if name not in read | written:
+            known = f"it reads {', '.join(sorted(read))} and writes {', '.join(sorted(written)) or 'nothing'}"
+            raise Mistake(f"--bind {name}=...: the application {app.name!r} has no stream {name!r}; {known}")
+        try:
+            topic = topic_of(path)
+            if path.startswith(ANOTHER) and name in written:
+                bound[name] = path
+                continue
+            if topic is not None:
+                bound[name] = replace(topic, options=options)
+                continue
+            if name in read:
+                # Opened once to be looked at: a mistyped path is told before anything begins, and with the word that
+                # was typed.
+                open_source(Path(path)).close()
+            elif not writes_directories:
+                open_sink(Path(path)).close()
+        except SamzaError as error:
+            raise Mistake(f"--bind {binding}: {error}") from error
+        bound[name] = Path(path)
+    return bound

@@ -1,0 +1,1 @@
+"""Streams from Python: write records, list streams, and move positions."""

@@ -1,0 +1,1 @@
+"""The fluent stream: its methods, and the checks on what users say."""

@@ -1,0 +1,1 @@
+"""Views of a run: on a terminal, in a notebook, and the numbers in them."""

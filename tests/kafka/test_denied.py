@@ -1,0 +1,264 @@
+"""What brokers do not let a client do is one clear error, when the run begins: what, of what, and how it is allowed."""
+
+import json
+import subprocess
+import sys
+import time
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+import pytest
+from aiokafka.abc import AbstractTokenProvider
+
+from runtime.model.errors import EnvironmentFault, SamzaError, Unavailable
+from samza_dsl import App, Json, KafkaCluster, KafkaTopic, String, produce
+from tests.kafka.brokers import HOST, Brokers
+from tests.kafka.rights import PASSWORD, guarded
+from tests.kafka.test_secured import free_ports
+from tests.kafka.topics import create
+
+TOKEN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
+
+
+@pytest.fixture(scope="module")
+def guard(tmp_path_factory):
+    brokers = Brokers(tmp_path_factory.mktemp("guarded") / "broker")
+    found = guarded(brokers, dict(zip(("PASSWORD", "TOKEN"), free_ports(2), strict=True)))
+    try:
+        brokers.start()
+        yield found
+    finally:
+        brokers.stop()
+
+
+def counting(name):
+    app = App(name)
+    words = app.input(f"{name}-words", value=String(), key=str)
+    by_word = words.partition_by(lambda word: word, partitions=1, op_id="by")
+    counts = by_word.scan(lambda total, word: (total or 0) + 1, op_id="count")
+    counts.send_to(app.output(f"{name}-counts", value=Json(int), partitions=1))
+    return app
+
+
+DENIED = {
+    "group": ("group", "", "read", "use the group '{0}'.*--group {0} --operation Read"),
+    "id": ("transactional id", "", "write", "use the transactional id '{0}'.*--transactional-id {0} "),
+    "input": ("topic", "-words", "read", "read the topic '{0}-words'.*--topic {0}-words --operation Read"),
+    "unseen input": ("topic", "-words", "describe", "the topic '{0}-words'.*--topic {0}-words"),
+    "output": ("topic", "-counts", "write", "write to the topic '{0}-counts'.*--topic {0}-counts --operation Write"),
+    "between, to write": ("topic", "-by", "write", "write to the topic '{0}-by'.*--topic {0}-by --operation Write"),
+    "between, to read": ("topic", "-by", "read", "read the topic '{0}-by'.*--topic {0}-by --operation Read"),
+    "ledger": ("topic", "-checkpoints", "write", "the topic '{0}-checkpoints'.*--topic {0}-checkpoints"),
+    "changelog": ("topic", "-count-", "write", "write to the topic '{0}-count-.*'.*--operation Write"),
+}
+"""What a user may not do, of what begins with the application's name, and what is told."""
+
+
+@pytest.mark.parametrize("what", DENIED)
+def test_what_is_denied_is_told_with_the_command_that_allows_it(what, guard, topics, tmp_path):
+    kind, behind, how, told = DENIED[what]
+    produce(f"{topics}-words", ["x", "y"], value=String(), key=str, environment=guard.open)
+    cluster = guard.cluster((kind, f"{topics}{behind}", how))
+    with pytest.raises(EnvironmentFault, match=told.format(topics)) as error:
+        counting(topics).run(tmp_path, environment=cluster, until_now=True)
+    assert not isinstance(error.value, Unavailable)
+    assert PASSWORD not in f"{error.value!r} {error.value.__cause__!r}"
+
+
+def test_so_is_a_topic_that_may_not_be_made(guard, topics, tmp_path):
+    produce(f"{topics}-words", ["x"], value=String(), key=str, environment=guard.open)
+    cluster = guard.cluster(("cluster", "kafka-cluster", "create"), ("topic", topics, "create"))
+    with pytest.raises(EnvironmentFault, match=rf"make the topic '{topics}-.*--operation Create"):
+        counting(topics).run(tmp_path, environment=cluster, until_now=True)
+
+
+def test_containers_that_may_not_be_members_end_the_run_at_once(guard, topics, tmp_path):
+    produce(f"{topics}-words", ["x"], value=String(), key=str, environment=guard.open)
+    options = guard.user(("group", f"{topics}-members", "read"))
+    (tmp_path / "options.toml").write_text("".join(f'{name} = "{value}"\n' for name, value in options.items()))
+    (tmp_path / "app.py").write_text(
+        "from samza_dsl import App, String\n"
+        f"app = App('{topics}')\n"
+        f"app.input('{topics}-words', value=String()).send_to(app.output('{topics}-counts', value=String()))\n"
+    )
+    words = ["run", "app.py", "--containers", "2", "--environment", guard.address, "--kafka-options", "options.toml"]
+    program = Path(sys.executable).with_name("samza-dsl")
+    done = subprocess.run([program, *words], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    *_, last = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert last.startswith("error: The brokers at") and f"use the group '{topics}-members'" in last
+    assert "takes the place of" not in done.stderr
+
+
+@pytest.mark.parametrize(("behind", "how"), [("-words", "read"), ("-counts", "write")])
+def test_so_is_a_bound_topic(behind, how, guard, topics, tmp_path):
+    produce(f"{topics}-words", ["x"], value=String(), key=str, environment=guard.open)
+    produce(f"{topics}-counts", ["x"], value=String(), key=str, environment=guard.open)
+    options = guard.user(("topic", f"{topics}{behind}", how))
+    streams = [f"{topics}-words", f"{topics}-counts"]
+    bind = {stream: KafkaTopic(f"{guard.address}/{stream}", options=options) for stream in streams}
+    with pytest.raises(EnvironmentFault, match=rf"the topic '{topics}{behind}'.*--operation {how.title()}"):
+        counting(topics).run(tmp_path, bind=bind, until_now=True)
+
+
+def token(expires_in_s=3_600):
+    """Return a token that a broker for development takes."""
+    said = {"sub": "u0", "iat": time.time() - 60, "exp": time.time() + expires_in_s}
+    parts = [urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in ({"alg": "none"}, said)]
+    return f"{parts[0]}.{parts[1]}."
+
+
+class Tokens(AbstractTokenProvider):
+    def __init__(self, expires_in_s=3_600):
+        self._expires_in_s = expires_in_s
+
+    async def token(self):
+        return token(self._expires_in_s)
+
+
+class Failing(AbstractTokenProvider):
+    async def token(self):
+        raise RuntimeError("no token today")
+
+
+def no_token():
+    return None
+
+
+WRONG = {
+    "rejected": (Tokens(-30), "the token was rejected"),
+    "failing": (Failing(), "the token provider Failing has failed: RuntimeError.'no token today'"),
+    "none": (no_token, "the token provider no_token returned NoneType"),
+    "no provider": (7, "can't be a int"),
+    "unknown": ("tests.kafka.test_denied:nothing", "can't be found"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_token_that_is_none_is_told_at_once(what, guard, tmp_path):
+    provider, told = WRONG[what]
+    cluster = KafkaCluster(guard.token_address, options={**TOKEN, "sasl_oauth_token_provider": provider})
+    with pytest.raises(SamzaError, match=told) as error:
+        counting("none").run(tmp_path, environment=cluster, until_now=True)
+    assert not isinstance(error.value, Unavailable)
+
+
+@pytest.mark.parametrize(
+    "provider", [token, Tokens, Tokens(), f"{__name__}:token"], ids=["function", "class", "object", "name"]
+)
+def test_a_token_is_asked_of_whatever_gives_one(provider, guard, topics, tmp_path):
+    guard.user()
+    cluster = KafkaCluster(guard.token_address, options={**TOKEN, "sasl_oauth_token_provider": provider})
+    produce(f"{topics}-words", ["x", "x"], value=String(), key=str, environment=guard.open)
+    run = counting(topics).run(tmp_path, environment=cluster, until_now=True)
+    assert run.received(f"{topics}-counts") == [1, 2]
+
+
+PROGRAM = """
+import json, sys, time
+from base64 import urlsafe_b64encode
+
+from aiokafka.abc import AbstractTokenProvider
+from samza_dsl import App, Json, KafkaCluster, String
+
+
+class Tokens(AbstractTokenProvider):
+    def __init__(self, user):
+        self.user = user
+
+    async def token(self):
+        said = {"sub": self.user, "iat": time.time() - 60, "exp": time.time() + 3_600}
+        parts = [urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=").decode() for one in ({"alg": "none"}, said)]
+        return f"{parts[0]}.{parts[1]}."
+
+
+async def token():
+    return await Tokens("u0").token()
+
+
+app = App("NAME")
+words = app.input("NAME-words", value=String(), key=str)
+words.scan(lambda total, word: (total or 0) + 1, op_id="count").send_to(app.output("NAME-counts", value=Json(int)))
+
+if __name__ == "__main__":
+    options = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
+    options["sasl_oauth_token_provider"] = PROVIDER
+    cluster = KafkaCluster(sys.argv[1], options=options)
+    run = app.run("data", environment=cluster, until_now=True, containers=2)
+    print(run.metrics().received("NAME-words"))
+"""
+
+
+@pytest.mark.parametrize("provider", ["token", 'Tokens("u0")'])
+def test_containers_have_the_token_provider_as_well(provider, guard, topics, tmp_path):
+    guard.user()
+    rows = [f"w{number}" for number in range(40)]
+    produce(f"{topics}-words", rows, value=String(), key=str, environment=guard.open, partitions=2)
+    (tmp_path / "program.py").write_text(PROGRAM.replace("NAME", topics).replace("PROVIDER", provider))
+    command = [sys.executable, "program.py", guard.token_address]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout.split()) == (0, ["40"]), done.stderr
+
+
+OPTIONS = {
+    "mechanism": ({"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM"}, "sasl_mechanism='SCRAM'.*one of"),
+    "protocol": ({"security_protocol": "TLS"}, "security_protocol='TLS'.*one of"),
+    "no password": ({"security_protocol": "SASL_PLAINTEXT", "sasl_plain_username": "u0"}, "sasl_plain_password="),
+    "no protocol": ({"sasl_mechanism": "PLAIN"}, "SASL_SSL"),
+    "no library": ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"}, "pip install gssapi"),
+    "no provider": (TOKEN, "sasl_oauth_token_provider= as well"),
+}
+
+
+@pytest.mark.parametrize("what", OPTIONS)
+def test_options_that_prove_nothing_are_told_before_anything_is_asked(what, tmp_path):
+    options, told = OPTIONS[what]
+    with pytest.raises(SamzaError, match=told):
+        counting("none").run(tmp_path, environment=KafkaCluster(f"kafka://{HOST}:1", options=options))
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        (f"kafka://{HOST}:1", "Nothing answers there: look at host and port"),
+        ("kafka://no-such-host.invalid:9092", "No machine is known by that name here"),
+        (f"kafka://{HOST}", f"{HOST}:9092: .*Nothing answers there|closed"),
+    ],
+)
+def test_an_address_that_cannot_be_reached_is_told_with_the_reason(address, told, tmp_path):
+    with pytest.raises(Unavailable, match=told):
+        counting("none").run(tmp_path, environment=KafkaCluster(address), until_now=True)
+
+
+def test_an_address_that_is_none_is_refused():
+    with pytest.raises(SamzaError, match="'broker:port' is no broker: write host:port"):
+        KafkaCluster("kafka://broker:port")
+
+
+def test_an_option_that_other_processes_cannot_be_given_is_named(guard, tmp_path):
+    options = {**TOKEN, "sasl_oauth_token_provider": lambda: token()}
+    app = counting("none")
+    sys.modules[__name__].app = app
+    try:
+        with pytest.raises(SamzaError, match=r"sasl_oauth_token_provider .*can't be given to other processes"):
+            app.run(tmp_path, environment=KafkaCluster(guard.token_address, options=options), containers=2)
+    finally:
+        del sys.modules[__name__].app
+
+
+def test_a_path_among_the_options_is_given_as_text(tmp_path):
+    from runtime.containers.protocol import as_given
+
+    cluster = KafkaCluster("kafka://broker:9092", options={"ssl_cafile": Path("ca.pem")})
+    assert as_given(cluster, "it").options == {"ssl_cafile": "ca.pem"}
+
+
+def test_what_a_topic_is_compressed_by_and_is_not_installed_is_told_before_anything_comes(
+    guard, topics, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("aiokafka.codec.cramjam", None)
+    create(guard.brokers, f"{topics}-words", **{"compression.type": "zstd"})
+    bind = {f"{topics}-words": f"{guard.open}/{topics}-words"}
+    for how in ({"bind": bind}, {"environment": guard.open}):
+        with pytest.raises(EnvironmentFault, match=rf"{topics}-words can't be read: .*zstd.*pip install cramjam"):
+            counting(topics).run(tmp_path, until_now=True, **how)

@@ -1,0 +1,173 @@
+"""Exceptions and values that can't be told, or not be encoded: policies hold, and processes tell each other of them."""
+
+import asyncio
+import os
+import socket
+import traceback
+
+import msgspec
+import pytest
+
+from operators.core.wording import LONGEST, named, raised, shown, words_of
+from runtime.containers.protocol import Connection, EndedWell
+from runtime.functions.user_lines import deepest
+from runtime.model.errors import Elsewhere, SamzaError
+from runtime.model.metrics import OperatorMetrics, RunMetrics
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.units.carried_error import WorkerFailed, carried, told
+from samza_dsl import App, dead_letter, retry, skip, testing
+from samza_dsl.application.container import _failed as failed
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Odd(Exception):
+    def __str__(self):
+        return None
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Subclassed(Exception):
+    def __str__(self):
+        return Text("\ud800")
+
+
+def circular():
+    error = ValueError("again")
+    error.__cause__ = error
+    return error
+
+
+def odd_notes():
+    error = ValueError("noted")
+    error.__notes__ = [Mute(), 3]
+    return error
+
+
+def odd_syntax():
+    error = SyntaxError("bad")
+    error.lineno, error.text, error.filename, error.offset = "x", 3, 4, "y"
+    return error
+
+
+ERRORS = {
+    "mute": Mute,
+    "odd": Odd,
+    "subclass of str": Subclassed,
+    "file name": lambda: FileNotFoundError(2, "No such file", os.fsdecode(b"caf\xe9.txt")),
+    "surrogate": lambda: ValueError("\ud800 lone"),
+    "nul": lambda: ValueError("a\x00b"),
+    "long": lambda: ValueError("x" * 3_000_000),
+    "arguments": lambda: ValueError(Mute()),
+    "group": lambda: ExceptionGroup("several \ud800", [Mute(), ValueError("\udce9")]),
+    "circular": circular,
+    "notes": odd_notes,
+    "syntax": odd_syntax,
+    "key": lambda: KeyError("\udce9"),
+    "of ours": lambda: SamzaError("\udce9"),
+}
+POLICIES = {"skip": skip, "dead_letter": dead_letter("lost"), "retry": retry(1, then=dead_letter("lost"))}
+
+
+@pytest.fixture(params=ERRORS)
+def error(request):
+    return ERRORS[request.param]()
+
+
+def test_any_error_has_a_text_that_can_be_encoded(error):
+    for tell in (words_of, named, raised, shown):
+        text = tell(error)
+        assert type(text) is str
+        assert text.encode()
+        assert len(text) <= LONGEST + 100
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_any_error_meets_its_policy(error, policy):
+    def work(value):
+        if value == 2:
+            raise error
+        return value
+
+    app = App("failing")
+    app.input("numbers", value=int).map(work, on_error=POLICIES[policy]).send_to(app.output("out"))
+    results = testing.run(app, {"numbers": [1, 2, 3]})
+    assert (results["out"], len(results.get("lost", []))) == ([1, 3], policy != "skip")
+
+
+def test_any_error_ends_a_run_with_its_operator_and_line(error):
+    def work(value):
+        raise error
+
+    app = App("failing")
+    app.input("numbers", value=int).map(work, op_id="working").send_to(app.output("out"))
+    with pytest.raises(SamzaError) as ended:
+        testing.run(app, {"numbers": [1]})
+    assert "map 'working' at " in str(ended.value)
+    assert str(ended.value).encode()
+
+
+async def heard(said):
+    """Return what another process hears."""
+    ours, theirs = socket.socketpair()
+    line, other = await Connection.over(ours), await Connection.over(theirs)
+    line.say(said)
+    await line.close()
+    found = await other.hear()
+    await other.close()
+    return found
+
+
+def raised_by(error):
+    try:
+        raise error
+    except type(error) as same:
+        return same
+
+
+def test_a_container_tells_of_any_error(error):
+    said = failed(raised_by(error))
+    assert asyncio.run(heard(said)) == said
+
+
+def test_a_container_tells_its_numbers_whatever_they_are_called():
+    counted = OperatorMetrics(operator="work", task=0, counters={"caf\udce9": 3})
+    found = asyncio.run(heard(EndedWell(metrics=RunMetrics(operators=(counted,)))))
+    assert found.metrics.operators[0].counters == {"caf\\udce9": 3}
+
+
+def test_a_worker_of_spark_tells_of_any_error(error):
+    with pytest.raises(WorkerFailed) as failure, carried():
+        raise error
+    assert "".join(traceback.format_exception(failure.value)).encode()  # by Spark
+    same = told(RuntimeError(f"Job aborted: {failure.value}"))
+    assert isinstance(same, SamzaError)
+    assert msgspec.json.encode(str(same))
+
+
+def test_what_was_raised_from_itself_has_a_first():
+    assert isinstance(deepest(circular()), ValueError)
+    assert isinstance(deepest(raised_by(Elsewhere(("a line",)))), Elsewhere)
+
+
+class Shy:
+    def __repr__(self):
+        raise RuntimeError("nobody sees me")
+
+
+def test_a_value_that_can_not_be_shown_is_a_dead_letter():
+    def work(value):
+        raise ValueError
+
+    app = App("shy")
+    app.input("things").map(work, on_error=dead_letter("lost")).send_to(app.output("out"))
+    run = app.run(MemoryEnvironment(), bind={"things": [Shy()]})
+    assert run.received("lost") == [b"<Shy whose __repr__ raised RuntimeError>"]

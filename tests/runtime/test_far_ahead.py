@@ -1,0 +1,307 @@
+"""Records from clocks that are ahead, or in another unit: refused, told, and counted."""
+
+import logging
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from operators.core.base import EARLIEST_MS
+from runtime.model.errors import OperatorFailure
+from samza_dsl import App, PlanError, collect, count, dead_letter, produce, session, skip, testing, tumbling
+
+BASE, MINUTE, HOUR, DAY = 1_750_000_000_000, 60_000, 3_600_000, 86_400_000
+AHEAD = [BASE + DAY, BASE + 400 * DAY, 253_300_000_000_000, BASE * 1_000, BASE * 10**6]
+
+
+class Reading(Struct, frozen=True):
+    meter: str
+    at: int
+
+
+def readings(number=30, apart_ms=20_000):
+    return [Reading(f"m{one % 3}", BASE + one * apart_ms) for one in range(number)]
+
+
+def with_one(bad, place=5):
+    good = readings()
+    return [*good[:place], Reading("m9", bad), *good[place:]]
+
+
+MINUTES = tumbling(minutes=1)
+
+
+def windowed(windows=MINUTES, repartitions=False, **how):
+    """Return an application that counts readings by minute; without a key of its own it does so in one loop."""
+    app = App("fleet")
+    how = {"timestamp": lambda r: r.at, "max_disorder_ms": MINUTE} | how
+    stream = app.input("r", value=Reading, **({} if repartitions else {"key": lambda r: r.meter}), **how)
+    stream = stream.partition_by(lambda r: r.meter, op_id="by-meter") if repartitions else stream
+    panes = stream.window(windows, count(), late=dead_letter("late"), op_id="panes")
+    panes.map(lambda pane: pane.value).send_to(app.output("out", value=int))
+    return app
+
+
+@pytest.mark.parametrize("bad", AHEAD)
+@pytest.mark.parametrize("repartitions", [False, True])
+@pytest.mark.parametrize("windows", [MINUTES, session(minutes=5)])
+def test_what_is_too_far_ahead_meets_the_policy_and_moves_nothing(bad, repartitions, windows):
+    app = windowed(windows, repartitions, max_ahead_ms=HOUR, on_error=dead_letter("bad"))
+    found = testing.run(app, {"r": with_one(bad)})
+    assert (sum(found["out"]), found["late"], len(found["bad"])) == (30, [], 1)
+
+
+@pytest.mark.parametrize("place", [0, 15, 30])
+def test_it_is_skipped_and_counted(place):
+    with testing.running(windowed(max_ahead_ms=HOUR, on_error=skip), start_ms=BASE) as run:
+        run.send("r", *with_one(BASE + DAY, place))
+        run.end()
+        assert sum(run.received("out")) == 30
+        (metrics,) = [one for one in run.metrics().operators if one.operator == "r"]
+        assert (metrics.skipped, metrics.received) == (1, 30)
+
+
+def test_the_error_says_which_record_and_what_is_wrong():
+    with (
+        testing.running(windowed(max_ahead_ms=HOUR), start_ms=BASE) as run,
+        pytest.raises(
+            OperatorFailure,
+            match=r"input 'r' at .*test_far_ahead.py.*2025-06-16 15:06:40 is more than "
+            r"max_ahead_ms=3_600_000 ahead of the clock, which is 2025-06-15 15:06:40.* r/0 at 5",
+        ),
+    ):
+        run.send("r", *with_one(BASE + DAY))
+
+
+def test_the_clock_is_that_of_the_moment_and_the_limit_is_included():
+    app = windowed(max_ahead_ms=HOUR, on_error=dead_letter("bad"))
+    with testing.running(app, start_ms=BASE) as run:
+        run.send("r", Reading("m", BASE + HOUR), Reading("m", BASE + HOUR + 1))
+        assert len(run.dead_letters("bad")) == 1
+        run.advance_time(milliseconds=1)
+        run.send("r", Reading("m", BASE + HOUR + 1))
+        assert len(run.dead_letters("bad")) == 1
+        assert run.watermark("r") == BASE + HOUR + 1 - MINUTE
+
+
+@given(st.lists(st.tuples(st.integers(-3 * HOUR, HOUR), st.sampled_from([0, 0, 0, DAY, 400 * DAY])), max_size=40))
+def test_the_others_come_to_what_they_come_to_alone(found):
+    records = [Reading("m", BASE + at + ahead) for at, ahead in found]
+    alone = [one for one in records if one.at <= BASE + HOUR]
+    app = windowed(max_ahead_ms=HOUR, on_error=skip)
+    assert testing.run(app, {"r": records}, start_ms=BASE) == testing.run(app, {"r": alone}, start_ms=BASE)
+
+
+def test_a_watermark_that_a_function_tells_is_held_to_it_as_well():
+    app = windowed(watermark=lambda r: r.at, timestamp=lambda r: BASE, max_ahead_ms=HOUR, on_error=dead_letter("bad"))
+    found = testing.run(app, {"r": [Reading("m", BASE), Reading("m", BASE + DAY), Reading("m", BASE)]}, start_ms=BASE)
+    assert (found["out"], found["late"], len(found["bad"])) == ([2], [], 1)
+
+
+@pytest.mark.parametrize("how", [{}, {"max_ahead_ms": HOUR}])
+def test_a_watermark_that_a_producer_tells_is_held_to_it_as_well(how, caplog):
+    with testing.running(windowed(**how), start_ms=BASE) as run:
+        run.send("r", Reading("m", BASE))
+        run.advance_watermark("r", BASE + 2 * DAY)
+        run.send("r", Reading("m", BASE + MINUTE))
+        assert run.watermark("r") == (BASE if how else BASE + 2 * DAY)
+        assert [one.jumps for one in run.metrics().inputs] == [1]
+    assert ("is not heeded" if how else "its producer moved event time") in caplog.messages[0]
+
+
+def test_the_record_s_own_time_is_held_to_it_as_well():
+    app = App("own")
+    stream = app.input("r", value=int, max_ahead_ms=HOUR, on_error=dead_letter("bad"))
+    stream.map(abs).send_to(app.output("out", value=int))
+    records = [testing.Record(1, timestamp=BASE), testing.Record(2, timestamp=BASE + DAY)]
+    assert testing.run(app, {"r": records}, start_ms=BASE)["out"] == [1]
+
+
+def test_a_version_of_a_table_is_held_to_it_as_well():
+    app = App("versions")
+    prices = app.table(
+        "prices", value=int, key=str, retention_ms=HOUR, timestamp=lambda p: p, max_ahead_ms=HOUR, on_error=skip
+    )
+    stream = app.input("r", value=Reading, key=str, timestamp=lambda r: r.at)
+    stream.join(prices, lambda r, price: price).send_to(app.output("out", value=int))
+    rows = [("m0", BASE), ("m0", BASE + DAY)]
+    given_ = {"prices": rows, "r": [("m0", Reading("m0", BASE + 1)), ("m0", Reading("m0", BASE + 2))]}
+    assert testing.run(app, given_, start_ms=BASE)["out"] == [BASE, BASE]
+
+
+def test_a_jump_is_told_once_with_the_ways_out_and_counted(caplog):
+    caplog.set_level(logging.WARNING, "samza_dsl")
+    with testing.running(windowed()) as run:
+        run.send("r", *with_one(BASE + 2 * DAY))
+        run.send("r", Reading("m9", BASE + 5 * DAY))
+        (found,) = [one for one in run.metrics().inputs if one.stream == "r"]
+    (told,) = caplog.messages
+    assert told.startswith("input 'r' at ")
+    assert "r/0 at 5, moved event time from 2025-06-15 15:07:00 to 2025-06-17 15:05:40" in told
+    assert "max_ahead_ms=" in told
+    assert "checkpoint set fleet r:0 --watermark '2025-06-15 15:07:00'" in told
+    assert (found.jumps, found.warning) == (2, told)
+
+
+@pytest.mark.parametrize("apart_ms", [20_000, DAY, 12 * HOUR])
+def test_no_jump_is_told_where_no_record_alone_moved_event_time_by_more_than_a_day(apart_ms, caplog):
+    testing.run(windowed(), {"r": readings(200, apart_ms)})
+    assert not caplog.messages
+
+
+def test_the_first_record_of_all_is_compared_with_a_real_clock(caplog):
+    with testing.running(windowed(), start_ms=BASE) as run:
+        run.send("r", Reading("m", BASE + 2 * DAY))
+    (told,) = caplog.messages
+    assert "moved event time from 2025-06-15 15:06:40 to" in told
+
+
+@pytest.mark.parametrize("how", [{}, {"max_disorder_ms": 0}, {"timestamp": None}])
+def test_seconds_that_are_taken_as_ms_are_refused(how, tmp_path):
+    app = windowed(**{"timestamp": lambda r: r.at} | how)
+    found = [testing.Record(Reading("m", BASE // 1_000 + one), timestamp=BASE // 1_000) for one in range(5)]
+    with pytest.raises(
+        PlanError, match=r"input 'r' at .*1_750_000_000, which as ms is 1970-01-21.*2025-06-15.*unit='s'"
+    ):
+        testing.run(app, {"r": found}, start_ms=BASE)
+
+
+def test_nobody_minds_the_records_own_times_where_nothing_asks_for_event_time():
+    app = App("untimed")
+    app.input("r", value=int).map(abs).send_to(app.output("out", value=int))
+    assert testing.run(app, {"r": [testing.Record(1, timestamp=BASE // 1_000)]}, start_ms=BASE)["out"] == [1]
+
+
+@pytest.mark.parametrize(
+    "times", [range(300), range(-300, 0), range(EARLIEST_MS, EARLIEST_MS + 5), [0, BASE // 1_000], [999_999_999]]
+)
+def test_small_times_and_those_before_1970_are_taken(times):
+    found = testing.run(windowed(), {"r": [Reading("m", at) for at in times]})
+    assert sum(found["out"]) + len(found["late"]) == len(times)
+
+
+@pytest.mark.parametrize("per_second", [10**6, 10**9])
+def test_what_is_no_time_in_ms_is_told_with_what_it_probably_is(per_second):
+    unit = {10**6: "us", 10**9: "ns"}[per_second]
+    with pytest.raises(OperatorFailure, match=f"2025-06-15 15:06:40: unit='{unit}'"):
+        testing.run(windowed(), {"r": [Reading("m", BASE // 1_000 * per_second)]})
+
+
+@pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 1_000), ("us", 10**6), ("ns", 10**9)])
+def test_times_are_taken_in_the_unit_that_is_said(unit, per_second):
+    app = App("units")
+    stream = app.input("r", value=int, key=lambda at: 0, timestamp=lambda at: at, unit=unit)
+    stream.window(tumbling(seconds=10), collect()).map(lambda pane: pane.start).send_to(app.output("out", value=int))
+    assert testing.run(app, {"r": [BASE * per_second // 1_000]})["out"] == [BASE]
+    with pytest.raises(OperatorFailure, match="not in the years"):
+        testing.run(app, {"r": [10**30]})
+
+
+def test_seconds_told_as_watermarks_are_refused():
+    app = windowed(timestamp=lambda r: r.at, watermark=lambda r: r.at // 1_000)
+    with pytest.raises(PlanError, match="watermark= returned 1_750_000_000, which as ms is"):
+        testing.run(app, {"r": readings()})
+
+
+def test_a_number_with_a_fraction_is_told_to_be_seconds():
+    with pytest.raises(OperatorFailure, match="as seconds it is 2025-06-15 15:06:40: unit='s' on the input"):
+        testing.run(windowed(timestamp=lambda r: r.at / 1_000), {"r": readings()})
+
+
+def test_the_clock_of_a_test_is_told():
+    with (
+        testing.running(windowed(max_ahead_ms=HOUR)) as run,
+        pytest.raises(OperatorFailure, match=r"which is 1970-01-01 00:00:00 \(a test's begins at its start_ms=\)"),
+    ):
+        run.send("r", *readings())
+
+
+def test_parts_of_seconds_and_datetimes_are_taken_as_well():
+    app = App("units")
+    stream = app.input("r", value=float, key=lambda at: 0, unit="s", timestamp=lambda at: at)
+    stream.window(tumbling(milliseconds=1), collect()).map(lambda pane: pane.start).send_to(
+        app.output("out", value=int)
+    )
+    assert testing.run(app, {"r": [1_750_000_000.25]})["out"] == [BASE + 250]
+    app = windowed(timestamp=lambda r: datetime.fromtimestamp(r.at // 1_000, UTC), unit="s")
+    assert sum(testing.run(app, {"r": readings()})["out"]) == 30
+
+
+def test_a_unit_is_one_of_four():
+    with pytest.raises(PlanError, match="unit='minutes' is no unit of time; write instead: unit='s'"):
+        windowed(unit="minutes")
+
+
+def test_seconds_are_not_written_as_ms_either(tmp_path):
+    with pytest.raises(Exception, match="2025-06-15 15:06:40"):
+        produce("r", [1], data=tmp_path, timestamp=lambda _: BASE // 1_000)
+    assert produce("r", [1], data=tmp_path, timestamp=lambda _: BASE // 1_000, unit="s") == 1
+    assert produce("r", [1], data=tmp_path, timestamp=lambda _: BASE // 1_000, unit="ms") == 1
+
+
+def late_at(app, operator, *inputs):
+    with testing.running(app) as run:
+        for stream, records in inputs:
+            run.send(stream, *records)
+        run.end()
+        return sum(one.late for one in run.metrics().operators if one.operator == operator)
+
+
+def fleet():
+    app = App("fleet")
+    how = {"timestamp": lambda r: r.at, "max_disorder_ms": MINUTE}
+    return app, app.input("r", value=Reading, key=lambda r: r.meter, **how)
+
+
+@pytest.mark.parametrize(("bad", "late"), [(BASE + DAY, 25), (BASE + MINUTE, 0)])
+def test_state_in_time_counts_what_came_after_its_time(bad, late):
+    app, stream = fleet()
+    stream.process(lambda r, context: [r.meter], init=int, ttl_ms=HOUR, op_id="seen").sink(str)
+    assert late_at(app, "seen", ("r", with_one(bad))) == late
+
+
+@pytest.mark.parametrize(("bad", "late"), [(BASE + DAY, 25), (BASE + MINUTE, 0)])
+def test_a_deduplication_counts_what_it_can_not_know(bad, late):
+    app, stream = fleet()
+    stream.deduplicate(lambda r: r.at, within_ms=HOUR, op_id="once").sink(str)
+    assert late_at(app, "once", ("r", with_one(bad))) == late
+
+
+@pytest.mark.parametrize(("bad", "late"), [(BASE + DAY, 25), (BASE + MINUTE, 0)])
+def test_timers_that_are_due_as_they_are_set_are_counted(bad, late):
+    app, stream = fleet()
+
+    def on_message(r, context):
+        context.set_timer(r.at + 5 * MINUTE)
+
+    def on_timer(at_ms, context):
+        if at_ms < BASE + 6 * MINUTE:
+            context.set_timer(at_ms + MINUTE)
+        return [at_ms]
+
+    stream.process(on_message, on_timer=on_timer, op_id="later").sink(str)
+    assert late_at(app, "later", ("r", with_one(bad))) == late
+
+
+@pytest.mark.parametrize(
+    ("unit", "make"),
+    [
+        ("ms", lambda at: np.int64(at)),
+        ("s", lambda at: np.int32(at // 1_000)),
+        ("s", lambda at: np.float64(at / 1_000)),
+        ("us", lambda at: np.uint64(at * 1_000)),
+    ],
+)
+def test_numbers_of_numpy_are_times_as_any_other(unit, make):
+    app = windowed(timestamp=lambda r: make(r.at), unit=unit)
+    assert testing.run(app, {"r": readings()}) == testing.run(windowed(), {"r": readings()})
+
+
+def test_numbers_of_numpy_in_another_unit_are_told():
+    with pytest.raises(OperatorFailure, match=r"as seconds it is 2025-06-15 15:06:40\.500: unit='s'"):
+        testing.run(windowed(timestamp=lambda r: np.float64(BASE / 1_000 + 0.5)), {"r": readings()})
+    with pytest.raises(OperatorFailure, match=r"returned .*nan"):
+        testing.run(windowed(timestamp=lambda r: np.float64("nan"), unit="s"), {"r": readings()})

@@ -1,0 +1,236 @@
+"""Keys of a kind that no run before has had: state under the others is not found, which is said, and only then."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from operators.core.base import Batch
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Tagged
+from runtime.job.key_kinds import KeptKeys, KeyKinds
+from runtime.opening.stored_state import forget, move
+from runtime.ports.streams import Append, StreamConfig
+from samza_dsl import App, count, counted, session, sliding, tumbling
+from samza_dsl.view.progress import Progress
+from tests.runtime.test_parameters import on_kafka, on_log, on_memory
+from tests.simulation.crash import memory, run_once
+from tests.specs import specs
+
+
+def whole(n):
+    return n
+
+
+def text(n):
+    return str(n)
+
+
+def real(n):
+    return float(n)
+
+
+AGAIN = tumbling(milliseconds=1_000)
+
+
+def app_of(step, key, **how):
+    app = App("keyed")
+    numbers = app.input("numbers", value=int, key=key, timestamp=lambda n: n)
+    step(numbers, **how).map(str).send_to(app.output("out", value=str))
+    return app
+
+
+def scanned(key, op_id="it", **how):
+    return app_of(lambda n: n.scan(lambda total, one: (total or 0) + one, op_id=op_id, **how), key)
+
+
+async def awaited(n, context):
+    context.state = n
+    return [n]
+
+
+def looked_into(key):
+    app = App("keyed")
+    table = app.table("numbers", value=int, key=key)
+    app.input("others", value=int, key=whole).join(table, lambda n, row: n).send_to(app.output("out"))
+    return app
+
+
+def of_tables(key, on=None):
+    app = App("keyed")
+    one, other = (app.table(name, value=int, key=key) for name in ("numbers", "others"))
+    one.join(other, lambda a, b: 1, on=on, op_id="it").changes().send_to(app.output("out"))
+    return app
+
+
+def as_of(key):
+    app = App("keyed")
+    numbers = app.input("others", value=int, key=key, timestamp=lambda n: n)
+    table = app.table("numbers", value=int, key=key, timestamp=lambda n: n, retention_ms=10_000)
+    numbers.join(table, lambda n, row: n, op_id="it").send_to(app.output("out"))
+    return app
+
+
+STEPS = {
+    "scan": scanned,
+    "process": lambda key: app_of(lambda n: n.process(keep, op_id="it"), key),
+    "timers": lambda key: app_of(lambda n: n.process(remind, on_timer=lambda at, context: [], op_id="it"), key),
+    "awaited": lambda key: app_of(lambda n: n.async_flat_map(awaited, op_id="it"), key),
+    "window": lambda key: app_of(lambda n: n.window(AGAIN, count(), op_id="it"), key),
+    "late panes": lambda key: app_of(
+        lambda n: n.window(AGAIN, count(), allowed_lateness_ms=5, panes="discarding", op_id="it"), key
+    ),
+    "session": lambda key: app_of(lambda n: n.window(session(seconds=1), count(), op_id="it"), key),
+    "sliding": lambda key: app_of(lambda n: n.window(sliding(seconds=1), count(), op_id="it"), key),
+    "counted": lambda key: app_of(lambda n: n.window(counted(100), count(), op_id="it"), key),
+    "deduplicate": lambda key: app_of(lambda n: n.deduplicate(key, within_ms=1_000, op_id="it"), lambda n: 1),
+    "join": lambda key: app_of(lambda n: n.join(n, max, within=(-1_000, 1_000), op_id="it"), key),
+    "windows' join": lambda key: app_of(lambda n: n.join_windows(n, AGAIN, max, op_id="it"), key),
+    "as of then": as_of,
+    "tables": of_tables,
+    "foreign key": lambda key: of_tables(key, on=lambda n: n),
+    "behind another key": lambda key: app_of(
+        lambda n: n.partition_by(key, partitions=3, op_id="by").scan(lambda a, b: b, op_id="it"), lambda n: n
+    ),
+}
+
+
+def keep(n, context):
+    context.state = n
+    return [n]
+
+
+def remind(n, context):
+    context.set_timer(n + 1_000)
+    return [n]
+
+
+def run_on(environment, app, values=(1, 2, 3)):
+    for name in ("numbers", "others"):
+        if name not in environment.streams():
+            environment.create_stream(name, StreamConfig())
+        data = [b"%d" % value for value in values]
+        environment.append([Append(name, 0, Batch(data, data, [*values]))])
+    return run_once(app, environment, until_now=True)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_kind_that_no_run_before_has_had_is_told_once_with_place_and_what_to_type(step, caplog):
+    environment = memory()
+    run_on(environment, STEPS[step](whole))
+    assert not environment_warnings(caplog)
+    run = run_on(environment, STEPS[step](text), (4, 5, 6))
+    (told,) = environment_warnings(caplog)
+    assert re.search(r"'it' at .*test_key_kinds.py:\d+: its keys were int in the runs before, and one is str now", told)
+    assert "samza-dsl state forget keyed it; or compute all again: samza-dsl reset keyed" in told
+    assert {f"keyed: {one}" for one in run.metrics().warnings} == {told}
+    progress = Progress(run.plan)
+    progress.take(run.metrics())
+    assert [f"keyed: {one}" for one in progress.warnings] == [told]
+    caplog.clear()
+    assert not run_on(environment, STEPS[step](text), (7,)).metrics().warnings
+    assert not environment_warnings(caplog)
+
+
+def environment_warnings(caplog):
+    return [message for message in caplog.messages if "its keys were" in message]
+
+
+def test_each_kind_of_operator_with_state_by_key_is_tried():
+    tried = {spec.kind for step in STEPS.values() for spec in step(text).graph().specs.values()}
+    kinds = {one.kind for one in specs() if one.keyed is not False}
+    assert kinds - tried <= {"remote_join", "table_join"}, "which keep nothing themselves"
+
+
+def test_rows_of_a_table_are_told_as_well(caplog):
+    environment = memory()
+    run_on(environment, looked_into(whole))
+    run_on(environment, looked_into(text), (4,))
+    assert re.search(r"table 'numbers' at .*its keys were int", "\n".join(environment_warnings(caplog)))
+
+
+KEYS = {
+    "int": whole,
+    "str": text,
+    "both": lambda n: n if n % 2 else str(n),
+    "float": real,
+    "tuple": lambda n: (n, "a"),
+    "another tuple": lambda n: (str(n), "a"),
+    "with none": lambda n: (None, n),
+}
+KINDS = {
+    "int": {"int"},
+    "str": {"str"},
+    "both": {"int", "str"},
+    "float": {"float"},
+    "tuple": {"(int, str)"},
+    "another tuple": {"(str, str)"},
+    "with none": {"(None, int)"},
+}
+
+
+@given(st.lists(st.sampled_from([*KEYS]), min_size=1, max_size=5), st.sampled_from(["scan", "deduplicate", "window"]))
+def test_told_are_the_kinds_that_none_of_the_runs_before_has_had(runs, step):
+    environment, before = memory(), set()
+    for number, keys in enumerate(runs):
+        warnings = run_on(environment, STEPS[step](KEYS[keys]), (2 * number, 2 * number + 1)).metrics().warnings
+        new = {kind for kind in KINDS[keys] - before if before and "None" not in kind}
+        assert bool(new) == bool(warnings), (runs, keys)
+        assert all(any(f"and one is {kind} now" in one for kind in new) for one in warnings)
+        before |= KINDS[keys]
+
+
+@pytest.mark.parametrize("where", [on_memory, on_log, on_kafka])
+def test_it_is_told_wherever_streams_and_state_lie(where, tmp_path):
+    with where(tmp_path) as environment:
+        run_on(environment, STEPS["behind another key"](KEYS["both"]))
+        assert not run_on(environment, STEPS["behind another key"](text), (4, 5)).metrics().warnings
+        (told,) = set(run_on(environment, STEPS["behind another key"](real), (6, 7, 8, 9)).metrics().warnings)
+        assert "its keys were int and str in the runs before, and one is float now" in told
+
+
+@pytest.mark.parametrize("where", [on_memory, on_log, on_kafka])
+def test_what_to_type_makes_it_well(where, tmp_path):
+    with where(tmp_path) as environment:
+        run_on(environment, scanned(whole))
+        forget(environment, "keyed", ["it"])
+        assert not run_on(environment, scanned(text), (4,)).metrics().warnings
+        environment.reset("keyed")
+        assert not run_on(environment, scanned(real), (5,)).metrics().warnings
+
+
+def test_state_that_was_moved_takes_its_kinds_along():
+    environment = memory()
+    run_on(environment, scanned(whole))
+    run_on(environment, scanned(whole))
+    move(environment, "keyed", "it", "that")
+    (told,) = run_on(environment, scanned(text, op_id="that"), (4,)).metrics().warnings
+    assert "scan 'that' at" in told
+
+
+def test_windows_that_have_all_fired_keep_nothing_that_could_not_be_found():
+    environment = memory()
+    run_on(environment, STEPS["window"](whole), (1, 5_000))
+    environment.end_stream("numbers")
+    run_once(STEPS["window"](whole), environment)
+    assert not environment.stores("keyed")
+    environment.reset("keyed", [])
+    environment.delete_stream("numbers")
+    assert not run_on(environment, STEPS["window"](text), (9_000,)).metrics().warnings
+
+
+def test_state_in_memory_has_no_kinds():
+    environment = memory()
+    run_on(environment, scanned(whole, store="memory"))
+    assert not run_on(environment, scanned(text, store="memory"), (4,)).metrics().warnings
+
+
+def test_a_key_that_is_looked_for_is_encoded_as_ever():
+    spec = scanned(text).graph().specs["it"]
+    kept, plain = KeptKeys(Tagged(), KeyKinds(spec, "keyed", memory(), set())), KeySerde(Tagged())
+    keys = plain.hold([1, "a", None, (1, "a"), 1.5, True, b"x"])
+    assert kept.encode_all(keys) == plain.encode_all(keys)
+    assert [kept.encode(key) for key in keys if key is not None] == [
+        plain.encode(key) for key in keys if key is not None
+    ]

@@ -1,0 +1,163 @@
+"""What joins have met is counted, with the types of the keys on their sides; an answer for other keys is an error."""
+
+from collections import Counter
+
+import pytest
+
+from operators.joins.match_counts import MET, MISSED
+from runtime.systems.memory.environment import MemoryEnvironment
+from samza_dsl import App, SamzaError, dead_letter, remote_table, skip, testing, tumbling
+from samza_dsl.view.progress import Progress
+
+
+def both(value, other):
+    return [value, other]
+
+
+def key(value):
+    return value["id"]
+
+
+def sales(app, id):
+    return app.input("sales", value=dict, key=key, timestamp=lambda value: 1)
+
+
+def table(how, **more):
+    def build(app):
+        rows = app.table("products", value=dict, key=key, **more)
+        return sales(app, key).join(rows, both, how=how, op_id="joined")
+
+    return build
+
+
+def looked_up(app):
+    rows = app.table("products", value=dict, key=key, broadcast=True)
+    return sales(app, key).join(rows, both, on=key, how="left", op_id="joined")
+
+
+def interval(how, keep="all"):
+    def build(app):
+        others = app.input("products", value=dict, key=key, timestamp=lambda value: 1)
+        return sales(app, key).join(others, both, within=(-9, 9), how=how, keep=keep, op_id="joined")
+
+    return build
+
+
+def tables(app):
+    one, other = (app.table(name, value=dict, key=key) for name in ("sales", "products"))
+    return one.join(other, both, op_id="joined").changes()
+
+
+def foreign(app):
+    one, other = (app.table(name, value=dict, key=key) for name in ("sales", "products"))
+    return one.join(other, both, on=key, op_id="joined").changes()
+
+
+def windows(how):
+    def build(app):
+        others = app.input("products", value=dict, key=key, timestamp=lambda value: 1)
+        return sales(app, key).join_windows(others, tumbling(seconds=1), both, how=how, op_id="joined")
+
+    return build
+
+
+JOINS = {
+    "of tables by foreign key": foreign,
+    "in windows": windows("inner"),
+    "in windows, outer": windows("outer"),
+    "left with a table": table("left"),
+    "inner with a table": table("inner"),
+    "of keys looked up": looked_up,
+    "with versions": table("left", timestamp=lambda value: 0, retention_ms=0),
+    "interval": interval("inner"),
+    "outer interval": interval("outer"),
+    "latest": interval("inner", "latest"),
+    "of tables": tables,
+}
+
+
+def ran(build, ids, others):
+    app = App("meeting")
+    build(app).send_to(app.output("out"))
+    given = {"sales": [{"id": id} for id in ids], "products": [{"id": id} for id in others]}
+    run = app.run(MemoryEnvironment(), bind=given)
+    counted = Counter()
+    for one in run.metrics().operators:
+        if one.operator == "joined":
+            counted.update({name: one.counters.get(name, 0) for name in (MET, MISSED)})
+    progress = Progress(run.plan)
+    progress.take(run.metrics(), ended=True)
+    return counted, [*progress.strangers()]
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_keys_that_never_meet_are_told_with_their_types(join):
+    counted, told = ran(JOINS[join], [7, 8], ["7", "8"])
+    assert (counted[MET], counted[MISSED] >= 2) == (0, True)
+    (line,) = told
+    assert "'joined' at " in line
+    assert "test_meetings.py:" in line
+    assert "of sales int" in line
+    assert "of products str" in line
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_keys_of_one_type_that_never_meet_are_told_otherwise(join):
+    _, (line,) = ran(JOINS[join], ["7", "8"], ["007", "008"])
+    assert "These are of one type" in line
+    assert "str(...)" not in line
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_keys_that_meet_are_counted_and_nothing_is_told(join):
+    counted, told = ran(JOINS[join], [7, 8], [7, 8])
+    assert counted[MET] >= 2
+    assert told == []
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_a_side_of_which_nothing_came_is_told(join):
+    _, (line,) = ran(JOINS[join], [7, 8], [])
+    assert "of products none came" in line
+
+
+def asked(answer, policy=None):
+    app = App("asking")
+    rows = remote_table(answer)
+    policies = {} if policy is None else {"on_error": policy}
+    app.input("ids", value=int).join(rows, lambda id, row: [id, row], on=abs, how="left", **policies).send_to(
+        app.output("out")
+    )
+    return testing.run(app, {"ids": [7, 8]})
+
+
+async def as_json(ids):
+    return {str(id): "row" for id in ids}
+
+
+async def more(ids):
+    return {**dict.fromkeys(ids, "row"), 99: "row"}
+
+
+async def some(ids):
+    return {id: "row" for id in ids if id == 7}
+
+
+def test_an_answer_for_keys_that_nobody_asked_for_ends_the_run():
+    with pytest.raises(SamzaError) as ended:
+        asked(as_json)
+    text = str(ended.value)
+    assert "remote_join" in text
+    assert "test_meetings.py:" in text
+    assert "returned a row for '7' (str), and was asked for 7 (int)" in text
+    assert "{int(key): row}" in text
+
+
+@pytest.mark.parametrize("answer", [as_json, more])
+def test_it_meets_the_policy_of_the_operator(answer):
+    assert asked(answer, skip)["out"] == []
+    assert len(asked(answer, dead_letter("lost"))["lost"]) == 2
+
+
+def test_a_key_without_a_row_is_no_mistake():
+    assert sorted(asked(some)["out"], key=str) == [[7, "row"], [8, None]]

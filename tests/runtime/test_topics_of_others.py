@@ -1,0 +1,153 @@
+"""What is told and done of topics that others have made, or configured, is what the brokers know of them."""
+
+from contextlib import closing
+
+import pytest
+from typer.testing import CliRunner
+
+from operators.core.base import Batch
+from planner.model.errors import PlanError
+from runtime.model.errors import Damaged
+from runtime.ports.streams import Append, StreamConfig
+from samza_dsl import App, count, produce, tumbling
+from samza_dsl.cli.main import commands
+from tests.simulation.crash import rows_of, run_once
+from tests.simulation.kafka import opened
+from tests.simulation.kafka_brokers import NOW_MS, Partition, Topic
+
+STAMPED = {"message.timestamp.type": "LogAppendTime"}
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def theirs(cluster, tmp_path):
+    """A topic of three partitions, with a thousand records in each, which another client has made."""
+    topic = Topic([Partition() for _ in range(3)], {"retention.ms": "7000"}, cluster.topic_id())
+    cluster.topics["theirs"] = topic
+    for partition in range(3):
+        cluster.write(None, 0, ("theirs", partition), [(None, b"1", None, [])] * 1_000)
+    return topic
+
+
+def told(*words):
+    found = CliRunner().invoke(commands, [*words, "--environment", "kafka://simulated:9092"])
+    assert found.exit_code == 0, found.output
+    return found.output
+
+
+def test_all_partitions_end(theirs, cluster, tmp_path):
+    with closing(opened(tmp_path)) as environment:
+        environment.end_stream("theirs")
+        assert [environment.offsets("theirs", number).ended for number in range(3)] == [True] * 3
+
+
+def test_so_do_those_that_a_stream_of_ours_has_got_since(cluster, tmp_path):
+    with closing(opened(tmp_path)) as environment:
+        environment.create_stream("ours", StreamConfig(partitions=2))
+        environment.append([Append("ours", 0, Batch([b"1"]))])
+        cluster.topics["ours"].partitions.append(Partition())
+        environment.end_stream("ours")
+        assert [environment.offsets("ours", number).ended for number in range(3)] == [True] * 3
+
+
+def test_all_records_are_counted(theirs, tmp_path):
+    with closing(opened(tmp_path)) as environment:
+        assert environment.stream_stats("theirs") == (3_000, 3_000)
+
+
+def test_the_commands_tell_and_end_all_of_it(theirs, tmp_path):
+    assert "partitions   3" in told("streams", "describe", "theirs")
+    assert "7,000 ms" in told("streams", "describe", "theirs")
+    archived = told("streams", "archive", "theirs", str(tmp_path / "archive"), "--as", "jsonl")
+    assert "archived 3,000 records of theirs" in archived
+    assert "has ended" in told("streams", "end", "theirs")
+    assert told("streams", "describe", "theirs").count("ended") == 3
+
+
+def test_a_run_ends_when_all_partitions_have(theirs, tmp_path):
+    app = App("counting")
+    app.input("theirs", value=int).send_to(app.output("copied", value=int, partitions=3))
+    with closing(opened(tmp_path)) as environment:
+        environment.end_stream("theirs")
+        run_once(app, environment)
+        assert sum(map(len, rows_of(environment, "copied"))) == 3_000
+
+
+def test_what_is_written_goes_to_all_partitions(theirs, cluster):
+    keys = range(30)
+    produce("theirs", keys, key=lambda value: f"k{value}", environment="kafka://simulated:9092")
+    assert all(partition.end > 1_000 for partition in theirs.partitions)
+
+
+def test_what_an_output_says_is_compared_with_what_the_topic_is(theirs, tmp_path):
+    def app(retention_ms):
+        app = App("writing")
+        app.input("numbers", value=int).send_to(app.output("theirs", value=int, retention_ms=retention_ms))
+        return app
+
+    with closing(opened(tmp_path)) as environment:
+        environment.create_stream("numbers", StreamConfig())
+        run_once(app(7_000), environment, until_now=True)
+        with pytest.raises(PlanError, match="retention_ms=8000, and the stream 'theirs' exists and has 7000"):
+            run_once(app(8_000), environment, until_now=True)
+        assert environment.streams()["theirs"] == StreamConfig(partitions=3, retention_ms=7_000)
+
+
+def windows(timestamp=None):
+    app = App("windows")
+    numbers = app.input("numbers", value=int, timestamp=timestamp)
+    by_kind = numbers.partition_by(lambda value: value % 2, op_id="kinds")
+    by_kind.window(tumbling(minutes=1), count(), op_id="count").send_to(app.output("panes"))
+    return app
+
+
+def write(environment, minutes=10, is_over=True):
+    environment.create_stream("numbers", StreamConfig())
+    times = [NOW_MS - MINUTE_MS * (minutes - number) for number in range(minutes)]
+    environment.append([Append("numbers", 0, Batch([b"%d" % number for number in range(minutes)], None, times))])
+    if is_over:
+        environment.end_stream("numbers")
+
+
+def panes(environment):
+    return sum(map(len, rows_of(environment, "panes")))
+
+
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_windows_behind_a_repartitioning_are_the_same_whatever_the_cluster_s_default(cluster, tmp_path, kind):
+    cluster.defaults["message.timestamp.type"] = kind
+    with closing(opened(tmp_path)) as environment:
+        write(environment)
+        run_once(windows(), environment)
+        assert panes(environment) == 10
+
+
+def test_a_topic_between_stages_that_brokers_stamp_is_changed_where_it_is_empty(cluster, tmp_path, caplog):
+    with closing(opened(tmp_path)) as environment:
+        environment.create_stream("windows-kinds", StreamConfig(intermediate=True))
+        cluster.topics["windows-kinds"].configs |= STAMPED
+        write(environment)
+        run_once(windows(), environment)
+        assert panes(environment) == 10
+    assert "changes the topic 'windows-kinds', which had message.timestamp.type=LogAppendTime" in caplog.text
+
+
+def test_where_it_holds_records_it_is_refused(cluster, tmp_path):
+    with closing(opened(tmp_path)) as environment:
+        write(environment, is_over=False)
+        run_once(windows(), environment, until_now=True)  # with a checkpoint they are not what a reset has left
+        cluster.topics["windows-kinds"].configs |= STAMPED
+        environment.append([Append("windows-kinds", 0, Batch([b"1"]))])
+        for _ in range(2):
+            with pytest.raises(Damaged, match=r"'windows-kinds'.*LogAppendTime.*samza-dsl reset"):
+                run_once(windows(), environment)
+
+
+@pytest.mark.parametrize("timestamp", [None, lambda value: NOW_MS + value])
+def test_an_input_that_brokers_stamp_is_told_where_its_time_counts(cluster, tmp_path, caplog, timestamp):
+    with closing(opened(tmp_path)) as environment:
+        write(environment)
+        cluster.topics["numbers"].configs |= STAMPED
+        run_once(windows(timestamp), environment)
+    told = "'numbers' has message.timestamp.type=LogAppendTime, so that window 'count' at" in caplog.text
+    assert told == (timestamp is None)

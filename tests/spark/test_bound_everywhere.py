@@ -1,0 +1,136 @@
+"""Where the streams of an application live, for each command and each place that it runs in: bound, or not."""
+
+import json
+from collections import Counter
+from contextlib import closing
+from itertools import product
+from pathlib import Path
+from textwrap import dedent
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import produce
+from samza_dsl.cli.main import commands
+from tests.kafka import topics as kafka
+
+APP = """
+    from samza_dsl import App
+
+    app = App("{name}")
+    orders = app.input("{name}-orders", value=list)
+    by_customer = orders.partition_by(lambda order: order[0], partitions=2, op_id="by-customer")
+    spent = by_customer.scan(lambda total, order: total + order[1], init=int, op_id="total")
+    spent.send_to(app.output("{name}-spent", value=int))
+"""
+ORDERS = [["ann", 3], ["bob", 5], ["ann", 4]]
+SPENT = Counter([3, 5, 7])
+BEFORE = 1_000
+"""What the stream that is named like the output holds before."""
+
+COMMANDS = {"run": ("--bind", "--bind"), "reprocess": ("--from", "--to"), "reprocess --bind": ("--bind", "--bind")}
+SOURCES = ("stream", "file", "topic")
+OUTPUTS = ("stream", "another stream", "file", "topic")
+PLACES = {"local": (), "kafka": ("ci",), "spark": ("ci",)}
+
+
+def table():
+    """Yield each combination that there is."""
+    for place, command, source, output in product(PLACES, COMMANDS, SOURCES, OUTPUTS):
+        slow = PLACES[place] or (("ci",) if "topic" in (source, output) else ())
+        marks = [pytest.mark.ci, pytest.mark.timeout(900)] if slow else []
+        if slow and (list(COMMANDS).index(command) + SOURCES.index(source) + OUTPUTS.index(output)) % 3:
+            marks.append(pytest.mark.long)  # CI has every pair of a command, a source and an output
+        yield pytest.param(place, command, source, output, marks=marks, id=f"{place} {command}, {source} to {output}")
+
+
+class Streams:
+    """The streams of one application wherever they may live, and what it is to read from there."""
+
+    def __init__(self, name, folder, broker):
+        self.name, self.folder, self.broker = name, folder, broker
+
+    def create(self, place):
+        """Have the environment hold what the input has, and something under the name of the output."""
+        orders, spent = f"{self.name}-orders", f"{self.name}-spent"
+        if place == "kafka":
+            self.topic(orders, ORDERS)
+            self.topic(spent, [BEFORE])
+        else:
+            produce(orders, ORDERS, data=self.folder / ".samza-dsl")
+            produce(spent, [BEFORE], data=self.folder / ".samza-dsl")
+
+    def topic(self, name, values):
+        kafka.create(self.broker, name)
+        kafka.produce(self.broker, name, *((0, None, msgspec.json.encode(value)) for value in values))
+
+    def source(self, kind):
+        """Return what the input is bound to; it holds the orders."""
+        if kind == "file":
+            Path("orders.jsonl").write_text("".join(json.dumps(order) + "\n" for order in ORDERS))
+            return "orders.jsonl"
+        self.topic(f"{self.name}-from", ORDERS)
+        return f"kafka://{self.broker.bootstrap}/{self.name}-from"
+
+    def sink(self, kind):
+        if kind == "topic":
+            kafka.create(self.broker, f"{self.name}-to")
+            return f"kafka://{self.broker.bootstrap}/{self.name}-to"
+        return f"stream:{self.name}-again" if kind == "another stream" else "spent.jsonl"
+
+    def values(self, place, kind):
+        """Return what lies where an output of that kind is written."""
+        name = {"stream": "spent", "another stream": "again", "topic": "to"}.get(kind)
+        if kind == "file":
+            return Counter(map(json.loads, Path("spent.jsonl").read_text().splitlines()))
+        if kind == "topic" or place == "kafka":
+            records = kafka.consume(self.broker, f"{self.name}-{name}").values()
+            return Counter(msgspec.json.decode(record.value) for part in records for record in part)
+        found = Counter()
+        with closing(LogEnvironment(self.folder / ".samza-dsl")) as environment:
+            for number in range(environment.streams()[f"{self.name}-{name}"].partitions):
+                offset = 0
+                while (read := environment.read(f"{self.name}-{name}", number, offset)) is not None:
+                    found.update(map(msgspec.json.decode, read.batch.values))
+                    offset = read.next_offset
+        return found
+
+
+def refusal(place, command, output):
+    """Return what is said where nothing may be written: what would be added to, and what else to write to."""
+    if output != "stream" or (command == "run" and place != "spark"):
+        return None
+    return "or to a file" if place != "spark" else "bind the output to a file"
+
+
+@pytest.mark.parametrize(("place", "command", "source", "output"), [*table()])
+def test_results_are_where_they_were_bound_to_and_nowhere_else(
+    place, command, source, output, request, topics, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    needs_broker = place == "kafka" or "topic" in (source, output)
+    streams = Streams(topics, tmp_path, request.getfixturevalue("broker") if needs_broker else None)
+    Path("app.py").write_text(dedent(APP.format(name=topics)))
+    streams.create(place)
+    how = [command.split()[0], "app.py"]
+    how += [COMMANDS[command][0], f"{topics}-orders={streams.source(source)}"] if source != "stream" else []
+    how += [COMMANDS[command][1], f"{topics}-spent={streams.sink(output)}"] if output != "stream" else []
+    if place == "spark":
+        request.getfixturevalue("session")
+        how += ["--on", "spark"]
+    elif command == "run":
+        how += ["--until-now"]
+    if place == "kafka":
+        how += ["--environment", f"kafka://{streams.broker.bootstrap}"]
+    result = CliRunner().invoke(commands, how)
+    before = Counter([BEFORE])
+    if (said := refusal(place, command, output)) is not None:
+        assert (result.exit_code, said in result.stderr) == (1, True), result.stderr
+        assert streams.values(place, "stream") == before
+        return
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert streams.values(place, output) == (SPENT + before if output == "stream" else SPENT)
+    if output != "stream":
+        assert streams.values(place, "stream") == before

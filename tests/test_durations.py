@@ -1,0 +1,274 @@
+"""Wherever the public API takes a length of time, it takes a timedelta, which is the same as so many ms."""
+
+import inspect
+from datetime import timedelta
+from functools import partial
+from random import Random
+from typing import get_overloads, is_typeddict
+
+import pytest
+from hypothesis import find, settings
+from hypothesis import strategies as st
+
+import samza_dsl
+from samza_dsl import App, Options, PlanError, Spark, count, dead_letter, laws, testing, tumbling
+from samza_dsl.fluent import arguments
+from samza_dsl.fluent.pace import Pace
+
+LENGTH, MS = timedelta(minutes=5), 300_000
+TIMES = {"now_ms", "start_ms", "watermark_ms"}
+"""What is a time, and not a length of it."""
+OTHERS = {"Input", "TableInput", "Trigger", "Watermark", "Window", "whole_ms"}
+"""What the kit imports and is not for users, what calls a user's trigger, and an event with a time."""
+
+
+def numbers(app, **how):
+    return app.input("in", **({"value": int, "key": lambda n: 0, "timestamp": lambda n: n} | how))
+
+
+def specs_of(app):
+    """Return the whole numbers that an application's specs hold, those of outputs included."""
+    specs = app.graph().specs.values()
+    things = [*specs, *(spec.output for spec in specs if hasattr(spec, "output"))]
+    return [{name: one for name, one in vars(thing).items() if type(one) is int} for thing in things]
+
+
+def of_app(make):
+    def build(length):
+        app = App("durations")
+        make(app, length)
+        return specs_of(app)
+
+    return build
+
+
+def of_stream(make):
+    def build(app, length):
+        made = make(numbers(app), length)
+        if made is not None:
+            made.send_to(app.output("out"))
+
+    return of_app(build)
+
+
+def input_with(name):
+    return of_app(lambda app, length: numbers(app, **{name: length}))
+
+
+def table_with(name):
+    how = {"value": int, "key": str, "retention_ms": 1}
+    return of_app(lambda app, length: app.table("rows", **(how | {name: length})))
+
+
+def remote_with(name):
+    async def fetch(keys):
+        return {}
+
+    return lambda length: replaced(samza_dsl.remote_table(fetch, **{name: length}).rows)
+
+
+def replaced(rows):
+    return {name: one for name, one in vars(rows).items() if not callable(one)}
+
+
+def options_with(name):
+    return lambda length: App("a", Options(threads=1, **{name: length})).options
+
+
+def positional(make, **least):
+    """Return what is made of a timedelta as it is, and of ms by their name."""
+    return lambda length: make(length, **least) if length is LENGTH else make(milliseconds=length, **least)
+
+
+def timers(call):
+    """Return when timers and alarms go off which `call` sets or takes back, with the message's time and the clock 0."""
+
+    def build(length):
+        app, called = App("timers"), []
+
+        def on_message(value, context):
+            call(context, length)
+
+        def on_time(at_ms, context):
+            called.append(at_ms)
+
+        numbers(app).process(on_message, on_timer=on_time, on_alarm=on_time).send_to(app.output("out"))
+        testing.run(app, {"in": [0]})
+        return called
+
+    return build
+
+
+def advanced(length):
+    app = App("waiting")
+    numbers(app).send_to(app.output("out"))
+    with testing.running(app) as run:
+        positional(run.advance_time)(length)
+        return run.now_ms
+
+
+def driven(length):
+    events = [testing.Record(1, timestamp=2 * MS), testing.Record(2, timestamp=MS)]
+    late = partial(testing.drive, lambda s: {"out": s.window(tumbling(minutes=1), count(), late=dead_letter("late"))})
+    return late(events, key=lambda n: 0, max_disorder_ms=length)
+
+
+def drawn(name, is_found):
+    def build(length):
+        how = {"step_ms": 2 * MS, "keys": ["a"], "max_size": 3} | {name: length}
+        much = settings(max_examples=20_000)  # which few need: the random numbers are the same each time
+        return bool(find(laws.events(lambda key, at_ms: at_ms, **how), is_found, settings=much, random=Random(0)))
+
+    return build
+
+
+def is_behind(found):
+    return len(found) == 2 and MS // 2 < found[0] - found[1] <= MS
+
+
+def watermarked(length):
+    records = st.just([testing.Record(1, timestamp=2 * MS)])
+    return find(laws.watermarked(records, max_disorder_ms=length), lambda found: testing.Watermark(MS) in found)
+
+
+async def look_up(n):
+    return [n]
+
+
+async def write(n):
+    return None
+
+
+TAKEN = {
+    "App.input max_disorder_ms": input_with("max_disorder_ms"),
+    "App.output retention_ms": of_app(lambda app, one: numbers(app).send_to(app.output("out", retention_ms=one))),
+    "App.table max_disorder_ms": table_with("max_disorder_ms"),
+    "App.table retention_ms": table_with("retention_ms"),
+    "App.task timeout_ms": of_app(lambda app, one: app.task(numbers(app), print, op_id="task", timeout_ms=one)),
+    "MessageStream.async_flat_map timeout_ms": of_stream(lambda s, one: s.async_flat_map(look_up, timeout_ms=one)),
+    "MessageStream.deduplicate within_ms": of_stream(lambda s, one: s.deduplicate(abs, within_ms=one)),
+    "MessageStream.join within": of_stream(lambda s, one: s.join(s.map(abs), max, within=(-one, one))),
+    "MessageStream.join_windows allowed_lateness_ms": of_stream(
+        lambda s, one: s.join_windows(s.map(abs), tumbling(hours=1), max, allowed_lateness_ms=one)
+    ),
+    "MessageStream.process ttl_ms": of_stream(lambda s, one: s.process(lambda n, context: [n], ttl_ms=one)),
+    "MessageStream.sink timeout_ms": of_stream(lambda s, one: s.sink(write, timeout_ms=one)),
+    "MessageStream.window allowed_lateness_ms": of_stream(
+        lambda s, one: s.window(tumbling(hours=1), count(), allowed_lateness_ms=one)
+    ),
+    "MessageStream.window_all allowed_lateness_ms": of_stream(
+        lambda s, one: s.window_all(tumbling(hours=1), count(), allowed_lateness_ms=one)
+    ),
+    **{f"Options {name}": options_with(name) for name in ("blocking_timeout_ms", "commit_interval_ms", "max_drain_ms")},
+    **{f"Pace {name}": input_with(name) for name in Pace.__annotations__ if name.endswith("_ms")},
+    "ProcessContext.delete_alarm at_ms": timers(lambda c, one: [c.set_alarm(MS), c.set_alarm(1), c.delete_alarm(one)]),
+    "ProcessContext.delete_timer at_ms": timers(lambda c, one: [c.set_timer(MS), c.set_timer(1), c.delete_timer(one)]),
+    "ProcessContext.set_alarm at_ms": timers(lambda context, one: context.set_alarm(one)),
+    "ProcessContext.set_timer at_ms": timers(lambda context, one: context.set_timer(one)),
+    "Spark interval_ms": lambda one: Spark(checkpoint="kept", interval_ms=one),
+    "TestRun.advance_time length": advanced,
+    "AdvanceTime ms": testing.AdvanceTime,
+    "after_delay length": positional(samza_dsl.after_delay),
+    "drive max_disorder_ms": driven,
+    "duration_ms length": positional(samza_dsl.duration_ms),
+    "events late_ms": drawn("late_ms", is_behind),
+    "events max_disorder_ms": drawn("max_disorder_ms", is_behind),
+    "events step_ms": drawn("step_ms", lambda found: found == [MS]),
+    "every length": lambda one: samza_dsl.every(print, LENGTH) if one is LENGTH else samza_dsl.every(print, minutes=5),
+    "hopping every_ms": lambda one: samza_dsl.hopping(hours=1, every_ms=one),
+    "hopping length": positional(samza_dsl.hopping, every_ms=1),
+    "hopping offset_ms": lambda one: samza_dsl.hopping(hours=1, every_ms=1, offset_ms=one),
+    "produce retention_ms": None,
+    **{
+        f"remote_table {name}": remote_with(name) for name in ("absent_ttl_ms", "batch_wait_ms", "timeout_ms", "ttl_ms")
+    },
+    "retry backoff_ms": lambda one: samza_dsl.retry(2, backoff_ms=one),
+    "session length": positional(samza_dsl.session),
+    "sliding length": positional(samza_dsl.sliding),
+    "tumbling length": positional(samza_dsl.tumbling),
+    "tumbling offset_ms": lambda one: samza_dsl.tumbling(hours=1, offset_ms=one),
+    "watermarked max_disorder_ms": watermarked,
+}
+"""What is made of a length of time, by where it is said: of 300,000 ms and of five minutes it is the same."""
+
+
+def is_length(name):
+    return name not in TIMES and (name.endswith("_ms") or name in ("ms", "within", "length"))
+
+
+def public():
+    """Yield all that the package, the kit and the laws have for users, by name."""
+    for module in (samza_dsl, testing, laws):
+        for name, thing in vars(module).items():
+            if name.startswith("_") or name in OTHERS or not callable(thing) or not hasattr(thing, "__module__"):
+                continue
+            yield name, thing
+            if inspect.isclass(thing):
+                members = inspect.getmembers(thing, inspect.isfunction)
+                yield from ((f"{name}.{one}", member) for one, member in members if not one.startswith("_"))
+
+
+def lengths():
+    """Yield each parameter of the public API that is a length of time, with what it is said to be."""
+    for name, thing in public():
+        versions = get_overloads(thing) if inspect.isfunction(thing) else []
+        try:
+            signatures = [inspect.signature(one) for one in (thing, *versions)]
+        except (TypeError, ValueError):
+            continue
+        for parameter in (one for signature in signatures for one in signature.parameters.values()):
+            if is_length(parameter.name):
+                yield f"{name} {parameter.name}", str(parameter.annotation)
+    for name, kind in Pace.__annotations__.items():
+        if is_length(name):
+            yield f"Pace {name}", str(kind)
+
+
+def options():
+    """Yield each length of time among the keyword arguments that overloads share, with what it is said to be."""
+    for kind in filter(is_typeddict, vars(arguments).values()):
+        said = kind.__annotations__.items()
+        yield from ((f"{kind.__name__} {name}", str(one)) for name, one in said if is_length(name))
+
+
+def test_every_length_of_time_is_said_to_be_a_timedelta_as_well():
+    wrong = {
+        where: kind
+        for where, kind in (*lengths(), *options())
+        if not any(word in kind for word in ("Duration", "timedelta", "Bounds")) and not where.startswith("Options ")
+    }
+    assert not wrong, f"say Duration, and convert it by ms_said or whole_ms: {wrong}"
+
+
+def test_no_length_of_time_is_forgotten_here():
+    found = {where for where, _ in lengths()} - {"MessageStream.asyncFlatMap timeout_ms"}
+    assert found == TAKEN.keys()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param(where, marks=[pytest.mark.ci] if where.startswith("events") else [])  # Hypothesis looks long
+        for where, make in TAKEN.items()
+        if make is not None
+    ],
+)
+def test_a_timedelta_is_the_same_as_so_many_ms(where):
+    assert TAKEN[where](LENGTH) == TAKEN[where](MS)
+
+
+def test_a_stream_is_made_with_its_retention(tmp_path):
+    assert samza_dsl.produce("in", [1], data=tmp_path, retention_ms=LENGTH) == 1
+    assert samza_dsl.produce("in", [1], data=tmp_path, retention_ms=MS) == 1
+    with pytest.raises(PlanError, match="has 300000"):
+        samza_dsl.produce("in", [1], data=tmp_path, retention_ms=timedelta(minutes=6))
+
+
+@pytest.mark.parametrize("length", [timedelta(microseconds=1_500), timedelta(0), timedelta(-1), "5 minutes", 1.5, True])
+def test_what_is_no_length_of_time_is_refused(length):
+    app = App("durations")
+    with pytest.raises(PlanError, match=r"ttl_ms=.* is not a whole number of at least 1, of ms, nor a timedelta"):
+        numbers(app).process(lambda n, context: [n], ttl_ms=length)
+    if length != timedelta(microseconds=1_500):
+        with pytest.raises(ValueError, match="write instead"):
+            tumbling(length)

@@ -1,0 +1,90 @@
+"""The site's own pages: programs run, the quickstart prints what it shows, and the reference has every public name."""
+
+import inspect
+import re
+import runpy
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+import samza_dsl
+from samza_dsl import laws, testing
+from samza_dsl.cli.main import commands
+from tests.source import ROOT
+
+DOCS = ROOT / "docs"
+FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LAWS = [
+    "LawBroken",
+    *(name for name, one in inspect.getmembers(laws, inspect.isfunction) if one.__module__ == laws.__name__),
+]
+COMPARISONS = sorted(page for page in (DOCS / "coming-from").glob("*.md") if page.name != "index.md")
+
+
+def fences(page, *languages):
+    """Return the (title, text) of each block of a page in one of `languages`."""
+    return [(title, text) for language, title, text in FENCE.findall(page.read_text()) if language in languages]
+
+
+@pytest.mark.parametrize("page", [DOCS / "index.md", *COMPARISONS], ids=lambda page: page.stem)
+def test_a_program_of_ours_runs_and_gives_what_the_page_says(page, tmp_path):
+    program = tmp_path / "ours.py"
+    [(_, text)] = fences(page, "python")
+    program.write_text(text)
+    assert re.search(r"^assert ", text, re.MULTILINE), "the program says what comes out"
+    assert isinstance(runpy.run_path(str(program), run_name="ours")["app"], samza_dsl.App)
+
+
+@pytest.mark.parametrize("page", COMPARISONS, ids=lambda page: page.stem)
+def test_a_comparison_has_a_table_and_a_program_of_either_side(page):
+    assert len(fences(page, "text")) == len(fences(page, "python")) == 1
+    rows = re.findall(r"^\| .* \|$", page.read_text(), re.MULTILINE)
+    assert len(rows) > 10
+    assert f"]({page.name})" in (page.parent / "index.md").read_text()
+
+
+def test_there_is_a_page_for_each_library():
+    assert {page.stem for page in COMPARISONS} == {"faust", "bytewax", "quix-streams", "samza", "pyflink", "pyspark"}
+
+
+def test_the_quickstart_shows_what_its_commands_print(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.syspath_prepend(tmp_path)
+    for title, text in fences(DOCS / "quickstart.md", "python", "json"):
+        (tmp_path / title).write_text(text)
+    runpy.run_path("test_visits.py")["test_visits_are_counted_per_minute"]()
+    told = [step for _, text in fences(DOCS / "quickstart.md", "console") for step in text.split("$ ")[1:]]
+    assert len(told) > 5
+    for step in told:
+        command, _, shown = step.partition("\n")
+        program, *arguments = shlex.split(command)
+        if program == "cat":
+            output = "".join((tmp_path / name).read_text() for name in arguments)
+        else:
+            assert program == "samza-dsl"
+            result = CliRunner().invoke(commands, arguments)
+            assert result.exit_code == 0, f"{command}: {result.output}"
+            output = result.stdout
+        if shown:
+            assert [line.rstrip() for line in output.splitlines()] == shown.splitlines(), command
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("samza_dsl", samza_dsl.__all__),
+        ("samza_dsl.testing", testing.__all__),
+        ("samza_dsl.laws", LAWS),
+    ],
+)
+def test_the_reference_has_every_public_name_once(module, names):
+    entries = re.findall(
+        r"^::: (samza_dsl(?:\.testing|\.laws)?)((?:\.\w+)+)$",
+        "\n".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md"))),
+        re.MULTILINE,
+    )
+    found = sorted(path.rpartition(".")[2] for where, path in entries if where == module)
+    public = sorted(name for name in names if not name.startswith("_"))
+    assert found == public, f"write ::: {module}.<name> on a page of docs/reference/"
