@@ -7,20 +7,28 @@ from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from runtime.model.clock import sleep_ms
+
 C = TypeVar("C")
 R = TypeVar("R")
+BEGIN_S = 120.0
+"""The s within which a client has begun: aiokafka asks on and on, and what it waits for may never come."""
 STOP_S = 5.0
 """The s that a client may take for each step of its end."""
+ASK_AGAIN_MS = 100
+"""The ms until brokers that know of none yet are asked again."""
 SHARED = 8
 """The clients, each with its own connections, over which a process's producers of tasks are spread."""
 
 
-async def begun(client: C, *topics: str) -> C:
+async def begun(client: C, *topics: str, within_s: float = BEGIN_S) -> C:
     """Return a producer, consumer or administrator once it can be used; raises what keeps it from that.
 
-    It knows `topics` then: one that is asked for what it does not know pauses for 100 ms, for each of them.
+    It knows `topics` then: one that is asked for what it does not know pauses for 100 ms, for each of them. Raises
+    TimeoutError where it has not begun in time.
     """
     unbegun: Any = client
+    _wait_for_brokers(_connections(client))
     beginning, answered = asyncio.ensure_future(unbegun.start()), asyncio.Event()
     cluster = _connections(client).cluster
 
@@ -31,9 +39,10 @@ async def begun(client: C, *topics: str) -> C:
     try:
         # Shielded, since a beginning that is cancelled in its midst leaves a connection open; `_cancelled` ends it in
         # its own time.
-        await asyncio.shield(beginning)
-        if topics:
-            await _connections(client).set_topics(topics)
+        async with asyncio.timeout(within_s):
+            await asyncio.shield(beginning)
+            if topics:
+                await _connections(client).set_topics(topics)
     except BaseException:
         await _cancelled(beginning, answered)
         await ended(client)
@@ -59,6 +68,24 @@ async def side_by_side(work: Iterable[Awaitable[R]]) -> list[R]:
             raise one
         found.append(one)
     return found
+
+
+def _wait_for_brokers(connections: Any) -> None:
+    """Let connections have found a broker once they are open.
+
+    A broker that has just started may answer before it is in its own list: aiokafka goes on with an empty one, and
+    ends in an AssertionError.
+    """
+    bootstrap = connections.bootstrap
+
+    async def bootstrap_until_known() -> None:
+        await bootstrap()
+        while not connections.cluster.brokers():
+            await sleep_ms(ASK_AGAIN_MS)
+            await connections.force_metadata_update()
+
+    # It has no public way: `start` opens the connections, and needs brokers at once.
+    connections.bootstrap = bootstrap_until_known
 
 
 async def _cancelled(beginning: asyncio.Future[Any], answered: asyncio.Event) -> None:

@@ -78,6 +78,8 @@ LOOKS_EACH = 3
 """The looks in a row, times the brokers, in which any of several has to know what has become of a topic."""
 GONE_S = 2.0
 """The s without an answer after which it is looked whether a topic that was asked for is there at all."""
+PRODUCER_TRIES, PRODUCER_TRY_S = 4, 30.0
+"""The tries to begin a producer, and the s of each."""
 _TABLE = StreamConfig(compacted=True)
 _log = logging.getLogger("samza_dsl")
 
@@ -314,11 +316,18 @@ class KafkaStreams:
 
     async def producer(self, transactional_id: str, shared: bool = False) -> Any:
         """Return a producer that has begun, in transactions of that id; `shared` spares connections of its own."""
-        client = self.topic(REGISTRY).client()
-        producer = AIOKafkaProducer(**client, transactional_id=transactional_id, max_batch_size=BATCH_BYTES)
-        if shared:
-            self._shared.share(producer)
-        return await begun(producer)
+        for tries_left in reversed(range(PRODUCER_TRIES)):
+            client = self.topic(REGISTRY).client()
+            producer = AIOKafkaProducer(**client, transactional_id=transactional_id, max_batch_size=BATCH_BYTES)
+            if shared:
+                self._shared.share(producer)
+            try:
+                return await begun(producer, within_s=PRODUCER_TRY_S)
+            except TimeoutError:
+                # aiokafka's may wait for ever when the coordinator went away and came back while it was looked for.
+                if not tries_left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
     async def purge(self, below: Mapping[tuple[str, int], int]) -> None:
         """Remove what is below offsets."""
