@@ -10,7 +10,7 @@ from tests.source import PACKAGES, ROOT, tree
 STILL_OPEN = {
     "Any per 1,000 lines": 29.9,
     "product files": 321,
-    "thousand lines without comments": 57.7,
+    "thousand lines without comments": 57.8,
 }
 """The numbers that bars which do not hold yet may have: they go towards the aim, but for sizes that a feature adds."""
 
