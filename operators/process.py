@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
@@ -24,7 +25,7 @@ from operators.core.base import (
 )
 from operators.core.durations import whole_ms
 from operators.state.key_cache import READ_STATE, KeyStates, emitted_of, loop_of
-from operators.state.key_collections import LIST, MAP, ListState, MapState, place_of, remove_all
+from operators.state.key_collections import LIST, MAP, KeyLists, ListState, MapState, place_of, remove_all
 from operators.state.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
 from operators.state.timers import Timers
 
@@ -184,8 +185,7 @@ class ProcessContext(Generic[K, S]):
 
     def list(self, name: str) -> ListState[Any]:
         """Return a list among this key's state, whose entries are read and written one by one."""
-        operator = self._operator
-        return ListState(operator.store, operator.place(LIST, self._place, name), operator.forms.get((LIST, name)))
+        return self._operator.lists.of(self._place, name)
 
     def map(self, name: str) -> MapState[Any, Any]:
         """Return a map among this key's state, whose entries are read and written one by one."""
@@ -224,6 +224,9 @@ class ProcessOperator(KeyStates):
         self.timers, self.alarms, self._expiries = (
             Timers(store, keys, prefix, most_held) for prefix in (TIMER, ALARM, EXPIRY)
         )
+        self.lists = KeyLists(store, partial(self.place, LIST), lambda name: self.forms.get((LIST, name)), most_held)
+        self._held = (self.lists, self.timers, self.alarms, self._expiries)
+        """The parts that are beside the store as well as the states."""
         self._ttl_ms = spec.ttl_ms
         self._has_timers, self._has_alarms = "on_timer" in functions, "on_alarm" in functions
         self._waits = self._has_timers or spec.ttl_ms is not None
@@ -238,7 +241,7 @@ class ProcessOperator(KeyStates):
     @property
     def unwritten(self) -> int:
         """The number of changed states and timers that are not in the store yet."""
-        return len(self.changed) + sum(timers.unwritten for timers in (self.timers, self.alarms, self._expiries))
+        return len(self.changed) + sum(part.unwritten for part in self._held)
 
     @property
     def now_ms(self) -> int:
@@ -314,14 +317,14 @@ class ProcessOperator(KeyStates):
     def write_back(self) -> None:
         """Put the states and timers that have changed into the store."""
         super().write_back()
-        for timers in (self.timers, self.alarms, self._expiries):
-            timers.write_back()
+        for part in self._held:
+            part.write_back()
 
     def forget(self) -> None:
         """Drop the states and timers that have changed."""
         super().forget()
-        for timers in (self.timers, self.alarms, self._expiries):
-            timers.forget()
+        for part in self._held:
+            part.forget()
 
     def set_timer(self, key: Key, at_ms: int) -> None:
         """Remember a timer of `key`; raises ValueError where there is nothing to call then, or no end of it."""
@@ -436,6 +439,7 @@ class ProcessOperator(KeyStates):
 
     def _drop_state(self, key: Key) -> None:
         data = self.keys.encode(key)
+        self.lists.drop(key)
         self.changed.pop(key, None)
         self.clean.pop(key, None)
         self.store.delete(STATE + data)
