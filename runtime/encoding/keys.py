@@ -37,19 +37,9 @@ class KeySerde:
 
     def hold(self, keys: list[Any]) -> list[Key | None]:
         """Return a column of keys as it is held; raises what the serde does for a key that it can't encode."""
-        if self._are_plain(keys):
+        if self.are_plain(keys):
             return keys
         return [None if key is None else self._held(key) for key in keys]
-
-    def hold_values(self, values: list[Any]) -> list[Any]:
-        """Return values as they are held on the way to another stage: as keys are, or a whole column as bytes.
-
-        >>> KeySerde(String()).hold_values(["a", "b"]), KeySerde(String()).hold_values(["a", None])
-        (['a', 'b'], [b'a', None])
-        """
-        if self._are_plain(values):
-            return values
-        return list(encode_all(self.serde, values))
 
     def hold_one(self, key: object) -> Key | None:
         """Return one key as it is held."""
@@ -107,8 +97,8 @@ class KeySerde:
             return found
         return sorted(found, key=self.encode)
 
-    def _are_plain(self, column: list[Any]) -> bool:
-        """Whether all of a column are held as themselves; `kind` is then their one type."""
+    def are_plain(self, column: list[Any]) -> bool:
+        """Return whether all of a column are held as themselves; `kind` is then their one type."""
         self.kind = None
         if column:
             # Exactly one type, counted in C: Python takes 1 and True for equal, and they are two keys.
