@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2s
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeGuard, cast, get_origin, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, cast, get_origin, get_type_hints
 
 import msgspec
 
@@ -40,42 +40,24 @@ class RecordKind(NamedTuple):
     """Takes a class of the kind, and values by the names of fields."""
 
 
-class PydanticField(Protocol):
-    """A field of a model of pydantic."""
-
+class _PydanticField(Protocol):
     alias: object
-
-    def is_required(self) -> bool:
-        """Whether it has no default."""
+    is_required: Callable[[], bool]
 
 
-class PydanticModel(Protocol):
+class _PydanticModel(Protocol):
     """A model of pydantic, which nothing here imports: what of it is read and called."""
 
-    model_fields: ClassVar[Mapping[str, PydanticField]]
+    model_fields: ClassVar[Mapping[str, _PydanticField]]
     model_config: ClassVar[Mapping[str, object]]
+    model_construct: ClassVar[Callable[..., _PydanticModel]]
+    model_validate: ClassVar[Callable[[object], _PydanticModel]]
+    model_validate_json: ClassVar[Callable[[bytes], _PydanticModel]]
     __private_attributes__: ClassVar[Mapping[str, object]]
+    model_dump: Callable[..., dict[str, object]]
+    model_fields_set: set[str]
     __pydantic_extra__: dict[str, object] | None
     __pydantic_private__: dict[str, object] | None
-
-    @property
-    def model_fields_set(self) -> set[str]:
-        """The names of the fields that were set."""
-
-    @classmethod
-    def model_construct(cls, _fields_set: set[str] | None = None, **values: object) -> Self:
-        """Return a model of values that nothing checks."""
-
-    @classmethod
-    def model_validate(cls, plain: object) -> Self:
-        """Return the model that plain values say."""
-
-    @classmethod
-    def model_validate_json(cls, data: bytes) -> Self:
-        """Return the model that JSON says."""
-
-    def model_dump(self, *, by_alias: bool) -> dict[str, object]:
-        """Return the values of the fields."""
 
 
 class _Dataclass(Protocol):
@@ -313,22 +295,22 @@ def _attrs_fields(kind: type[_Attrs]) -> list[Field]:
     ]
 
 
-def is_pydantic(kind: object) -> TypeGuard[type[PydanticModel]]:
+def is_pydantic(kind: object) -> TypeGuard[type[_PydanticModel]]:
     """Whether values of a class are models of pydantic, which nothing here imports."""
     return hasattr(kind, "__pydantic_fields__") and hasattr(kind, "model_construct")
 
 
-def _pydantic_fields(kind: type[PydanticModel]) -> list[Field]:
+def _pydantic_fields(kind: type[_PydanticModel]) -> list[Field]:
     return [Field(name, one.is_required(), name) for name, one in kind.model_fields.items()]
 
 
-def _pydantic_values(value: PydanticModel) -> dict[str, object]:
+def _pydantic_values(value: _PydanticModel) -> dict[str, object]:
     about = sorted(value.model_fields_set), value.__pydantic_extra__, value.__pydantic_private__
     held = {one.name: value.__dict__[one.name] for one in _pydantic_fields(type(value)) if one.name in value.__dict__}
     return {**held, ABOUT: about}
 
 
-def _make_pydantic(kind: type[PydanticModel], values: dict[str, Any]) -> PydanticModel:
+def _make_pydantic(kind: type[_PydanticModel], values: dict[str, Any]) -> _PydanticModel:
     is_set, extra, private = values.pop(ABOUT, (None, None, None))
     known = kind.model_fields
     keeps = {} if kind.model_config.get("extra") != "allow" or not extra else extra
@@ -343,7 +325,7 @@ def _make_pydantic(kind: type[PydanticModel], values: dict[str, Any]) -> Pydanti
     return found
 
 
-def _given(known: Mapping[str, PydanticField], name: str) -> str:
+def _given(known: Mapping[str, _PydanticField], name: str) -> str:
     """Return what `model_construct` takes a field by: its alias, where it has one, and no default takes its place."""
     alias = known[name].alias
     return alias if isinstance(alias, str) else name

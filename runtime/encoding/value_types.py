@@ -27,23 +27,17 @@ Moment = tuple[str, int, Zone]
 """A time without its zone in ISO 8601, its fold, and its zone."""
 
 
-class NumpyType(Protocol):
-    """A type of NumPy, which nothing here imports: what of it is read and called."""
-
+class _NumpyType(Protocol):
     kind: str
-    str: str
     itemsize: int
     type: Callable[[], object]
+    str: str
 
 
-class NumpyValue(Protocol):
-    """A scalar or an array of NumPy."""
-
-    dtype: NumpyType
+class _NumpyValue(Protocol):
+    dtype: _NumpyType
     shape: tuple[int, ...]
-
-    def tobytes(self) -> bytes:
-        """Return its bytes."""
+    tobytes: Callable[[], bytes]
 
 
 class ValueType(NamedTuple):
@@ -141,7 +135,7 @@ def _make_defaultdict(stored: tuple[str | None, dict[object, object]]) -> defaul
     return defaultdict(None if name is None else FACTORIES[name], held)
 
 
-def _numpy_kind(value: NumpyValue) -> str:
+def _numpy_kind(value: _NumpyValue) -> str:
     if value.dtype.kind not in NUMPY_KINDS:
         raise SerdeError(f"a NumPy value of {value.dtype!r} has no stored form; use value.item() or value.tolist()")
     return value.dtype.str
@@ -154,8 +148,8 @@ def _numpy() -> ModuleType:
     return found
 
 
-def _numpy_dtype(text: str) -> NumpyType:
-    found: NumpyType = _numpy().dtype(text)
+def _numpy_dtype(text: str) -> _NumpyType:
+    found: _NumpyType = _numpy().dtype(text)
     if found.kind not in NUMPY_KINDS:
         raise SerdeError(f"stored bytes hold a NumPy value of {text!r}, which is never stored")
     return found
@@ -167,7 +161,7 @@ def _make_numpy(stored: tuple[str, bytes]) -> object:
     return _numpy().frombuffer(data, found)[0] if found.itemsize else found.type()
 
 
-def _take_array(value: NumpyValue) -> tuple[str, tuple[int, ...], bytes]:
+def _take_array(value: _NumpyValue) -> tuple[str, tuple[int, ...], bytes]:
     return _numpy_kind(value), tuple(value.shape), value.tobytes()
 
 

@@ -16,8 +16,8 @@ from planner.model.graph import Graph
 T = TypeVar("T")
 
 
-class Holder(Protocol):
-    """What keeps functions of the user under the names in its `calls`."""
+class HasCalls(Protocol):
+    """An object that keeps functions of the user under the names in its `calls`."""
 
     @property
     def calls(self) -> Iterable[str]:
@@ -50,7 +50,7 @@ def checked_once(
     return call
 
 
-def check_kept(spec: Spec, holder: Holder) -> None:
+def check_kept(spec: Spec, holder: HasCalls) -> None:
     """Check the first result of each function that `holder` keeps under the names in its `calls`.
 
     From then on it is called directly.

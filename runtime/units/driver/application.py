@@ -93,9 +93,7 @@ class Application:
                     check_source(graph, name, sources[name].partitions)
             written = {name: what for name, what in bind.items() if name not in inputs and not is_another(what)}
             topics = {name: topic for name, what in written.items() if (topic := topic_of(what)) is not None}
-            self._sinks = {
-                name: cast(Sink, what) for name, what in written.items() if name not in topics and not _is_path(what)
-            }
+            self._sinks = _sinks({name: what for name, what in written.items() if name not in topics})
             own = [name for name, sink in self._sinks.items() if not isinstance(sink, ListSink)]
             if (own and cluster is None) or lives_in_environment(graph, {**sources, **written}):
                 self._environment = open_environment(data, cluster)
@@ -422,6 +420,10 @@ def held(environment: Environment, place: tuple[str, int], offsets: Offsets) -> 
 
 def _is_path(what: object) -> TypeGuard[str | Path]:
     return isinstance(what, str | Path)
+
+
+def _sinks(bound: Mapping[str, object]) -> dict[str, Sink]:
+    return {name: cast(Sink, what) for name, what in bound.items() if not _is_path(what)}
 
 
 def _source(stream: str, what: object, is_counted: bool) -> Source:
