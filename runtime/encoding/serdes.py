@@ -522,6 +522,7 @@ def remembering(function: Callable[[In], Out]) -> Callable[[In], Out]:
     ('AA', None)
     """
     remembered: dict[In, Out | None] = _Remembered(lambda data: None if data is None else function(data))
+    # Cast, since types can't say that None alone becomes None.
     return cast(Callable[[In], Out], remembered.__getitem__)
 
 
