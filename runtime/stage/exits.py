@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from operators.core.base import EVENT_COLUMNS, Batch, Operator, Output
+from operators.core.base import EVENT_COLUMNS, Batch, Key, Operator, Output
 from operators.core.untimed import Untimed
 from operators.joins.match_counts import Meetings
 from operators.partition_by import ByFunction, murmur2
@@ -44,7 +44,7 @@ class SendToExit:
             self.encode_all = partial(encode_all, to.value)
         self.first = FirstValues()
         key = to.key or keys.serde
-        self._key_as_written = remembering(lambda held: key.encode(keys.decode(held)))
+        self._key_as_written: Callable[[Key], bytes] = remembering(lambda held: key.encode(keys.decode(held)))
 
     def take(self, batch: Batch) -> None:
         """Write, with keys as the output has them."""
@@ -76,7 +76,7 @@ class PartitionByExit:
         self.calls = ["by"] if isinstance(to.by, ByFunction) else []
         assert to.key is not None
         self._keys, self._values = KeySerde(to.key), values
-        self._place_of = remembering(lambda key: murmur2(self._keys.encode(key)) % to.partitions)
+        self._place_of: Callable[[Key], int] = remembering(lambda key: murmur2(self._keys.encode(key)) % to.partitions)
 
     @property
     def by(self) -> Callable[[Any, int], int]:
