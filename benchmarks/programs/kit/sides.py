@@ -1,0 +1,109 @@
+"""Both sides of a program at work, in memory or on the embedded log, and what each comes to."""
+
+from __future__ import annotations
+
+import shutil
+from abc import ABC, abstractmethod
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from benchmarks.programs.kit.hand import Lists
+from benchmarks.programs.kit.program import Program, Streams
+from runtime.run.run import run_blocking
+from runtime.run.settings import RunSettings
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.systems.memory.lists import ListSink, ListSource
+
+SIDES = ("by_hand", "ours")
+
+Rows = dict[str, list[bytes]]
+"""What an output has, sorted, as bytes that are equal where the values are."""
+
+
+class Sides(ABC):
+    """A program with its input in place; only `ours` and `by_hand` are timed."""
+
+    def __init__(self, program: Program, streams: Streams, seed: int, scratch: Path) -> None:
+        self.program = program
+        self.streams = streams
+        self.seed = seed
+        self.scratch = scratch
+        self.workspace = scratch / "workspace"
+
+    def ready(self) -> None:
+        """Put things in place for one run."""
+        shutil.rmtree(self.workspace, ignore_errors=True)
+        self.workspace.mkdir(parents=True)
+        if self.program.prepare is not None:
+            self.program.prepare(self.workspace, self.seed)
+
+    @abstractmethod
+    def ours(self) -> Any:
+        """Build, plan, run and close the application."""
+
+    @abstractmethod
+    def by_hand(self) -> Any:
+        """Run the program by hand."""
+
+    @abstractmethod
+    def rows(self, result: Any) -> dict[str, list[Any]]:
+        """Return the values of each output of a run."""
+
+    def outcome(self, result: Any) -> Rows:
+        """Return what a run came to, in a form that is equal where the runs did the same."""
+        shown = self.program.shown
+        return {name: sorted(shown(name, value) for value in values) for name, values in self.rows(result).items()}
+
+
+class InMemory(Sides):
+    """Values are Python objects in lists, on both sides, and nothing is kept."""
+
+    def ours(self) -> dict[str, list[Any]]:
+        """Run over lists in an environment in memory."""
+        program = self.program
+        sinks = {name: ListSink(columns=()) for name in program.outputs}
+        bind: dict[str, Any] = dict(sinks)
+        for name, parts in self.streams.items():
+            stream, single = program.streams[name], len(parts) == 1
+            keys = [stream.keys(part) for part in parts] if stream.carried else None
+            bind[name] = ListSource(
+                parts[0] if single else parts, None, keys[0] if keys and single else keys, len(parts)
+            )
+        app = program.pipeline(self.workspace)
+        run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind))
+        return {name: sink.values for name, sink in sinks.items()}
+
+    def by_hand(self) -> dict[str, list[Any]]:
+        """Run over chunks of the lists."""
+        hand, streams = self.program.by_hand(self.workspace), dict(self.streams)
+        for table in self.program.tables:
+            hand.learn(table, [row for part in streams.pop(table) for row in part])
+        hand.run(Lists(streams, hand.chunk))
+        return hand.out
+
+    def rows(self, result: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """Return the lists."""
+        return {name: result.get(name, []) for name in self.program.outputs}
+
+
+def digest(rows: Rows) -> str:
+    """Return a digest of all rows."""
+    found = blake2b()
+    for name in sorted(rows):
+        for row in (name.encode(), *rows[name]):
+            found.update(len(row).to_bytes(8, "big") + row)
+    return found.hexdigest()
+
+
+def differences(ours: Rows, by_hand: Rows, most: int = 3) -> list[str]:
+    """Return in words where two outcomes differ."""
+    found = []
+    for name in ours:
+        left, right = set(ours[name]), set(by_hand[name])
+        if ours[name] != by_hand[name]:
+            found.append(
+                f"{name}: ours has {len(ours[name]):,}, by hand there are {len(by_hand[name]):,}; "
+                f"only ours {sorted(left - right)[:most]}, only by hand {sorted(right - left)[:most]}"
+            )
+    return found
