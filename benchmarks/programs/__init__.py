@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from benchmarks.programs import clickstream, fraud, log_lines, readme
+from benchmarks.programs import (
+    candles,
+    clickstream,
+    enrichment,
+    fraud,
+    log_lines,
+    orders,
+    readme,
+    sensors,
+    words,
+)
 from benchmarks.programs.kit.program import Program
 
-PROGRAMS: dict[str, Program] = {one.PROGRAM.name: one.PROGRAM for one in (readme, clickstream, fraud, log_lines)}
+ALL = (readme, clickstream, fraud, log_lines, enrichment, orders, sensors, words, candles)
+
+PROGRAMS: dict[str, Program] = {one.PROGRAM.name: one.PROGRAM for one in ALL}
 """All programs by name."""

@@ -59,7 +59,7 @@ class Stream:
 
 def as_json(output: str, value: Any) -> bytes:
     """Return what two programs have to agree on of an output's value: all of it."""
-    return msgspec.json.encode(value)
+    return value if isinstance(value, bytes) else msgspec.json.encode(value)
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ class Program:
     pipeline: Callable[[Path], App]
     by_hand: Callable[[Path], Hand]
     tables: frozenset[str] = field(default_factory=frozenset)
+    dead_letters: frozenset[str] = field(default_factory=frozenset)
+    """Those of the outputs that are no stream of the application's own."""
     shown: Callable[[str, Any], bytes] = as_json
     prepare: Callable[[Path, int], None] | None = None
 

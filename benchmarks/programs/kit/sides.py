@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.programs.kit.hand import Lists
 from benchmarks.programs.kit.program import Program, Streams
+from runtime.ports.environment import Environment
 from runtime.run.run import run_blocking
 from runtime.run.settings import RunSettings
 from runtime.systems.memory.environment import MemoryEnvironment
@@ -62,7 +63,7 @@ class InMemory(Sides):
     def ours(self) -> dict[str, list[Any]]:
         """Run over lists in an environment in memory."""
         program = self.program
-        sinks = {name: ListSink(columns=()) for name in program.outputs}
+        sinks = {name: ListSink(columns=()) for name in program.outputs if name not in program.dead_letters}
         bind: dict[str, Any] = dict(sinks)
         for name, parts in self.streams.items():
             stream, single = program.streams[name], len(parts) == 1
@@ -71,8 +72,10 @@ class InMemory(Sides):
                 parts[0] if single else parts, None, keys[0] if keys and single else keys, len(parts)
             )
         app = program.pipeline(self.workspace)
-        run_blocking(app.pipeline(), MemoryEnvironment(), RunSettings(bind=bind))
-        return {name: sink.values for name, sink in sinks.items()}
+        environment = MemoryEnvironment()
+        run_blocking(app.pipeline(), environment, RunSettings(bind=bind))
+        letters = {name: stored(environment, name) for name in program.dead_letters}
+        return {name: sink.values for name, sink in sinks.items()} | letters
 
     def by_hand(self) -> dict[str, list[Any]]:
         """Run over chunks of the lists."""
@@ -85,6 +88,17 @@ class InMemory(Sides):
     def rows(self, result: dict[str, list[Any]]) -> dict[str, list[Any]]:
         """Return the lists."""
         return {name: result.get(name, []) for name in self.program.outputs}
+
+
+def stored(environment: Environment, stream: str) -> list[bytes]:
+    """Return the values of a stream, as they are stored."""
+    config, values = environment.streams().get(stream), []
+    for partition in range(config.partitions if config else 0):
+        offset = 0
+        while (read := environment.read(stream, partition, offset)) is not None:
+            values += read.batch.values
+            offset = read.next_offset
+    return values
 
 
 def digest(rows: Rows) -> str:
