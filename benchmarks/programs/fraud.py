@@ -16,7 +16,7 @@ from samza_dsl import App, ProcessContext
 
 WINDOW = 600_000
 DISORDER = 2_000
-MOST_PAYMENTS, MOST_CENTS = 8, 150_000
+MOST_PAYMENTS, MOST_CENTS = 8, 60_000
 CARDS, HOT = 5_000, 50
 
 
