@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
 from typing import Any, Protocol
 
 BEGINNING, END = -(2**62), 2**62
@@ -20,7 +19,7 @@ class Feed(Protocol):
 
     places: Sequence[Place]
 
-    def chunks(self) -> Iterator[tuple[Place, list[Any] | None]]:
+    def chunks(self, hand: Hand) -> Iterator[tuple[Place, list[Any] | None]]:
         """Yield values of a partition, and None when it has ended."""
 
     def taken(self, hand: Hand, count: int) -> None:
@@ -64,7 +63,7 @@ class Hand(ABC):
         takes, watermarks = self.takes(), self.watermarks
         for place in feed.places:
             watermarks.setdefault(place, BEGINNING)
-        for place, values in feed.chunks():
+        for place, values in feed.chunks(self):
             watermarks[place] = END if values is None else takes[place[0]](values, watermarks[place])
             self.advance(min(watermarks.values()))
             if values:
@@ -85,7 +84,7 @@ class AsyncHand(Hand):
         takes, watermarks = self.takes(), self.watermarks
         for place in feed.places:
             watermarks.setdefault(place, BEGINNING)
-        for place, values in feed.chunks():
+        for place, values in feed.chunks(self):
             watermarks[place] = END if values is None else await takes[place[0]](values, watermarks[place])
             self.advance(min(watermarks.values()))
             if values:
@@ -101,7 +100,7 @@ class Lists:
         self._streams = streams
         self._chunk = chunk
 
-    def chunks(self) -> Iterator[tuple[Place, list[Any] | None]]:
+    def chunks(self, hand: Hand) -> Iterator[tuple[Place, list[Any] | None]]:
         """Yield a chunk of each partition in turn."""
         parts = [(place, self._streams[place[0]][place[1]]) for place in self.places]
         longest = max((len(values) for _, values in parts), default=0)
@@ -117,9 +116,3 @@ class Lists:
 
     def finished(self, hand: Hand) -> None:
         """Nothing is kept."""
-
-
-def in_turn(chunks: Sequence[Iterator[Any]]) -> Iterator[Any]:
-    """Yield the first of each, then the second of each, until there are none."""
-    for found in zip_longest(*chunks):
-        yield from (one for one in found if one is not None)

@@ -17,10 +17,11 @@ import msgspec
 from benchmarks.memory import growth_mib
 from benchmarks.programs import PROGRAMS
 from benchmarks.programs.kit.figure import ProgramFigure
+from benchmarks.programs.kit.on_log import OnLog
 from benchmarks.programs.kit.program import MODES, Program
 from benchmarks.programs.kit.sides import SIDES, InMemory, Rows, Sides, differences, digest
 
-SIDES_OF: dict[str, type[Sides]] = {"memory": InMemory}
+SIDES_OF: dict[str, type[Sides]] = {"memory": InMemory, "log": OnLog}
 
 
 class Differs(Exception):

@@ -15,7 +15,7 @@ from samza_dsl import App
 if TYPE_CHECKING:
     from benchmarks.programs.kit.hand import Hand
 
-MODES = ("memory",)
+MODES = ("memory", "log")
 """Where a program runs: over lists in memory, or exactly-once on the embedded log. Kafka's place is here."""
 
 Streams = dict[str, list[list[Any]]]
@@ -49,6 +49,17 @@ class Stream:
             dealt[hash_.partition(key, key.encode(), count)].append(value)
         return dealt
 
+    def encoded(self, values: list[Any]) -> list[bytes]:
+        """Return the values as records: text as such, bytes too (they are malformed on purpose), the rest as JSON."""
+        return [
+            value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else encode(value)
+            for value in values
+        ]
+
+    def decoder(self) -> Callable[[bytes], Any]:
+        """Return the function that brings a value back."""
+        return bytes.decode if self.type is str else msgspec.json.Decoder(self.type).decode
+
     def keys(self, values: list[Any]) -> list[bytes] | None:
         """Return the keys that records carry, as their bytes; None where they carry none."""
         if self.key is None or not self.carried:
@@ -57,9 +68,12 @@ class Stream:
         return [key_of(value).encode() for value in values]
 
 
+encode = msgspec.json.Encoder().encode
+
+
 def as_json(output: str, value: Any) -> bytes:
     """Return what two programs have to agree on of an output's value: all of it."""
-    return value if isinstance(value, bytes) else msgspec.json.encode(value)
+    return value if isinstance(value, bytes) else encode(value)
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,15 @@ class Sides(ABC):
         self.program = program
         self.streams = streams
         self.seed = seed
-        self.scratch = scratch
-        self.workspace = scratch / "workspace"
+        self.preloaded, self.workspace = scratch / "preloaded", scratch / "workspace"
+        self.preloaded.mkdir()
+        if program.prepare is not None:
+            program.prepare(self.preloaded, seed)
 
     def ready(self) -> None:
         """Put things in place for one run."""
         shutil.rmtree(self.workspace, ignore_errors=True)
-        self.workspace.mkdir(parents=True)
-        if self.program.prepare is not None:
-            self.program.prepare(self.workspace, self.seed)
+        shutil.copytree(self.preloaded, self.workspace)
 
     @abstractmethod
     def ours(self) -> Any:
