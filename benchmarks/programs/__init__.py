@@ -6,6 +6,7 @@ from benchmarks.programs import (
     candles,
     clickstream,
     enrichment,
+    flights,
     fraud,
     log_lines,
     orders,
@@ -15,7 +16,7 @@ from benchmarks.programs import (
 )
 from benchmarks.programs.kit.program import Program
 
-ALL = (readme, clickstream, fraud, log_lines, enrichment, orders, sensors, words, candles)
+ALL = (flights, readme, clickstream, fraud, log_lines, enrichment, orders, sensors, words, candles)
 
 PROGRAMS: dict[str, Program] = {one.PROGRAM.name: one.PROGRAM for one in ALL}
 """All programs by name."""

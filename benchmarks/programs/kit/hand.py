@@ -58,6 +58,9 @@ class Hand(ABC):
         """Set aside a record that can't be decoded."""
         raise error
 
+    def close(self) -> None:  # noqa: B027  (most have nothing open)
+        """Close what is open."""
+
     def run(self, feed: Feed) -> None:
         """Take everything, and fire what is left at the end."""
         takes, watermarks = self.takes(), self.watermarks

@@ -42,6 +42,7 @@ class OnLog(Sides):
         hand, store = self.program.by_hand(self.workspace), self._store()
         store.restore(hand)
         hand.run(store)
+        hand.close()
         store.close()
         return "by_hand"
 

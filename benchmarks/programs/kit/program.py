@@ -35,6 +35,8 @@ class Stream:
     key: Callable[[Any], str] | None = None
     carried: bool = False
     single: bool = False
+    ours: Callable[[], Any] | None = None
+    """Returns the type that the pipeline has for the values, where it is another one."""
 
     def dealt(self, values: list[Any], partitions: int) -> list[list[Any]]:
         """Return the values by partition."""
@@ -59,6 +61,12 @@ class Stream:
     def decoder(self) -> Callable[[bytes], Any]:
         """Return the function that brings a value back."""
         return bytes.decode if self.type is str else msgspec.json.Decoder(self.type).decode
+
+    def as_ours(self, values: list[Any]) -> list[Any]:
+        """Return the values as the pipeline takes them in memory."""
+        if self.ours is None:
+            return values
+        return [msgspec.convert(value, self.ours(), from_attributes=True) for value in values]
 
     def keys(self, values: list[Any]) -> list[bytes] | None:
         """Return the keys that records carry, as their bytes; None where they carry none."""

@@ -58,16 +58,25 @@ class Sides(ABC):
 
 
 class InMemory(Sides):
-    """Values are Python objects in lists, on both sides, and nothing is kept."""
+    """Values are Python objects in lists, on both sides, and nothing is kept; what is malformed has never come here."""
+
+    def __init__(self, program: Program, streams: Streams, seed: int, scratch: Path) -> None:
+        decoded = {
+            name: [[value for value in part if type(value) is not bytes] for part in parts]
+            for name, parts in streams.items()
+        }
+        super().__init__(program, decoded, seed, scratch)
+        self.keys = {name: list(map(program.streams[name].keys, parts)) for name, parts in decoded.items()}
+        self.as_ours = {name: list(map(program.streams[name].as_ours, parts)) for name, parts in decoded.items()}
 
     def ours(self) -> dict[str, list[Any]]:
         """Run over lists in an environment in memory."""
         program = self.program
         sinks = {name: ListSink(columns=()) for name in program.outputs if name not in program.dead_letters}
         bind: dict[str, Any] = dict(sinks)
-        for name, parts in self.streams.items():
+        for name, parts in self.as_ours.items():
             stream, single = program.streams[name], len(parts) == 1
-            keys = [stream.keys(part) for part in parts] if stream.carried else None
+            keys = self.keys[name] if stream.carried else None
             bind[name] = ListSource(
                 parts[0] if single else parts, None, keys[0] if keys and single else keys, len(parts)
             )
@@ -83,6 +92,7 @@ class InMemory(Sides):
         for table in self.program.tables:
             hand.learn(table, [row for part in streams.pop(table) for row in part])
         hand.run(Lists(streams, hand.chunk))
+        hand.close()
         return hand.out
 
     def rows(self, result: dict[str, list[Any]]) -> dict[str, list[Any]]:
