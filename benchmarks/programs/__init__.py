@@ -6,6 +6,7 @@ from benchmarks.programs import (
     candles,
     clickstream,
     enrichment,
+    flight_windows,
     flights,
     fraud,
     log_lines,
@@ -16,7 +17,7 @@ from benchmarks.programs import (
 )
 from benchmarks.programs.kit.program import Program
 
-ALL = (flights, readme, clickstream, fraud, log_lines, enrichment, orders, sensors, words, candles)
+ALL = (flights, readme, flight_windows, clickstream, fraud, log_lines, enrichment, orders, sensors, words, candles)
 
 PROGRAMS: dict[str, Program] = {one.PROGRAM.name: one.PROGRAM for one in ALL}
 """All programs by name."""

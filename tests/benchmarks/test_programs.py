@@ -1,18 +1,54 @@
-"""Whole programs come to the same as the programs by hand."""
+"""Whole programs come to the same as the programs by hand, and these to the same when they stop and go on."""
 
 import pytest
 
 from benchmarks.programs import PROGRAMS
+from benchmarks.programs.kit.hand_store import Store
 from benchmarks.programs.kit.measure import SIDES_OF, agreed
+from benchmarks.programs.kit.on_log import OnLog
 
 MESSAGES = 600
 SEED = 5
 
 
-@pytest.mark.parametrize(("mode", "partitions"), [("memory", 1), ("memory", 3)])
+def sides_of(name, mode, partitions, scratch, messages=MESSAGES):
+    program = PROGRAMS[name]
+    return SIDES_OF[mode](program, program.made(messages, SEED, partitions), SEED, scratch)
+
+
+@pytest.mark.parametrize(("mode", "partitions"), [("memory", 1), ("memory", 3), ("log", 1)])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_comes_to_what_its_hand_program_does(name, mode, partitions, tmp_path):
-    program = PROGRAMS[name]
-    sides = SIDES_OF[mode](program, program.made(MESSAGES, SEED, partitions), SEED, tmp_path)
-    rows = agreed(sides)
+    rows = agreed(sides_of(name, mode, partitions, tmp_path))
     assert sum(map(len, rows.values()))
+
+
+class Stopped(Exception):
+    """The program by hand has been stopped."""
+
+
+class StopsOnce(Store):
+    """Stops behind its first commit, with something taken that is in none."""
+
+    def taken(self, hand, count):
+        if self._uncommitted < 0:
+            raise Stopped
+        self._commit(hand)
+        self._uncommitted = -1
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_by_hand_goes_on_where_it_has_committed(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.programs.kit.hand_store.STORED", 100)
+    sides = sides_of(name, "log", 2, tmp_path)
+    sides.ready()
+    expected = sides.outcome(sides.by_hand())
+    sides.ready()
+    with monkeypatch.context() as stopping:
+        stopping.setattr("benchmarks.programs.kit.on_log.Store", StopsOnce)
+        with pytest.raises(Stopped):
+            sides.by_hand()
+    assert isinstance(sides, OnLog)
+    begun = sides.outcome("by_hand")
+    assert sides.outcome(sides.by_hand()) == expected
+    assert begun != expected

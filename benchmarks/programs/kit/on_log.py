@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +40,18 @@ class OnLog(Sides):
 
     def by_hand(self) -> str:
         """Run from LMDB to LMDB."""
-        hand, store = self.program.by_hand(self.workspace), self._store()
-        store.restore(hand)
-        hand.run(store)
-        hand.close()
-        store.close()
+        with closing(self._store()) as store, closing(self.program.by_hand(self.workspace)) as hand:
+            store.restore(hand)
+            hand.run(store)
         return "by_hand"
 
     def rows(self, result: str) -> dict[str, list[Any]]:
         """Return what that side has stored."""
         if result == "ours":
-            log = LogEnvironment(self.workspace)
-            found = {name: stored(log, name) for name in self.program.outputs}
-            log.close()
-            return found
-        store = self._store()
-        found = {name: store.rows(name) for name in self.program.outputs}
-        store.close()
-        return found
+            with closing(LogEnvironment(self.workspace)) as log:
+                return {name: stored(log, name) for name in self.program.outputs}
+        with closing(self._store()) as store:
+            return {name: store.rows(name) for name in self.program.outputs}
 
     def _store(self) -> Store:
         return Store(self.workspace / BY_HAND, self.program, self.partitions)
