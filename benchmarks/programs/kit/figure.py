@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from benchmarks.figures import Figure
 
 
@@ -33,17 +35,19 @@ class ProgramFigure(Figure, frozen=True, kw_only=True, tag="program"):
         return self.messages / self.ours_s
 
 
-class Sampled(Figure, frozen=True, kw_only=True, tag="sweep"):
-    """A random pipeline of a sweep, and what it costs over the loop that was put together with it."""
+class Spread(msgspec.Struct, frozen=True):
+    """The CPU ratios of a sweep, as their distribution."""
 
-    seed: int
-    messages: int
-    partitions: int
-    pairs: int
-    cpu_ratio: float
-    wall_ratio: float
-    ours_cpu_s: float
-    by_hand_cpu_s: float
+    p50: float
+    p90: float
+    worst: ProgramFigure
+
+    @classmethod
+    def of(cls, figures: list[ProgramFigure]) -> Spread:
+        """Return the distribution of what a sweep has found."""
+        ranked = sorted(figures, key=lambda one: one.cpu_ratio)
+        last = len(ranked) - 1
+        return cls(ranked[last // 2].cpu_ratio, ranked[last * 9 // 10].cpu_ratio, ranked[-1])
 
 
 def slopes(figures: list[ProgramFigure]) -> dict[tuple[str, str], float]:

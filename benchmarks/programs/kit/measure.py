@@ -20,6 +20,7 @@ from benchmarks.programs.kit.figure import ProgramFigure
 from benchmarks.programs.kit.on_log import OnLog
 from benchmarks.programs.kit.program import MODES, Program
 from benchmarks.programs.kit.sides import SIDES, InMemory, Rows, Sides, differences, digest
+from benchmarks.programs.sweep.drawing import draw, program_of
 
 SIDES_OF: dict[str, type[Sides]] = {"memory": InMemory, "log": OnLog}
 
@@ -108,10 +109,18 @@ def profile(sides: Sides) -> None:
     pstats.Stats(profiler, stream=sys.stderr).strip_dirs().sort_stats("tottime").print_stats(25)
 
 
+def named(name: str, scratch: Path) -> tuple[Program, int | None]:
+    """Return the program of that name, or of that number in a sweep, which has its partitions drawn with it."""
+    if not name.isdigit():
+        return PROGRAMS[name], None
+    drawn = draw(int(name))
+    return program_of(drawn, int(name), scratch), drawn.partitions
+
+
 def main() -> None:
     """Print a ProgramFigure as JSON, or with `--memory` by how many MiB one run of a side makes us grow."""
     parser = argparse.ArgumentParser(description="Measure one program in this process.")
-    parser.add_argument("name", choices=list(PROGRAMS))
+    parser.add_argument("name", help="of a program, or the seed of a random pipeline")
     parser.add_argument("--mode", choices=MODES, default="memory")
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=5)
@@ -120,18 +129,19 @@ def main() -> None:
     parser.add_argument("--memory", choices=SIDES)
     parser.add_argument("--profile", action="store_true")
     said = parser.parse_args()
-    program = PROGRAMS[said.name]
-    messages = program.scaled(said.scale)
-    with TemporaryDirectory(prefix="samza-dsl-program-") as scratch:
-        streams = program.made(messages, said.seed, said.partitions)
-        sides = SIDES_OF[said.mode](program, streams, said.seed, Path(scratch))
+    with TemporaryDirectory(prefix="samza-dsl-program-") as directory:
+        scratch = Path(directory)
+        program, drawn = named(said.name, scratch)
+        partitions, messages = drawn or said.partitions, program.scaled(said.scale)
+        streams = program.made(messages, said.seed, partitions)
+        sides = SIDES_OF[said.mode](program, streams, said.seed, scratch)
         if said.profile:
             profile(sides)
         if said.memory:
             sides.ready()
             found: Any = growth_mib(getattr(sides, said.memory))
         else:
-            found = measured(program, sides, messages, said.mode, said.partitions, said.pairs)
+            found = measured(program, sides, messages, said.mode, partitions, said.pairs)
     print(msgspec.json.encode(found).decode())
 
 

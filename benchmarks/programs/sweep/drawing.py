@@ -14,7 +14,7 @@ from benchmarks.programs.sweep.states import IN_ORDER, WINDOWS, deduplicate, hop
 from benchmarks.programs.sweep.templates import STATELESS, Text
 from benchmarks.programs.sweep.vocabulary import Event, Note, User, made
 
-MESSAGES = 100_000
+MESSAGES = 200_000
 HEAD = """
 import heapq
 from collections import deque
