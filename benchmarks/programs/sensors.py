@@ -105,7 +105,7 @@ class ByHand(Hand):
 
     def __init__(self) -> None:
         super().__init__()
-        self.windows: dict[int, dict[str, list[int]]] = {}  # [readings, sum, lowest, highest, panes]
+        self.windows: dict[int, dict[str, list[int]]] = {}  # [readings, sum, lowest, highest, panes, told on time]
         self.open: set[int] = set()
         self.waiting: dict[tuple[int, str], int] = {}  # late panes that are not told yet, with their stamp
         self.out |= {"summaries": [], "too-late": []}
@@ -137,7 +137,10 @@ class ByHand(Hand):
             self.out["too-late"].append(reading)
             return
         sensor = reading.sensor
-        sensors = self.windows.setdefault(start, {})
+        sensors = self.windows.get(start)
+        if sensors is None:
+            sensors = self.windows[start] = {}
+            self.open.add(start)  # others may be in time for it
         if start in self.open and sensor in sensors:  # this partition has passed the window's end, another one has not
             self.tell_on_time(sensor, start, sensors[sensor])
         if self.waiting.get((start, sensor), stamp) != stamp:
