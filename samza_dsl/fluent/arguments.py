@@ -76,7 +76,7 @@ class WindowJoinOptions(StoreOptions, total=False):
     state: Sequence[type[object] | Serde | None] | None
 
 
-class Said(TypedDict):
+class OperatorFields(TypedDict):
     """The fields of every spec that the user says."""
 
     site: Site
@@ -84,7 +84,7 @@ class Said(TypedDict):
     op_id: str | None
 
 
-class JoinSaid(Said):
+class JoinFields(OperatorFields):
     """The fields of every join."""
 
     with_: Callable[..., object]

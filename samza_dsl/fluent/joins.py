@@ -20,7 +20,7 @@ from operators.windows.window_types import Windows
 from planner.model.errors import refuse
 from runtime.encoding.serdes import Declared
 from runtime.stores.registry import DEFAULT
-from samza_dsl.fluent.arguments import Bounds, JoinSaid, Said, Sides
+from samza_dsl.fluent.arguments import Bounds, JoinFields, OperatorFields, Sides
 from samza_dsl.fluent.checks import both_said, check_function, check_late, check_store, ms_said, sides_said
 from samza_dsl.fluent.windows import WindowsBy, check_emit, check_kind
 
@@ -57,7 +57,7 @@ class WindowJoinArguments:
     store: str
 
 
-def interval_join(left: Spec, right: Spec, join: JoinArguments, said: JoinSaid) -> IntervalJoin:
+def interval_join(left: Spec, right: Spec, join: JoinArguments, said: JoinFields) -> IntervalJoin:
     """Return the join of two streams by the time between their messages; refuses what can't be meant."""
     site = said["site"]
     store = check_store(site, join.store)
@@ -102,7 +102,7 @@ def _bounds_of(site: Site, join: JoinArguments) -> tuple[int, int]:
 
 
 def table_join(
-    stream: Spec, table: TableInput | VersionedTable, join: JoinArguments, said: JoinSaid
+    stream: Spec, table: TableInput | VersionedTable, join: JoinArguments, said: JoinFields
 ) -> TableJoin | TemporalJoin:
     """Return the join of a stream with a table, or with its versions; refuses what only other joins have."""
     site, parents = said["site"], (stream, table)
@@ -124,7 +124,7 @@ def table_join(
     return TableJoin(parents=parents, on=join.on, left=how == "left", **said)
 
 
-def remote_join(stream: Spec, rows: RemoteRows, join: JoinArguments, said: JoinSaid) -> RemoteJoin:
+def remote_join(stream: Spec, rows: RemoteRows, join: JoinArguments, said: JoinFields) -> RemoteJoin:
     """Return the join of a stream with a remote table; refuses what only other joins have."""
     site = said["site"]
     if join.on is None:
@@ -145,7 +145,7 @@ def remote_join(stream: Spec, rows: RemoteRows, join: JoinArguments, said: JoinS
 
 
 def window_join(
-    streams: Sequence[Spec], with_: Callable[..., object], join: WindowJoinArguments, said: Said
+    streams: Sequence[Spec], with_: Callable[..., object], join: WindowJoinArguments, said: OperatorFields
 ) -> WindowJoin:
     """Return the join of streams by windows; refuses what can't be meant."""
     site = said["site"]

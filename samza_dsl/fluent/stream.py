@@ -30,11 +30,11 @@ from samza_dsl.fluent.arguments import (
     AsyncOptions,
     Bounds,
     IntervalJoinOptions,
-    JoinSaid,
+    JoinFields,
     Kept,
+    OperatorFields,
     OperatorOptions,
     ProcessOptions,
-    Said,
     Sides,
     StoreOptions,
     StreamJoinOptions,
@@ -851,7 +851,7 @@ class MessageStream(Generic[K, V]):
         """
         site = here()
         check_function(site, "join(with_=...)", with_, 2)
-        said: JoinSaid = {**self._said(site, on_error, op_id), "with_": with_}
+        said: JoinFields = {**self._said(site, on_error, op_id), "with_": with_}
         how_joined = JoinArguments(on=on, how=how, within=within, keep=keep, late=late, store=store, state=state)
         if isinstance(other, MessageStream):
             check_ours(self.app, site, "join(...)", other, MessageStream)
@@ -1052,7 +1052,7 @@ class MessageStream(Generic[K, V]):
         spec = kind(parents=(self.spec,), **self._said(site, on_error, op_id), **said)
         return MessageStream(self.app, self.app.add(spec))
 
-    def _said(self, site: Site, on_error: Policy, op_id: str | None) -> Said:
+    def _said(self, site: Site, on_error: Policy, op_id: str | None) -> OperatorFields:
         """Return the fields of every spec; refuses anything but a policy and an id."""
         check_policy(site, on_error)
         if op_id is not None:

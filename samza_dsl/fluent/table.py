@@ -32,7 +32,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class TableJoinSaid(TypedDict):
+class TableJoinFields(TypedDict):
     """The fields of a join of two tables, by whatever key."""
 
     site: Site
@@ -150,7 +150,7 @@ class TableJoins(Generic[K, V]):
         if how not in (HOW if on is None else HOW[:2]):
             instead = 'how="inner", "left", "right" or "outer"' if on is None else 'how="inner" or how="left"'
             raise refuse(site, f"how={how!r} is not a join of two tables{' by on=' * (on is not None)}", instead)
-        said: TableJoinSaid = {
+        said: TableJoinFields = {
             "site": site,
             "on_error": on_error,
             "with_": with_,
@@ -171,7 +171,7 @@ class TableJoins(Generic[K, V]):
         on: Callable[[V], object],
         how: Literal["inner", "left"],
         op_id: str | None,
-        said: TableJoinSaid,
+        said: TableJoinFields,
     ) -> Spec:
         """Return the join with the other table's changes, which all of its tasks receive."""
         id = op_id or f"foreign_key_join-{self.spec.op_id}-{other.spec.op_id}"
