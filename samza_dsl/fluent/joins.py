@@ -112,14 +112,8 @@ def table_join(
             wrong = "a table of versions is joined by the message's key"
             raise refuse(site, wrong, ".partition_by(...) on the stream, and no on=")
         check_late(site, "join", join.late)
-        return TemporalJoin(
-            parents=parents,
-            how=how,
-            late=join.late,
-            store=check_store(site, join.store),
-            state=both_said(site, "join", join.state),
-            **said,
-        )
+        store, state = check_store(site, join.store), both_said(site, "join", join.state)
+        return TemporalJoin(parents=parents, how=how, late=join.late, store=store, state=state, **said)
     _check_keeps_nothing(site, join)
     return TableJoin(parents=parents, on=join.on, left=how == "left", **said)
 

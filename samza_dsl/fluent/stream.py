@@ -402,8 +402,8 @@ class MessageStream(Generic[K, V]):
         for said, function, arguments in (("init", init, 0), ("emit", emit, 2)):
             if function is not None:
                 check_function(site, f"scan({said}=...)", function, arguments)
-        declared, kept = state_said(site, "scan", "state", state), check_store(site, store)
-        return self._then(Scan, site, on_error, op_id, step=step, init=init, emit=emit, state=declared, store=kept)
+        how = {"state": state_said(site, "scan", "state", state), "store": check_store(site, store)}
+        return self._then(Scan, site, on_error, op_id, step=step, init=init, emit=emit, **how)
 
     @overload
     def process(
@@ -505,19 +505,9 @@ class MessageStream(Generic[K, V]):
         if init is not None:
             check_function(site, "process(init=...)", init, 0)
         ttl = optional_ms_said(site, "ttl_ms", ttl_ms)
-        processed: MessageStream[K, R] = self._then(
-            Process,
-            site,
-            on_error,
-            op_id,
-            on_message=on_message,
-            on_timer=on_timer,
-            on_alarm=on_alarm,
-            init=init,
-            ttl_ms=ttl,
-            **serdes_of_state(site, state),
-            store=check_store(site, store),
-        )
+        how: dict[str, object] = {"on_timer": on_timer, "on_alarm": on_alarm, "init": init, "ttl_ms": ttl}
+        how |= {**serdes_of_state(site, state), "store": check_store(site, store)}
+        processed: MessageStream[K, R] = self._then(Process, site, on_error, op_id, on_message=on_message, **how)
         if into is None:
             return processed
         return processed._branched(site, SideArm, _branch_of, into, on_error, None)
@@ -544,16 +534,10 @@ class MessageStream(Generic[K, V]):
         """
         site = here()
         check_function(site, "deduplicate(...)", id_of, 1)
-        return self._then(
-            Deduplicate,
-            site,
-            on_error,
-            op_id,
-            id_of=id_of,
-            within_ms=ms_said(site, "within_ms", within_ms),
-            store=check_store(site, store),
-            id_serde=None if id_type is None else serde_said(site, "id_type", id_type, operator="deduplicate"),
-        )
+        within, kept = ms_said(site, "within_ms", within_ms), check_store(site, store)
+        serde = None if id_type is None else serde_said(site, "id_type", id_type, operator="deduplicate")
+        how: dict[str, object] = {"id_of": id_of, "within_ms": within, "store": kept, "id_serde": serde}
+        return self._then(Deduplicate, site, on_error, op_id, **how)
 
     def sample(
         self,
@@ -636,16 +620,7 @@ class MessageStream(Generic[K, V]):
         [(3, 'early'), (4, 'on_time')]
         """
         site = here()
-        how = WindowArguments(
-            allowed_lateness_ms=allowed_lateness_ms,
-            panes=panes,
-            early=early,
-            late_trigger=late_trigger,
-            emit=emit,
-            late=late,
-            state=state,
-            store=store,
-        )
+        how = WindowArguments(allowed_lateness_ms, panes, early, late_trigger, emit, late, state, store)
         fields = fields_of_window(site, windows, aggregation, how)
         # Rows of a table say the windows, so each value first meets its row, by a join like any other.
         stream: MessageStream[K, V] | MessageStream[K, tuple[V, object]] = self
@@ -953,15 +928,7 @@ class MessageStream(Generic[K, V]):
         streams = [self, *([others] if isinstance(others, MessageStream) else others)]
         for stream in streams:
             check_ours(self.app, site, "join_windows(...)", stream, MessageStream)
-        how_joined = WindowJoinArguments(
-            windows=windows,
-            how=how,
-            allowed_lateness_ms=allowed_lateness_ms,
-            emit=emit,
-            late=late,
-            state=state,
-            store=store,
-        )
+        how_joined = WindowJoinArguments(windows, how, allowed_lateness_ms, emit, late, state, store)
         said = self._said(site, on_error, op_id)
         join = self.app.add(window_join([stream.spec for stream in streams], with_, how_joined, said))
         # A window in which the streams do not meet fires with no pair, and is no pane of the join.

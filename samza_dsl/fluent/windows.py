@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from operators.aggregations.accumulator_serde import kept_by, of_bytes
 from operators.aggregations.aggregation import Aggregation
@@ -86,23 +86,9 @@ class WindowArguments:
     store: str
 
 
-class WindowFields(TypedDict):
-    """The fields of a window's spec without its windows."""
-
-    panes: Panes
-    early: Trigger | None
-    late_trigger: Trigger | None
-    emit: Emit
-    late: DeadLetterPolicy | None
-    allowed_lateness_ms: int
-    store: str
-    aggregation: Aggregation[Any, Any]
-    messages: Serde | None
-
-
 def fields_of_window(
     site: Site, windows: object, aggregation: Aggregation[V, R], said: WindowArguments
-) -> WindowFields:
+) -> dict[str, object]:
     """Return the fields of a window's spec without its windows; refuses arguments that contradict each other."""
     check_type(site, "window(...)", aggregation, Aggregation, "count(), mean(...), fold(...) or another")
     lateness = ms_said(site, "allowed_lateness_ms", said.allowed_lateness_ms, least=0)
@@ -110,19 +96,11 @@ def fields_of_window(
     _check_panes(site, said)
     _check_late_trigger(site, said, lateness)
     check_kind(site, windows, aggregation, lateness, said)
-    store = check_store(site, said.store)
-    kept, messages = _kept(site, windows, aggregation, said.state)
-    return WindowFields(
-        panes=said.panes,
-        early=said.early,
-        late_trigger=said.late_trigger,
-        emit=said.emit,
-        late=said.late,
-        allowed_lateness_ms=lateness,
-        store=store,
-        aggregation=kept,
-        messages=messages,
-    )
+    how: dict[str, object] = {"panes": said.panes, "early": said.early, "late_trigger": said.late_trigger}
+    how |= {"emit": said.emit, "late": said.late, "allowed_lateness_ms": lateness}
+    how["store"] = check_store(site, said.store)
+    how["aggregation"], how["messages"] = _kept(site, windows, aggregation, said.state)
+    return how
 
 
 def check_kind(
