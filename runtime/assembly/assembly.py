@@ -271,7 +271,8 @@ class _TaskBuilder:
             columns.add("offsets")
         if self.assembly.locates(ids):
             columns |= {"offsets", "headers"}
-        chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns), levers)
+        inlining = replace(levers, inlining=self.assembly.plan.options.inline)
+        chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns), inlining)
         stores = [self.stores[id] for id in ids if id in self.stores]
         reads_on_loop = any(spec.terminal and spec.asynchronous for _, spec in specs)
         alone = self.alone if reads_on_loop else None
