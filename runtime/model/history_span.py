@@ -1,0 +1,26 @@
+"""The span of history that a run recomputes, as its user says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+ALL = "*"
+"""All inputs that are not named."""
+Point = int | datetime
+"""A place in a stream: an offset, or the first record of each partition whose event time is at least so much."""
+
+
+@dataclass(frozen=True)
+class HistorySpan:
+    """The span of a run over history, as its user said it.
+
+    `start` and `until` have points by stream, by partition as "flights:3", or for `ALL`. With `hands_over`
+    nothing fires at the end that event time has not come to. Of the inputs `per_second` records are read at most.
+    """
+
+    start: Mapping[str, Point] = field(default_factory=dict)
+    until: Mapping[str, Point] = field(default_factory=dict)
+    hands_over: bool = False
+    per_second: float | None = None
