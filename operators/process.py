@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import islice
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from operators.core.base import (
@@ -24,7 +25,7 @@ from operators.core.base import (
 )
 from operators.core.durations import whole_ms
 from operators.state.key_cache import READ_STATE, KeyStates, emitted_of, loop_of
-from operators.state.key_collections import LIST, MAP, ListState, MapState, place_of, remove_all
+from operators.state.key_collections import LIST, MAP, KeyLists, ListState, MapState, place_of, remove_all
 from operators.state.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
 from operators.state.timers import Timers
 
@@ -184,8 +185,7 @@ class ProcessContext(Generic[K, S]):
 
     def list(self, name: str) -> ListState[Any]:
         """Return a list among this key's state, whose entries are read and written one by one."""
-        operator = self._operator
-        return ListState(operator.store, operator.place(LIST, self._place, name), operator.forms.get((LIST, name)))
+        return self._operator.lists.of(self._place, name)
 
     def map(self, name: str) -> MapState[Any, Any]:
         """Return a map among this key's state, whose entries are read and written one by one."""
@@ -221,21 +221,27 @@ class ProcessOperator(KeyStates):
         self.calls = ["on_message", "on_timer", "on_alarm", *(["init"] if self.init is not None else [])]
         self.in_hand = IN_HAND
         self.context: ProcessContext[Any, Any] = ProcessContext(self)
-        self.timers, self.alarms = Timers(store, keys, TIMER), Timers(store, keys, ALARM)
+        self.timers, self.alarms, self._expiries = (
+            Timers(store, keys, prefix, most_held) for prefix in (TIMER, ALARM, EXPIRY)
+        )
+        self.lists = KeyLists(store, partial(self.place, LIST), lambda name: self.forms.get((LIST, name)), most_held)
+        self._held = (self.lists, self.timers, self.alarms, self._expiries)
+        """The parts that are beside the store as well as the states."""
         self._ttl_ms = spec.ttl_ms
-        self._expiries = Timers(store, keys, EXPIRY)
         self._has_timers, self._has_alarms = "on_timer" in functions, "on_alarm" in functions
         self._waits = self._has_timers or spec.ttl_ms is not None
         self._now_ms: int | None = None
         self._reached = MIN_TIMESTAMP
-        self._due: dict[Key, list[int]] = {}
-        """Timers of the keys at hand up to the last stamp at hand."""
-        self._until: int | None = None
         self.late: Batch | None = None
         """The messages so late that their key's state had expired, or that a timer they set was due already."""
         self._stamp: int | None = None
         """The stamp of the message at hand."""
         self._is_late = False
+
+    @property
+    def unwritten(self) -> int:
+        """The number of changed states and timers that are not in the store yet."""
+        return len(self.changed) + sum(part.unwritten for part in self._held)
 
     @property
     def now_ms(self) -> int:
@@ -264,9 +270,10 @@ class ProcessOperator(KeyStates):
             return None
         out = _nothing()
         if watermark >= self.timers.first:
-            for at_ms, key in islice(self.timers.due(watermark), most):
-                self._call_timer(at_ms, key, out)
-            self.timers.look_up()
+            for _ in count() if most is None else range(most):
+                if (due := self.timers.take(watermark)) is None:
+                    break
+                self._call_timer(*due, out)
         if watermark >= self._expiries.first and watermark < self.timers.first:
             self._expire(watermark)
         return out if out.values else None
@@ -274,10 +281,11 @@ class ProcessOperator(KeyStates):
     def on_clock(self, now_ms: int, most: int | None = None) -> Batch | None:
         """Call the alarms that are due, in order of time and key."""
         out = _nothing()
-        for at_ms, key in islice(self.alarms.due(now_ms), most):
-            at = max(at_ms, self._reached)
-            self._call(self.on_alarm, at_ms, key, at, at, out)
-        self.alarms.look_up()
+        for _ in count() if most is None else range(most):
+            if (due := self.alarms.take(now_ms)) is None:
+                break
+            at = max(due[0], self._reached)
+            self._call(self.on_alarm, *due, at, at, out)
         return out if out.values else None
 
     def heed(self, now_ms: int, watermark: int) -> None:
@@ -306,11 +314,17 @@ class ProcessOperator(KeyStates):
         """Return a time before the first timer's."""
         return self.timers.first - 1
 
+    def write_back(self) -> None:
+        """Put the states and timers that have changed into the store."""
+        super().write_back()
+        for part in self._held:
+            part.write_back()
+
     def forget(self) -> None:
-        """Drop the states that have changed, and look up again when the first timers are due."""
+        """Drop the states and timers that have changed."""
         super().forget()
-        for timers in (self.timers, self.alarms, self._expiries):
-            timers.look_up()
+        for part in self._held:
+            part.forget()
 
     def set_timer(self, key: Key, at_ms: int) -> None:
         """Remember a timer of `key`; raises ValueError where there is nothing to call then, or no end of it."""
@@ -320,14 +334,10 @@ class ProcessOperator(KeyStates):
         self.timers.set(key, at_ms)
         if self._stamp is not None and at_ms <= self._stamp:
             self._is_late = True
-        if self._until is not None and at_ms <= self._until and at_ms not in self._due.setdefault(key, []):
-            self._due[key].append(at_ms)
 
     def delete_timer(self, key: Key, at_ms: int) -> None:
         """Take a timer back."""
         self.timers.delete(key, at_ms)
-        if at_ms in self._due.get(key, ()):
-            self._due[key].remove(at_ms)
 
     def set_alarm(self, key: Key, at_ms: int) -> None:
         """Remember an alarm of `key`; raises ValueError where there is nothing to call then."""
@@ -343,16 +353,13 @@ class ProcessOperator(KeyStates):
     def _process_each(self, batch: Batch) -> Batch | None:
         """Call the function for each message, and before it the timers that are due for its key."""
         assert batch.timestamps is not None
-        # Timers up to the last stamp are looked up once for the batch, and not for each message; set_timer() and
-        # delete_timer() keep them up to date.
         out, stamps = _nothing(), batch.stamps or batch.timestamps
-        self._until = max(stamps)
-        self._due = self._due_of(set(batch.keys or ()), self._until)
+        timers = self.timers.look_ahead(max(stamps))
         rows = zip(batch.values, batch.keys or [None] * len(batch), batch.timestamps, stamps, strict=True)
         late: list[int] = []
         try:
             for row, (value, key, timestamp, stamp) in enumerate(rows):
-                if key in self._due:
+                if key in timers and timers[key][0] <= stamp:
                     self._fire_before(key, stamp, out)
                 if self._ttl_ms is not None and key is not None:
                     self._touch(key, timestamp, stamp)
@@ -364,24 +371,15 @@ class ProcessOperator(KeyStates):
                     self._is_late = False
                     late.append(row)
         finally:
-            self._until = self._stamp = None
-            self._due, self._is_late = {}, False
-        self.timers.look_up()
+            self._stamp, self._is_late = None, False
         self.late = batch.take(late) if late else None
         return out if out.values else None
 
-    def _due_of(self, keys: set[Key | None], until: int) -> dict[Key, list[int]]:
-        due: dict[Key, list[int]] = {}
-        for at_ms, key in self.timers.until(until):
-            if key in keys:
-                due.setdefault(key, []).append(at_ms)
-        return due
-
     def _fire_before(self, key: Key, stamp: int, out: Batch) -> None:
         """Call the timers of a key that are due before a message of this stamp."""
-        while (due := self._due[key]) and (at_ms := min(due)) <= stamp:
-            # Deleted before the call, which may set it again for the same time.
-            due.remove(at_ms)
+        timers = self.timers.look_ahead(stamp)
+        while (times := timers.get(key)) and (at_ms := times[0]) <= stamp:
+            # Taken back before the call, which may set it again for the same time.
             self.timers.delete(key, at_ms)
             try:
                 self._call_timer(at_ms, key, out)
@@ -433,14 +431,15 @@ class ProcessOperator(KeyStates):
     def _expire(self, watermark: int) -> None:
         """Drop the states that have expired at a watermark, and look at the used ones again when they may expire."""
         assert self._ttl_ms is not None
-        for _, key in self._expiries.due(watermark):
+        while (due := self._expiries.take(watermark)) is not None:
+            _, key = due
             last = self._used_last(key, watermark)
             if last is not None:
                 self._expiries.set(key, last + self._ttl_ms)
-        self._expiries.look_up()
 
     def _drop_state(self, key: Key) -> None:
         data = self.keys.encode(key)
+        self.lists.drop(key)
         self.changed.pop(key, None)
         self.clean.pop(key, None)
         self.store.delete(STATE + data)

@@ -59,7 +59,7 @@ class KeyStates:
 
     def relieve(self) -> None:
         """Write back where too much is held beside a durable store; a store in memory would hold it no better."""
-        if self.store.durable and len(self.changed) > self.most_held:
+        if self.store.durable and self.unwritten > self.most_held:
             self.write_back()
         # From here on the store has to be asked again, also for keys that are new.
         if len(self.clean) > self.most_held:

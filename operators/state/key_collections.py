@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, TypeVar, cast
 
-from operators.core.base import Form, Serde, Store
+from operators.core.base import MOST_HELD, Form, Key, Serde, Store
 from operators.state.entry_keys import beyond
-from operators.state.keyed_state import dumped, loaded
+from operators.state.keyed_state import UNCHANGEABLE, dumped, loaded
 
 E = TypeVar("E")
 M = TypeVar("M")
@@ -16,6 +16,8 @@ N = TypeVar("N")
 LIST, MAP = b"l", b"m"
 """The first byte of the entries of lists and of maps."""
 PLACE_BYTES = 8
+ABSENT: Any = object()
+"""Stands for an entry that is not at hand."""
 
 
 def place_of(kind: bytes, key: bytes, name: str = "") -> bytes:
@@ -25,8 +27,21 @@ def place_of(kind: bytes, key: bytes, name: str = "") -> bytes:
     return kind + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
+class Changes:
+    """The lists that have changed since the last `write_back`, and the number of entries that came or went."""
+
+    __slots__ = ("lists", "number")
+
+    def __init__(self) -> None:
+        self.lists: dict[ListState[Any], None] = {}
+        self.number = 0
+
+
 class ListState(Iterable[E]):
     """A list in the state of a key, in the order in which it was appended to; to append reads none of its entries.
+
+    What has changed since the last commit is beside the store: what is appended and dropped between two commits never
+    touches it.
 
     >>> def last_three(value, context):
     ...     values = context.list("values")
@@ -36,19 +51,23 @@ class ListState(Iterable[E]):
     ...     return [list(values)]
     """
 
-    __slots__ = ("_first", "_form", "_next", "_place", "_store")
+    __slots__ = ("_changes", "_entries", "_first", "_form", "_next", "_place", "_store", "_stored")
 
-    def __init__(self, store: Store, place: bytes, form: Form | None = None) -> None:
+    def __init__(self, store: Store, place: bytes, form: Form | None, changes: Changes) -> None:
         self._store = store
         self._form = form
         self._place = place
-        self._first, self._next = cast("tuple[int, int]", store.get(place, (0, 0)))
+        self._changes = changes
+        self._stored = self._first, self._next = cast("tuple[int, int]", store.get(place, (0, 0)))
+        self._entries: dict[int, E] = {}
+        """The entries that the store does not have, and some of those that it has."""
 
     def append(self, value: E) -> None:
         """Put a value at the end."""
-        self._store.put(self._entry(self._next), dumped(self._form, value))
+        self._entries[self._next] = value
         self._next += 1
-        self._keep()
+        self._changes.lists[self] = None
+        self._changes.number += 1
 
     def extend(self, values: Iterable[E]) -> None:
         """Put values at the end."""
@@ -59,41 +78,124 @@ class ListState(Iterable[E]):
         """Remove so many of the oldest values, or all there are."""
         upto = min(self._first + number, self._next)
         for place in range(self._first, upto):
-            self._store.delete(self._entry(place))
-        self._first = upto
-        self._keep()
+            self._entries.pop(place, None)
+        self._changes.number += max(upto - self._first, 0)
+        self._first = max(self._first, upto)
+        self._changes.lists[self] = None
 
     def clear(self) -> None:
         """Remove all values."""
         self.drop(len(self))
 
-    def __len__(self) -> int:
-        return self._next - self._first
-
-    def __iter__(self) -> Iterator[E]:
-        places = range(self._first, self._next)
-        return (loaded(self._form, self._store.get(self._entry(place))) for place in places)
-
-    def __getitem__(self, index: int) -> E:
-        place = self._first + index if index >= 0 else self._next + index
-        if not self._first <= place < self._next:
-            raise IndexError(f"the list has {len(self)} values, and no [{index}]")
-        value: E = loaded(self._form, self._store.get(self._entry(place)))
-        return value
-
-    def __repr__(self) -> str:
-        return f"ListState({list(self)!r})"
-
-    def _entry(self, place: int) -> bytes:
-        return self._place + place.to_bytes(PLACE_BYTES, "big")
-
-    def _keep(self) -> None:
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        first, end = self._stored
+        for place in range(first, min(self._first, end)):
+            self._store.delete(self._entry(place))
+        new = range(max(self._first, end), self._next)
+        self._store.update({self._entry(place): dumped(self._form, self._entries[place]) for place in new})
         # An empty list begins at 0 again, and has no entry of its own.
         if self._first == self._next:
             self._first = self._next = 0
             self._store.delete(self._place)
         else:
             self._store.put(self._place, (self._first, self._next))
+        self._stored = self._first, self._next
+        # What may be changed in place is read again from the store, which then knows of it for a savepoint.
+        if not all(map(_is_plain, self._entries.values())):
+            self._entries.clear()
+
+    def __len__(self) -> int:
+        return self._next - self._first
+
+    def __iter__(self) -> Iterator[E]:
+        entries, at = self._entries, self._at
+        for place in range(self._first, self._next):
+            value = entries.get(place, ABSENT)
+            yield at(place) if value is ABSENT else value
+
+    def __getitem__(self, index: int) -> E:
+        place = self._first + index if index >= 0 else self._next + index
+        if not self._first <= place < self._next:
+            raise IndexError(f"the list has {len(self)} values, and no [{index}]")
+        value: Any = self._entries.get(place, ABSENT)
+        return self._at(place) if value is ABSENT else value
+
+    def __repr__(self) -> str:
+        return f"ListState({list(self)!r})"
+
+    def _at(self, place: int) -> E:
+        """Return an entry that only the store has."""
+        value: E = loaded(self._form, self._store.get(self._entry(place)))
+        if _is_plain(value):
+            self._entries[place] = value
+        return value
+
+    def _entry(self, place: int) -> bytes:
+        return self._place + place.to_bytes(PLACE_BYTES, "big")
+
+
+class KeyLists:
+    """The lists of an operator's keys that are in use, beside the store of all.
+
+    `place_of` says where the list of a key and a name lies, and `form_of` in which form its values are stored.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        place_of: Callable[[Key, str], bytes],
+        form_of: Callable[[str], Form | None],
+        most_held: int = MOST_HELD,
+    ) -> None:
+        self._store = store
+        self._place_of = place_of
+        self._form_of = form_of
+        self._most_held = most_held
+        self._lists: dict[Key, dict[str, ListState[Any]]] = {}
+        self._changes = Changes()
+
+    @property
+    def unwritten(self) -> int:
+        """The number of entries that came or went, and are not so in the store yet."""
+        return self._changes.number
+
+    def of(self, key: Key, name: str) -> ListState[Any]:
+        """Return the list of a key."""
+        named = self._lists.get(key)
+        if named is None:
+            named = self._lists[key] = {}
+        found = named.get(name)
+        if found is None:
+            place = self._place_of(key, name)
+            found = named[name] = ListState(self._store, place, self._form_of(name), self._changes)
+        return found
+
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        for one in self._changes.lists:
+            one.write_back()
+        self._changes.lists.clear()
+        self._changes.number = 0
+        if len(self._lists) > self._most_held:
+            self._lists.clear()
+
+    def drop(self, key: Key) -> None:
+        """Drop the lists of a key, whose entries are removed from the store."""
+        for one in self._lists.pop(key, {}).values():
+            self._changes.lists.pop(one, None)
+
+    def forget(self) -> None:
+        """Drop what is beside the store."""
+        self._lists.clear()
+        self._changes.lists.clear()
+        self._changes.number = 0
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether nobody can change a value in place."""
+    kind = type(value)
+    return kind in UNCHANGEABLE or (kind is tuple and all(map(_is_plain, value)))
 
 
 class MapState(MutableMapping[M, N]):

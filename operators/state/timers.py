@@ -1,12 +1,13 @@
-"""The timers of an operator's keys in one task: kept in its store, in the order of time, then of key."""
+"""The timers of an operator's keys in one task: in the order of time, then of key, beside the store that keeps them."""
 
 from __future__ import annotations
 
+import heapq
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
 
-from operators.core.base import MAX_TIMESTAMP, NEVER, Key, Keys, Store
-from operators.state.entry_keys import NUMBER_BYTES, number_at, ordered
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, MOST_HELD, NEVER, Key, Keys, Store
+from operators.state.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 
 KEY_AT = 1 + NUMBER_BYTES
 """The offset of the key in an entry's key, behind a prefix of one byte and the time."""
@@ -17,17 +18,43 @@ MOST_SET_AT_END = 1_000
 class Timers:
     """The times at which keys are to be called; to set one twice is to set it once.
 
-    `first` is the earliest, NEVER where there is none.
+    Those due next are here, in a heap by time and in a list by key, so that neither a message nor a step of the
+    watermark looks at any that is not due. What has changed since the last `write_back` is beside the store: a timer
+    that is set and called between two commits never touches it. Timers from `_beyond` on may be in the store alone, and
+    are read when event time comes near them.
     """
 
-    def __init__(self, store: Store, keys: Keys, prefix: bytes) -> None:
+    def __init__(self, store: Store, keys: Keys, prefix: bytes, most_held: int = MOST_HELD) -> None:
         self.store = store
         self.keys = keys
         self.prefix = prefix
-        self.first = NEVER
+        self._most_held = most_held
         self._ending = False
         self._set_at_end: Counter[Key] = Counter()
-        self.look_up()
+        self._of: dict[Key, list[int]] = {}
+        """The times of each key before `_beyond`, in order."""
+        self._at: dict[int, list[Key]] = {}
+        """The keys of each time, some of which may have been taken back since."""
+        self._times: list[int] = []
+        """The times in `_at`, as a heap."""
+        self._in_order: int | None = None
+        """The time whose keys lie in order, the first one last."""
+        self._changed: dict[tuple[int, Key], bool] = {}
+        """The timers that the store does not have as they are: True for one that is set, False for one that is not."""
+        self._beyond = MIN_TIMESTAMP
+        self._first: int | None = None
+
+    @property
+    def first(self) -> int:
+        """The earliest time, NEVER where there is none."""
+        if self._first is None:
+            self._first = self._find_first()
+        return self._first
+
+    @property
+    def unwritten(self) -> int:
+        """The number of changes that the store does not have."""
+        return len(self._changed)
 
     def set(self, key: Key, at_ms: int) -> None:
         """Remember a timer; raises ValueError for a key whose timers would go on for ever."""
@@ -38,48 +65,151 @@ class Timers:
                     f"the timers of one key have set {MOST_SET_AT_END:,} more since the inputs ended, and would go on "
                     "for ever; let on_timer stop, or set timers only where a message comes"
                 )
-        self.store.put(self._place(key, at_ms), True)
-        self.first = min(self.first, at_ms)
+        if at_ms >= self._beyond:
+            self._changed[at_ms, key] = True
+        elif self._put(key, at_ms) and self._changed.pop((at_ms, key), None) is None:
+            self._changed[at_ms, key] = True  # else it was there before it was taken back
 
     def delete(self, key: Key, at_ms: int) -> None:
         """Take a timer back; nothing happens where there is none."""
-        self.store.delete(self._place(key, at_ms))
-
-    def due(self, until_ms: int) -> Iterator[tuple[int, Key]]:
-        """Yield and remove the timers that are due, those set meanwhile included; call `look_up` afterwards."""
-        self._ending = until_ms == MAX_TIMESTAMP
-        # The first is asked for anew each time, since what is called for one timer may set another that is earlier.
-        while (first := next(self.store.range(self.prefix), None)) is not None and first[0][:1] == self.prefix:
-            place = first[0]
-            at_ms = _time_of(place)
-            if at_ms > until_ms:
-                break
-            self.store.delete(place)
-            (key,) = self.keys.load([place[KEY_AT:]])
-            assert key is not None
-            yield at_ms, key
-
-    def until(self, until_ms: int) -> Iterator[tuple[int, Key]]:
-        """Yield the timers that are due by then, in order, and leave them there."""
-        if self.first > until_ms:
+        if at_ms >= self._beyond:
+            self._changed[at_ms, key] = False
             return
-        places = [place for place, _ in self.store.range(self.prefix, self.prefix + ordered(until_ms + 1))]
-        yield from zip(map(_time_of, places), self.keys.load([place[KEY_AT:] for place in places]), strict=True)
+        times = self._of.get(key, [])
+        place = bisect_left(times, at_ms)
+        if place == len(times) or times[place] != at_ms:
+            return
+        # Its key stays in `_at`, where whoever comes to it sees that it is none any more.
+        del times[place]
+        if not times:
+            del self._of[key]
+        if at_ms == self._first:
+            self._first = None
+        if self._changed.pop((at_ms, key), None) is None:
+            self._changed[at_ms, key] = False
+
+    def take(self, until_ms: int) -> tuple[int, Key] | None:
+        """Remove and return the first timer that is due; None where none is."""
+        self._ending = until_ms == MAX_TIMESTAMP
+        at_ms = self.first
+        if at_ms > until_ms:
+            return None
+        keys = self._at[at_ms]
+        if self._in_order != at_ms:
+            if len(keys) > 1:
+                keys[:] = self.keys.in_order({key for key in keys if self._is_set(key, at_ms)})[::-1]
+            self._in_order = at_ms
+        key = keys.pop()
+        assert self._is_set(key, at_ms), "`first` leaves a key that is set at the end of its list"
+        self.delete(key, at_ms)
+        return at_ms, key
+
+    def look_ahead(self, until_ms: int) -> dict[Key, list[int]]:
+        """Return the times of each key, in order, all of those up to `until_ms` among them; `set` and `delete` change it."""
+        while self._beyond <= until_ms:
+            self._read_on()
+        return self._of
 
     def drop(self) -> tuple[int, Key]:
         """Remove the first, and return it."""
-        dropped = next(self.due(MAX_TIMESTAMP))
-        self.look_up()
+        dropped = self.take(MAX_TIMESTAMP)
+        assert dropped is not None, "what is dropped was due"
         return dropped
 
-    def look_up(self) -> None:
-        """Look up the first timer in the store."""
-        place, _ = next(self.store.range(self.prefix), (b"", None))
-        self.first = _time_of(place) if place[:1] == self.prefix else NEVER
+    def write_back(self) -> None:
+        """Put what has changed into the store."""
+        self._write()
+        if self.store.durable and len(self._times) > self._most_held > 0:
+            self._let_go()
 
-    def _place(self, key: Key, at_ms: int) -> bytes:
-        return self.prefix + ordered(at_ms) + self.keys.encode(key)
+    def forget(self) -> None:
+        """Drop all that is beside the store, which was rolled back to the last `write_back`."""
+        for held in (self._of, self._at, self._times, self._changed):
+            held.clear()
+        self._beyond, self._first, self._in_order = MIN_TIMESTAMP, None, None
 
+    def _put(self, key: Key, at_ms: int) -> bool:
+        """Hold a timer; return whether it was not held before."""
+        times = self._of.get(key)
+        if times is None:
+            self._of[key] = [at_ms]
+        elif at_ms > times[-1]:  # as most are, which were set for later than those before
+            times.append(at_ms)
+        else:
+            place = bisect_left(times, at_ms)
+            if times[place] == at_ms:
+                return False
+            times.insert(place, at_ms)
+        keys = self._at.get(at_ms)
+        if keys is None:
+            self._at[at_ms] = [key]
+            heapq.heappush(self._times, at_ms)
+        else:
+            keys.append(key)
+            if at_ms == self._in_order:
+                self._in_order = None
+        if self._first is not None and at_ms < self._first:
+            self._first = at_ms
+        return True
 
-def _time_of(place: bytes) -> int:
-    return number_at(place, 1)
+    def _is_set(self, key: Key, at_ms: int) -> bool:
+        times = self._of.get(key, [])
+        place = bisect_left(times, at_ms)
+        return place < len(times) and times[place] == at_ms
+
+    def _find_first(self) -> int:
+        while True:
+            while self._times:
+                at_ms = self._times[0]
+                keys = self._at[at_ms]
+                while keys and not self._is_set(keys[-1], at_ms):
+                    keys.pop()
+                if keys:
+                    return at_ms
+                del self._at[heapq.heappop(self._times)]
+            if self._beyond == NEVER:
+                return NEVER
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read the next timers of those that may be in the store alone; all of one time, since they are called as one."""
+        self._write()
+        number = last = 0
+        reached = NEVER
+        for place, _ in self.store.range(self.prefix + ordered(self._beyond), beyond(self.prefix)):
+            at_ms = number_at(place, 1)
+            if number >= max(self._most_held, 1) and at_ms != last:
+                reached = at_ms
+                break
+            (key,) = self.keys.load([place[KEY_AT:]])
+            assert key is not None
+            self._put(key, at_ms)
+            number, last = number + 1, at_ms
+        assert reached > self._beyond, "what is read comes nearer to the end"
+        self._beyond = reached
+
+    def _write(self) -> None:
+        changed = self._changed
+        if not changed:
+            return
+        places = [self.prefix + ordered(at_ms) + self.keys.encode(key) for at_ms, key in changed]
+        self.store.update({place: True for place, is_set in zip(places, changed.values(), strict=True) if is_set})
+        for place, is_set in zip(places, changed.values(), strict=True):
+            if not is_set:
+                self.store.delete(place)
+        changed.clear()
+
+    def _let_go(self) -> None:
+        """Leave the later half of the times to the store, which has all of them."""
+        assert not self._changed, "only what the store has may be left to it"
+        self._times.sort()
+        kept = len(self._times) // 2
+        self._beyond = self._times[kept]
+        for at_ms in self._times[kept:]:
+            for key in self._at.pop(at_ms):
+                times = self._of.get(key, [])
+                del times[bisect_left(times, self._beyond) :]
+                if not times:
+                    self._of.pop(key, None)
+        del self._times[kept:]
+        self._first = None
