@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -22,6 +22,7 @@ from runtime.loop.tables import BroadcastTables, TableReads
 from runtime.loop.threads import Watch
 from runtime.model.clock import Clock, sleep_ms
 from runtime.model.errors import OperatorFailure
+from runtime.ports.environment import Ear
 from runtime.reading.reader import Reader
 from runtime.reading.relay import Relay
 from runtime.task.lane import Lane
@@ -163,6 +164,27 @@ class Loop:
             self._awake.set()
         else:
             self._running.call_soon_threadsafe(self._awake.set)
+
+    @contextmanager
+    def hearing(self, ear: Ear | None) -> Iterator[None]:
+        """Be woken by what an ear hears during a block, in the thread of the event loop; the ear is closed at its end.
+
+        What is heard needs no looking for: that is done seldom then.
+        """
+        with ExitStack() as listening:
+            if ear is not None:
+                listening.callback(ear.close)
+                # An event loop in virtual time waits for no files, and looks as often as it is told.
+                with suppress(NotImplementedError):
+                    running = asyncio.get_running_loop()
+                    running.add_reader(ear.fileno(), self._heard, ear)
+                    listening.callback(running.remove_reader, ear.fileno())
+                    self._poll_ms = max(self._poll_ms, HEARING_POLL_MS)
+            yield
+
+    def _heard(self, ear: Ear) -> None:
+        ear.take()
+        self._awake.set()
 
     def stop(self) -> None:
         """Ask for an end: what is in flight completes, and is committed."""
