@@ -138,6 +138,9 @@ class Loop:
         self._lines: dict[str, tuple[str, ...]] = {}
         self._watch = Watch(options.blocking_timeout_ms, self._lines) if options.blocking_timeout_ms else None
         self._awake = asyncio.Event()
+        self._hears = False
+        """Whether it is woken by what others append, and need not look for it."""
+        self._news: asyncio.TimerHandle | None = None
         self._running: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
@@ -179,12 +182,32 @@ class Loop:
                     running = asyncio.get_running_loop()
                     running.add_reader(ear.fileno(), self._heard, ear)
                     listening.callback(running.remove_reader, ear.fileno())
-                    self._poll_ms = max(self._poll_ms, HEARING_POLL_MS)
+                    self._poll_ms, self._hears = max(self._poll_ms, HEARING_POLL_MS), True
             yield
 
     def _heard(self, ear: Ear) -> None:
         ear.take()
+        rest_ms = self._rest_ms
+        if not rest_ms:
+            self._awake.set()
+        elif self._news is None:
+            # What could be committed only after a rest is taken in after it, too: all that comes until then at once.
+            self._news = asyncio.get_running_loop().call_later(rest_ms / 1_000, self._look_up)
+
+    def _look_up(self) -> None:
+        self._news = None
         self._awake.set()
+
+    @property
+    def _rest_ms(self) -> float:
+        """The ms for which an idle commit waits for more to come, since it was made a moment ago as well.
+
+        Nobody waits where nothing more comes, nor where somebody waits for the commit.
+        """
+        if not self._hears or self._idle or self.stopping:
+            return 0.0
+        rest_ms = self.commits.rest_ms
+        return 0.0 if not rest_ms or all(reader.exhausted for reader in self._sources(self.tasks)) else rest_ms
 
     def stop(self) -> None:
         """Ask for an end: what is in flight completes, and is committed."""
@@ -257,13 +280,17 @@ class Loop:
             if self._clock.elapsed_ms() - began > SLICE_MS:
                 break
         self.finished = self.finished and not any(task.touched for task in self.tasks)
-        idle = not worked and self._throttle.is_open
+        rest_ms = 0.0 if worked else self._rest_ms
+        idle = not worked and not rest_ms and self._throttle.is_open
         if await self.commits.make(began, idle, self.stopping, lambda: self._relayed_next() is not None):
             return False
         if worked:
             self.finished, self._stirred = False, True
             # Callers' coroutines and the callbacks of calls share this event loop.
             await sleep_ms(0)
+            return False
+        if rest_ms and any(task.touched for task in self.tasks):
+            await self._wait(0.0, rest_ms)
             return False
         if self._stirred and not self.stopping and self._go_on():
             return False
@@ -539,10 +566,13 @@ class Loop:
                 waiting.set_result(None)
         self._idle.clear()
 
-    async def _wait(self, rest_ms: float) -> None:
+    async def _wait(self, rest_ms: float, most_ms: float = inf) -> None:
         """Block until a call returns, a timer is due, or something may have been written."""
         wait_ms = min(
-            max(self._poll_ms, rest_ms), max(self._look_ms - self._clock.elapsed_ms(), 1.0), self._throttle.wait_ms
+            max(self._poll_ms, rest_ms),
+            max(self._look_ms - self._clock.elapsed_ms(), 1.0),
+            self._throttle.wait_ms,
+            most_ms,
         )
         for task in self.tasks:
             if not task.busy and task not in self._tables.beginning and task.next_alarm < NEVER:
