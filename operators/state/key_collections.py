@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from operators.core.base import MOST_HELD, Form, Key, Serde, Store
 from operators.state.entry_keys import beyond
-from operators.state.keyed_state import UNCHANGEABLE, dumped, loaded
+from operators.state.keyed_state import UNCHANGEABLE, dumped, loaded, undeclared
 
 E = TypeVar("E")
 M = TypeVar("M")
@@ -59,12 +59,12 @@ class ListState(Iterable[E]):
         self._place = place
         self._changes = changes
         self._stored = self._first, self._next = cast("tuple[int, int]", store.get(place, (0, 0)))
-        self._entries: dict[int, E] = {}
-        """The entries that the store does not have, and some of those that it has."""
+        self._entries: dict[int, Any] = {}
+        """The entries, in their stored form, that the store does not have, and some of those that it has."""
 
     def append(self, value: E) -> None:
         """Put a value at the end."""
-        self._entries[self._next] = value
+        self._entries[self._next] = dumped(self._form, value)
         self._next += 1
         self._changes.lists[self] = None
         self._changes.number += 1
@@ -93,7 +93,7 @@ class ListState(Iterable[E]):
         for place in range(first, min(self._first, end)):
             self._store.delete(self._entry(place))
         new = range(max(self._first, end), self._next)
-        self._store.update({self._entry(place): dumped(self._form, self._entries[place]) for place in new})
+        self._store.update({self._entry(place): self._entries[place] for place in new})
         # An empty list begins at 0 again, and has no entry of its own.
         if self._first == self._next:
             self._first = self._next = 0
@@ -109,27 +109,32 @@ class ListState(Iterable[E]):
         return self._next - self._first
 
     def __iter__(self) -> Iterator[E]:
-        entries, at = self._entries, self._at
+        form, entries, stored = self._form, self._entries, self._at
         for place in range(self._first, self._next):
             value = entries.get(place, ABSENT)
-            yield at(place) if value is ABSENT else value
+            if value is ABSENT:
+                value = stored(place)
+            yield value if form is None else loaded(form, value)
 
     def __getitem__(self, index: int) -> E:
         place = self._first + index if index >= 0 else self._next + index
         if not self._first <= place < self._next:
             raise IndexError(f"the list has {len(self)} values, and no [{index}]")
-        value: Any = self._entries.get(place, ABSENT)
-        return self._at(place) if value is ABSENT else value
+        stored: Any = self._entries.get(place, ABSENT)
+        value: E = loaded(self._form, self._at(place) if stored is ABSENT else stored)
+        return value
 
     def __repr__(self) -> str:
         return f"ListState({list(self)!r})"
 
-    def _at(self, place: int) -> E:
-        """Return an entry that only the store has."""
-        value: E = loaded(self._form, self._store.get(self._entry(place)))
-        if _is_plain(value):
-            self._entries[place] = value
-        return value
+    def _at(self, place: int) -> Any:
+        """Return an entry that only the store has, in its stored form; raises ValueError if another serde wrote it."""
+        stored = self._store.get(self._entry(place))
+        if self._form is None:
+            undeclared(stored)
+        if _is_plain(stored):
+            self._entries[place] = stored
+        return stored
 
     def _entry(self, place: int) -> bytes:
         return self._place + place.to_bytes(PLACE_BYTES, "big")

@@ -105,7 +105,7 @@ class Timers:
         return at_ms, key
 
     def look_ahead(self, until_ms: int) -> dict[Key, list[int]]:
-        """Return the times of each key, in order, all of those up to `until_ms` among them; `set` and `delete` change it."""
+        """Return the times of each key, in order, with all up to `until_ms`; `set` and `delete` go on changing it."""
         while self._beyond <= until_ms:
             self._read_on()
         return self._of
@@ -172,7 +172,7 @@ class Timers:
             self._read_on()
 
     def _read_on(self) -> None:
-        """Read the next timers of those that may be in the store alone; all of one time, since they are called as one."""
+        """Read the next timers of those that may be in the store alone, all of one time together."""
         self._write()
         number = last = 0
         reached = NEVER

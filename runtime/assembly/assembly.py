@@ -29,6 +29,7 @@ from planner.model.plan import Plan, StagePlan
 from runtime.assembly.awaiting import feed_ahead, let_await
 from runtime.assembly.bindings import Bindings, intermediate_of
 from runtime.encoding.keys import KeySerde
+from runtime.encoding.ownership import AsItIs, OwnValues
 from runtime.encoding.serdes import Evolving, Natural, Tagged, copying, kept
 from runtime.encoding.storable import StoredFormats, form_of
 from runtime.functions.first_call import check_kept
@@ -45,7 +46,7 @@ from runtime.reading.reader import Columnar, Decoding, Pacing, Reader, Shortcuts
 from runtime.reading.relay import Relay
 from runtime.stage.chain import Chain, Exit, FusedSegment
 from runtime.stage.combining import CombinedExit, CombiningExit
-from runtime.stage.error_policy import Guard
+from runtime.stage.error_policy import Guard, is_lenient
 from runtime.stage.exits import (
     AwaitedExit,
     BroadcastExit,
@@ -403,7 +404,22 @@ class _TaskBuilder:
         if spec.combines is not None:
             aggregation = self.functions.by_operator[spec.op_id or ""]["aggregation"]
             return CombiningExit(spec.combines, aggregation, self.outputs, to, self.assembly.clock.now_ms)
-        return PartitionByExit(self.outputs, to, exactly=not self.assembly.levers.trust)
+        values = OwnValues(to.value, self._as_it_is(spec))
+        return PartitionByExit(self.outputs, to, values, exactly=not self.assembly.levers.trust)
+
+    def _as_it_is(self, spec: PartitionBy) -> AsItIs:
+        """Return what goes on as it is in memory: not what a policy asks for, or a declared type would make other."""
+        (stage,) = (stage for stage in self.stages if spec.op_id in stage.operators)
+        if spec.value is not None or not self.assembly.levers.trust or is_lenient(self.graph, stage):
+            return "nothing"
+        # Others may see, and change, what was read only where it goes elsewhere as well, or state has it.
+        segments = [segment for segment in stage.segments if any(exit.id == spec.op_id for exit in segment.exits)]
+        entries = [self.graph.specs[segment.entry] for segment in segments]
+        is_alone = all(entry.source or entry.repartitions for entry in entries) and not any(
+            segment.keyed or len(segment.exits) > 1 for segment in segments
+        )
+        looks_up = any(self.graph.specs[id].looks_up for id in stage.operators)
+        return "all" if is_alone and not looks_up else "unchangeable"
 
     @_exit.register
     def _broadcast_exit(self, spec: Broadcast, operators: Mapping[str, Operator]) -> Exit:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from socket import socket
+from typing import TypeVar
 
 import msgspec
 
@@ -113,7 +114,7 @@ def _written(message: Said | Told) -> bytes:
         return _encode(_encodable(msgspec.to_builtins(message)))
 
 
-def _encodable(told: Any) -> Any:
+def _encodable(told: object) -> object:
     if isinstance(told, str):
         return encodable(told)
     if isinstance(told, dict):
@@ -128,7 +129,7 @@ class Connection:
         self._reader, self._writer = reader, writer
 
     @classmethod
-    async def over(cls, connection: Any) -> Connection:
+    async def over(cls, connection: socket) -> Connection:
         """Return the end of a connected socket."""
         return cls(*await asyncio.open_unix_connection(sock=connection, limit=LONGEST_LINE_BYTES))
 
@@ -213,7 +214,7 @@ def combined(parts: Iterable[RunMetrics]) -> RunMetrics:
 Place = TypeVar("Place", KafkaTopic, KafkaCluster)
 
 
-def places(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str | KafkaTopic]:
+def places(graph: Graph, bind: Mapping[str, object]) -> dict[str, str | KafkaTopic]:
     """Return the bindings as other processes can open them; raises SamzaError for those that they can't."""
     topics = {stream: topic for stream, what in bind.items() if (topic := topic_of(what)) is not None}
     topics = {stream: as_given(topic, f"bind={{{stream!r}: {topic!r}}}") for stream, topic in topics.items()}
@@ -236,9 +237,10 @@ def as_given(what: Place, said: str) -> Place:
     return replace(what, options=options_as_given(what.options, said))
 
 
-def _paths(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str]:
+def _paths(graph: Graph, bind: Mapping[str, object]) -> dict[str, str]:
     """Return the paths of bound files, in full; raises SamzaError for what is none."""
     written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
+    found = {}
     for stream, what in bind.items():
         if stream in written:
             raise SamzaError(
@@ -251,4 +253,5 @@ def _paths(graph: Graph, bind: Mapping[str, Any]) -> dict[str, str]:
                 f'{type(what).__name__} of this process; write instead: bind={{{stream!r}: "{stream}.jsonl"}}, or '
                 "run containers=1"
             )
-    return {stream: os.path.abspath(what) for stream, what in bind.items()}
+        found[stream] = os.path.abspath(what)
+    return found

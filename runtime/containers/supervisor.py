@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -159,23 +158,33 @@ class Containers:
             if alive is not None:
                 share = self._join_run(alive, pipeline, bound, until_now, from_start)
             else:
-                how: dict[str, Any] = {"levers": levers, "from_start": from_start, "state": state}
-                opened = open_application(self._environment, pipeline, bound, **how)
+                opened = open_application(
+                    self._environment, pipeline, bound, levers=levers, from_start=from_start, state=state
+                )
                 self._bindings, self.plan = opened.bindings, opened.plan
                 share = self._begin_run(opened, levers, until_now, settings.span)
         except BaseException:
             self._release()
             raise
-        where: dict[str, Any] = {"data": os.fspath(data), "bind": bound, "environment": shared}
         module, name = crew.found
-        what: dict[str, Any] = {"module": module, "name": name, "beside": crew.beside, "host_id": settings.host_id}
-        self._start = Start(options=options, share=share, plan=digest_of(self.plan), **where, **what)
+        self._start = Start(
+            module=module,
+            name=name,
+            data=os.fspath(data),
+            options=options,
+            share=share,
+            bind=bound,
+            plan=digest_of(self.plan),
+            beside=crew.beside,
+            environment=shared,
+            host_id=settings.host_id,
+        )
 
     def _join_run(
         self,
         alive: SharedRun,
         pipeline: Pipeline,
-        bound: dict[str, Any],
+        bound: Mapping[str, object],
         until_now: bool,
         from_start: bool,
     ) -> Share:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any
+from socket import socket
 
 from planner.model.graph import Graph
 from planner.model.plan import Plan
@@ -41,7 +41,12 @@ def digest_of(plan: Plan) -> str:
 
 
 async def serve(
-    connection: Any, start: Start, graph: Graph, around: tuple[Around, ...], tell: Tell, placement: Placement = sticky
+    connection: socket,
+    start: Start,
+    graph: Graph,
+    around: tuple[Around, ...],
+    tell: Tell,
+    placement: Placement = sticky,
 ) -> int:
     """Run a share of an application until the other process says stop, or is gone; return the exit code."""
     line, graph = await Connection.over(connection), beside(graph, start.beside)

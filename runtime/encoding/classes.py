@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from runtime.model.errors import SerdeError
 
-_known: dict[str, Any] = {}
-_known_names: dict[Any, str] = {}
-_places: dict[str, tuple[Any, str, Any, str, type]] = {}
+_known: dict[str, object] = {}
+_known_names: dict[object, str] = {}
+_places: dict[str, tuple[object, str, ModuleType, str, type]] = {}
 """The place that each name was found at: main program, module and class; a look-up checks all of them again."""
 
 
@@ -45,7 +45,7 @@ def know(kind: object, name: str) -> None:
 
 
 @cache
-def name_of(kind: Any) -> str:
+def name_of(kind: type) -> str:
     """Return the name that values of a class are stored under; raises SerdeError where nobody would find it again.
 
     A class that was defined again since, as a notebook's cell does that is run twice, has the name still.
@@ -62,9 +62,9 @@ def name_of(kind: Any) -> str:
     return name
 
 
-def _module_of(kind: object) -> str:
+def _module_of(kind: type) -> str:
     """Return the name of a class's module; the main program's is `__mp_main__` in a process that was spawned."""
-    name: str = kind.__module__
+    name = kind.__module__
     is_main = name == "__main__" or sys.modules.get(name) is sys.modules["__main__"]
     return name_of_main() if is_main else name
 
@@ -81,7 +81,7 @@ def _stem(file: str | None) -> str:
     return Path(file).stem if file else "__main__"
 
 
-def find(name: str) -> Any:
+def find(name: str) -> object:
     """Return what a name stands for now, or None; nothing is imported.
 
     Nothing is remembered either: a module that is loaded again, and a cell that is run again, put another class there.
@@ -96,22 +96,22 @@ def find(name: str) -> Any:
     return _found(name)
 
 
-def _found(name: str) -> Any:
+def _found(name: str) -> object:
     if name in _known:
         return _known[name]
     said, _, path = _lives.get(name, name).partition(":")
     where = "__main__" if said == name_of_main() and said not in _own else said
-    module: Any = sys.modules.get(where)
-    found = module
+    module = sys.modules.get(where)
+    found: object = module
     for part in path.split("."):
         # In `__dict__`, since a module's `__getattr__` may import what is asked for: bytes never import anything.
         found = getattr(found, "__dict__", {}).get(part)
-    if isinstance(found, type) and "." not in path:
+    if module is not None and isinstance(found, type) and "." not in path:
         _places[name] = (sys.modules["__main__"], where, module, path, found)
     return found
 
 
-def is_current(kind: object) -> bool:
+def is_current(kind: type) -> bool:
     """Whether a class is what its name stands for now; one without a name of its own is."""
     try:
         return find(name_of(kind)) is kind
@@ -131,7 +131,6 @@ def class_of(name: str) -> type:
     return found
 
 
-def is_again(found: Any, kind: Any) -> bool:
+def is_again(found: object, kind: type) -> bool:
     """Whether what is found is a class, or another definition of it, as a cell or a module that ran again makes."""
-    same = isinstance(found, type) and found.__qualname__ == kind.__qualname__
-    return same and _module_of(found) == _module_of(kind)
+    return isinstance(found, type) and found.__qualname__ == kind.__qualname__ and _module_of(found) == _module_of(kind)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, overload
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Columns(Sequence[bytes]):
     """The rows of a source from `first` on: a table of some columns, whose slices cost nothing, and the stored rows."""
 
-    def __init__(self, table: Any, first: int, rows: Callable[[int, int], list[bytes]]) -> None:
+    def __init__(self, table: pa.Table, first: int, rows: Callable[[int, int], list[bytes]]) -> None:
         self.table = table
         self._first = first
         self._rows = rows

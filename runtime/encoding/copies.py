@@ -19,7 +19,7 @@ COPIED = SHARED | {dict, list, tuple, set, frozenset}
 """Types whose values are copied here; of others `through` makes copies."""
 
 
-def copied(value: Any, through: Callable[[Any], Any]) -> Any:
+def copied(value: Any, through: Callable[[object], object]) -> object:
     """Return a copy of a value; `through` copies by its bytes what is no collection, such as a record.
 
     What nobody can change is not copied.

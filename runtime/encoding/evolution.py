@@ -6,7 +6,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -15,7 +15,7 @@ from runtime.encoding.classes import is_again
 from runtime.encoding.record_types import fields_of, hints_of, is_record, made
 from runtime.model.errors import SerdeError
 
-Part = Callable[[Any, Any, str], Any]
+Part = Callable[[object, object, str], object]
 """Brings a part of a value to its declared type: `fitted` if it was stored with its type, `revived` if without."""
 _WRAPPERS = tuple(
     getattr(typing, name)
@@ -25,7 +25,7 @@ _WRAPPERS = tuple(
 _SHOWN = 60
 
 
-def fitted(value: object, hint: object, where: str) -> Any:
+def fitted(value: object, hint: object, where: str) -> object:
     """Return a value as `hint` declares it: itself, where it is one, or one of a wider type.
 
     Raises SerdeError, which says what was stored and what is declared. A type that says nothing refuses nothing.
@@ -59,7 +59,7 @@ def fitted(value: object, hint: object, where: str) -> Any:
     return value
 
 
-def revived(raw: object, hint: object, where: str) -> Any:
+def revived(raw: object, hint: object, where: str) -> object:
     """Return a value that was stored without its types: records as mappings, all collections as lists.
 
     Raises SerdeError for what is not of the declared type; unknown fields are dropped, at every depth.
@@ -75,10 +75,11 @@ def revived(raw: object, hint: object, where: str) -> Any:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _one_of(raw, get_args(hint), where, revived)
-    if is_record(origin or hint):
+    kind = origin or hint
+    if is_record(kind):
         if not isinstance(raw, dict):
             raise _misfit(raw, hint, where)
-        return revived_record(origin or hint, raw)
+        return revived_record(kind, raw)
     if typing.is_typeddict(hint):
         return _typed_dict(raw, hint, where, revived)
     if isinstance(origin, type) and isinstance(raw, list | dict) and issubclass(origin, _COLLECTIONS):
@@ -89,36 +90,37 @@ def revived(raw: object, hint: object, where: str) -> Any:
         raise _misfit(raw, hint, where) from error
 
 
-def fitted_record(kind: object, values: Mapping[str, Any]) -> Any:
+def fitted_record(kind: type, values: Mapping[str, object]) -> object:
     """Return a record of values that were stored with their types, by name."""
     return made(kind, _brought(kind, values, fitted))
 
 
-def revived_record(kind: object, raw: Mapping[str, Any]) -> Any:
+def revived_record(kind: type, raw: Mapping[str, object]) -> object:
     """Return a record of values that were stored without their types, by name."""
     return made(kind, _brought(kind, raw, revived))
 
 
-def as_it_was(kind: object, raw: Mapping[str, Any]) -> Any:
+def as_it_was(kind: type, raw: Mapping[str, object]) -> object:
     """Return a record with values that never were of their declared types, which nobody checked when it was made.
 
     Numbers and None are what they are, whatever was declared. Raises SerdeError for text, which many types become.
     """
 
-    def part(value: object, hint: object, where: str) -> Any:
+    def part(value: object, hint: object, where: str) -> object:
         try:
             return revived(value, hint, where)
         except SerdeError:
             if value is None or isinstance(value, bool | int | float):
                 return value
-            if isinstance(value, dict) and is_record(_bare(hint)):
-                return as_it_was(_bare(hint), value)
+            kind = _bare(hint)
+            if isinstance(value, dict) and is_record(kind):
+                return as_it_was(kind, value)
             raise
 
     return made(kind, _brought(kind, raw, part))
 
 
-def _brought(kind: Any, values: Mapping[str, Any], part: Part) -> dict[str, Any]:
+def _brought(kind: type, values: Mapping[str, object], part: Part) -> dict[str, object]:
     hints = hints_of(kind)
     names = {field.name for field in fields_of(kind)}
     # Names that are no fields any more go along as they are: `made` takes only the fields, and what is stored of a
@@ -129,7 +131,7 @@ def _brought(kind: Any, values: Mapping[str, Any], part: Part) -> dict[str, Any]
     }
 
 
-def _bare(hint: object) -> Any:
+def _bare(hint: object) -> object:
     """Return a type without what is said about it: Annotated, Final, NewType, a name given with `type`."""
     while True:
         if hasattr(hint, "__supertype__"):
@@ -148,7 +150,7 @@ def _is_silent(hint: object) -> bool:
     return hint is Any or hint is object or isinstance(hint, str) or hint in _WRAPPERS
 
 
-def _one_of(value: object, hints: Iterable[Any], where: str, part: Part) -> Any:
+def _one_of(value: object, hints: Iterable[object], where: str, part: Part) -> object:
     """Return a value as the member of a union that it is, or else the first that it fits."""
     # All members are tried before the first that fits is taken: an int fits `float | int` as it is, and only by its
     # second member.
@@ -169,7 +171,7 @@ def _one_of(value: object, hints: Iterable[Any], where: str, part: Part) -> Any:
 _COLLECTIONS = (list, tuple, set, frozenset, dict)
 
 
-def _in_container(value: object, hint: object, origin: type, where: str, part: Part) -> Any:
+def _in_container(value: object, hint: object, origin: type, where: str, part: Part) -> object:
     arguments = get_args(hint)
     if is_record(origin):
         return _instance(value, origin, where)
@@ -198,7 +200,7 @@ def _in_container(value: object, hint: object, origin: type, where: str, part: P
     return tuple.__new__(kind, changed) if issubclass(kind, tuple) else kind(changed)
 
 
-def _mapping(value: Mapping[Any, Any], hint: object, where: str, part: Part) -> Any:
+def _mapping(value: Mapping[object, object], hint: object, where: str, part: Part) -> object:
     arguments = get_args(hint)
     if len(arguments) != 2:
         return value
@@ -213,7 +215,7 @@ def _mapping(value: Mapping[Any, Any], hint: object, where: str, part: Part) -> 
     return changed
 
 
-def _typed_dict(value: Any, hint: Any, where: str, part: Part) -> Any:
+def _typed_dict(value: object, hint: Any, where: str, part: Part) -> object:
     if not isinstance(value, dict):
         raise _misfit(value, hint, where)
     missing = hint.__required_keys__ - value.keys()
@@ -223,7 +225,7 @@ def _typed_dict(value: Any, hint: Any, where: str, part: Part) -> Any:
     return {key: part(one, hints.get(key, Any), f"{where}[{key!r}]") for key, one in value.items()}
 
 
-def _instance(value: Any, kind: Any, where: str) -> Any:
+def _instance(value: object, kind: type, where: str) -> object:
     """Return a value as a class declares it: a wider number, a member of an Enum, a record that was a dict."""
     try:
         if isinstance(value, kind) or is_again(kind, type(value)):
@@ -250,7 +252,7 @@ def _instance(value: Any, kind: Any, where: str) -> Any:
     raise _misfit(value, kind, where)
 
 
-def _refuse(value: object, hint: object, where: str) -> Any:
+def _refuse(value: object, hint: object, where: str) -> NoReturn:
     raise _misfit(value, hint, where)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from operator import countOf
-from typing import Any
+from typing import Any, TypeGuard
 
 from operators.core.base import Key, Serde
 from runtime.encoding.serdes import Json, MessagePack, String, Tagged, encode_all, remembering
@@ -32,30 +32,20 @@ class KeySerde:
         self.kind: type | None = None
         """The one type that all keys of the newest column have, if such keys are held as themselves."""
         self._plain = _plain_types(serde)
-        self._load: Callable[[Any], Any] = remembering(self._loaded)
-        self._decode: Callable[[Any], Any] = remembering(serde.decode)
+        self._load: Callable[[Any], Key] = remembering(self._loaded)
+        self._decode = remembering(serde.decode)
 
     def hold(self, keys: list[Any]) -> list[Key | None]:
         """Return a column of keys as it is held; raises what the serde does for a key that it can't encode."""
-        if self._are_plain(keys):
+        if self.are_plain(keys):
             return keys
         return [None if key is None else self._held(key) for key in keys]
-
-    def hold_values(self, values: list[Any]) -> list[Any]:
-        """Return values as they are held on the way to another stage: as keys are, or a whole column as bytes.
-
-        >>> KeySerde(String()).hold_values(["a", "b"]), KeySerde(String()).hold_values(["a", None])
-        (['a', 'b'], [b'a', None])
-        """
-        if self._are_plain(values):
-            return values
-        return list(encode_all(self.serde, values))
 
     def hold_one(self, key: object) -> Key | None:
         """Return one key as it is held."""
         return self.hold([key])[0]
 
-    def are_held(self, kind: type, keys: Iterable[Any]) -> bool:
+    def are_held(self, kind: type, keys: Iterable[object]) -> bool:
         """Whether keys, all of which have exactly one type, are held as themselves.
 
         >>> KeySerde(Tagged()).are_held(str, ["AA", "BB"]), KeySerde(Tagged()).are_held(bool, [True])
@@ -73,14 +63,14 @@ class KeySerde:
         """Return the bytes of a key that is held."""
         return key if type(key) is bytes else self.serde.encode(key)
 
-    def encode_all(self, keys: list[Any]) -> list[Any]:
+    def encode_all(self, keys: list[Any]) -> list[bytes | None]:
         """Return the bytes of a column; None stays None."""
         if bytes not in map(type, keys):
             return encode_all(self.serde, keys)
         encode = self.serde.encode
         return [key if key is None or type(key) is bytes else encode(key) for key in keys]
 
-    def decode(self, key: Key | None) -> Any:
+    def decode(self, key: Key | None) -> object:
         """Return the key."""
         return self._decode(key) if type(key) is bytes else key
 
@@ -107,8 +97,8 @@ class KeySerde:
             return found
         return sorted(found, key=self.encode)
 
-    def _are_plain(self, column: list[Any]) -> bool:
-        """Whether all of a column are held as themselves; `kind` is then their one type."""
+    def are_plain(self, column: list[object]) -> TypeGuard[list[Key | None]]:
+        """Return whether all of a column are held as themselves; `kind` is then their one type."""
         self.kind = None
         if column:
             # Exactly one type, counted in C: Python takes 1 and True for equal, and they are two keys.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import blake2s
-from typing import Any, NamedTuple, get_origin, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeGuard, cast, get_origin, get_type_hints
 
 import msgspec
 
@@ -34,25 +34,64 @@ class RecordKind(NamedTuple):
     """A kind of record: a test for its classes, the fields of one, and the maker of values."""
 
     is_one: Callable[[type], bool]
-    fields: Callable[[Any], list[Field]]
-    make: Callable[[Any, dict[str, Any]], Any]
+    fields: Callable[..., list[Field]]
+    """Takes a class of the kind."""
+    make: Callable[..., object]
+    """Takes a class of the kind, and values by the names of fields."""
 
 
-@cache
-def is_record(kind: object) -> bool:
-    """Whether values of a class are records, which have named fields."""
+class _PydanticField(Protocol):
+    alias: object
+    is_required: Callable[[], bool]
+
+
+class _PydanticModel(Protocol):
+    """A model of pydantic, which nothing here imports: what of it is read and called."""
+
+    model_fields: ClassVar[Mapping[str, _PydanticField]]
+    model_config: ClassVar[Mapping[str, object]]
+    model_construct: ClassVar[Callable[..., _PydanticModel]]
+    model_validate: ClassVar[Callable[[object], _PydanticModel]]
+    model_validate_json: ClassVar[Callable[[bytes], _PydanticModel]]
+    __private_attributes__: ClassVar[Mapping[str, object]]
+    model_dump: Callable[..., dict[str, object]]
+    model_fields_set: set[str]
+    __pydantic_extra__: dict[str, object] | None
+    __pydantic_private__: dict[str, object] | None
+
+
+class _Dataclass(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[object]]]
+
+
+class _AttrsField(Protocol):
+    name: str
+    init: bool
+    default: object
+    alias: str
+
+
+class _Attrs(Protocol):
+    __attrs_attrs__: ClassVar[Iterable[_AttrsField]]
+
+
+def _is_record(kind: object) -> TypeGuard[type]:
     return isinstance(kind, type) and any(one.is_one(kind) for one in _KINDS)
 
 
+is_record = cast(Callable[[object], TypeGuard[type]], cache(_is_record))
+"""Whether values of a class are records, which have named fields; `cache` alone would lose what its answer says."""
+
+
 @cache
-def fields_of(kind: object) -> tuple[Field, ...]:
+def fields_of(kind: type) -> tuple[Field, ...]:
     """Return the fields of a class of records."""
     return tuple(_kind_of(kind).fields(kind))
 
 
-def values_of(value: object) -> dict[str, Any]:
+def values_of(value: Any) -> dict[str, object]:
     """Return the values of a record's fields by name; what is not set is not there."""
-    kind: Any = type(value)
+    kind: type = type(value)
     if is_pydantic(kind):
         return _pydantic_values(value)
     fields = fields_of(kind)
@@ -61,7 +100,7 @@ def values_of(value: object) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields if hasattr(value, field.name)}
 
 
-def made(kind: Any, values: Mapping[str, Any]) -> Any:
+def made(kind: type, values: Mapping[str, object]) -> object:
     """Return a record of `values`, by the names of fields; the others take their defaults.
 
     Raises SerdeError where one is missing that has none. A field holds just what it is given, whatever a constructor
@@ -89,7 +128,7 @@ def hints_of(kind: object) -> Mapping[str, Any]:
 
 
 @cache
-def description_of(kind: Any) -> str:
+def description_of(kind: type) -> str:
     """Return a short text that differs where two definitions of a class differ; stored values carry it.
 
     Values of the same description are made as they were stored; others are checked against the new types.
@@ -103,14 +142,14 @@ def description_of(kind: Any) -> str:
     return blake2s(_ADDRESS.sub("", text).encode("utf-8", "replace"), digest_size=4).hexdigest()
 
 
-def _lines_of(kind: object) -> list[str]:
+def _lines_of(kind: type) -> list[str]:
     hints = hints_of(kind)
     annotations = getattr(kind, "__annotations__", {})
     return [f"{one.name}:{hints.get(one.name, annotations.get(one.name))!r}" for one in fields_of(kind)]
 
 
 @cache
-def records_inside(kind: object) -> tuple[type, ...] | None:
+def records_inside(kind: type) -> tuple[type, ...] | None:
     """Return the records that the fields of `kind` may hold; None where their declared types do not say all."""
     inside: dict[type, None] = {}
     try:
@@ -121,13 +160,13 @@ def records_inside(kind: object) -> tuple[type, ...] | None:
     return tuple(inside) if says_all else None
 
 
-def is_by_position(kind: Any) -> bool:
+def is_by_position(kind: type) -> bool:
     """Whether msgspec would write a record as an array: a named tuple, and a Struct that is `array_like`."""
     return issubclass(kind, tuple) or (issubclass(kind, msgspec.Struct) and kind.__struct_config__.array_like)
 
 
 @cache
-def is_by_name(kind: Any) -> bool:
+def is_by_name(kind: type) -> bool:
     """Whether msgspec writes a record as all of its fields by their own names, and brings back just what they held.
 
     It does not where fields are called otherwise outside, are left out while they are as by default, and where
@@ -141,7 +180,7 @@ def is_by_name(kind: Any) -> bool:
 
 
 @cache
-def stand_in_for(kind: Any) -> Any:
+def stand_in_for(kind: type) -> type[msgspec.Struct]:
     """Return a Struct of the same fields, which msgspec reads by name where it would not read the record itself so."""
     hints = hints_of(kind)
     fields = [
@@ -154,7 +193,7 @@ def stand_in_for(kind: Any) -> Any:
     return found
 
 
-def _fields_say_all(kind: Any, inside: dict[type, None]) -> bool:
+def _fields_say_all(kind: type, inside: dict[type, None]) -> bool:
     if is_pydantic(kind) or _is_attrs(kind):
         return False
     if dataclasses.is_dataclass(kind) and not all(field.init for field in dataclasses.fields(kind)):
@@ -163,7 +202,7 @@ def _fields_say_all(kind: Any, inside: dict[type, None]) -> bool:
     return all(one.name in hints and _says_all(hints[one.name], inside) for one in fields_of(kind))
 
 
-def _says_all(hint: Any, inside: dict[type, None]) -> bool:
+def _says_all(hint: object, inside: dict[type, None]) -> bool:
     if hint in PLAIN_TYPES:
         return True
     if hasattr(hint, "__args__"):
@@ -178,22 +217,22 @@ def _says_all(hint: Any, inside: dict[type, None]) -> bool:
     return _fields_say_all(hint, inside)
 
 
-def _kind_of(kind: Any) -> RecordKind:
+def _kind_of(kind: type) -> RecordKind:
     return next(one for one in _KINDS if one.is_one(kind))
 
 
-def is_struct(kind: type) -> bool:
+def is_struct(kind: type) -> TypeGuard[type[msgspec.Struct]]:
     """Whether a class is a Struct of msgspec."""
     return issubclass(kind, msgspec.Struct)
 
 
-def _struct_fields(kind: Any) -> list[Field]:
+def _struct_fields(kind: type[msgspec.Struct]) -> list[Field]:
     names, defaults = kind.__struct_fields__, kind.__struct_defaults__
     padded = [*[msgspec.NODEFAULT] * (len(names) - len(defaults)), *defaults]
     return [Field(name, default is msgspec.NODEFAULT, name) for name, default in zip(names, padded, strict=True)]
 
 
-def _make_struct(kind: Any, values: dict[str, Any]) -> Any:
+def _make_struct(kind: type[msgspec.Struct], values: dict[str, object]) -> msgspec.Struct:
     found = kind(**values)
     for name, value in values.items():
         # `__post_init__` had its say when the value was first made; a second one would change what was stored.
@@ -202,7 +241,7 @@ def _make_struct(kind: Any, values: dict[str, Any]) -> Any:
     return found
 
 
-def _dataclass_fields(kind: Any) -> list[Field]:
+def _dataclass_fields(kind: type[_Dataclass]) -> list[Field]:
     missing = dataclasses.MISSING
     return [
         Field(
@@ -214,7 +253,7 @@ def _dataclass_fields(kind: Any) -> list[Field]:
     ]
 
 
-def _make_by_constructor(kind: Any, values: dict[str, Any]) -> Any:
+def _make_by_constructor(kind: Any, values: dict[str, object]) -> object:
     fields = fields_of(kind)
     given = {field.init: values[field.name] for field in fields if field.init and field.name in values}
     # The constructor comes first, since it may set attributes that are no fields. Where it takes what is no field, or
@@ -234,11 +273,11 @@ def _is_named_tuple(kind: type) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
-def _named_tuple_fields(kind: Any) -> list[Field]:
+def _named_tuple_fields(kind: type[NamedTuple]) -> list[Field]:
     return [Field(name, name not in kind._field_defaults, name) for name in kind._fields]
 
 
-def _make_named_tuple(kind: Any, values: dict[str, Any]) -> Any:
+def _make_named_tuple(kind: type[NamedTuple], values: dict[str, object]) -> object:
     return tuple.__new__(
         kind, [values[name] if name in values else kind._field_defaults[name] for name in kind._fields]
     )
@@ -248,7 +287,7 @@ def _is_attrs(kind: type) -> bool:
     return hasattr(kind, "__attrs_attrs__")
 
 
-def _attrs_fields(kind: Any) -> list[Field]:
+def _attrs_fields(kind: type[_Attrs]) -> list[Field]:
     nothing = sys.modules["attr"].NOTHING
     return [
         Field(one.name, one.init and one.default is nothing, one.alias if one.init else None)
@@ -256,22 +295,22 @@ def _attrs_fields(kind: Any) -> list[Field]:
     ]
 
 
-def is_pydantic(kind: type) -> bool:
+def is_pydantic(kind: object) -> TypeGuard[type[_PydanticModel]]:
     """Whether values of a class are models of pydantic, which nothing here imports."""
     return hasattr(kind, "__pydantic_fields__") and hasattr(kind, "model_construct")
 
 
-def _pydantic_fields(kind: Any) -> list[Field]:
+def _pydantic_fields(kind: type[_PydanticModel]) -> list[Field]:
     return [Field(name, one.is_required(), name) for name, one in kind.model_fields.items()]
 
 
-def _pydantic_values(value: Any) -> dict[str, Any]:
+def _pydantic_values(value: _PydanticModel) -> dict[str, object]:
     about = sorted(value.model_fields_set), value.__pydantic_extra__, value.__pydantic_private__
     held = {one.name: value.__dict__[one.name] for one in _pydantic_fields(type(value)) if one.name in value.__dict__}
     return {**held, ABOUT: about}
 
 
-def _make_pydantic(kind: Any, values: dict[str, Any]) -> Any:
+def _make_pydantic(kind: type[_PydanticModel], values: dict[str, Any]) -> _PydanticModel:
     is_set, extra, private = values.pop(ABOUT, (None, None, None))
     known = kind.model_fields
     keeps = {} if kind.model_config.get("extra") != "allow" or not extra else extra
@@ -286,7 +325,7 @@ def _make_pydantic(kind: Any, values: dict[str, Any]) -> Any:
     return found
 
 
-def _given(known: Any, name: str) -> str:
+def _given(known: Mapping[str, _PydanticField], name: str) -> str:
     """Return what `model_construct` takes a field by: its alias, where it has one, and no default takes its place."""
     alias = known[name].alias
     return alias if isinstance(alias, str) else name

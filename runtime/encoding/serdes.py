@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cache, cached_property
 from itertools import repeat
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
 
@@ -36,7 +36,11 @@ from runtime.encoding.record_types import (
 from runtime.encoding.value_types import as_plain, made_of_plain, value_type_named, value_type_of
 from runtime.model.errors import SerdeError
 
+In = TypeVar("In")
+Out = TypeVar("Out")
 REMEMBERED_KEYS = 100_000
+Class = type
+"""A class of values, for where a field is called `type`."""
 REFUSALS = (msgspec.MsgspecError, UnicodeError, RecursionError, TypeError, ValueError, OverflowError, KeyError)
 """The exceptions that decoders raise on hostile bytes: msgspec alone raises three unrelated kinds."""
 
@@ -55,7 +59,7 @@ class Json:
     runtime.model.errors.SerdeError: nan has no JSON, ...
     """
 
-    type: Any = Any
+    type: object = Any
 
     def __post_init__(self) -> None:
         decoder = msgspec.json.Decoder(self.type, dec_hook=made_of_plain)
@@ -63,7 +67,7 @@ class Json:
         _freeze(self, to_json, decode)
         object.__setattr__(self, "_decode_lines", decoder.decode_lines)
 
-    def decode_lines(self, lines: ObjectLines) -> list[Any]:
+    def decode_lines(self, lines: ObjectLines) -> list[object]:
         """Return the value of each line; raises `SerdeError` or what `decode` raises, where one is no single value."""
         # A value that holds a slice of the bytes it came from would keep all lines in memory as long as it lives.
         if self._keeps_bytes:
@@ -77,13 +81,13 @@ class Json:
     def _keeps_bytes(self) -> bool:
         return _keeps_bytes(self.type)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # The decoders of msgspec can't be pickled, as they would be on the way to a worker: they are made anew there.
         return type(self), (self.type,)
 
-    encode: Callable[[Any], bytes] = dataclasses.field(init=False, repr=False, compare=False)
+    encode: Callable[[object], bytes] = dataclasses.field(init=False, repr=False, compare=False)
     decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
-    _decode_lines: Callable[[bytes], list[Any]] = dataclasses.field(init=False, repr=False, compare=False)
+    _decode_lines: Callable[[bytes], list[object]] = dataclasses.field(init=False, repr=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,16 +98,16 @@ class MessagePack:
     {'a': 1}
     """
 
-    type: Any = Any
+    type: object = Any
 
     def __post_init__(self) -> None:
         decoder = msgspec.msgpack.Decoder(self.type, dec_hook=made_of_plain)
         _freeze(self, msgspec.msgpack.Encoder(enc_hook=as_plain).encode, decoder.decode)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.type,)
 
-    encode: Callable[[Any], bytes] = dataclasses.field(init=False, repr=False, compare=False)
+    encode: Callable[[object], bytes] = dataclasses.field(init=False, repr=False, compare=False)
     decode: Callable[[bytes], Any] = dataclasses.field(init=False, repr=False, compare=False)
 
 
@@ -115,7 +119,7 @@ class String:
     b'\xc3\xa9'
     """
 
-    type: Any = str
+    type: object = str
 
     def encode(self, value: str) -> bytes:
         """Return the UTF-8 bytes of `value`."""
@@ -134,7 +138,7 @@ class Bytes:
     b'abc'
     """
 
-    type: Any = bytes
+    type: object = bytes
 
     def encode(self, value: bytes) -> bytes:
         """Return `value`; raises TypeError when it is not bytes."""
@@ -157,13 +161,13 @@ class Natural:
     (b'AA', b'7')
     """
 
-    type: Any = Any
+    type: object = Any
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         """Return the bytes of `value`."""
         return value if type(value) is bytes else str.encode(value) if type(value) is str else to_json(value)
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> object:
         """Return `data` as it is."""
         return data
 
@@ -176,7 +180,7 @@ class NoKey:
     True
     """
 
-    type: Any = None
+    type: object = None
 
     def encode(self, value: object) -> bytes:
         """Return no bytes."""
@@ -203,7 +207,7 @@ PAIR = b"\x92"
 """The first byte of an array of two in MessagePack."""
 SHORT_TEXT = 0xD9
 """The first byte of text of 32 to 255 bytes in MessagePack."""
-SEQUENCES: dict[bytes, Callable[..., Any]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
+SEQUENCES: dict[bytes, Callable[..., object]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
 TAG_OF_SEQUENCE = {kind: tag for tag, kind in SEQUENCES.items()}
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 BASES = (str, int, float, bytes, list, dict, set, frozenset)
@@ -227,9 +231,9 @@ class Tagged:
     (1, 'a', None)
     """
 
-    type: Any = Any
+    type: object = Any
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         """Return the bytes of `value`; raises SerdeError for a type that needs a declared serde."""
         # Exactly these types, and no subclasses: MessagePack writes a subclass as its base, and the type would be lost.
         if type(value) in SCALARS:
@@ -243,7 +247,7 @@ class Tagged:
         except (OverflowError, TypeError):  # an int of more than 64 bits somewhere inside, or what only we encode
             return self._encode(value, piecemeal=True)
 
-    def encode_all(self, values: list[Any]) -> list[bytes]:
+    def encode_all(self, values: list[object]) -> list[bytes]:
         """Return the bytes of each of many values."""
         if SCALARS.issuperset(map(type, values)):
             with suppress(OverflowError):
@@ -267,7 +271,7 @@ class Tagged:
         except (TypeError, ValueError, AttributeError, KeyError, IndexError, ArithmeticError) as error:
             raise SerdeError(f"bytes that start with {data[:8]!r} do not make a value: {error}") from error
 
-    def decode_all(self, column: Sequence[bytes]) -> list[Any]:
+    def decode_all(self, column: Sequence[bytes]) -> list[object]:
         """Return the value of each of many bytes."""
         start = column[0][:1] if column else b""
         if start == PLAIN and all(map(bytes.startswith, column, repeat(PLAIN))):
@@ -284,7 +288,7 @@ class Tagged:
                     return [read(data[skipped:]) for data in column]
         return list(map(self.decode, column))
 
-    def copy(self, value: Any) -> Any:
+    def copy(self, value: object) -> object:
         """Return a copy of a value, as its bytes would be decoded: the two share no part that can be changed.
 
         >>> Tagged().copy({"a": [1]})
@@ -295,7 +299,7 @@ class Tagged:
         return copied(value, self.copy)
 
     def _encode(self, value: Any, piecemeal: bool) -> bytes:
-        kind: Any = type(value)
+        kind: type = type(value)
         if kind in TAG_OF_SEQUENCE:
             if kind is list and not piecemeal and SCALARS.issuperset(map(type, value)):
                 return PLAIN + _pack(value)
@@ -321,7 +325,7 @@ class Tagged:
             )
         return SUBTYPE + _pack((name_of(kind), self.encode(_plain(base, value))))
 
-    def _encode_record(self, value: object, kind: object, piecemeal: bool) -> bytes:
+    def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if _is_whole(kind) and not piecemeal:
             return WHOLE + _pack((name_of(kind), value))
         values = values_of(value)
@@ -330,18 +334,18 @@ class Tagged:
             return RECORD + _pack((name_of(kind), {name: self.encode(values[name]) for name in sorted(values)}))
         return FIELDS + _pack((name_of(kind), list(map(self.encode, values.values()))))
 
-    def _same_start(self, values: list[Any]) -> bytes | None:
+    def _same_start(self, values: list[object]) -> bytes | None:
         """Return the bytes that all values begin with, if they are records of one class that msgspec brings back."""
-        kinds: set[Any] = set(map(type, values))
+        kinds: set[type] = set(map(type, values))
         kind = kinds.pop() if len(kinds) == 1 else None
         if kind is None or not is_record(kind) or issubclass(kind, Enum) or not _is_whole(kind):
             return None
         return self._start(kind)
 
-    def _start(self, kind: object) -> bytes | None:
+    def _start(self, kind: Class) -> bytes | None:
         return WHOLE + PAIR + _pack(name_of(kind))
 
-    def _decode(self, tag: bytes, body: bytes) -> Any:
+    def _decode(self, tag: bytes, body: bytes) -> object:
         if tag in SEQUENCES:
             return SEQUENCES[tag](map(self.decode, _unpack(body)))
         if tag == MAPPING:
@@ -380,7 +384,7 @@ class Evolving(Tagged):
     {'at': [1.5, inf]}
     """
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         # Only classes without records inside are in `_starts`: of others a class inside may be defined again, as by a
         # notebook's cell, and that is looked at each time.
         start = _starts.get(type(value))
@@ -391,7 +395,7 @@ class Evolving(Tagged):
                 pass
         return super().encode(value)
 
-    def _encode_record(self, value: Any, kind: Any, piecemeal: bool) -> bytes:
+    def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if not piecemeal and _is_whole_by_name(kind):
             if not is_by_name(kind):
                 return _start_of(kind) + _pack(dict(values_of(value)))
@@ -401,7 +405,7 @@ class Evolving(Tagged):
         parts = {name: self.encode(part) for name, part in values_of(value).items()}
         return RECORD + _pack((f"{name_of(kind)}#{description_of(kind)}", parts))
 
-    def _start(self, kind: object) -> bytes | None:
+    def _start(self, kind: Class) -> bytes | None:
         return _start_of(kind) if is_by_name(kind) and _is_whole_by_name(kind) else None
 
 
@@ -421,18 +425,18 @@ class Declared(Evolving):
         # Earlier versions wrote JSON here, and what they wrote is still in streams and state: the first byte tells.
         return self._of_type(_evolving.decode(data) if data[:1] <= LAST_TAG else _json_of(self.type).decode(data))
 
-    def decode_all(self, column: Sequence[bytes]) -> list[Any]:
+    def decode_all(self, column: Sequence[bytes]) -> list[object]:
         if max(column, default=b"")[:1] > LAST_TAG:  # some of it is JSON
             return list(map(self.decode, column))
         values = _evolving.decode_all(column)
         kinds = set(map(type, values))
         return values if kinds == {self.type} else list(map(self._of_type, values))
 
-    def copy(self, value: Any) -> Any:
+    def copy(self, value: object) -> object:
         """Return a copy of a value, as its bytes would be decoded: the two share no part that can be changed."""
         return self._of_type(_evolving.copy(value))
 
-    def _of_type(self, value: object) -> Any:
+    def _of_type(self, value: object) -> object:
         return value if type(value) is self.type else fitted(value, self.type, "a value")
 
 
@@ -443,26 +447,26 @@ class Unread:
     >>> Unread().decode(Unread().encode("a value"))
     """
 
-    type: Any = Any
+    type: object = Any
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         """Return no bytes."""
         return b""
 
-    def encode_all(self, values: list[Any]) -> list[bytes]:
+    def encode_all(self, values: list[object]) -> list[bytes]:
         """Return no bytes for each of many values."""
         return [b""] * len(values)
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> object:
         """Return None."""
         return None
 
-    def decode_all(self, column: Sequence[bytes]) -> list[Any]:
+    def decode_all(self, column: Sequence[bytes]) -> list[object]:
         """Return None for each of many values."""
         return [None] * len(column)
 
 
-def serde_of(declared: Any) -> Serde:
+def serde_of(declared: object) -> Serde:
     """Return the serde for what a user may write: a serde, a type, or None for JSON of anything.
 
     >>> serde_of(str), serde_of(bytes), serde_of(None)
@@ -471,7 +475,7 @@ def serde_of(declared: Any) -> Serde:
     if declared is None:
         return Json()
     if not isinstance(declared, type) and hasattr(declared, "encode") and hasattr(declared, "decode"):
-        return declared  # type: ignore[no-any-return]
+        return declared
     if declared is str:
         return String()
     if declared is bytes:
@@ -503,12 +507,12 @@ class _ThroughBytes:
 
     serde: Serde
 
-    def copy(self, value: Any) -> Any:
+    def copy(self, value: object) -> object:
         """Return the value that the bytes of `value` are decoded to."""
         return self.serde.decode(self.serde.encode(value))
 
 
-def remembering(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def remembering(function: Callable[[In], Out]) -> Callable[[In], Out]:
     """Return a function that remembers its results, where nobody can change these; None stays None.
 
     Its arguments are bytes, or ints and strings: never two that Python takes for equal, as it does 1 and True.
@@ -517,17 +521,19 @@ def remembering(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     >>> decode(Tagged().encode("AA")), decode(None)
     ('AA', None)
     """
-    return _Remembered(lambda data: None if data is None else function(data)).__getitem__
+    remembered: dict[In, Out | None] = _Remembered(lambda data: None if data is None else function(data))
+    # Cast, since types can't say that None alone becomes None.
+    return cast(Callable[[In], Out], remembered.__getitem__)
 
 
-class _Remembered(dict[Any, Any]):
+class _Remembered(dict[In, Out]):
     """Remembers the results of a function by their arguments, and forgets all of them when it is full."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[[In], Out]) -> None:
         super().__init__()
         self._function = function
 
-    def __missing__(self, argument: object) -> Any:
+    def __missing__(self, argument: In) -> Out:
         result = self._function(argument)
         # Scalars alone: anything else could be changed by one caller and then be handed to the next.
         if type(result) in SCALARS:
@@ -556,19 +562,19 @@ def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:
     return [*encoded(serde, values)]
 
 
-def encoded(serde: Serde, values: list[Any]) -> list[bytes]:
+def encoded(serde: Serde, values: list[object]) -> list[bytes]:
     """Encode values; None is one of them."""
     return serde.encode_all(values) if isinstance(serde, Tagged | Unread) else list(map(serde.encode, values))
 
 
-def decoded(serde: Serde, column: Sequence[bytes]) -> list[Any]:
+def decoded(serde: Serde, column: Sequence[bytes]) -> list[object]:
     """Decode a column, none of which is None."""
     if isinstance(column, ObjectLines):
         return serde.decode_lines(column) if isinstance(serde, Json) else list(map(serde.decode, column.rows))
     return serde.decode_all(column) if isinstance(serde, Tagged | Unread) else list(map(serde.decode, column))
 
 
-def _freeze(serde: object, encode: Callable[[Any], bytes], decode: Callable[[bytes], Any]) -> None:
+def _freeze(serde: object, encode: Callable[[object], bytes], decode: Callable[[bytes], object]) -> None:
     object.__setattr__(serde, "encode", encode)
     object.__setattr__(serde, "decode", decode)
 
@@ -586,7 +592,7 @@ def to_json(value: object) -> bytes:
     return data
 
 
-def to_json_lines(values: list[Any]) -> bytes:
+def to_json_lines(values: list[object]) -> bytes:
     r"""Return the JSON of each of some values and a line break behind it; raises SerdeError where `to_json` does.
 
     >>> to_json_lines([1, None])
@@ -598,7 +604,7 @@ def to_json_lines(values: list[Any]) -> bytes:
     return lines
 
 
-def _all_json(values: list[Any]) -> list[bytes | None]:
+def _all_json(values: list[object]) -> list[bytes | None]:
     """Return what `to_json` does of each of a column; None stays None."""
     if None in values:
         return [None if value is None else to_json(value) for value in values]
@@ -645,7 +651,7 @@ def _keeps_bytes(kind: object) -> bool:
     known = inspect.type_info(kind)
     met, left = set(), [known]
     while left:
-        one: Any = left.pop()
+        one: object = left.pop()
         if isinstance(one, inspect.RawType):
             return True
         if id(one) in met:
@@ -678,12 +684,12 @@ _starts: dict[type, bytes] = {}
 
 
 @cache
-def _start_of(kind: object) -> bytes:
+def _start_of(kind: type) -> bytes:
     """Return the first bytes of each value of a class that msgspec brings back."""
     return WHOLE + PAIR + _pack(f"{name_of(kind)}#{description_of(kind)}")
 
 
-def _is_whole(kind: object) -> bool:
+def _is_whole(kind: type) -> bool:
     """Whether msgspec alone brings back exactly what was encoded: every field's declared type says all."""
     inside = records_inside(kind)
     if not inside:
@@ -693,12 +699,12 @@ def _is_whole(kind: object) -> bool:
     return not any(one.__subclasses__() or not is_current(one) for one in inside)
 
 
-def _is_whole_by_name(kind: object) -> bool:
+def _is_whole_by_name(kind: type) -> bool:
     """Whether msgspec alone brings back exactly what was encoded, by the names of fields at every depth."""
     return _is_whole(kind) and _is_readable_whole(kind)
 
 
-def _record_named(name: str) -> Any:
+def _record_named(name: str) -> type:
     found = class_of(name)
     if not is_record(found):
         raise SerdeError(f"stored bytes name {name} as a record, and it is another class now")
@@ -706,7 +712,7 @@ def _record_named(name: str) -> Any:
 
 
 @cache
-def _reader_of(kind: Any, by_name: str) -> Callable[[Any], Any]:
+def _reader_of(kind: type, by_name: str) -> Callable[[bytes], object]:
     """Return the function that reads whole values of a class; msgspec checks all of their fields."""
     if by_name and not _is_readable_whole(kind):
         return _refuse
@@ -714,20 +720,20 @@ def _reader_of(kind: Any, by_name: str) -> Callable[[Any], Any]:
         return msgspec.msgpack.Decoder(kind).decode
     decode = msgspec.msgpack.Decoder(stand_in_for(kind)).decode
 
-    def read(data: Any) -> Any:
+    def read(data: bytes) -> object:
         held = msgspec.structs.asdict(decode(data))
         return made(kind, {name: value for name, value in held.items() if value is not msgspec.UNSET})
 
     return read
 
 
-def _is_readable_whole(kind: object) -> bool:
+def _is_readable_whole(kind: type) -> bool:
     """Whether the types of fields still say all, and msgspec would bring back all that is inside by name."""
     inside = records_inside(kind)
     return inside is not None and all(map(is_by_name, inside))
 
 
-def _refuse(data: object) -> Any:
+def _refuse(data: bytes) -> NoReturn:
     raise ValueError("it is read field by field")
 
 
@@ -735,15 +741,15 @@ class _Reader(NamedTuple):
     """A reader of values of the class that a name stood for; the name may stand for another class by now."""
 
     name: str
-    kind: Any
-    read: Callable[[Any], Any]
+    kind: type
+    read: Callable[[bytes], object]
 
 
 _readers: dict[bytes, _Reader] = {}
 """The readers by the first bytes of their values."""
 
 
-def _whole(data: bytes) -> Any:
+def _whole(data: bytes) -> object:
     """Return the record of bytes that begin with its class."""
     # The name of the class is cut out by its length byte and found as bytes, so that it is seldom decoded.
     # MessagePack begins text of less than 32 bytes with one byte, and text of less than 256 with two.
@@ -765,7 +771,7 @@ def _whole(data: bytes) -> Any:
     return _read_whole(reader, by_name, written, raw)
 
 
-def _read_whole(reader: _Reader, by_name: str, written: str, raw: Any) -> Any:
+def _read_whole(reader: _Reader, by_name: str, written: str, raw: bytes) -> object:
     kind = reader.kind
     try:
         return reader.read(raw)
@@ -786,7 +792,7 @@ def _read_whole(reader: _Reader, by_name: str, written: str, raw: Any) -> Any:
 
 
 @contextmanager
-def _explained(kind: object) -> Iterator[None]:
+def _explained(kind: type) -> Iterator[None]:
     """Add to the error of a stored record that does not fit its class what the user can do."""
     try:
         yield
@@ -796,7 +802,7 @@ def _explained(kind: object) -> Iterator[None]:
         raise SerdeError(_changed(kind, named(error))) from error
 
 
-def _changed(kind: Any, why: str) -> str:
+def _changed(kind: type, why: str) -> str:
     return (
         f"a stored {kind.__qualname__} is none of the class as it is now: {why}. Fields may be added with a default, "
         "removed, reordered and widened (int to float, T to T | None); for anything else, give the new class a name of "
@@ -804,7 +810,7 @@ def _changed(kind: Any, why: str) -> str:
     )
 
 
-def _by_position(kind: object, values: list[Any]) -> Any:
+def _by_position(kind: type, values: list[object]) -> object:
     """Return a record as earlier versions stored it: by the order of its fields."""
     fields = fields_of(kind)
     if len(values) != len(fields):
@@ -816,7 +822,7 @@ def _by_position(kind: object, values: list[Any]) -> Any:
     return made(kind, {field.name: value for field, value in zip(fields, values, strict=True)})
 
 
-def _member(name: str, value: object) -> Any:
+def _member(name: str, value: object) -> object:
     kind = class_of(name)
     if not issubclass(kind, Enum):
         raise SerdeError(f"stored bytes name {name} as an Enum, and it is another class now")
@@ -828,19 +834,19 @@ def _member(name: str, value: object) -> Any:
         ) from error
 
 
-def _plain(base: Any, value: Any) -> Any:
+def _plain(base: Any, value: Any) -> object:
     """Return the value of a subclass as one of its base; a method of the subclass has no say."""
     if base in (str, int, float, bytes):
         return base.__getnewargs__(value)[0]
     return dict(dict.items(value)) if base is dict else base(base.__iter__(value))
 
 
-def _subtype(name: str, value: Any) -> Any:
-    kind: Any = class_of(name)
+def _subtype(name: str, value: Any) -> object:
+    kind = class_of(name)
     base: Any = next((base for base in BASES if issubclass(kind, base)), None)
     if base is None or kind is base or type(value) is not base or kind.__module__ == "builtins":
         raise SerdeError(f"stored bytes name {name} as a kind of {type(value).__name__}, and it is another class now")
-    make: Callable[..., Any] = base.__new__
+    make: Callable[..., object] = base.__new__
     if base in (str, int, float, bytes, frozenset):
         return make(kind, value)
     found = make(kind)

@@ -32,8 +32,8 @@ class Difference(NamedTuple):
     """A part of a value that did not come back as it was put: its path, and both values."""
 
     at: tuple[str, ...]
-    put: Any
-    back: Any
+    put: object
+    back: object
 
     def __str__(self) -> str:
         told = f"{_short(self.put)} comes back as {_short(self.back)}"
@@ -42,7 +42,7 @@ class Difference(NamedTuple):
         return f"its {_path(self.at)} {told}" if self.at else told
 
 
-def check_kept(serde: Serde, values: list[Any], exactly: bool = False) -> None:
+def check_kept(serde: Serde, values: list[object], exactly: bool = False) -> None:
     """Raise SerdeError for a value that has no bytes; `exactly` also for one that comes back as another.
 
     >>> check_kept(Tagged(), [1, {"a": print}])
@@ -99,7 +99,7 @@ def form_of(declared: Serde | None, exactly: bool = False) -> Form | None:
         return None
     kind, encode, decode = declared.type if isinstance(declared, Declared) else None, declared.encode, declared.decode
 
-    def fit(state: object) -> Any:
+    def fit(state: object) -> object:
         return state if type(state) is kind else fitted(state, kind, "a state")
 
     def dump(state: object) -> Encoded:
@@ -110,7 +110,7 @@ def form_of(declared: Serde | None, exactly: bool = False) -> Form | None:
         except Exception as error:
             raise SerdeError(f"{_short(state)} can't be kept: {_said(error)}") from error
 
-    def load(stored: object) -> Any:
+    def load(stored: object) -> object:
         return decode(stored.data) if type(stored) is Encoded else stored
 
     return Form(dump, load) if kind is None else Form(fit, fit)
@@ -175,7 +175,7 @@ def _said(error: Exception) -> str:
     return str(error) if isinstance(error, SerdeError) else named(error)
 
 
-def _fault(serde: Serde, value: object, error: Exception) -> tuple[tuple[str, ...], Any, Exception]:
+def _fault(serde: Serde, value: object, error: Exception) -> tuple[tuple[str, ...], object, Exception]:
     """Return where the innermost part of a value is that has no bytes, that part, and why."""
     at: tuple[str, ...] = ()
     while isinstance(serde, Tagged | Json | MessagePack) and not isinstance(error, RecursionError):
@@ -210,7 +210,7 @@ def _is_within(put: object, back: object) -> bool:
     return bool(put == back)
 
 
-def _is_same(put: Any, back: Any) -> bool:
+def _is_same(put: object, back: Any) -> bool:
     if put is back or isinstance(put, Enum):
         return put is back or _is_same_enum(put, back)
     if isinstance(put, dt.datetime | dt.time):
@@ -229,9 +229,9 @@ def _is_same_enum(put: object, back: object) -> bool:
     return isinstance(put, Enum) and isinstance(back, Enum) and (put.name, put.value) == (back.name, back.value)
 
 
-def _parts(value: object) -> Iterator[tuple[str, Any]]:
+def _parts(value: object) -> Iterator[tuple[str, object]]:
     """Yield the parts of a value, and where they are in it as an expression says it."""
-    kind: Any = type(value)
+    kind: type = type(value)
     if isinstance(value, dict):
         for key, part in value.items():
             yield f"[{_short(key)}]", part

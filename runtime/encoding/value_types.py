@@ -12,7 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -20,13 +21,31 @@ import msgspec
 from runtime.encoding.record_types import is_pydantic
 from runtime.model.errors import SerdeError
 
+Zone = str | tuple[int, *tuple[str, ...]] | None
+"""A time zone as plain values: None, the key of a ZoneInfo, or an offset in microseconds and its name."""
+Moment = tuple[str, int, Zone]
+"""A time without its zone in ISO 8601, its fold, and its zone."""
+
+
+class _NumpyType(Protocol):
+    kind: str
+    itemsize: int
+    type: Callable[[], object]
+    str: str
+
+
+class _NumpyValue(Protocol):
+    dtype: _NumpyType
+    shape: tuple[int, ...]
+    tobytes: Callable[[], bytes]
+
 
 class ValueType(NamedTuple):
     """A type whose values are stored as plain ones: `take` takes a value apart, and `make` makes it again."""
 
     name: str
-    take: Callable[[Any], Any]
-    make: Callable[[Any], Any]
+    take: Callable[..., object]
+    make: Callable[..., object]
 
 
 NUMPY_KINDS = "biufcmMSU"
@@ -52,8 +71,8 @@ def value_type_named(name: object) -> ValueType:
     return found
 
 
-def _zone(value: dt.datetime | dt.time) -> Any:
-    """Return a time zone as plain values: None, the key of a ZoneInfo, or an offset in microseconds and its name."""
+def _zone(value: dt.datetime | dt.time) -> Zone:
+    """Return the time zone of a value as plain values."""
     zone = value.tzinfo
     if zone is None:
         return None
@@ -71,7 +90,7 @@ def _zone(value: dt.datetime | dt.time) -> Any:
     )
 
 
-def _tzinfo(stored: Any) -> dt.tzinfo | None:
+def _tzinfo(stored: Zone) -> dt.tzinfo | None:
     if stored is None:
         return None
     if isinstance(stored, str):
@@ -80,27 +99,27 @@ def _tzinfo(stored: Any) -> dt.tzinfo | None:
     return dt.timezone(dt.timedelta(microseconds=offset), *name) if offset or name else dt.UTC
 
 
-def _take_datetime(value: dt.datetime) -> Any:
+def _take_datetime(value: dt.datetime) -> Moment:
     # Without its zone, since isoformat() has the offset alone: Europe/Oslo would come back as +01:00. And `fold`, which
     # it leaves out, tells the two hours apart that a clock shows twice in autumn.
     return value.replace(tzinfo=None, fold=0).isoformat(), value.fold, _zone(value)
 
 
-def _make_datetime(stored: Any) -> dt.datetime:
+def _make_datetime(stored: Moment) -> dt.datetime:
     text, fold, zone = stored
     return dt.datetime.fromisoformat(text).replace(fold=fold, tzinfo=_tzinfo(zone))
 
 
-def _take_time(value: dt.time) -> Any:
+def _take_time(value: dt.time) -> Moment:
     return value.replace(tzinfo=None, fold=0).isoformat(), value.fold, _zone(value)
 
 
-def _make_time(stored: Any) -> dt.time:
+def _make_time(stored: Moment) -> dt.time:
     text, fold, zone = stored
     return dt.time.fromisoformat(text).replace(fold=fold, tzinfo=_tzinfo(zone))
 
 
-def _take_defaultdict(value: defaultdict[Any, Any]) -> Any:
+def _take_defaultdict(value: defaultdict[object, object]) -> tuple[str | None, dict[object, object]]:
     factory = value.default_factory
     name = None if factory is None else getattr(factory, "__name__", "")
     if factory is not None and FACTORIES.get(name or "") is not factory:
@@ -111,43 +130,42 @@ def _take_defaultdict(value: defaultdict[Any, Any]) -> Any:
     return name, dict(value)
 
 
-def _make_defaultdict(stored: Any) -> defaultdict[Any, Any]:
+def _make_defaultdict(stored: tuple[str | None, dict[object, object]]) -> defaultdict[object, object]:
     name, held = stored
     return defaultdict(None if name is None else FACTORIES[name], held)
 
 
-def _numpy_kind(value: Any) -> str:
+def _numpy_kind(value: _NumpyValue) -> str:
     if value.dtype.kind not in NUMPY_KINDS:
         raise SerdeError(f"a NumPy value of {value.dtype!r} has no stored form; use value.item() or value.tolist()")
-    text: str = value.dtype.str
-    return text
+    return value.dtype.str
 
 
-def _numpy() -> Any:
+def _numpy() -> ModuleType:
     found = sys.modules.get("numpy")
     if found is None:  # stored bytes make nobody import anything
         raise SerdeError("stored bytes hold a NumPy value, and this program has not loaded NumPy: import numpy in it")
     return found
 
 
-def _numpy_dtype(text: object) -> Any:
-    found = _numpy().dtype(text)
+def _numpy_dtype(text: str) -> _NumpyType:
+    found: _NumpyType = _numpy().dtype(text)
     if found.kind not in NUMPY_KINDS:
         raise SerdeError(f"stored bytes hold a NumPy value of {text!r}, which is never stored")
     return found
 
 
-def _make_numpy(stored: Any) -> Any:
+def _make_numpy(stored: tuple[str, bytes]) -> object:
     kind, data = stored
     found = _numpy_dtype(kind)
     return _numpy().frombuffer(data, found)[0] if found.itemsize else found.type()
 
 
-def _take_array(value: Any) -> Any:
+def _take_array(value: _NumpyValue) -> tuple[str, tuple[int, ...], bytes]:
     return _numpy_kind(value), tuple(value.shape), value.tobytes()
 
 
-def _make_array(stored: Any) -> Any:
+def _make_array(stored: tuple[str, tuple[int, ...], bytes]) -> object:
     kind, shape, data = stored
     found = _numpy_dtype(kind)
     # frombuffer() gives an array that can't be written to, over bytes that it keeps: what was stored could be changed.
@@ -155,7 +173,7 @@ def _make_array(stored: Any) -> Any:
 
 
 _ARRAY = ValueType("numpy array", _take_array, _make_array)
-_BY_TYPE: dict[Any, ValueType] = {
+_BY_TYPE: dict[type, ValueType] = {
     dt.datetime: ValueType("datetime", _take_datetime, _make_datetime),
     dt.date: ValueType("date", dt.date.isoformat, dt.date.fromisoformat),
     dt.time: ValueType("time", _take_time, _make_time),
@@ -208,7 +226,7 @@ _SPELLED = (
 """The types that are written as text in JSON, and made of that text again."""
 
 
-def as_plain(value: Any) -> Any:
+def as_plain(value: Any) -> object:
     """Return what msgspec encodes in the place of a value that it does not know; raises TypeError for other types."""
     kind = type(value)
     if is_pydantic(kind):
@@ -225,7 +243,7 @@ def as_plain(value: Any) -> Any:
     raise TypeError(f"Encoding objects of type {kind.__qualname__} is unsupported")
 
 
-def made_of_plain(kind: Any, plain: Any) -> Any:
+def made_of_plain(kind: Any, plain: object) -> object:
     """Return a value of a type that msgspec does not know; raises what pydantic does for what is no such model."""
     if is_pydantic(kind):
         try:

@@ -27,12 +27,12 @@ class Asked:
 
     __slots__ = ("arguments", "failed", "returned", "rows", "sizes", "starting", "tries", "values")
 
-    def __init__(self, arguments: Sequence[Any]) -> None:
+    def __init__(self, arguments: Sequence[object]) -> None:
         self.arguments = arguments
         self.start(range(len(arguments)))
         self.returned: list[int] = []
         self.sizes: dict[int, int] = {}
-        self.values: list[Any] = []
+        self.values: list[object] = []
         self.failed: dict[int, Failure] = {}
         self.tries: dict[int, int] = {}
 
@@ -80,7 +80,7 @@ class Calls:
     def __init__(
         self,
         operator: str,
-        function: Callable[[Any], Awaitable[Any]],
+        function: Callable[[object], Awaitable[object]],
         max_in_flight: int,
         timeout_ms: int,
         policy: Policy,
@@ -263,7 +263,7 @@ class Calls:
         self._replace(worker)
 
 
-def _listed(result: Any) -> list[Any]:
+def _listed(result: Any) -> list[object]:
     """Return the results of a call as a list; an error of a generator counts as raised by the call."""
     try:
         return list(result)

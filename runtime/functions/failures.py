@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from operators.core.base import Spec
 from operators.core.wording import raised
@@ -112,14 +112,16 @@ def trace_into(error: Exception, graph: Graph, operator: str, files: Collection[
                 _call_for_traceback(function, given, last)
 
 
-def _call_for_traceback(function: Callable[..., Any], given: list[Any], last: TracebackType) -> None:
+def _call_for_traceback(function: Callable[..., object], given: list[object], last: TracebackType) -> None:
     try:
         function(*given)
     except Exception as same:
         last.tb_next = same.__traceback__ and same.__traceback__.tb_next
 
 
-def _again(variable: str, known: Mapping[str, Any], lines: Sequence[str], functions: Mapping[str, Any]) -> Any:
+def _again(
+    variable: str, known: Mapping[str, object], lines: Sequence[str], functions: Mapping[str, Callable[..., object]]
+) -> object:
     """Return the value that a variable had; one that was taken apart is made again, by its functions."""
     if variable in known:
         return known[variable]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Protocol, TypeVar
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Spec
@@ -13,14 +13,26 @@ from planner.codegen.fusion import Segment, bound
 from planner.model.errors import refuse
 from planner.model.graph import Graph
 
+T = TypeVar("T")
 
-def checked_once(spec: Spec, function: Callable[..., Any], settle: Callable[[Callable[..., Any]], object]) -> Any:
+
+class HasCalls(Protocol):
+    """An object that keeps functions of the user under the names in its `calls`."""
+
+    @property
+    def calls(self) -> Iterable[str]:
+        """The names of the attributes."""
+
+
+def checked_once(
+    spec: Spec, function: Callable[..., T], settle: Callable[[Callable[..., T]], object]
+) -> Callable[..., T]:
     """Return a stand-in for `function`, until that has returned something; `settle(function)` then takes it away.
 
     The stand-in raises PlanError, which no policy settles, where the result is a coroutine.
     """
 
-    def call(*arguments: Any) -> Any:
+    def call(*arguments: object) -> T:
         result = function(*arguments)
         # The first result alone is looked at, so that no later call pays for it. A coroutine is a mistake in the
         # program, not in a record: no policy lets it pass.
@@ -38,7 +50,7 @@ def checked_once(spec: Spec, function: Callable[..., Any], settle: Callable[[Cal
     return call
 
 
-def check_kept(spec: Spec, holder: Any) -> None:
+def check_kept(spec: Spec, holder: HasCalls) -> None:
     """Check the first result of each function that `holder` keeps under the names in its `calls`.
 
     From then on it is called directly.
@@ -51,14 +63,14 @@ def check_kept(spec: Spec, holder: Any) -> None:
             setattr(holder, name, checked_once(spec, kept, partial(setattr, holder, name)))
 
 
-def _check_aggregation(spec: Spec, holder: Any, name: str, aggregation: Aggregation[Any, Any]) -> None:
+def _check_aggregation(spec: Spec, holder: object, name: str, aggregation: Aggregation[object, object]) -> None:
     """Give `holder` an aggregation of checked functions, and another one whenever one of these is settled."""
-    settled: list[Callable[..., Any]] = []
+    settled: list[Callable[..., object]] = []
 
-    def ready(function: Callable[..., Any]) -> Any:
+    def ready(function: Callable[..., T]) -> Callable[..., T]:
         return function if any(one is function for one in settled) else checked_once(spec, function, settle)
 
-    def settle(function: Callable[..., Any]) -> None:
+    def settle(function: Callable[..., object]) -> None:
         settled.append(function)
         setattr(holder, name, aggregation.made_of(ready))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from typing import Any
 
@@ -21,7 +21,7 @@ class Gathering:
     __slots__ = ("full", "keys")
 
     def __init__(self) -> None:
-        self.keys: list[Any] = []
+        self.keys: list[object] = []
         self.full: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -38,9 +38,9 @@ class RowsKept:
         self._size = size
         self._ttl_s = ttl_s
         self._absent_ttl_s = absent_ttl_s
-        self._kept: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
+        self._kept: OrderedDict[object, tuple[float, object]] = OrderedDict()
 
-    def get(self, key: Any, now: float) -> tuple[Any] | None:
+    def get(self, key: object, now: float) -> tuple[object] | None:
         """Return the row in a tuple, (None,) where it is known to be absent, or None where nothing is known."""
         found = self._kept.get(key)
         if found is None:
@@ -51,7 +51,7 @@ class RowsKept:
         self._kept.move_to_end(key)
         return (found[1],)
 
-    def put(self, key: Any, row: Any, now: float) -> None:
+    def put(self, key: object, row: object, now: float) -> None:
         """Remember a row, or by None that there is none."""
         ttl_s = self._absent_ttl_s if row is None else self._ttl_s
         if ttl_s > 0 and self._size:
@@ -70,7 +70,7 @@ class RowsFetched:
     def __init__(
         self,
         rows: RemoteRows,
-        fetch_many: Callable[[list[Any]], Any],
+        fetch_many: Callable[[list[object]], Awaitable[object]],
         tasks: int,
         count: Callable[..., None] = lambda name, by=1: None,
     ) -> None:
@@ -83,10 +83,10 @@ class RowsFetched:
         self._every_s = tasks / rows.fetches_per_second if rows.fetches_per_second else 0.0
         self._turn = -inf
         self._kept = RowsKept(rows.cache_size, rows.ttl_ms / 1_000, rows.absent_ttl_ms / 1_000)
-        self._coming: dict[Any, asyncio.Future[Any]] = {}
+        self._coming: dict[object, asyncio.Future[object]] = {}
         self._gathering: Gathering | None = None
 
-    async def find(self, key: Any) -> Any:
+    async def find(self, key: object) -> object:
         """Return the row of a key, or None where there is none; for the key None nobody is asked."""
         if key is None:
             return None
@@ -150,7 +150,7 @@ class RowsFetched:
         if self._gathering is gathering:
             self._gathering = None
 
-    async def _fetch(self, keys: list[Any]) -> Mapping[Any, Any]:
+    async def _fetch(self, keys: list[object]) -> Mapping[object, object]:
         try:
             async with asyncio.timeout(self._timeout_ms / 1_000):
                 rows = await self._fetch_many(list(keys))
@@ -162,14 +162,14 @@ class RowsFetched:
             raise _stranger_error(next(key for key in rows if key not in asked), keys)
         return rows
 
-    def _close(self, gathering: Gathering) -> list[asyncio.Future[Any]]:
+    def _close(self, gathering: Gathering) -> list[asyncio.Future[object]]:
         """Close a batch for more keys, and return the futures of its keys, in their order."""
         if self._gathering is gathering:
             self._gathering = None
         return [self._coming.pop(key) for key in gathering.keys]
 
 
-def _stranger_error(key: Any, asked: list[Any]) -> ValueError:
+def _stranger_error(key: object, asked: list[object]) -> ValueError:
     """Return the error for an answer that has a key for which nobody has asked: its row would be lost."""
     kinds = " and ".join(sorted({kind_of(one) for one in asked}))
     wrong = (
@@ -193,7 +193,7 @@ class RemoteJoining:
         self._left = spec.left
         self._rows = RowsFetched(spec.rows, functions["fetch_many"], tasks, count)
 
-    async def call(self, value: Any) -> list[Any]:
+    async def call(self, value: object) -> list[object]:
         """Return the results of a message: the joined value, or none where the row is absent and the join is inner."""
         row = await self._rows.find(self.on(value))
         return [self.join(value, row)] if row is not None or self._left else []

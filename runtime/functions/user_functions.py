@@ -7,7 +7,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Context, Spec
@@ -15,7 +15,8 @@ from operators.core.wording import words_of
 from runtime.functions.failures import open_error
 from runtime.model.errors import SamzaError
 
-Around = Callable[[Callable[..., Any], str], Callable[..., Any]]
+T = TypeVar("T")
+Around = Callable[[Callable[..., object], str], Callable[..., object]]
 
 
 class Functions:
@@ -26,8 +27,8 @@ class Functions:
     ) -> None:
         self.contexts: dict[str, Context] = {}
         self.by_operator: dict[str, dict[str, Any]] = {}
-        self._made: list[tuple[Any, Spec, Context]] = []
-        self._opened: list[Any] = []
+        self._made: list[tuple[Callable[..., object], Spec, Context]] = []
+        self._opened: list[object] = []
         for spec in specs:
             assert spec.op_id is not None
             self.contexts[spec.op_id] = Context(app, spec.op_id, task, data=data)
@@ -59,7 +60,7 @@ class Functions:
         if failures:
             raise failures[0]
 
-    def _ready(self, thing: Any, spec: Spec, name: str, around: Iterable[Around]) -> Any:
+    def _ready(self, thing: Any, spec: Spec, name: str, around: Iterable[Around]) -> object:
         operator, context = spec.owner_of(name), self.contexts[spec.op_id or ""]
         if isinstance(thing, Aggregation):
             return thing.made_of(lambda function: self._ready(function, spec, name, around))
@@ -91,12 +92,12 @@ async def close_all(all_functions: Sequence[Functions]) -> list[BaseException]:
     return failures
 
 
-async def _done(result: Any) -> None:
+async def _done(result: object) -> None:
     if inspect.isawaitable(result):
         await result
 
 
-def _copy(thing: Any, context: Context) -> Any:
+def _copy(thing: T, context: Context) -> T:
     try:
         return copy.deepcopy(thing)
     except Exception as error:

@@ -35,15 +35,15 @@ class KeyKinds:
         self.new: set[str] = set()
         self.warning = ""
         self._spec, self._app, self._environment, self._told = spec, app, environment, told
-        self._seen: set[Any] = set()
+        self._seen: set[object] = set()
         """The types of ids that were looked at; for tuples, those of their parts."""
 
-    def note_ids(self, ids: list[Any]) -> None:
+    def note_ids(self, ids: list[object]) -> None:
         """Note the kinds of the ids of a batch."""
         # One walk in C over the types: a batch with nothing new costs no more.
         if not self._seen.issuperset(map(type, ids)):
             for id in ids:
-                kind: Any = tuple(map(type, id)) if type(id) is tuple else type(id)
+                kind: object = tuple(map(type, id)) if type(id) is tuple else type(id)
                 if kind not in self._seen:
                     self._seen.add(kind)
                     self.note(kind_of(id))
@@ -85,12 +85,12 @@ class KeptKeys(KeySerde):
             self._look((key,))
         return key if kind is bytes else self.serde.encode(key)  # type: ignore[return-value]
 
-    def encode_all(self, keys: list[Any]) -> list[Any]:
+    def encode_all(self, keys: list[Any]) -> list[bytes | None]:
         if not self._seen.issuperset(map(type, keys)):
             self._look(keys)
         return super().encode_all(keys)
 
-    def _look(self, keys: Iterable[Any]) -> None:
+    def _look(self, keys: Iterable[object]) -> None:
         for key in keys:
             if type(key) is bytes:
                 if (kind := self._kind_of(key)) not in self._kinds_seen:

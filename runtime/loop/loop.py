@@ -68,6 +68,8 @@ SLICE_MS = 5.0
 REST = 24.0
 """The next idle look waits at least this many times as long as one took, with many tasks too: 4 % of a core."""
 
+WAITING_EACH, MOST_WAITING = 2_000, 50_000
+"""The messages that may wait to be handed on while more can be read: for each partition, and in all."""
 PATIENCE_S = 5.0
 """The s that the end of a run waits for calls that were cancelled, and for threads."""
 
@@ -348,10 +350,26 @@ class Loop:
         return choice is not None
 
     def _relayed_next(self) -> Choice | None:
+        """Return who takes most of what is handed on to the latest stage that something is handed on to."""
+        found, most, depth = None, 0, 0
         for relay, choice in self._relayed:
-            if relay.batches and self._takes_in(choice.task) and choice.has_room:
-                return choice
-        return None
+            if not relay.batches:
+                continue
+            if found is not None and choice.lane.depth < depth:
+                break
+            if len(relay) > most and self._takes_in(choice.task) and choice.has_room:
+                found, most, depth = choice, len(relay), choice.lane.depth
+        return found
+
+    def _waits_enough(self) -> bool:
+        """Whether so much is handed on that it is to be taken in before more is read.
+
+        Each piece of work costs something however few messages it has: with many partitions each would be handed few.
+        Yet no more waits than a stage can do in some steps, however slow its functions are: a commit waits for it.
+        """
+        waiting = sum(len(relay) for relay, _ in self._relayed)
+        enough = sum(min(WAITING_EACH, choice.lane.pace.rows) for _, choice in self._relayed)
+        return waiting >= min(enough, MOST_WAITING)
 
     def _takes_in(self, task: Task) -> bool:
         """Whether a task has begun, does not leave, and has nothing more to read of tables first."""
@@ -380,7 +398,7 @@ class Loop:
     def _feed(self) -> bool:
         for task in self._tables.begin(lambda task: not (task.busy or self.commits.leaves(task))):
             self._work(task, task.fire)  # what a commit has left due
-        if self._feed_relayed():
+        if self._waits_enough() and self._feed_relayed():
             return True
         # Asked for once, and the slowest as well: the same for all choices of this step.
         is_open = self._throttle.is_open
@@ -388,6 +406,8 @@ class Loop:
         choice = self._chooser.choose(may_be_fed, partial(self._is_awaited, is_open))
         if choice is not None:
             self._feed_from(choice)
+        elif self._feed_relayed():
+            return True
         elif any(relay.is_full for relay in self.committer.relays.values()):
             self.want_commit()  # what waits there is stored, and the stages before it can go on
         return choice is not None

@@ -13,9 +13,11 @@ from runtime.ports.streams import Offsets, Read
 class Source(Protocol):
     """A bound input that is not a stream of the environment: rows by partition and offset, read again from anywhere."""
 
-    name: str
-    """The name of the system in checkpoints: "jsonl", "csv", …"""
     partitions: int
+
+    @property
+    def name(self) -> str:
+        """The name of the system in checkpoints, as "jsonl" and "csv"."""
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde that reads this source's values, given the one that the pipeline declares."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
-from operators.core.base import Batch
+from operators.core.base import Batch, Slice
 from runtime.encoding.keys import KeySerde
-from runtime.encoding.serdes import decoded
+from runtime.encoding.serdes import encode_all
 
 MOST_RELAYED = 10_000
 """Rows that wait for their reader before those that write them take in no more."""
@@ -18,8 +19,8 @@ MOST_RELAYED = 10_000
 class Relay:
     """Rows on their way to one partition of an intermediate stream, in the order in which they were written.
 
-    Values go on as keys do: an int or a str as itself, any other as the bytes that the stream would keep, so that each
-    stage has its own. A reader has read what is stored before it takes these.
+    Values go on as the objects that they are; who writes them sees to it that the next stage has its own. A reader has
+    read what is stored before it takes these.
 
     The writing task's thread gives, the reading task's thread takes, and they may be two: one appends at the right,
     the other pops at the left. `stored` and `clear` are for a commit, while no thread is at work; between the two
@@ -29,17 +30,17 @@ class Relay:
     def __init__(self, values: KeySerde, keys: KeySerde) -> None:
         self.values = values
         self.keys = keys
-        self.is_plain = True
-        """Whether no value was ever held as bytes here."""
         self.batches: deque[Batch] = deque()
         """The batches that were handed on and not yet taken."""
+        self._given = self._gone = 0
+        """The numbers of rows that were ever given, which the writing thread counts, and taken, the reading one."""
         self._taken = 0
         """The number of rows of the first batch that are taken."""
         self._stored = 0
         """The number of rows that the commit at hand stores."""
 
     def __len__(self) -> int:
-        return sum(map(len, [*self.batches])) - self._taken  # a thread may be adding to it
+        return self._given - self._gone
 
     def __bool__(self) -> bool:
         return bool(self.batches)
@@ -52,25 +53,26 @@ class Relay:
     def give(self, batch: Batch) -> None:
         """Hand rows on."""
         self.batches.append(batch)
+        self._given += len(batch.values)
 
     def take(self, limit: int) -> tuple[Batch, Relayed]:
-        """Return the first rows, at most `limit`: as the next stage's functions see them, and as they are held."""
-        first, start = self.batches[0], self._taken
-        assert start <= len(first), "a batch that is taken has left"
-        batch = first.slice(start, start + limit)
-        self._taken += len(batch)
-        if self._taken == len(first):
-            self.batches.popleft()
-            self._taken = 0
+        """Return the first rows, at most `limit`, and the same ones to be encoded."""
+        batch = Batch.gather(self._first(limit))
+        self._gone += len(batch.values)
         # Encoding is left for the case that a dead letter asks for the row: few rows ever become one.
-        held = Relayed(self, batch.values, batch.keys)
-        if not self.is_plain:
-            if set(map(type, batch.values)) == {bytes}:
-                batch.values = decoded(self.values.serde, batch.values)
-            else:
-                decode = self.values.serde.decode
-                batch.values = [decode(value) if type(value) is bytes else value for value in batch.values]
-        return batch, held
+        return batch, Relayed(self, batch.values, batch.keys)
+
+    def _first(self, limit: int) -> Iterator[Slice]:
+        """Yield the rows of which there are at most `limit`: of several batches where each has few."""
+        while limit and self.batches:
+            first, start = self.batches[0], self._taken
+            assert start < len(first.values), "a batch that is taken has left"
+            stop = self._taken = min(start + limit, len(first.values))
+            limit -= stop - start
+            if stop == len(first.values):
+                self.batches.popleft()
+                self._taken = 0
+            yield first, start, stop
 
     def stored(self) -> Batch:
         """Return all rows as the stream stores them; they stay until `clear`."""
@@ -83,6 +85,7 @@ class Relay:
         """Forget the rows, which a commit has stored."""
         assert len(self) == self._stored, "what is forgotten is what the commit has stored"
         self.batches.clear()
+        self._gone = self._given
         self._taken = self._stored = 0
 
 
@@ -100,7 +103,7 @@ class Relayed:
         return encoded(Batch([self.values[index]], key), self.relay.values, self.relay.keys)
 
 
-def encoded(held: Batch, values: KeySerde, keys: KeySerde) -> Batch:
-    """Return rows as a stream stores them."""
-    as_bytes = None if held.keys is None else keys.encode_all(held.keys)
-    return Batch(values.encode_all(held.values), as_bytes, held.timestamps, held.stamps, signs=held.signs)
+def encoded(rows: Batch, values: KeySerde, keys: KeySerde) -> Batch:
+    """Return rows, with held keys, as a stream stores them; raises SerdeError for a value that has no bytes."""
+    as_bytes = None if rows.keys is None else keys.encode_all(rows.keys)
+    return Batch(encode_all(values.serde, rows.values), as_bytes, rows.timestamps, rows.stamps, signs=rows.signs)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runtime.job.pipeline import Pipeline
 from runtime.ports.environment import Environment
@@ -27,6 +27,8 @@ from runtime.units.worker.worker import run_alone, run_level
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    Level = Callable[..., Iterator[pa.RecordBatch]]
 
 
 class SparkEngine:
@@ -103,13 +105,13 @@ def run_job(
         raise as_said(error) from None
 
 
-def _at_once(session: SparkSession, units: int, most_tasks: int | None, run: Callable[..., Any]) -> pa.Table:
+def _at_once(session: SparkSession, units: int, most_tasks: int | None, run: Level) -> pa.Table:
     """Return what the only level leaves: where nothing is shuffled Spark has nothing to plan."""
     numbers = session.sparkContext.parallelize(range(units), min(units, most_tasks or units))
     return from_bytes(numbers.mapPartitions(partial(run_alone, run)).collect())
 
 
-def _frame(session: SparkSession, program: Program, most_tasks: int | None, run: Callable[..., Any]) -> DataFrame:
+def _frame(session: SparkSession, program: Program, most_tasks: int | None, run: Level) -> DataFrame:
     """Return what the last level leaves: every level reads, sorted, what the one before it wrote for its units."""
     from pyspark.sql import functions
 
@@ -126,7 +128,7 @@ def _frame(session: SparkSession, program: Program, most_tasks: int | None, run:
     return frame
 
 
-def _level(frame: DataFrame, run: Callable[..., Any], level: int) -> DataFrame:
+def _level(frame: DataFrame, run: Level, level: int) -> DataFrame:
     return frame.mapInArrow(partial(run, level), SPARK_SCHEMA)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from planner.model.graph import Graph
 from runtime.assembly.history import beside
@@ -32,7 +31,7 @@ def recompute_on_spark(
     data: str | Path | Environment,
     on: Spark,
     asked: Recomputation,
-    bind: Mapping[str, Any] | None,
+    bind: Mapping[str, object] | None,
     watch: Watch | None = None,
 ) -> BatchRun:
     """Run over history to its end, or until it is handed over: all of it is visible then, or nothing."""

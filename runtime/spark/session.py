@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from operators.core.durations import Duration, whole_ms
 from planner.model.plan import Plan
@@ -95,7 +95,7 @@ class Spark:
 
         from runtime.spark.java import found
 
-        builder: Any = SparkSession.builder
+        builder = SparkSession.builder
         for name, value in {**OWN, **self.options}.items():
             builder = builder.config(name, value)
         if self.master is not None or "spark.master" not in self.options:
@@ -141,7 +141,7 @@ def tell_order(plan: Plan) -> None:
         )
 
 
-def _is_stopped(session: Any) -> bool:
+def _is_stopped(session: object) -> bool:
     """Whether a session was stopped; of none in this process that is not known."""
     context = getattr(session, "_sc", None)
     return context is not None and context._jsc is None

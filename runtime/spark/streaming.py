@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -174,14 +175,14 @@ def _summed(before: OperatorMetrics | None, now: OperatorMetrics) -> OperatorMet
 @contextmanager
 def _signals_heard(stop: Callable[[], None]) -> Iterator[None]:
     """Let the first SIGINT or SIGTERM call `stop` in a block; a second one ends it at once."""
-    before: dict[int, Any] = {}
+    before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
-    def heard(number: int, frame: Any) -> None:
+    def heard(number: int, frame: object) -> None:
         for known in before:
             signal.signal(known, raising)
         stop()
 
-    def raising(number: int, frame: Any) -> None:
+    def raising(number: int, frame: object) -> None:
         raise SamzaError("stopped at once: what was not yet committed will be processed again")
 
     if threading.current_thread() is threading.main_thread():

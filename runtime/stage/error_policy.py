@@ -15,6 +15,7 @@ from operators.core.wording import named
 from operators.process import ProcessOperator, TimerFailed
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
+from planner.model.plan import StagePlan
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
 from runtime.functions.failures import Failure, Whence, advice_for, record_error
@@ -86,8 +87,7 @@ class Guard:
         self._attempts = 0
         self._alone_left = MOST_ALONE if exactly else 0
         """How many records are still to be done one by one, so that what each leaves is looked at."""
-        specs = [graph.specs[id] for id in chain.stage.operators]
-        self.lenient = any(not _fails(spec.on_error) for spec in specs if not spec.source)
+        self.lenient = is_lenient(graph, chain.stage)
         self.together = not (self.lenient and chain.sinks)
         """Whether records may be tried together: what a sink did can't be taken back, to be done again one by one."""
 
@@ -287,6 +287,12 @@ class Guard:
         if spec.source and not where.part:
             where = where._replace(part="key")  # the one part of a record that is read where messages are run
         return record_error(spec, failure.error, where)
+
+
+def is_lenient(graph: Graph, stage: StagePlan) -> bool:
+    """Whether some operator of a stage has another policy than to fail, so that what a record did may be taken back."""
+    specs = [graph.specs[id] for id in stage.operators]
+    return any(not _fails(spec.on_error) for spec in specs if not spec.source)
 
 
 def _fails(policy: Any) -> bool:

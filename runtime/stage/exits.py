@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from operators.core.base import EVENT_COLUMNS, Batch, Operator, Output
+from operators.core.base import EVENT_COLUMNS, Batch, Key, Operator, Output
 from operators.core.untimed import Untimed
 from operators.joins.match_counts import Meetings
 from operators.partition_by import ByFunction, murmur2
@@ -20,7 +20,8 @@ from operators.windows.window import WindowOperator
 from operators.windows.window_groups import Groups
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.lines import Lines
-from runtime.encoding.serdes import Evolving, Json, Natural, Tagged, encode_all, remembering
+from runtime.encoding.ownership import OwnValues
+from runtime.encoding.serdes import Json, Natural, encode_all, remembering
 from runtime.encoding.storable import check_kept
 from runtime.stage.outputs import Destination, FirstValues, Outputs
 
@@ -43,7 +44,7 @@ class SendToExit:
             self.encode_all = partial(encode_all, to.value)
         self.first = FirstValues()
         key = to.key or keys.serde
-        self._key_as_written = remembering(lambda held: key.encode(keys.decode(held)))
+        self._key_as_written: Callable[[Key], bytes] = remembering(lambda held: key.encode(keys.decode(held)))
 
     def take(self, batch: Batch) -> None:
         """Write, with keys as the output has them."""
@@ -67,16 +68,15 @@ class PartitionByExit:
 
     columns = frozenset({"timestamps", "stamps"})
 
-    def __init__(self, outputs: Outputs, to: Destination, exactly: bool = False) -> None:
+    def __init__(self, outputs: Outputs, to: Destination, values: OwnValues, exactly: bool = False) -> None:
         self._outputs = outputs
         self._to = to
         self._exactly = exactly
         """Whether what is sent is decoded again and compared."""
         self.calls = ["by"] if isinstance(to.by, ByFunction) else []
         assert to.key is not None
-        self._keys, self._values = KeySerde(to.key), KeySerde(to.value)
-        self._place_of = remembering(lambda key: murmur2(self._keys.encode(key)) % to.partitions)
-        self._alike = isinstance(to.key, Tagged) and to.value == Evolving()
+        self._keys, self._values = KeySerde(to.key), values
+        self._place_of: Callable[[Key], int] = remembering(lambda key: murmur2(self._keys.encode(key)) % to.partitions)
 
     @property
     def by(self) -> Callable[[Any, int], int]:
@@ -96,12 +96,9 @@ class PartitionByExit:
             assert to.key is not None
             check_kept(to.value, batch.values, exactly=True)
             check_kept(to.key, keys, exactly=True)
-        values = self._values.hold_values(batch.values)
-        are_keys = values is keys and self._alike  # values that are their own keys, and held as they are
-        held = Batch(values, values if are_keys else self._keys.hold(keys), batch.timestamps, batch.stamps)
-        held.signs = batch.signs
-        for partition, rows in self._outputs.spread(to, held, self._place_of, keys):
-            self._outputs.hand((to.stream, partition), rows, self._values, self._keys)
+        rows = replace(batch, keys=self._keys.hold(keys))
+        for partition, found in self._outputs.spread(to, rows, self._place_of, keys):
+            self._outputs.hand((to.stream, partition), found, self._values, self._keys)
 
 
 class BroadcastExit:
@@ -113,17 +110,14 @@ class BroadcastExit:
         self._outputs = outputs
         self._to = to
         self._exactly = exactly
-        self._keys, self._values = keys, KeySerde(to.value)
+        self._keys, self._values = keys, OwnValues(to.value)
 
     def take(self, batch: Batch) -> None:
         """Write."""
         if self._exactly:
             check_kept(self._to.value, batch.values, exactly=True)
-        held = Batch(
-            self._values.hold_values(batch.values), batch.keys, batch.timestamps, batch.stamps, signs=batch.signs
-        )
         for partition in range(self._to.partitions):
-            self._outputs.hand((self._to.stream, partition), held, self._values, self._keys)
+            self._outputs.hand((self._to.stream, partition), batch, self._values, self._keys)
 
 
 class SinkExit:

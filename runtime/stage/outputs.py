@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from operators.core.base import Batch, Serde
@@ -11,6 +11,7 @@ from operators.core.wording import shown
 from operators.partition_by import Partitioner, hash_, murmur2
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.lines import NULL, Lines
+from runtime.encoding.ownership import OwnValues
 from runtime.encoding.serdes import Evolving, Json, encode_all
 from runtime.model.errors import TooLarge
 from runtime.ports.sink import Limit, Sink
@@ -137,14 +138,12 @@ class Outputs:
             if found:
                 yield partition, rows.take(found)
 
-    def hand(self, place: tuple[str, int], held: Batch, values: KeySerde, keys: KeySerde) -> None:
+    def hand(self, place: tuple[str, int], rows: Batch, values: OwnValues, keys: KeySerde) -> None:
         """Give rows to the relay of a partition, when the work at hand is done; else append them, encoded."""
-        relay = self.relays.get(place)
-        if relay is not None:
-            relay.is_plain = relay.is_plain and values.kind is not None
-            _append(self.handed, place, held)
+        if place in self.relays:
+            _append(self.handed, place, replace(rows, values=values.own(rows.values)))
         else:
-            self.append(place, encoded(held, values, keys))
+            self.append(place, encoded(rows, values.serde, keys))
 
     def hand_on(self) -> None:
         """Give relays what the work that is done has for them."""

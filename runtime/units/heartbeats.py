@@ -9,7 +9,7 @@ import threading
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -102,7 +102,7 @@ class Saying:
     def __init__(self, to: Address, look: Callable[[], Said]) -> None:
         self._token, self._look = to.token, look
         self._socket: socket.socket | None = None
-        self._place: Any = None
+        self._place: tuple[object, ...] = ()
         with suppress(OSError):
             family, kind, _, _, self._place = socket.getaddrinfo(to.host, to.port, type=socket.SOCK_DGRAM)[0]
             self._socket = socket.socket(family, kind)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from operators.core.policies import skip
 from operators.partition_by import PartitionBy
@@ -18,6 +18,7 @@ from runtime.assembly.bindings import intermediate_of
 from runtime.assembly.history import History
 from runtime.encoding.serdes import Unread
 from runtime.functions.user_functions import Around
+from runtime.ports.source import Source
 from runtime.ports.streams import Offsets, Read, StreamConfig
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.units.growing import UpTo
@@ -47,7 +48,7 @@ class ShippedJob:
     graph: Graph
     plan: Plan
     around: tuple[Around, ...]
-    inputs: Mapping[str, Any]
+    inputs: Mapping[str, Source]
     staging: Mapping[str, Path]
     """By output, the directory that takes the files of all attempts, named for what they hold."""
     streams: Mapping[str, StreamConfig]
@@ -78,7 +79,7 @@ class ShippedJob:
         return replace(self, batch=batch, inputs=inputs, streams=batch.streams, ends=batch.ends, held=batch.held)
 
     @property
-    def sources(self) -> Mapping[str, Any]:
+    def sources(self) -> Mapping[str, Source]:
         """The inputs that are bound, as far as they are read."""
         if self.batch is None:
             return self.inputs

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 OURS = frozenset({"samza_dsl", "planner", "operators", "runtime"})
 ELSEWHERE = ("site-packages", "dist-packages")
-StructMeta: Any = type(msgspec.Struct)
+StructMeta: type[msgspec.StructMeta] = type(msgspec.Struct)
 MADE_BY_STRUCT = frozenset(
     (
         *("__annotations__", "__slots__", "__dict__", "__weakref__", "__struct_fields__", "__struct_config__"),
@@ -39,7 +39,7 @@ CODERS = (
 """The objects of msgspec that pickle does not take: each is made anew of what it says of itself."""
 
 
-def dumps(thing: Any) -> bytes:
+def dumps(thing: object) -> bytes:
     """Return the bytes of `thing`; modules that are not installed go with it. Raises what pickle raises."""
     from pyspark import cloudpickle as untyped
 
@@ -47,7 +47,7 @@ def dumps(thing: Any) -> bytes:
     kinds: dict[type, None] = {}
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-        def reducer_override(self, obj: Any) -> Any:
+        def reducer_override(self, obj: object) -> object:
             if isinstance(obj, CODERS):
                 return _made, (type(obj), _said(obj))
             if not isinstance(obj, type) or not _goes_along(obj):
@@ -87,7 +87,7 @@ def shipped(program: Program) -> bytes:
         raise SamzaError(f"the application can't be sent to the workers of Spark: {error}") from error
 
 
-def _things_of(job: ShippedJob) -> Iterator[tuple[str, Any]]:
+def _things_of(job: ShippedJob) -> Iterator[tuple[str, object]]:
     """Yield what the user has given an application, each with where it is, those first that others are made of."""
     for id, spec in job.graph.specs.items():
         for name, thing in spec.functions().items():
@@ -130,7 +130,7 @@ def is_only_here(module: ModuleType) -> bool:
     return not _is_installed(file)
 
 
-_elsewhere: dict[str, Any] = {}
+_elsewhere: dict[str, object] = {}
 """The modules that workers find by themselves, by name: there are thousands."""
 
 
@@ -147,7 +147,7 @@ def _installed() -> tuple[str, ...]:
 
 
 @contextmanager
-def _modules_going_along(cloudpickle: Any) -> Iterator[None]:
+def _modules_going_along(cloudpickle: ModuleType) -> Iterator[None]:
     said = set(cloudpickle.cloudpickle.list_registry_pickle_by_value())
     modules = [one for one in _only_here() if one.__name__ not in said]
     for module in modules:
@@ -169,17 +169,17 @@ def _only_here() -> Iterator[ModuleType]:
                 _elsewhere[name] = module
 
 
-def _said(thing: Any) -> dict[str, Any]:
+def _said(thing: object) -> dict[str, object]:
     """Return what it was made with: what it is asked for by name, but for its methods."""
     names = (name for name in dir(thing) if not name.startswith(("_", "encode", "decode")))
     return {name: getattr(thing, name) for name in names}
 
 
-def _made(kind: Callable[..., Any], said: dict[str, Any]) -> Any:
+def _made(kind: Callable[..., object], said: dict[str, object]) -> object:
     return kind(**{name: value for name, value in said.items() if value is not None or name == "type"})
 
 
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: type) -> dict[str, object]:
     """Return the types of a class's own fields, where they can be told; else what was written."""
     written = vars(kind).get("__annotations__", {})
     try:
@@ -189,7 +189,7 @@ def _hints(kind: type) -> dict[str, Any]:
     return {name: found[name] for name in written}
 
 
-def _struct(kind: Any) -> tuple[Any, ...]:
+def _struct(kind: Any) -> tuple[object, ...]:
     """Return how to make a Struct anew: first its fields alone, since all else may name the class itself."""
     hints = _hints(kind)
     config = {name: getattr(kind.__struct_config__, name) for name in dir(kind.__struct_config__) if name[0] != "_"}
@@ -203,20 +203,20 @@ def _struct(kind: Any) -> tuple[Any, ...]:
     return _struct_made, made, (hints, rest), None, None, _struct_completed
 
 
-def _has_default(one: Any) -> bool:
+def _has_default(one: msgspec.structs.FieldInfo) -> bool:
     return one.default is not msgspec.NODEFAULT or one.default_factory is not msgspec.NODEFAULT
 
 
 def _struct_made(
     name: str,
     bases: tuple[type, ...],
-    names: dict[str, Any],
+    names: dict[str, object],
     fields: list[tuple[str, str, bool]],
     config: dict[str, Any],
     is_followed: bool,
-    given: dict[str, tuple[Any, Any]],
-) -> Any:
-    namespace: dict[str, Any] = {**names, "__annotations__": {field: Any for field, _, _ in fields}}
+    given: dict[str, tuple[object, object]],
+) -> type:
+    namespace: dict[str, object] = {**names, "__annotations__": {field: Any for field, _, _ in fields}}
     for field, encoded, has_default in fields:
         said: dict[str, Any] = {"name": encoded} if encoded != field else {}
         if has_default:
@@ -229,7 +229,7 @@ def _struct_made(
     return StructMeta(name, bases, namespace, **config)
 
 
-def _struct_completed(kind: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def _struct_completed(kind: type, state: tuple[dict[str, object], dict[str, object]]) -> None:
     hints, rest = state
     kind.__annotations__ = hints
     followed = rest.pop("__post_init__", None)
@@ -239,12 +239,12 @@ def _struct_completed(kind: Any, state: tuple[dict[str, Any], dict[str, Any]]) -
         setattr(kind, name, value)
 
 
-def _later() -> Any:
+def _later() -> Callable[[object], None]:
     """Return a function that calls one which is given to it later: a Struct asks for its own as it is made."""
 
-    def post_init(self: Any) -> None:
+    def post_init(self: object) -> None:
         functions[0](self)
 
-    functions: list[Callable[[Any], None]] = []
+    functions: list[Callable[[object], None]] = []
     post_init.functions = functions  # type: ignore[attr-defined]
     return post_init

@@ -1,4 +1,4 @@
-"""Timers against a plain set: whatever is set, taken back, called, written back and rolled back, and however few are held."""
+"""Timers against a plain set, whatever is set, taken back, called and rolled back, and however few are held."""
 
 from hypothesis import given
 from hypothesis import strategies as st

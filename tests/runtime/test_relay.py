@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from operators.core.base import Batch
 from runtime.encoding.keys import KeySerde
+from runtime.encoding.ownership import OwnValues
 from runtime.encoding.serdes import Json, Tagged
 from runtime.model.errors import OperatorFailure
 from runtime.reading.relay import Relay
@@ -26,8 +27,8 @@ def test_rows_come_in_order_as_the_stream_would_have_kept_them(steps):
     outputs.relays = {("words", 0): relay}
     for step in steps:
         if isinstance(step, list):
-            held = Batch(values.hold(step), keys.hold([len(step)] * len(step)), [7] * len(step))
-            outputs.hand(("words", 0), held, values, keys)
+            held = Batch(step, keys.hold([len(step)] * len(step)), [7] * len(step))
+            outputs.hand(("words", 0), held, OwnValues(Tagged()), keys)
             outputs.hand_on()
             expected += [(value, len(step)) for value in step]
         elif relay:

@@ -34,9 +34,11 @@ class Connection:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._told: list[Callable[[object], None]] = []
-        self.cluster = SimpleNamespace(add_listener=self._told.append, remove_listener=self._told.remove)
+        self.cluster = SimpleNamespace(
+            add_listener=self._told.append, remove_listener=self._told.remove, brokers=lambda: [0]
+        )
 
-    async def open(self) -> None:
+    async def bootstrap(self) -> None:
         """Begin as aiokafka's clients do: whoever is cancelled before it has heard leaves its first one behind."""
         first = object()
         self._cluster.connections[self] = self._cluster.connections[first] = PROCESS.get()
@@ -97,7 +99,7 @@ class Producer:
         )
 
     async def start(self) -> None:
-        await self._connection.open()
+        await self._connection.bootstrap()
         self._writer = await self._cluster.heard(lambda: self._cluster.begin(self._id), changes=True)
 
     async def stop(self) -> None:
@@ -189,7 +191,7 @@ class Consumer:
         self._polled: dict[TopicPartition, tuple[int, int, int]] = {}
 
     async def start(self) -> None:
-        await self._client.open()
+        await self._client.bootstrap()
         if self._group is not None:
             self.join(PROCESS.get())
 
@@ -312,7 +314,7 @@ class Admin:
         self._client = Connection(cluster)
 
     async def start(self) -> None:
-        await self._client.open()
+        await self._client.bootstrap()
 
     async def close(self) -> None:
         """Ask nothing more."""

@@ -7,9 +7,9 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeGuard, cast
 
-from operators.core.base import Serde
+from operators.core.base import Output, Serde
 from planner.columnar.combining import combined
 from planner.columnar.lowering import lowered
 from planner.columnar.projection import reshaped
@@ -27,6 +27,8 @@ from runtime.model.errors import SamzaError
 from runtime.model.history_span import HistorySpan
 from runtime.model.metrics import RunMetrics
 from runtime.ports.environment import Environment, LiveEnvironment, StagingEnvironment
+from runtime.ports.sink import Sink
+from runtime.ports.source import Source
 from runtime.ports.stream_values import values_of
 from runtime.ports.streams import Append, Offsets, Read, StreamConfig
 from runtime.run.run import open_environment
@@ -67,7 +69,7 @@ class Application:
         self,
         pipeline: Pipeline,
         data: str | Path | Environment,
-        bind: Mapping[str, Any],
+        bind: Mapping[str, object],
         span: HistorySpan | None = None,
         handover: StagedHandover | None = None,
         cluster: KafkaCluster | None = None,
@@ -92,7 +94,7 @@ class Application:
                     check_source(graph, name, sources[name].partitions)
             written = {name: what for name, what in bind.items() if name not in inputs and not is_another(what)}
             topics = {name: topic for name, what in written.items() if (topic := topic_of(what)) is not None}
-            self._sinks = {name: what for name, what in written.items() if name not in topics and not _is_path(what)}
+            self._sinks = _sinks({name: what for name, what in written.items() if name not in topics})
             own = [name for name, sink in self._sinks.items() if not isinstance(sink, ListSink)]
             if (own and cluster is None) or lives_in_environment(graph, {**sources, **written}):
                 self._environment = open_environment(data, cluster)
@@ -215,7 +217,7 @@ class Application:
             os.close(self._noted)
             self._noted = None
 
-    def values_of(self, stream: str) -> list[Any]:
+    def values_of(self, stream: str) -> list[object]:
         """Return the values of an output, partition by partition; raises SamzaError for one that is bound to a file."""
         if stream in self._paths:
             raise SamzaError(
@@ -250,7 +252,7 @@ class Application:
         if isinstance(self._data, str | Path):
             self._environment.close()
 
-    def _declared(self) -> Iterator[Any]:
+    def _declared(self) -> Iterator[Output]:
         return (output for spec in self._graph.specs.values() for output in spec.outputs)
 
     def _config(self, stream: StreamPlan) -> StreamConfig:
@@ -280,7 +282,7 @@ class Application:
     def _job(
         self,
         around: tuple[Around, ...],
-        sources: Mapping[str, Any],
+        sources: Mapping[str, Source],
         bindings: Bindings,
         history: History | None,
     ) -> ShippedJob:
@@ -319,7 +321,9 @@ class Application:
             rows=self._rows.directory if self._rows is not None else None,
         )
 
-    def _stage_topics(self, topics: Mapping[str, KafkaTopic], written: Mapping[str, Any], bindings: Bindings) -> None:
+    def _stage_topics(
+        self, topics: Mapping[str, KafkaTopic], written: Mapping[str, object], bindings: Bindings
+    ) -> None:
         """Stage rows for topics until all is through; the topics are there by now."""
         found, self._bound_topics = dict(topics), frozenset(topics)
         for name in topics:
@@ -356,7 +360,7 @@ def check_grouping(options: Options) -> None:
         raise refuse(None, wrong, 'group_by="partition" for a run on Spark, whose results are the same')
 
 
-def paths_written(graph: Graph, bind: Mapping[str, Any]) -> dict[str, Path]:
+def paths_written(graph: Graph, bind: Mapping[str, object]) -> dict[str, Path]:
     """Return the files that outputs are bound to, by output."""
     inputs = {spec.stream for spec in graph.inputs.values()}
     return {
@@ -366,13 +370,13 @@ def paths_written(graph: Graph, bind: Mapping[str, Any]) -> dict[str, Path]:
     }
 
 
-def intent_of(graph: Graph, bind: Mapping[str, Any], data: str | Path | Environment) -> Path | None:
+def intent_of(graph: Graph, bind: Mapping[str, object], data: str | Path | Environment) -> Path | None:
     """Return where it is noted what a run is about to make visible: beside its first file, and else in its data."""
     within = place_of(Path(data), graph.app) if isinstance(data, str | Path) else None
     return place_beside(paths_written(graph, bind).values(), otherwise=within)
 
 
-def lowered_inputs(graph: Graph, sources: dict[str, Any], in_parquet: Container[str] = ()) -> dict[str, Native]:
+def lowered_inputs(graph: Graph, sources: dict[str, Source], in_parquet: Container[str] = ()) -> dict[str, Native]:
     """Return how inputs that lie in columns are computed on these, and have their sources hand out columns.
 
     `in_parquet` are the outputs that take columns.
@@ -387,7 +391,7 @@ def lowered_inputs(graph: Graph, sources: dict[str, Any], in_parquet: Container[
     return found
 
 
-def _native(graph: Graph, id: str, kind: Any, in_parquet: Container[str]) -> Native:
+def _native(graph: Graph, id: str, kind: object, in_parquet: Container[str]) -> Native:
     if any(spec.repartitions for spec in map(graph.specs.__getitem__, graph.below(id))):
         return lowered(graph, id, kind)
     found = reshaped(graph, id, kind)
@@ -401,7 +405,7 @@ def parquet_of(paths: Mapping[str, Path]) -> set[str]:
     return {name for name, path in paths.items() if KIND_OF_SUFFIX.get(path.suffix.lower()) == "parquet"}
 
 
-def lives_in_environment(graph: Graph, bind: Mapping[str, Any]) -> bool:
+def lives_in_environment(graph: Graph, bind: Mapping[str, object]) -> bool:
     """Whether a stream that is read or written is bound to nothing."""
     streams = [one for spec in graph.specs.values() for one in streams_of(graph, spec)]
     return any(name not in bind for name, role in streams if role != "intermediate")
@@ -415,11 +419,15 @@ def held(environment: Environment, place: tuple[str, int], offsets: Offsets) -> 
         offset = read.next_offset
 
 
-def _is_path(what: Any) -> bool:
+def _is_path(what: object) -> TypeGuard[str | Path]:
     return isinstance(what, str | Path)
 
 
-def _source(stream: str, what: Any, is_counted: bool) -> Any:
+def _sinks(bound: Mapping[str, object]) -> dict[str, Sink]:
+    return {name: cast(Sink, what) for name, what in bound.items() if not _is_path(what)}
+
+
+def _source(stream: str, what: object, is_counted: bool) -> Source:
     if (topic := topic_of(what)) is not None:
         from runtime.units.topics import as_it_is
 
@@ -427,7 +435,7 @@ def _source(stream: str, what: Any, is_counted: bool) -> Any:
     if isinstance(what, list):
         return ListSource(what)
     if not _is_path(what):
-        return what
+        return cast(Source, what)
     if is_archive(Path(what)):
         return ArchiveSource(Path(what))
     return Splits.at(Path(what)).counted() if is_counted else Splits.at(Path(what))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -55,7 +55,7 @@ class BatchRun:
         """Return what it came to, task by task; there are no stores any more."""
         return self._metrics
 
-    def received(self, stream: str) -> list[Any]:
+    def received(self, stream: str) -> list[object]:
         """Return the values of an output, partition by partition; dead letters are bytes.
 
         Raises SamzaError for an output that is bound to a file.

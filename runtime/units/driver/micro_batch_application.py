@@ -7,11 +7,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 from uuid import uuid4
 
 import msgspec
 
+from operators.core.base import Output
 from operators.io import Input
 from planner.columnar.combining import combined
 from planner.model.graph import Graph
@@ -38,7 +39,7 @@ from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.driver.application import check_grouping, held, lives_in_environment
 from runtime.units.driver.micro_batch_inputs import Offered
 from runtime.units.micro_batch import MicroBatch, Place, files_of
-from runtime.units.program import ShippedJob
+from runtime.units.program import ShippedJob, Unit
 from runtime.units.publication.manifest import Manifest
 from runtime.units.publication.publishing import (
     OfParts,
@@ -82,7 +83,7 @@ class Streamed:
         self,
         pipeline: Pipeline,
         data: str | Path | Environment,
-        bind: Mapping[str, Any],
+        bind: Mapping[str, object],
         settings: MicroBatchSettings,
         clock: Clock,
         cluster: KafkaCluster | None = None,
@@ -151,7 +152,7 @@ class Streamed:
         return None
 
     def commit(
-        self, batch: MicroBatch, parts: Sequence[OutputRows], reports: Iterable[AttemptReport], units: Sequence[Any]
+        self, batch: MicroBatch, parts: Sequence[OutputRows], reports: Iterable[AttemptReport], units: Sequence[Unit]
     ) -> None:
         """Let a micro-batch count: what was read, what each task left, and what goes to outputs, all of it at once."""
         found = dict(self.manifest.units)
@@ -192,7 +193,7 @@ class Streamed:
         offered = self._inputs.all()
         return {place: offered[place].end - batch.ends[place].end for place in countable}
 
-    def values_of(self, stream: str) -> list[Any]:
+    def values_of(self, stream: str) -> list[object]:
         """Return the values of an output that lives in the environment, or in a list; raises SamzaError for a path."""
         from runtime.ports.stream_values import values_of
 
@@ -220,7 +221,7 @@ class Streamed:
             os.close(self._lock)
             self._lock = None
 
-    def _check_bound(self, reads: Iterable[Input], bind: Mapping[str, Any]) -> None:
+    def _check_bound(self, reads: Iterable[Input], bind: Mapping[str, object]) -> None:
         read, written = {spec.stream for spec in reads}, {output.stream for output in self._declared()}
         for name in bind:
             if name not in read | written:
@@ -359,10 +360,10 @@ class Streamed:
         now_ms = self._clock.now_ms()
         return any(one.wake_ms is not None and one.wake_ms <= now_ms for one in self.manifest.units.values())
 
-    def _declared(self) -> Iterator[Any]:
+    def _declared(self) -> Iterator[Output]:
         return (output for spec in self._graph.specs.values() for output in spec.outputs)
 
-    def _change(self, **changes: Any) -> None:
+    def _change(self, **changes: object) -> None:
         changed = msgspec.structs.replace(self.manifest, **changes)
         if changed != self.manifest:
             # Written first: what is known here is what a restart would find.
@@ -383,7 +384,7 @@ class Streamed:
             output.sweep(manifest.files.get(name, ()))
 
 
-def _is_path(what: Any) -> bool:
+def _is_path(what: object) -> TypeGuard[str | Path]:
     return isinstance(what, str | Path) and topic_of(what) is None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from operators.io import Input
 from runtime.assembly.bindings import Bindings
@@ -40,7 +40,7 @@ class Offered:
     """
 
     def __init__(
-        self, reads: Sequence[Input], bind: Mapping[str, Any], pieces: Pieces, clock: Clock, most_records: int
+        self, reads: Sequence[Input], bind: Mapping[str, object], pieces: Pieces, clock: Clock, most_records: int
     ) -> None:
         self._reads, self._clock, self._most_records = reads, clock, most_records
         self._paths = {
@@ -169,7 +169,7 @@ class Offered:
         """The files that partitions consist of, where these grow."""
         return {name: [*map(list, source.pieces)] for name, source in self.growing.items()}
 
-    def to_read(self) -> dict[str, Any]:
+    def to_read(self) -> dict[str, Source]:
         """Return the inputs that are bound as workers read them: who opens a file is who reads it."""
         whole = {
             name: Splits.at(path)
@@ -179,7 +179,7 @@ class Offered:
         splits = {name: topic.splits for name, topic in self._topics.items()}
         return {**self.sources, **whole, **splits}
 
-    def _source(self, spec: Input, bind: Mapping[str, Any], pieces: Pieces) -> Source:
+    def _source(self, spec: Input, bind: Mapping[str, object], pieces: Pieces) -> Source:
         """Return an input that is bound: files of JSON lines grow, others are what they are."""
         what = bind[spec.stream]
         if (topic := topic_of(what)) is not None:
@@ -188,7 +188,7 @@ class Offered:
             self._topics[spec.stream] = GrowingTopic(topic)
             return self._topics[spec.stream]
         if spec.stream not in self._paths:
-            return ListSource(what) if isinstance(what, list) else what
+            return ListSource(what) if isinstance(what, list) else cast(Source, what)
         path = self._paths[spec.stream]
         if spec.stream in pieces:
             return GrowingLines(pieces[spec.stream]).look(path)

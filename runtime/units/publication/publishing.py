@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import uuid4
 
 import msgspec
@@ -152,7 +152,7 @@ class Publisher:
     def _outputs(self) -> dict[str, int]:
         return self._environment.checkpoints(self._app).get(SHARED, Checkpoint(0)).outputs
 
-    def _give(self, sink: Any, declared: Serde, position: int, parts: Iterable[OutputRows]) -> None:
+    def _give(self, sink: Sink, declared: Serde, position: int, parts: Iterable[OutputRows]) -> None:
         # Back to where the micro-batch begins there: an attempt that died may have written some of it.
         sink.recover(position)
         encode = sink.serde(declared).encode

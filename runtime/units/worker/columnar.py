@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +13,7 @@ from operators.core.base import EARLIEST_MS, LATEST_MS, Batch, Key
 from operators.partition_by import Partitioner
 from operators.windows.partials import Fold, Folds, Partials, spread
 from operators.windows.window_groups import Groups, Slot
-from operators.windows.window_types import WindowType
+from operators.windows.window_types import Hopping, Tumbling
 from planner.columnar.lowering import Lowered
 from planner.columnar.projection import Reshaped
 from planner.columnar.terms import LARGEST, Term
@@ -23,7 +23,7 @@ from runtime.reading.folding import Folded
 from runtime.stage.combining import routed
 
 TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
-FORMATS: dict[Any, Any] = {pa.int32(): "i", pa.int64(): "q", pa.float64(): "d"}
+FORMATS: dict[pa.DataType, Literal["i", "q", "d"]] = {pa.int32(): "i", pa.int64(): "q", pa.float64(): "d"}
 """The formats of numbers in memory, in the words of the module `struct`."""
 CHECKED = {"add": "add_checked", "subtract": "subtract_checked", "multiply": "multiply_checked"}
 
@@ -39,6 +39,7 @@ class ColumnarFolding:
         self, lowered: Lowered, keys: KeySerde, by: Partitioner, partitions: int, counted: Sequence[str]
     ) -> None:
         self._lowered, self._keys, self._counted = lowered, keys, counted
+        self._windows = cast(Tumbling | Hopping, lowered.window.windows)  # else it would not be lowered
         self._partitions, self._partition_of = partitions, routed(by, keys, partitions)
 
     def run(self, table: pa.RecordBatch, watermark: int, disorder_ms: int) -> Folded | None:
@@ -69,10 +70,9 @@ class ColumnarFolding:
 
     def _folded(self, table: pa.RecordBatch, at: pa.Array, stamps: pa.Array) -> tuple[Folds, Batch]:
         lowered = self._lowered
-        windows: Any = lowered.window.windows
         keys = column(lowered.key, table)
         measured = [None if one.of is None else _measured(one.of, table) for one in lowered.measures]
-        since = pc.subtract(at, windows.offset_ms)
+        since = pc.subtract(at, self._windows.offset_ms)
         rest = _modulo(since, lowered.step_ms)
         cells = pc.divide(pc.subtract(since, rest), lowered.step_ms)
         behind = pc.greater_equal(stamps, pc.add(pc.subtract(at, rest), lowered.step_ms))
@@ -90,7 +90,6 @@ class ColumnarFolding:
     def _by_cells(self, columns: list[pa.Array]) -> Iterator[Fold]:
         """Yield what is in time, by stretch and partition, which are grouped as numbers, as keys are."""
         lowered = self._lowered
-        windows: Any = lowered.window.windows
         cells, keys, *measured = columns
         # Grouped by the number of a key: each key becomes an object of Python once, and not once per row.
         encoded = keys.dictionary_encode()
@@ -99,7 +98,7 @@ class ColumnarFolding:
         partition_of = pa.array(partitions, pa.int64())
         places = pc.add(pc.multiply(cells, self._partitions), partition_of.take(encoded.indices))
         names = [str(place) for place in range(len(columns))]
-        asked: list[tuple[Any, str]] = [([], "count_all")]
+        asked: list[tuple[str | list[str], str]] = [([], "count_all")]
         for place, one in zip(names[2:], (one for one in lowered.measures if one.of is not None), strict=True):
             asked += [(place, kind) for kind in _AGGREGATES[one.kind]]
         table = pa.table([places, encoded.indices, *measured], names=names)
@@ -112,7 +111,7 @@ class ColumnarFolding:
             cell, partition = divmod(found["values"], self._partitions)
             slots = [
                 Slot(end + lowered.window.waits_ms, first, end)
-                for first, end in windows.cell(windows.offset_ms + cell * lowered.step_ms).windows
+                for first, end in self._windows.cell(self._windows.offset_ms + cell * lowered.step_ms).windows
             ]
             of_place = [*map(held.__getitem__, numbers[start:stop])]
             yield Fold(partition, Partials(slots, of_place, accumulators[start:stop], sum(counts[start:stop])))
@@ -125,8 +124,9 @@ class ColumnarFolding:
             raise Unusual
         return cast(list[Key], held)
 
-    def _accumulators(self, groups: pa.Table, counts: list[int]) -> list[Any]:
-        place, found = 2, []
+    def _accumulators(self, groups: pa.Table, counts: list[object]) -> list[object]:
+        place = 2
+        found: list[list[object]] = []
         for one in self._lowered.measures:
             if one.of is None:
                 found.append(counts)
@@ -140,7 +140,7 @@ class ColumnarFolding:
         """Fold rows that are late at a window, or at all of them: their times, stamps, keys, and what is measured."""
         at, stamps, keys, *measured = columns
         window, none = self._lowered.window, [None] * len(at)
-        groups = Groups(cast(WindowType, window.windows), window.allowed_lateness_ms, False, window.waits_ms)
+        groups = Groups(self._windows, window.allowed_lateness_ms, False, window.waits_ms)
         values = [*zip(*(none if one is None else one for one in measured), strict=True)]
         batch = Batch(values, keys=list(self._held(keys)), timestamps=at, stamps=stamps)
         late = groups.gather(batch)
@@ -152,7 +152,7 @@ class ColumnarFolding:
                 folds.append(Fold(partition, Partials(list(slots), found, accumulators, number)))
         return [fold for fold in folds if fold.partials.keys], batch.take(late)
 
-    def _state(self, measured: list[tuple[Any, ...]], number: int) -> Any:
+    def _state(self, measured: list[tuple[float | None, ...]], number: int) -> object:
         states = []
         for one, column in zip(self._lowered.measures, measured, strict=True):
             numbers = [value for value in column if value is not None]
@@ -161,15 +161,15 @@ class ColumnarFolding:
 
 
 _AGGREGATES = {"total": ["sum"], "mean": ["count", "sum"], "maximum": ["max"], "minimum": ["min"]}
-_STATES: dict[str, Callable[..., Any]] = {
+_STATES: dict[str, Callable[..., object]] = {
     "total": lambda whole: (whole or 0, *sums.NOTHING[1:]),
     "mean": lambda number, whole: (number, whole or 0, *sums.NOTHING[1:]),
     "maximum": lambda most: most,
     "minimum": lambda least: least,
 }
-_PLAIN_STATES: dict[str, Callable[[list[int]], Any]] = {
-    "total": lambda numbers: sums.plus(sums.NOTHING, cast(list[float], numbers)),
-    "mean": lambda numbers: (len(numbers), *sums.plus(sums.NOTHING, cast(list[float], numbers))),
+_PLAIN_STATES: dict[str, Callable[[list[float]], object]] = {
+    "total": lambda numbers: sums.plus(sums.NOTHING, numbers),
+    "mean": lambda numbers: (len(numbers), *sums.plus(sums.NOTHING, numbers)),
     "maximum": lambda numbers: max(numbers, default=None),
     "minimum": lambda numbers: min(numbers, default=None),
 }
@@ -195,11 +195,12 @@ def optional_column(term: Term, table: pa.RecordBatch) -> pa.Array:
 def _listed(column: pa.ChunkedArray) -> list[Any]:
     """Return the numbers of a column; where none is null, without an object of Arrow's for each."""
     if column.null_count or column.type not in FORMATS:
-        return cast(list[Any], column.to_pylist())
-    found: list[Any] = []
+        numbers: list[float | None] = column.to_pylist()
+        return numbers
+    found: list[float] = []
     for chunk in filter(len, column.chunks):
-        numbers = memoryview(chunk.buffers()[1]).cast("B").cast(FORMATS[column.type])
-        found += numbers[chunk.offset : chunk.offset + len(chunk)].tolist()
+        held = memoryview(chunk.buffers()[1]).cast("B").cast(FORMATS[column.type])
+        found += held[chunk.offset : chunk.offset + len(chunk)].tolist()
     return found
 
 
@@ -216,7 +217,7 @@ def _measured(term: Term, table: pa.RecordBatch) -> pa.Array:
     return found
 
 
-def _evaluated(term: Term, table: pa.RecordBatch) -> Any:
+def _evaluated(term: Term, table: pa.RecordBatch) -> pa.Array | pa.Scalar:
     if term.op == "column":
         return pc.cast(table.column(term.parts[0]), TYPES[term.type])
     if term.op == "constant":
@@ -239,7 +240,7 @@ def _evaluated(term: Term, table: pa.RecordBatch) -> Any:
     return getattr(pc, checked.get(term.op, term.op))(*parts)
 
 
-def _chained(parts: list[Any], join: Callable[[Any, Any], Any]) -> Any:
+def _chained(parts: list[pa.Array], join: Callable[[pa.Array, pa.Array], pa.Array]) -> pa.Array:
     """Join from the last on, as Python looks at one only where those before did not decide."""
     *before, found = parts
     for part in reversed(before):
@@ -247,7 +248,7 @@ def _chained(parts: list[Any], join: Callable[[Any, Any], Any]) -> Any:
     return found
 
 
-def _modulo(dividend: Any, divisor: Any) -> Any:
+def _modulo(dividend: pa.Array, divisor: pa.Array | int) -> pa.Array:
     """Return what is left as Python has it, of the sign of the divisor, which is positive."""
     rest = pc.subtract(dividend, pc.multiply(pc.divide(dividend, divisor), divisor))
     # Arrow divides towards zero, Python downwards.
@@ -291,7 +292,7 @@ def _column_of(term: Term, table: pa.RecordBatch) -> pa.Array:
     return optional_column(term, table) if term.optional else column(term, table)
 
 
-def _record_batch(columns: Any) -> pa.RecordBatch:
+def _record_batch(columns: Iterable[tuple[str, Term, pa.Array]]) -> pa.RecordBatch:
     """Return columns of which the types are those that their terms say."""
     names, terms, arrays = zip(*columns, strict=True)
     schema = pa.schema([(name, TYPES[term.type]) for name, term in zip(names, terms, strict=True)])

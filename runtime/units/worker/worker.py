@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future
 from contextlib import closing
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 import pyarrow as pa
@@ -66,7 +66,7 @@ MADE = 50_000
 class InlineExecutor(Executor):
     """Does what it is given in the calling thread: a commit in a worker waits for nothing."""
 
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+    def submit(self, fn: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
         """Call the function, and return what came of it."""
         done: Future[T] = Future()
         try:
