@@ -52,7 +52,7 @@ from planner.model.plan import Options, Plan
 from runtime.encoding.serdes import Bytes, Json, MessagePack, String
 from runtime.model.assignment import Placing
 from runtime.model.errors import SamzaError
-from runtime.model.result_choice import prefer_live
+from runtime.model.history import prefer_live
 from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic

@@ -9,8 +9,8 @@ from tests.source import PACKAGES, ROOT, tree
 
 STILL_OPEN = {
     "Any per 1,000 lines": 29.9,
-    "product files": 321,
-    "thousand lines without comments": 57.8,
+    "product files": 324,
+    "thousand lines without comments": 58.1,
 }
 """The numbers that bars which do not hold yet may have: they go towards the aim, but for sizes that a feature adds."""
 

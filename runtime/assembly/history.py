@@ -18,7 +18,7 @@ from planner.model.plan import Plan
 from runtime.assembly.bindings import Bindings
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import SamzaError
-from runtime.model.history_span import ALL, HistorySpan, Point
+from runtime.model.history import ALL, HistorySpan, Point
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
 from runtime.reading.reader import Origin

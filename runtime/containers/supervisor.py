@@ -40,7 +40,7 @@ from runtime.job.pipeline import Pipeline
 from runtime.model import errors
 from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
 from runtime.model.errors import Elsewhere, EnvironmentFault, Fenced, SamzaError, Unavailable
-from runtime.model.history_span import HistorySpan
+from runtime.model.history import HistorySpan
 from runtime.model.metrics import InputMetrics, RunMetrics, StoreMetrics
 from runtime.opening.agreement import QuietReport
 from runtime.opening.opening import (

@@ -16,7 +16,7 @@ from runtime.assembly.bindings import ANOTHER
 from runtime.encoding.serdes import Natural
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import OperatorFailure, SamzaError
-from runtime.model.result_choice import Merge, prefer_live
+from runtime.model.history import Merge, prefer_live
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, own_whole
 from runtime.ports.state import StateWrites

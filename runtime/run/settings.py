@@ -11,7 +11,7 @@ from runtime.loop.loop import POLL_MS
 from runtime.model.assignment import Placement, sticky
 from runtime.model.clock import Clock
 from runtime.model.errors import Fenced
-from runtime.model.history_span import HistorySpan
+from runtime.model.history import HistorySpan
 from runtime.model.state_choice import State
 from runtime.opening.opening import Share
 from runtime.systems.kafka.client.topic import KafkaCluster

@@ -11,8 +11,7 @@ from operators.core.base import Site
 from operators.core.sites import here
 from planner.model.errors import refuse
 from runtime.model.errors import SamzaError
-from runtime.model.history_span import ALL, HistorySpan, Point
-from runtime.model.result_choice import Merge, prefer_live
+from runtime.model.history import ALL, HistorySpan, Merge, Point, prefer_live
 from runtime.spark.session import Spark, check_installed
 from samza_dsl.application.run_request import (
     RunRequest,

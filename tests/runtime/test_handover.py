@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from runtime.assembly.history import beside
 from runtime.model.clock import LoopClock
-from runtime.model.history_span import HistorySpan
+from runtime.model.history import HistorySpan
 from runtime.opening.rewind import begin_anew
 from runtime.reprocessing.handover import hand_over
 from runtime.reprocessing.recomputation import take_over

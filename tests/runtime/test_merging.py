@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from operators.core.base import Batch
 from runtime.encoding.serdes import Json, String
 from runtime.model.errors import OperatorFailure, SamzaError
-from runtime.model.result_choice import prefer_live
+from runtime.model.history import prefer_live
 from runtime.ports.streams import Append, StreamConfig
 from runtime.reprocessing.merge import Merging, merge_into
 from runtime.systems.log.environment import LogEnvironment

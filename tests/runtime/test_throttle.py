@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from operators.core.base import Batch
 from runtime.model.clock import LoopClock
-from runtime.model.history_span import HistorySpan
+from runtime.model.history import HistorySpan
 from runtime.ports.streams import Append, StreamConfig
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings

@@ -5,7 +5,7 @@ from collections import Counter
 from contextlib import closing
 
 from runtime.assembly.history import beside
-from runtime.model.history_span import HistorySpan
+from runtime.model.history import HistorySpan
 from runtime.reprocessing.recomputation import take_over
 from runtime.spark.batch import SparkEngine
 from runtime.spark.recomputation import staged_handover

@@ -24,7 +24,7 @@ from runtime.assembly.history import History, history_of
 from runtime.functions.user_functions import Around
 from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
-from runtime.model.history_span import HistorySpan
+from runtime.model.history import HistorySpan
 from runtime.model.metrics import RunMetrics
 from runtime.ports.environment import Environment, LiveEnvironment, StagingEnvironment
 from runtime.ports.sink import Sink

@@ -1,10 +1,11 @@
-"""The span of history that a run recomputes, as its user says it."""
+"""The words of a reprocessing: the span of history that is computed anew, and the choice between two results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 ALL = "*"
 """All inputs that are not named."""
@@ -24,3 +25,16 @@ class HistorySpan:
     until: Mapping[str, Point] = field(default_factory=dict)
     hands_over: bool = False
     per_second: float | None = None
+
+
+Merge = Callable[[Any, Any, Any], Any]
+"""Returns the result that holds, given a key, the newest live result and the recomputed one; None is the live one."""
+
+
+def prefer_live(key: Any, live: Any, recomputed: Any) -> Any:
+    """Return the live result: it is of newer records than history is.
+
+    >>> prefer_live("AA", 12, 11)
+    12
+    """
+    return live
