@@ -1,4 +1,4 @@
-"""The command `python -m benchmarks`: measures workloads, shapes and peers in fresh processes; says what passes."""
+"""The command `python -m benchmarks`: measures workloads, programs and peers in fresh processes; says what passes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from benchmarks.figures import AnyFigure, Curve, Measurement, PeerFigure, load, 
 from benchmarks.measure import SIDES
 from benchmarks.peers import PEERS
 from benchmarks.peers.side_by_side import measured as measured_peer
+from benchmarks.programs.kit import command as programs
 from benchmarks.report import show
 from benchmarks.shapes import SHAPES
 from benchmarks.workload import COMMIT_EVERY
@@ -33,6 +34,8 @@ def main() -> int:
     said = _arguments()
     console = Console(highlight=False)
     console.width = max(console.width, WIDTH)
+    if said.programs is not None or said.sweep:
+        return programs.run(said, console)
     figures: list[AnyFigure] = []
     for figure in _figures(said, console):
         figures.append(figure if said.quick else stamped(figure))
@@ -101,6 +104,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--profile", action="store_true", help="first show where one run of ours spends its time")
     parser.add_argument("--quick", action="store_true", help="one pair of tiny runs: results count, times do not")
+    programs.add_arguments(parser)
     said = parser.parse_args()
     if said.without and said.write:
         parser.error("--without LEVER is for looking, not for the page")

@@ -323,7 +323,7 @@ class _TaskBuilder:
         relay = None
         if self.assembly.is_relayed(stage):
             keys, values = self.graph.key_serde(id) or Tagged(), spec.value or Evolving()
-            relay = Relay(KeySerde(values), KeySerde(keys))
+            relay = Relay(KeySerde(values), KeySerde(keys), id)
         return Reader(
             self.assembly.bindings.origin(stream, number),
             Decoding(

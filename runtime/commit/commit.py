@@ -66,7 +66,9 @@ class Committer:
     def gather(self, tasks: Sequence[Task], among: Sequence[Task]) -> Commit:
         """Return the commit of everything that some of the tasks here have done; nothing is changed yet."""
         appends = [
-            Append(*place, _without_gaps(relay.stored(), self._clock)) for place, relay in self.relays.items() if relay
+            Append(*place, _without_gaps(_stored(relay, among), self._clock))
+            for place, relay in self.relays.items()
+            if relay
         ]
         state: list[StateWrites] = []
         checkpoints: dict[str, Checkpoint] = {}
@@ -175,6 +177,14 @@ class Committer:
                 batch = task.outputs.pending.get((stream, partition), Batch([]))
                 appends.append(Append(stream, partition, _without_gaps(batch, self._clock), control))
         return appends
+
+
+def _stored(relay: Relay, tasks: Sequence[Task]) -> Batch:
+    """Return what a cut leaves in a relay, as the stream keeps it; raises PlanError for a value that has no bytes."""
+    try:
+        return relay.stored()
+    except SerdeError as error:
+        raise unkept_error(tasks[0].lanes[0].chain.graph.specs[relay.operator], error) from error
 
 
 def _lowest(task: str, positions: Iterable[Position]) -> dict[tuple[str, str, int], int]:

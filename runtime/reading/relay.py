@@ -27,7 +27,9 @@ class Relay:
     nothing is given or taken, so what is cleared is what was stored.
     """
 
-    def __init__(self, values: KeySerde, keys: KeySerde) -> None:
+    def __init__(self, values: KeySerde, keys: KeySerde, operator: str = "") -> None:
+        self.operator = operator
+        """The id of the operator that hands on."""
         self.values = values
         self.keys = keys
         self.batches: deque[Batch] = deque()

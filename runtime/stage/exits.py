@@ -96,7 +96,7 @@ class PartitionByExit:
             assert to.key is not None
             check_kept(to.value, batch.values, exactly=True)
             check_kept(to.key, keys, exactly=True)
-        rows = replace(batch, keys=self._keys.hold(keys))
+        rows = Batch(batch.values, self._keys.hold(keys), batch.timestamps, batch.stamps, signs=batch.signs)
         for partition, found in self._outputs.spread(to, rows, self._place_of, keys):
             self._outputs.hand((to.stream, partition), found, self._values, self._keys)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from operators.core.base import Batch, Serde
@@ -141,7 +141,8 @@ class Outputs:
     def hand(self, place: tuple[str, int], rows: Batch, values: OwnValues, keys: KeySerde) -> None:
         """Give rows to the relay of a partition, when the work at hand is done; else append them, encoded."""
         if place in self.relays:
-            _append(self.handed, place, replace(rows, values=values.own(rows.values)))
+            own = Batch(values.own(rows.values), rows.keys, rows.timestamps, rows.stamps, signs=rows.signs)
+            _append(self.handed, place, own)
         else:
             self.append(place, encoded(rows, values.serde, keys))
 

@@ -1,0 +1,60 @@
+"""What is found of a program: for each mode, and each number of partitions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from benchmarks.figures import Figure
+
+
+class ProgramFigure(Figure, frozen=True, kw_only=True, tag="program"):
+    """Medians over all pairs, ours over the program by hand; `low` and `high` are the extremes of the CPU ratios.
+
+    `peak` is the largest growth of anonymous memory during a run, in MiB.
+    """
+
+    mode: str
+    partitions: int
+    messages: int
+    seed: int
+    pairs: int
+    cpu_ratio: float
+    low: float
+    high: float
+    wall_ratio: float
+    ours_cpu_s: float
+    by_hand_cpu_s: float
+    ours_s: float
+    by_hand_s: float
+    ours_peak_mib: float | None = None
+    by_hand_peak_mib: float | None = None
+
+    @property
+    def per_second(self) -> float:
+        """Messages of ours, a second by the clock."""
+        return self.messages / self.ours_s
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """The CPU ratios of a sweep, as their distribution."""
+
+    p50: float
+    p90: float
+    worst: ProgramFigure
+
+    @classmethod
+    def of(cls, figures: list[ProgramFigure]) -> Spread:
+        """Return the distribution of what a sweep has found."""
+        ranked = sorted(figures, key=lambda one: one.cpu_ratio)
+        last = len(ranked) - 1
+        return cls(ranked[last // 2].cpu_ratio, ranked[last * 9 // 10].cpu_ratio, ranked[-1])
+
+
+def slopes(figures: list[ProgramFigure]) -> dict[tuple[str, str], float]:
+    """Return our CPU at the most partitions over that at one, by program and mode."""
+    found: dict[tuple[str, str], dict[int, float]] = {}
+    for one in figures:
+        found.setdefault((one.workload, one.mode), {})[one.partitions] = one.ours_cpu_s
+    return {
+        of: seconds[max(seconds)] / seconds[1] for of, seconds in found.items() if 1 in seconds and max(seconds) > 1
+    }
