@@ -53,6 +53,7 @@ from runtime.run.measurement import measure
 from runtime.run.rebalance import HEARING_MS, Follower
 from runtime.run.settings import UNSAID, Cluster, RunSettings
 from runtime.systems.kafka.client.topic import cluster_of
+from runtime.systems.log.environment import LogEnvironment
 
 WRITER = "samza-dsl-writer"
 """The name of the threads that commit."""
@@ -456,8 +457,6 @@ def open_environment(
         from runtime.systems.kafka.environment import KafkaEnvironment
 
         return KafkaEnvironment(found, data, host_id)
-    from runtime.systems.log.environment import LogEnvironment
-
     return LogEnvironment(data)
 
 
