@@ -22,8 +22,11 @@ APPENDS = 200
 APART_S = 0.1
 IDLE_S = 30.0
 PATIENCE_S = 60.0
-MOST_MS, MOST_SHARE = 5.0, 0.002
-"""The bars: from the end of an append to its committed output, at the median; and of a core while nothing comes."""
+MOST_MS, MOST_BEYOND_MS, MOST_SHARE = 5.0, 2.0, 0.002
+"""The bars: from the end of an append to its committed output, at the median; and of a core while nothing comes.
+
+A commit is a synced transaction, as an append is: where the disk takes long for one, the ms beyond that count.
+"""
 
 
 def _counting(interval_ms: int) -> App:
@@ -39,7 +42,7 @@ class LowRate(Shape):
 
     description = ShapeDescription(
         name="L2",
-        title="an idle run on the log, over 5 ms from append to committed output and 0.2 % of a core: at worst",
+        title="an idle run on the log: from append to committed output, over 5 ms, and % of a core, over 0.2: at worst",
         bar=1.0,
         rounds=1,
         quick_scale=0.02,
@@ -57,7 +60,8 @@ class LowRate(Shape):
                 f"{interval_ms} ms: to committed output, p99 in ms": sorted(latencies)[place],
                 f"{interval_ms} ms: % of a core while idle": share * 100,
             }
-            worst = max(worst, median(latencies) / MOST_MS, share / MOST_SHARE)
+            most_ms = max(MOST_MS, median(appends) + MOST_BEYOND_MS)
+            worst = max(worst, median(latencies) / most_ms, share / MOST_SHARE)
         return Figures(worst, curve)
 
     def _at(self, interval_ms: int) -> tuple[list[float], list[float], float]:
