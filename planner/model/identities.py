@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from operators.core.base import Spec
 from planner.model.errors import refuse
 
+S = TypeVar("S", bound=Spec)
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 """The names that streams and stores, and so operators, may have."""
 
 
-def identified(spec: Spec, known: Mapping[str, Spec]) -> Spec:
+def identified(spec: S, known: Mapping[str, Spec]) -> S:
     """Return `spec` with its id, given those that came before; raises PlanError where it is taken or malformed.
 
     Ids are the user's, or derived from kind and origin: state and intermediate streams are found again by them, so

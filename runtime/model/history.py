@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 ALL = "*"
 """All inputs that are not named."""
@@ -27,11 +29,11 @@ class HistorySpan:
     per_second: float | None = None
 
 
-Merge = Callable[[Any, Any, Any], Any]
+Merge = Callable[[Any, Any, Any], object]
 """Returns the result that holds, given a key, the newest live result and the recomputed one; None is the live one."""
 
 
-def prefer_live(key: Any, live: Any, recomputed: Any) -> Any:
+def prefer_live(key: object, live: T, recomputed: T) -> T:
     """Return the live result: it is of newer records than history is.
 
     >>> prefer_live("AA", 12, 11)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 from uuid import uuid4
 
 from operators.core.base import Batch, Output, Serde, Spec
@@ -206,8 +206,9 @@ class _Merger:
 
     def _identities(self, rows: Batch) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield the identity of each result, and its key; raises SamzaError for a result without either."""
-        none: list[Any] = [None] * len(rows)
-        for key, at in zip(rows.keys or none, rows.timestamps or none, strict=True):
+        none = [None] * len(rows)
+        times = cast("list[int]", rows.timestamps or none)  # a window's result has one
+        for key, at in zip(rows.keys or none, times, strict=True):
             if key is None and not self._merging.is_windowed:
                 raise SamzaError(
                     f"a result in {self._merging.recomputed!r} has no key, by which it could be merged with a live "
