@@ -303,7 +303,8 @@ BUGS = (
     Bug(
         "a timer waits for the watermark whatever its key has had since",
         "operators/process.py",
-        "                if key in timers and timers[key][0] <= stamp:\n                    self._fire_before(key, stamp, out)\n",
+        "                if key in timers and timers[key][0] <= stamp:\n"
+        "                    self._fire_before(key, stamp, out)\n",
         "",
         Tested("tests/runtime/test_state_in_time.py"),
     ),
