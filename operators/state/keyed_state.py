@@ -33,7 +33,10 @@ def is_plain(value: object) -> bool:
     >>> is_plain((1, ("a", None))), is_plain((1, []))
     (True, False)
     """
-    return type(value) in UNCHANGEABLE or (type(value) is tuple and all(map(is_plain, value)))
+    if type(value) is not tuple:
+        return type(value) in UNCHANGEABLE
+    others = {*map(type, value)} - UNCHANGEABLE
+    return not others or (others == {tuple} and all(is_plain(part) for part in value if type(part) is tuple))
 
 
 def typed(form: Form | None, value: object) -> object:

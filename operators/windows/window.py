@@ -256,6 +256,9 @@ class WindowOperator:
         self._in_time = (repeat(0), repeat("final")) if spec.emit == "final" else ()
         """The numbers and timings of panes in time, where they are not a pane's defaults."""
         self._accumulates = spec.panes == "accumulating"
+        self._keeps_numbers = all(
+            part.keeps == "numbers" and is_plain(part.init()) for part in spec.aggregation.parts or (spec.aggregation,)
+        )
         self._copies = copies
         self._changed: dict[Slot, dict[Key, Any]] = {}
         self._order: dict[Slot, list[Key]] = {}
@@ -482,7 +485,7 @@ class WindowOperator:
         if changed:
             self._stored.add(slot)
         # Late values are kept as they are, and others may have been changed in place: those are read from the store.
-        if clean is None or self._is_late(slot) or not all(map(is_plain, changed.values())):
+        if clean is None or self._is_late(slot) or not (self._keeps_numbers or all(map(is_plain, changed.values()))):
             self._clean.pop(slot, None)
         elif changed:
             clean |= changed
