@@ -26,6 +26,7 @@ from runtime.spark.session import Spark
 from runtime.stores.registry import kind_of
 from samza_dsl.application.app import App
 from samza_dsl.testing import CrashPoint, Record, Schedule, Watermark, run, unordered
+from samza_dsl.testing.process import Results
 from samza_dsl.testing.streams import place_of, reader_of, time_of
 
 K = TypeVar("K")
@@ -36,7 +37,6 @@ SHRUNK = (Phase.explicit, Phase.generate, Phase.shrink)
 """The phases of Hypothesis; without its explanations, which nobody is shown here."""
 UNSHRUNK = (Phase.explicit, Phase.generate)
 """The phases of Hypothesis if every example takes long."""
-Results = dict[str, list[Any]]
 SEEDS = 1_000
 """The number of schedules that differ by their seed."""
 
@@ -56,7 +56,7 @@ def events(
     draw: st.DrawFn,
     make: Callable[[Any, int], st.SearchStrategy[V] | V],
     *,
-    keys: st.SearchStrategy[Any] | Sequence[Any] = ("a", "b", "c"),
+    keys: st.SearchStrategy[object] | Sequence[object] = ("a", "b", "c"),
     step_ms: Duration = 1_000,
     max_disorder_ms: Duration = 0,
     late_ms: Duration = 0,
@@ -95,7 +95,7 @@ def records(values: st.SearchStrategy[V], **how: Any) -> st.SearchStrategy[list[
 @st.composite
 def partitioned(
     draw: st.DrawFn,
-    values: st.SearchStrategy[list[V]],
+    values: st.SearchStrategy[Sequence[V]],
     partitions: int,
     place_of: Callable[[V], int | None] = lambda value: None,
 ) -> list[list[V]]:
@@ -139,7 +139,7 @@ def watermarked(
 
 
 def inputs(
-    app: App, streams: Mapping[str, st.SearchStrategy[list[Any]]], *, partitions: Mapping[str, int] | None = None
+    app: App, streams: Mapping[str, st.SearchStrategy[Sequence[object]]], *, partitions: Mapping[str, int] | None = None
 ) -> st.SearchStrategy[dict[str, Any]]:
     """Draw what `testing.run` takes: what comes in each stream, in as many `partitions` as the app or this says.
 
@@ -156,7 +156,7 @@ def inputs(
     """
     declared = [*app.graph().inputs.values()]
 
-    def divided(stream: str, values: st.SearchStrategy[list[Any]]) -> st.SearchStrategy[Any]:
+    def divided(stream: str, values: st.SearchStrategy[Sequence[object]]) -> st.SearchStrategy[Sequence[object]]:
         spec = reader_of(declared, stream)
         count = (partitions or {}).get(stream, spec.partitions or 1)
         return values if count == 1 else partitioned(values, count, partial(place_of, spec, count))
@@ -195,8 +195,8 @@ class LawBroken(AssertionError):
 class Case:
     """Two runs of the same records with equal results, by law: one that nothing disturbs, and one disturbed."""
 
-    given: dict[str, Any]
-    again: dict[str, Any]
+    given: dict[str, Sequence[object]]
+    again: dict[str, Sequence[object]]
     schedule: Schedule
     partitions: Mapping[str, int]
     partitions_again: Mapping[str, int]
@@ -216,7 +216,7 @@ class Case:
 
 def check_laws(
     app: App,
-    inputs: Mapping[str, st.SearchStrategy[list[Any]]],
+    inputs: Mapping[str, st.SearchStrategy[Sequence[object]]],
     *,
     partitions: Mapping[str, int] | None = None,
     examples: int = 100,
@@ -274,7 +274,10 @@ THE_RUN = "the run"
 
 
 def _cases(
-    app: App, streams: Mapping[str, st.SearchStrategy[list[Any]]], partitions: Mapping[str, int], max_crashes: int
+    app: App,
+    streams: Mapping[str, st.SearchStrategy[Sequence[object]]],
+    partitions: Mapping[str, int],
+    max_crashes: int,
 ) -> st.SearchStrategy[Case]:
     disturbed = st.builds(
         lambda given, schedule: Case(given, given, schedule, partitions, partitions),
@@ -291,7 +294,7 @@ def _cases(
 def _divided_otherwise(
     draw: st.DrawFn,
     app: App,
-    streams: Mapping[str, st.SearchStrategy[list[Any]]],
+    streams: Mapping[str, st.SearchStrategy[Sequence[object]]],
     partitions: Mapping[str, int],
     divisible: Sequence[str],
 ) -> Case:
@@ -326,7 +329,7 @@ def _can_be_divided(app: App, streams: Sequence[str], partitions: Mapping[str, i
 
 def _outcome(
     app: App,
-    given: dict[str, Any],
+    given: Mapping[str, Sequence[object]],
     schedule: Schedule | None,
     partitions: Mapping[str, int],
     watch: Sequence[str] = (),

@@ -8,9 +8,9 @@ from tests.house import AGAINST_THE_ORDER, BARS, ORDER, crossings, folder_of, mo
 from tests.source import PACKAGES, ROOT, tree
 
 STILL_OPEN = {
-    "Any per 1,000 lines": 29.9,
-    "product files": 321,
-    "thousand lines without comments": 57.8,
+    "Any per 1,000 lines": 15.3,
+    "product files": 322,
+    "thousand lines without comments": 58.6,
 }
 """The numbers that bars which do not hold yet may have: they go towards the aim, but for sizes that a feature adds."""
 

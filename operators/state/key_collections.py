@@ -27,7 +27,7 @@ def place_of(kind: bytes, key: bytes, name: str = "") -> bytes:
     return kind + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-class Changes:
+class ListChanges:
     """The lists that have changed since the last `write_back`, and the number of entries that came or went."""
 
     __slots__ = ("lists", "number")
@@ -53,7 +53,7 @@ class ListState(Iterable[E]):
 
     __slots__ = ("_changes", "_entries", "_first", "_form", "_next", "_place", "_store", "_stored")
 
-    def __init__(self, store: Store, place: bytes, form: Form | None, changes: Changes) -> None:
+    def __init__(self, store: Store, place: bytes, form: Form | None, changes: ListChanges) -> None:
         self._store = store
         self._form = form
         self._place = place
@@ -158,7 +158,7 @@ class KeyLists:
         self._form_of = form_of
         self._most_held = most_held
         self._lists: dict[Key, dict[str, ListState[Any]]] = {}
-        self._changes = Changes()
+        self._changes = ListChanges()
 
     @property
     def unwritten(self) -> int:

@@ -117,7 +117,7 @@ class Graph:
                     yield joins[child]
 
 
-def identified(spec: Spec, known: Mapping[str, Spec]) -> Spec:
+def identified(spec: S, known: Mapping[str, Spec]) -> S:
     """Return `spec` with its id, given those that came before; raises PlanError where it is taken or malformed.
 
     Ids are the user's, or derived from kind and origin: state and intermediate streams are found again by them, so

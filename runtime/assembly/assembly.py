@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, singledispatchmethod
 from pathlib import Path
 from threading import RLock
-from typing import Any, cast
+from typing import cast
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.core.base import MOST_HELD, Batch, Key, Operator, OperatorContext, Output, Serde, Spec, Store, unobserved
@@ -22,6 +22,7 @@ from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import UserTask as TaskSpec
 from operators.windows.window import Window, WindowOperator
 from planner.checks.copartitioning import check_streams_alike
+from planner.codegen.folding import window_behind
 from planner.model.errors import refuse
 from planner.model.graph import Graph
 from planner.model.levers import ALL, Levers
@@ -67,6 +68,8 @@ from runtime.stores.shared import SharedStore
 from runtime.task.lane import Lane
 from runtime.task.pace import StepPace
 from runtime.task.task import Task
+
+Repartition = PartitionBy | Broadcast
 
 
 @dataclass(frozen=True)
@@ -132,13 +135,14 @@ class Assembly:
         for spec in self.joined_tables():
             if spec.broadcast:
                 id = spec.op_id or ""
-                contents = TableContents(MemoryStore(id), KeySerde(spec.key or Tagged()))
+                store = MemoryStore(id)
+                contents = TableContents(store, KeySerde(spec.key or Tagged()))
                 readers = [
                     self.reader(spec, stream, partition, Checkpoint(0), functions)
                     for stream in self.bindings.streams_of(spec)
                     for partition in range(self.bindings.partitions(stream))
                 ]
-                found[id] = (readers, contents, _table_guard(self, id, contents.store, Outputs(0)))
+                found[id] = (readers, contents, _table_guard(self, id, store, Outputs(0)))
         return found
 
     def reader(
@@ -268,12 +272,17 @@ class _TaskBuilder:
             columns.add("offsets")
         if self.assembly.locates(ids):
             columns |= {"offsets", "headers"}
-        chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns), levers)
+        inlining = replace(levers, inlining=self.assembly.plan.options.inline)
+        chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns), inlining)
         stores = [self.stores[id] for id in ids if id in self.stores]
         reads_on_loop = any(spec.terminal and spec.asynchronous for _, spec in specs)
         alone = self.alone if reads_on_loop else None
         guard = Guard(chain, self.graph, stores, self.outputs, self.assembly.clock, alone, exactly=not levers.trust)
-        foldings = chain.foldings if guard.together and levers.trust and not asynchronous else {}
+        foldings = {
+            entry: folding
+            for entry, folding in chain.foldings.items()
+            if guard.together and levers.trust and not asynchronous and all(map(self._hands_groups, folding.grouped))
+        }
         readers = list(self._readers(chain, foldings))
         lane = Lane(chain, readers, guard, StepPace(self.assembly.plan.options.batch_records if levers.batches else 1))
         lane.depth = self.assembly.plan.stages.index(stage)
@@ -318,12 +327,12 @@ class _TaskBuilder:
             if 0 <= (number := stage.partition_of(self.number, stream)) < bindings.partitions(stream):
                 yield self._intermediate_reader(stage, spec.op_id or "", spec, stream, number)
 
-    def _intermediate_reader(self, stage: StagePlan, id: str, spec: Any, stream: str, number: int) -> Reader:
+    def _intermediate_reader(self, stage: StagePlan, id: str, spec: Repartition, stream: str, number: int) -> Reader:
         writing = next(stage for stage in self.assembly.plan.stages if id in stage.operators)
         relay = None
         if self.assembly.is_relayed(stage):
             keys, values = self.graph.key_serde(id) or Tagged(), spec.value or Evolving()
-            relay = Relay(KeySerde(values), KeySerde(keys))
+            relay = Relay(KeySerde(values), KeySerde(keys), id)
         return Reader(
             self.assembly.bindings.origin(stream, number),
             Decoding(
@@ -353,7 +362,7 @@ class _TaskBuilder:
             partial(self._observer, spec),
         )
 
-    def _observer(self, spec: Spec, serde: Serde) -> Callable[[list[Any]], None]:
+    def _observer(self, spec: Spec, serde: Serde) -> Callable[[list[object]], None]:
         """Return what takes note of the kinds of ids, where they outlive the process."""
         is_kept = kind_of(spec).durable and tells_kinds(serde)
         return self._kinds_of(spec).note_ids if is_kept else unobserved(serde)
@@ -405,7 +414,16 @@ class _TaskBuilder:
             aggregation = self.functions.by_operator[spec.op_id or ""]["aggregation"]
             return CombiningExit(spec.combines, aggregation, self.outputs, to, self.assembly.clock.now_ms)
         values = OwnValues(to.value, self._as_it_is(spec))
-        return PartitionByExit(self.outputs, to, values, exactly=not self.assembly.levers.trust)
+        found = PartitionByExit(self.outputs, to, values, exactly=not self.assembly.levers.trust)
+        behind = window_behind(self.graph, spec.op_id or "")
+        found.behind = "" if behind is None else behind.exit
+        return found
+
+    def _hands_groups(self, id: str) -> bool:
+        """Whether what a repartitioning writes may go on in groups: in memory, and not encoded at once."""
+        reading = next(stage for stage in self.assembly.plan.stages if self.graph.children(id)[0] in stage.operators)
+        spec = self.graph.of(PartitionBy)[id]
+        return self.assembly.is_relayed(reading) and self._as_it_is(spec) != "nothing"
 
     def _as_it_is(self, spec: PartitionBy) -> AsItIs:
         """Return what goes on as it is in memory: not what a policy asks for, or a declared type would make other."""
@@ -442,7 +460,7 @@ class _TaskBuilder:
         tasks = next(len(stage.tasks) for stage in self.stages if id in stage.operators)
         return RemoteJoining(spec, self.functions.by_operator[id], tasks, self.functions.contexts[id].count)
 
-    def _intermediate(self, id: str, spec: Any) -> Destination:
+    def _intermediate(self, id: str, spec: Repartition) -> Destination:
         stream = intermediate_of(self.graph, spec)
         partitions = self.assembly.bindings.partitions(stream)
         partitioning = self.graph.of(PartitionBy).get(id)
@@ -485,25 +503,26 @@ class _TaskBuilder:
     def _add_table(self, id: str, spec: TableInput) -> None:
         stream = spec.stream
         if self.number < self.assembly.bindings.partitions(stream):
-            contents = TableContents(self._store(id, spec, kept(spec.value)), self._kept_keys(id))
+            store = self._store(id, spec, kept(spec.value))
+            contents = TableContents(store, self._kept_keys(id))
             reader = self.assembly.reader(spec, stream, self.number, self.checkpoint, self.functions)
-            guard = _table_guard(self.assembly, id, contents.store, self.outputs)
+            guard = _table_guard(self.assembly, id, store, self.outputs)
             self.task.tables[stream] = (reader, contents, guard)
             self.tables[id] = contents
 
-    def _encoding(self, id: str) -> dict[str, Any]:
+    def _encoding(self, id: str) -> dict[str, Callable[..., object]]:
         (output,) = self.graph.specs[id].outputs
         serde = self.assembly.destination(output).value
         return {} if getattr(serde, "unchanged", False) else {"encode": serde.encode}
 
-    def _keyed(self, id: str, operator: Operator) -> dict[str, Any]:
+    def _keyed(self, id: str, operator: Operator) -> dict[str, Callable[..., object]]:
         named = {name: getattr(operator, name) for name in self.graph.specs[id].binds}
         return {**self.functions.by_operator[id], **named}
 
-    def _held(self, id: str) -> dict[str, Any]:
+    def _held(self, id: str) -> dict[str, Callable[..., object]]:
         return {**self.functions.by_operator[id], "hold": KeySerde(Tagged()).hold_one}
 
-    def _join(self, id: str) -> dict[str, Any]:
+    def _join(self, id: str) -> dict[str, Callable[..., object]]:
         spec = self.graph.of(TableJoin)[id]
         contents = self.tables[spec.table.op_id or ""]
         meetings = self.meetings[id] = Meetings(of_table=lambda: contents.keys.decode(contents.seen))
@@ -576,19 +595,21 @@ def _without_sides(late: Batch) -> Batch:
     return replace(late, values=[value for _, value in late.values])
 
 
-def _table_guard(assembly: Assembly, id: str, store: Any, outputs: Outputs) -> Guard:
+def _table_guard(assembly: Assembly, id: str, store: TaskStore, outputs: Outputs) -> Guard:
     stage, graph = StagePlan(id=id, inputs=(), operators=(id,)), assembly.graph
     return Guard(Chain(stage, graph, {}, {}, {}, frozenset()), graph, [store], outputs, assembly.clock)
 
 
-def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meetings) -> dict[str, Callable[[Any], Any]]:
+def lookups(
+    contents: TableContents, key: Serde, keys: KeySerde, meetings: Meetings
+) -> dict[str, Callable[..., object]]:
     """Return what finds a row by what `on` gave for a message, and by the message's own key.
 
     `key` is the serde of the table's keys, `keys` that of the messages'. Only a miss is noted, in `meetings`.
     """
     get, encode, encode_held = contents.store.get, key.encode, keys.encode
 
-    def lookup(on: Any) -> Any:
+    def lookup(on: object) -> object:
         row = None if on is None else get(encode(on))
         if row is None:
             meetings.missed += 1
@@ -596,7 +617,7 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
                 meetings.keys[0] = on
         return row
 
-    def lookup_key(key: Key | None) -> Any:
+    def lookup_key(key: Key | None) -> object:
         if key is None:
             raise ValueError("a record has no key, and this join needs one; partition_by(...) first")
         row = get(encode_held(key))
@@ -614,10 +635,10 @@ def inputs_of(stage: StagePlan, graph: Graph) -> list[Input]:
     return [graph.inputs[id] for id in stage.operators if id in graph.inputs]
 
 
-def repartitions_into(stage: StagePlan, graph: Graph) -> list[Spec]:
+def repartitions_into(stage: StagePlan, graph: Graph) -> list[Repartition]:
     """Return the operators whose streams between stages a stage reads."""
     found = ((id, spec) for id, spec in graph.specs.items() if spec.repartitions)
-    return [spec for id, spec in found if set(graph.children(id)) & set(stage.operators)]
+    return [cast("Repartition", spec) for id, spec in found if set(graph.children(id)) & set(stage.operators)]
 
 
 def look(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 from planner.checks.single_calls import makes_one_call
 from planner.model.graph import Graph
@@ -52,7 +51,7 @@ def _calls(
     graph: Graph,
     id: str,
     most: int,
-    told: Callable[[Any], None],
+    told: Callable[[Asked], None],
     ended: Callable[[Asked, int], None] | None = None,
 ) -> Calls:
     spec, function = graph.specs[id], lane.chain.exits[id].call  # type: ignore[attr-defined]

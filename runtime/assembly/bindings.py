@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 from operators.core.base import Output, Site, Spec
 from operators.io import Input
@@ -34,7 +34,7 @@ ANOTHER = "stream:"
 class Bindings:
     """Bound sources and sinks, and the environment for all other streams."""
 
-    def __init__(self, environment: Environment, graph: Graph, bind: Mapping[str, Any]) -> None:
+    def __init__(self, environment: Environment, graph: Graph, bind: Mapping[str, object]) -> None:
         self.environment = environment
         self.sources: dict[str, Source] = {}
         self.sinks: dict[str, Sink] = {}
@@ -206,39 +206,49 @@ class Bindings:
         source = self.sources.get(stream)
         if source is not None:
             bound = source
-            live: dict[str, Any] = {"version": lambda: 0}
+            bound = source
             known: Callable[[int], Offsets] = bound.offsets
-            if isinstance(bound, LiveSource):
-                live = {name: partial(getattr(bound, name), partition) for name in ("version", "unheard_ms")}
-                live["stream_id"] = getattr(bound, "stream_id", lambda: 0)
-            if isinstance(bound, TransactionalSource):
-                live["held"] = partial(bound.held, partition)
             if isinstance(bound, UncountedSource):
-                known, live["expected"] = bound.known, partial(bound.expected, partition)
-            return Origin(
+                known = bound.known
+            origin = Origin(
                 system=bound.name,
                 stream=stream,
                 partition=partition,
                 read=lambda offset: bound.read(partition, offset),
                 offsets=partial(bound.offsets, partition),
                 known=partial(known, partition),
-                **live,
+                version=lambda: 0,
             )
+            if isinstance(bound, LiveSource):
+                version, unheard_ms = partial(bound.version, partition), partial(bound.unheard_ms, partition)
+                stream_id = getattr(bound, "stream_id", origin.stream_id)
+                origin = replace(origin, version=version, unheard_ms=unheard_ms, stream_id=stream_id)
+            if isinstance(bound, TransactionalSource):
+                origin = replace(origin, held=partial(bound.held, partition))
+            if isinstance(bound, UncountedSource):
+                origin = replace(origin, expected=partial(bound.expected, partition))
+            return origin
         environment = self.environment
-        live = {"known": partial(environment.offsets, stream, partition)}
-        if isinstance(environment, LiveEnvironment):
-            names = "known", "fetched", "unheard_ms", "held"
-            live = {name: partial(getattr(environment, name), stream, partition) for name in names}
-        return Origin(
+        origin = Origin(
             system="log",
             stream=stream,
             partition=partition,
             read=lambda offset: environment.read(stream, partition, offset),
             offsets=partial(environment.offsets, stream, partition),
+            known=partial(environment.offsets, stream, partition),
             version=environment.version,
             stream_id=partial(environment.stream_id, stream),
-            **live,
         )
+        if isinstance(environment, LiveEnvironment):
+            of_it = stream, partition
+            origin = replace(
+                origin,
+                known=partial(environment.known, *of_it),
+                fetched=partial(environment.fetched, *of_it),
+                unheard_ms=partial(environment.unheard_ms, *of_it),
+                held=partial(environment.held, *of_it),
+            )
+        return origin
 
     def look(self, places: Mapping[str, Collection[int]]) -> None:
         """Refresh the known end offsets of partitions; one broker round trip on Kafka, nothing elsewhere."""
@@ -294,7 +304,7 @@ class Bindings:
             if isinstance(source, LiveSource):
                 source.listen(tell)
 
-    def _bind_output(self, output: Output, what: Any) -> None:
+    def _bind_output(self, output: Output, what: object) -> None:
         stream = output.stream
         if is_another(what):
             self._bind_to_another(stream, what)
@@ -326,7 +336,7 @@ class Bindings:
             sink.close()
 
 
-def is_another(what: Any) -> bool:
+def is_another(what: object) -> TypeGuard[str]:
     """Whether an output is bound to another stream of the environment."""
     return isinstance(what, str) and what.startswith(ANOTHER)
 
@@ -360,13 +370,14 @@ def check_source(graph: Graph, stream: str, partitions: int) -> None:
             _check_partitions(spec, spec.partitions, stream, partitions)
 
 
-def config_of(stream: Output | StreamPlan, **more: Any) -> StreamConfig:
+def config_of(stream: Output | StreamPlan, *, compacted: bool = False, intermediate: bool = False) -> StreamConfig:
     """Return how a stream is made of which so much was said, or planned."""
     said = {name: getattr(stream, name) for name in SAID}
-    return StreamConfig(**{name: what for name, what in said.items() if what is not None}, **more)
+    known = {name: what for name, what in said.items() if what is not None}
+    return StreamConfig(**known, compacted=compacted, intermediate=intermediate)
 
 
-def _source(stream: str, what: Any) -> Source:
+def _source(stream: str, what: object) -> Source:
     topic = topic_of(what)
     if topic is not None:
         from runtime.systems.kafka.streams.fetcher import KafkaSource
@@ -382,23 +393,23 @@ def _source(stream: str, what: Any) -> Source:
         return ListSource(what)
     if not _has_methods(what, Source):
         raise _not_to_bind(stream, what, "an input", f'a path such as "{stream}.jsonl", a list of values, or a source')
-    return what  # type: ignore[no-any-return]
+    return cast("Source", what)
 
 
-def _sink(stream: str, what: Any) -> Sink:
+def _sink(stream: str, what: object) -> Sink:
     if isinstance(what, str | Path):
         from runtime.systems.files.files import open_sink
 
         return open_sink(Path(what))
     if not _has_methods(what, Sink):
         raise _not_to_bind(stream, what, "an output", f'a path such as "{stream}.jsonl", or a sink')
-    return what  # type: ignore[no-any-return]
+    return cast("Sink", what)
 
 
-def _has_methods(what: Any, protocol: type) -> bool:
+def _has_methods(what: object, protocol: type) -> bool:
     methods = (name for name in vars(protocol) if not name.startswith("_"))
     return not isinstance(what, type) and all(hasattr(what, name) for name in methods)
 
 
-def _not_to_bind(stream: str, what: Any, kind: str, instead: str) -> SamzaError:
+def _not_to_bind(stream: str, what: object, kind: str, instead: str) -> SamzaError:
     return SamzaError(f"bind={{{stream!r}: {what!r}}}: {kind} can't be bound to that; write instead: {instead}")

@@ -43,10 +43,10 @@ class OwnValues:
             return values
         serde = self.serde.serde
         data = encode_all(serde, values)
-        if None in data:
-            decode = serde.decode
-            return [None if one is None else decode(one) for one in data]
-        return decoded(serde, data)
+        some = [one for one in data if one is not None]
+        if len(some) == len(data):
+            return decoded(serde, some)
+        return [None if one is None else serde.decode(one) for one in data]
 
 
 def are_unchangeable(values: list[Any]) -> bool:
@@ -61,7 +61,7 @@ def are_unchangeable(values: list[Any]) -> bool:
             return False
         of_kind = [value for value in values if type(value) is kind]
         if kind is tuple:
-            if not all(are_unchangeable([*value]) for value in of_kind):
+            if not all(isinstance(value, tuple) and are_unchangeable([*value]) for value in of_kind):
                 return False
         elif not all(are_unchangeable([*map(part, of_kind)]) for part in read):
             return False
@@ -74,7 +74,7 @@ def _parts_of(kind: type) -> tuple[Any, ...] | None:
     if kind is tuple:
         return ()
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return tuple(map(itemgetter, range(len(kind._fields))))
+        return tuple(itemgetter(place) for place, _ in enumerate(getattr(kind, "_fields", ())))
     if issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen:
         return tuple(map(attrgetter, kind.__struct_fields__))
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -74,7 +74,7 @@ class Opened(NamedTuple):
 def open_application(
     environment: Environment,
     pipeline: Pipeline,
-    bind: Mapping[str, Any],
+    bind: Mapping[str, object],
     *,
     levers: Levers = ALL,
     from_start: bool = False,
@@ -144,7 +144,7 @@ def _check_rights(environment: Environment, bindings: Bindings, plan: Plan, grap
     environment.check_rights(plan.app, read - bindings.sources.keys(), written)
 
 
-def join_application(environment: Environment, pipeline: Pipeline, bind: Mapping[str, Any], share: Share) -> Opened:
+def join_application(environment: Environment, pipeline: Pipeline, bind: Mapping[str, object], share: Share) -> Opened:
     """Return an application as another process has opened it; raises `Grown` where streams have more partitions now."""
     graph = pipeline.graph
     plan = make_plan(graph, pipeline.options, share.counts, wrapped=pipeline.wrapped, levers=share.levers)

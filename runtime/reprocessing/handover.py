@@ -6,7 +6,6 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import msgspec
@@ -168,8 +167,8 @@ def _between_anew(checkpoint: Checkpoint, names: Mapping[str, str]) -> Checkpoin
     return msgspec.structs.replace(checkpoint, generation=0, positions=tuple(positions))
 
 
-def _blocks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[Any]]:
-    block: list[Any] = []
+def _blocks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    block: list[tuple[bytes, bytes]] = []
     size = 0
     for key, value in entries:
         block.append((key, value))

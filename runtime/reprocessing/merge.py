@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 from uuid import uuid4
 
 from operators.core.base import Batch, Output, Serde, Spec
@@ -21,7 +21,9 @@ from runtime.ports.environment import Environment, own_whole
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append
 
-Merge = Callable[[Any, Any, Any], Any]
+T = TypeVar("T")
+
+Merge = Callable[[Any, Any, Any], object]
 """Returns the result that holds, given a key, the newest live result and the recomputed one; None is the live one."""
 HEADER = "recomputed"
 """The header of a record that was merged in, with the mark of the merging: so it is no live result."""
@@ -32,7 +34,7 @@ RUN, LIVE, DONE = "run", "live", "recomputed"
 ROWS_AT_ONCE = 10_000
 
 
-def prefer_live(key: Any, live: Any, recomputed: Any) -> Any:
+def prefer_live(key: object, live: T, recomputed: T) -> T:
     """Return the live result: it is of newer records than history is.
 
     >>> prefer_live("AA", 12, 11)
@@ -216,8 +218,9 @@ class _Merger:
 
     def _identities(self, rows: Batch) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield the identity of each result, and its key; raises SamzaError for a result without either."""
-        none: list[Any] = [None] * len(rows)
-        for key, at in zip(rows.keys or none, rows.timestamps or none, strict=True):
+        none = [None] * len(rows)
+        times = cast("list[int]", rows.timestamps or none)  # a window's result has one
+        for key, at in zip(rows.keys or none, times, strict=True):
             if key is None and not self._merging.is_windowed:
                 raise SamzaError(
                     f"a result in {self._merging.recomputed!r} has no key, by which it could be merged with a live "

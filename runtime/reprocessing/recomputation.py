@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from planner.model.graph import Graph
 from runtime.assembly.history import HistorySpan, beside
@@ -72,14 +72,13 @@ def take_over(
     data: str | Path | Environment,
     handover: str | Path,
     *,
-    at: Mapping[str, Any] | None = None,
-    bind: Mapping[str, Any] | None = None,
+    at: Mapping[str, Place] | None = None,
+    bind: Mapping[str, object] | None = None,
     cluster: Cluster = None,
 ) -> Handover:
     """Let an application, which must not be running, go on from a handover when it runs next."""
     environment = open_environment(data, cluster)
-    places: Mapping[str, Place] = at or {}
     with closing(environment) if isinstance(data, str | Path) else nullcontext():
         check_not_shared(environment, pipeline.graph.app)
         how = pipeline.graph, pipeline.options, Path(handover)
-        return take_over_in(environment, *how, wrapped=pipeline.wrapped, at=places, bind=bind or {})
+        return take_over_in(environment, *how, wrapped=pipeline.wrapped, at=at or {}, bind=bind or {})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ def take_over(
     *,
     wrapped: bool,
     at: Mapping[str, Place],
-    bind: Mapping[str, Any] = MappingProxyType({}),
+    bind: Mapping[str, object] = MappingProxyType({}),
 ) -> Handover:
     """Put a handover in the place of all positions and state of an application, which must not be running.
 

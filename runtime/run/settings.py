@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from planner.model.levers import ALL, Levers
 from runtime.assembly.history import HistorySpan
@@ -30,7 +29,7 @@ class RunSettings:
     `levers` and `poll_ms`, after which it looks for news that nobody told, are for tests and benchmarks.
     """
 
-    bind: Mapping[str, Any] | None = None
+    bind: Mapping[str, object] | None = None
     from_start: bool = False
     state: State = None
     until_now: bool = False

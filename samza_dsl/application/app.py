@@ -48,7 +48,7 @@ from samza_dsl.fluent.checks import (
     source_said,
     state_said,
 )
-from samza_dsl.fluent.pace import Pace, paced
+from samza_dsl.fluent.pace import Pace, PaceFields, paced
 from samza_dsl.fluent.stream import MessageStream, OutputStream, check_ours
 from samza_dsl.fluent.table import Table
 
@@ -64,8 +64,9 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 V = TypeVar("V")
+S = TypeVar("S", bound=Spec)
 
-Around = Callable[[Callable[..., Any], str], Callable[..., Any]]
+Around = Callable[[Callable[..., Any], str], Callable[..., object]]
 
 
 class App(Reprocessing):
@@ -98,8 +99,8 @@ class App(Reprocessing):
         *,
         value: type[V],
         key: type[K],
-        timestamp: Callable[[V], Any] | None = None,
-        watermark: Callable[[V], Any] | None = None,
+        timestamp: Callable[[V], object] | None = None,
+        watermark: Callable[[V], object] | None = None,
         **options: Unpack[InputOptions],
     ) -> MessageStream[K, V]: ...
 
@@ -110,8 +111,8 @@ class App(Reprocessing):
         *,
         value: type[V],
         key: Callable[[V], K],
-        timestamp: Callable[[V], Any] | None = None,
-        watermark: Callable[[V], Any] | None = None,
+        timestamp: Callable[[V], object] | None = None,
+        watermark: Callable[[V], object] | None = None,
         partitioned_by_key: bool = False,
         **options: Unpack[InputOptions],
     ) -> MessageStream[K, V]: ...
@@ -123,8 +124,8 @@ class App(Reprocessing):
         *,
         value: type[V],
         key: None = None,
-        timestamp: Callable[[V], Any] | None = None,
-        watermark: Callable[[V], Any] | None = None,
+        timestamp: Callable[[V], object] | None = None,
+        watermark: Callable[[V], object] | None = None,
         **options: Unpack[InputOptions],
     ) -> MessageStream[None, V]: ...
 
@@ -134,9 +135,9 @@ class App(Reprocessing):
         stream: str,
         *,
         value: Serde | UnionType | None = None,
-        key: Any = None,
-        timestamp: Callable[[Any], Any] | None = None,
-        watermark: Callable[[Any], Any] | None = None,
+        key: object = None,
+        timestamp: Callable[[Any], object] | None = None,
+        watermark: Callable[[Any], object] | None = None,
         partitioned_by_key: bool = False,
         **options: Unpack[InputOptions],
     ) -> MessageStream[Any, Any]: ...
@@ -145,17 +146,17 @@ class App(Reprocessing):
         self,
         stream: str,
         *,
-        value: Any = None,
-        key: Any = None,
-        timestamp: Callable[[Any], Any] | None = None,
-        watermark: Callable[[Any], Any] | None = None,
+        value: object = None,
+        key: object = None,
+        timestamp: Callable[..., object] | None = None,
+        watermark: Callable[..., object] | None = None,
         max_disorder_ms: Duration = 0,
         partitions: int | None = None,
         priority: int = 0,
         partitioned_by_key: bool = False,
         on_error: Policy = fail,
         **pace: Unpack[Pace],
-    ) -> MessageStream[Any, Any]:
+    ) -> MessageStream[K, V]:
         """Read a stream, or all streams whose names match a pattern such as "orders-*".
 
         A stream that comes to match while the app runs is read within a second, from its start. There are as many tasks
@@ -202,7 +203,7 @@ class App(Reprocessing):
         *,
         value: type[V],
         key: type[K],
-        timestamp: Callable[[V], Any] | None = None,
+        timestamp: Callable[[V], object] | None = None,
         **options: Unpack[TableOptions],
     ) -> Table[K, V]: ...
 
@@ -214,7 +215,7 @@ class App(Reprocessing):
         value: type[V],
         key: Callable[[V], K],
         partitioned_by_key: bool = False,
-        timestamp: Callable[[V], Any] | None = None,
+        timestamp: Callable[[V], object] | None = None,
         **options: Unpack[TableOptions],
     ) -> Table[K, V]: ...
 
@@ -224,9 +225,9 @@ class App(Reprocessing):
         stream: str,
         *,
         value: Serde | UnionType | None = None,
-        key: Any,
+        key: object,
         partitioned_by_key: bool = False,
-        timestamp: Callable[[Any], Any] | None = None,
+        timestamp: Callable[[Any], object] | None = None,
         **options: Unpack[TableOptions],
     ) -> Table[Any, Any]: ...
 
@@ -234,17 +235,17 @@ class App(Reprocessing):
         self,
         stream: str,
         *,
-        value: Any = None,
-        key: Any,
+        value: object = None,
+        key: object,
         broadcast: bool = False,
         partitions: int | None = None,
         partitioned_by_key: bool = False,
-        timestamp: Callable[[Any], Any] | None = None,
+        timestamp: Callable[..., object] | None = None,
         max_disorder_ms: Duration = 0,
         retention_ms: Duration | None = None,
         on_error: Policy = fail,
         **pace: Unpack[Pace],
-    ) -> Table[Any, Any]:
+    ) -> Table[K, V]:
         """Read a stream as a table: the newest value of each key, complete before what joins it is read.
 
         With `broadcast` every task has all of it; else a task has the keys of its own partition, and the table is
@@ -268,9 +269,12 @@ class App(Reprocessing):
         check_whole(site, "partitions", partitions, optional=True)
         check_type(site, "table(broadcast=...)", broadcast, bool, "broadcast=True")
         read_as = source_said(site, "table", value, key, partitioned_by_key, on_error)
-        said = {"stream": stream, "partitions": partitions, **read_as}
         times = _times_said(site, timestamp, max_disorder_ms, retention_ms, pace, broadcast)
-        spec = VersionedTable(**said, **times) if times else TableInput(**said, broadcast=broadcast)
+        spec: TableInput | VersionedTable
+        if times:
+            spec = VersionedTable(stream=stream, partitions=partitions, **read_as, **times)
+        else:
+            spec = TableInput(stream=stream, partitions=partitions, broadcast=broadcast, **read_as)
         return Table(self, self.add(spec))
 
     @overload
@@ -295,13 +299,13 @@ class App(Reprocessing):
         self,
         stream: str,
         *,
-        value: Any = None,
-        key: Any = None,
+        value: object = None,
+        key: object = None,
         partitions: int | None = None,
         retention_ms: Duration | None = None,
         retention_bytes: int | None = None,
         compression: Compression | None = None,
-    ) -> OutputStream[Any]:
+    ) -> OutputStream[V]:
         """Declare a stream to write: with `value` and `key` as types or serdes; keys are as they came without `key`.
 
         Where the stream is absent it is made with so many `partitions`. Each of them drops its oldest records, some at
@@ -331,15 +335,15 @@ class App(Reprocessing):
 
     def task(
         self,
-        inputs: MessageStream[Any, Any] | list[MessageStream[Any, Any]],
-        process: Callable[..., Any],
+        inputs: MessageStream[K, V] | list[MessageStream[Any, Any]],
+        process: Callable[..., object],
         *,
         op_id: str,
         outputs: list[OutputStream[Any]] | None = None,
         window: Every | None = None,
         max_in_flight: int = 1,
         timeout_ms: Duration = 2_000,
-        state: type[Any] | Serde | None = None,
+        state: type[object] | Serde | None = None,
         store: Kept = "lmdb",
         on_error: Policy = fail,
     ) -> None:
@@ -446,7 +450,7 @@ class App(Reprocessing):
         data: str | Path = DATA,
         *,
         environment: Cluster = None,
-        bind: Mapping[str, Any] | None = None,
+        bind: Mapping[str, object] | None = None,
         from_start: bool = False,
         state: State = None,
         until_now: bool = False,
@@ -509,7 +513,7 @@ class App(Reprocessing):
         data: str | Path = DATA,
         *,
         environment: Cluster = None,
-        bind: Mapping[str, Any] | None = None,
+        bind: Mapping[str, object] | None = None,
         from_start: bool = False,
         state: State = None,
         until_now: bool = False,
@@ -525,7 +529,7 @@ class App(Reprocessing):
         data: str | Path = DATA,
         *,
         environment: Cluster = None,
-        bind: Mapping[str, Any] | None = None,
+        bind: Mapping[str, object] | None = None,
         from_start: bool = False,
         state: State = None,
         until_now: bool = False,
@@ -533,7 +537,7 @@ class App(Reprocessing):
         """Run as `run` does in the background of an `async with`, and drain, commit and stop at its end."""
         return in_background(self, RunRequest(data, environment, bind, from_start, state, until_now))
 
-    def add(self, spec: Any) -> Any:
+    def add(self, spec: S) -> S:
         """Add a spec under its id, and return it with that id; the fluent methods call this."""
         named = graphs.identified(spec, self._specs)
         assert named.op_id is not None
@@ -541,7 +545,7 @@ class App(Reprocessing):
         return named
 
 
-def _form(site: Site, process: Any) -> Form:
+def _form(site: Site, process: object) -> Form:
     if is_coroutine_function(process):
         check_function(site, "task(process=...)", process, 2, awaits=True)
         return "async"
@@ -551,9 +555,22 @@ def _form(site: Site, process: Any) -> Form:
     return "callback" if asks_for_callback else "plain"
 
 
+class VersionFields(PaceFields):
+    """The fields that only a table of versions has."""
+
+    timestamp_of: Callable[..., object] | None
+    max_disorder_ms: int
+    retention_ms: int
+
+
 def _times_said(
-    site: Site, timestamp: Any, max_disorder_ms: Any, retention_ms: Any, pace: Pace, broadcast: bool
-) -> dict[str, Any] | None:
+    site: Site,
+    timestamp: Callable[..., object] | None,
+    max_disorder_ms: Duration,
+    retention_ms: Duration | None,
+    pace: Pace,
+    broadcast: bool,
+) -> VersionFields | None:
     """Return the fields that only a table of versions has; None for another table. Refuses what can't be meant."""
     disorder = ms_said(site, "max_disorder_ms", max_disorder_ms, least=0)
     retention = optional_ms_said(site, "retention_ms", retention_ms, least=0)

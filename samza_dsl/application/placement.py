@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from runtime.model.assignment import Placement, round_robin, sticky
 from runtime.model.errors import SamzaError
@@ -14,7 +14,7 @@ KINDS = {"sticky": sticky, "round_robin": round_robin}
 Said = Literal["sticky", "round_robin"] | Placement
 
 
-def named(placement: Any) -> str:
+def named(placement: object) -> str:
     """Return the reference of a placement for other processes: its kind, or the module and name of a function.
 
     Raises SamzaError for what these could not find.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 
 from operators.core.base import Site
 from operators.core.sites import here
@@ -42,7 +42,7 @@ class ReprocessOptions(TypedDict, total=False):
     """The options of a reprocessing, here or on Spark."""
 
     environment: Cluster
-    bind: Mapping[str, Any] | None
+    bind: Mapping[str, object] | None
     start: Points
     until: Points
     per_second: float | None
@@ -89,7 +89,7 @@ class Reprocessing:
         data: str | Path = DATA,
         *,
         environment: Cluster = None,
-        bind: Mapping[str, Any] | None = None,
+        bind: Mapping[str, object] | None = None,
         start: Points = None,
         until: Points = None,
         per_second: float | None = None,
@@ -133,9 +133,8 @@ class Reprocessing:
         Raises SamzaError and PlanError for what can't be run so.
         """
         run = RunRequest(data, environment=environment, bind=bind, live=live, watch=watch, containers=containers, on=on)
-        how: dict[str, Any] = {"start": start, "until": until, "per_second": per_second, "handover": handover}
-        how |= {"merge_into": merge_into, "merge": merge, "name": name}
-        return reprocessed(cast("App", self), ReprocessRequest(run, **how))
+        request = ReprocessRequest(run, start, until, per_second, handover, merge_into, merge, name)
+        return reprocessed(cast("App", self), request)
 
     def take_over(
         self,
@@ -143,7 +142,7 @@ class Reprocessing:
         data: str | Path = DATA,
         *,
         environment: Cluster = None,
-        bind: Mapping[str, Any] | None = None,
+        bind: Mapping[str, object] | None = None,
         at: Mapping[str, int | Literal["earliest", "latest"]] | None = None,
     ) -> None:
         """Let the application go on from a handover when it runs next; it must not be running now.

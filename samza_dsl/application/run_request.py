@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from operators.core.base import Site
 from operators.core.sites import here
@@ -38,7 +38,7 @@ class RunOptions(TypedDict, total=False):
     """The options of any run, here or on Spark."""
 
     environment: Cluster
-    bind: Mapping[str, Any] | None
+    bind: Mapping[str, object] | None
     until_now: bool
     live: bool
     watch: Watch | None
@@ -68,7 +68,7 @@ class RunRequest:
 
     data: str | Path = DATA
     environment: Cluster = None
-    bind: Mapping[str, Any] | None = None
+    bind: Mapping[str, object] | None = None
     from_start: bool = False
     state: State = None
     until_now: bool = False

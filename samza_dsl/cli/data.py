@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -39,7 +39,7 @@ def exists(path: Path) -> bool:
     return (path / DATA_FILE).is_file()
 
 
-def options_in(path: Path | None) -> dict[str, Any]:
+def options_in(path: Path | None) -> dict[str, object]:
     """Return the options for Kafka's clients in a file; raises `Mistake` where it can't be read."""
     if path is None:
         return {}

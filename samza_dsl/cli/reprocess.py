@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -23,6 +23,7 @@ from samza_dsl.cli.output import say
 from samza_dsl.cli.run import AppArgument, BindOption, ContainersOption, MasterOption, TracebackOption, bindings_of
 
 UNITS_S = {"s": 1, "min": 60, "h": 3_600}
+PLACES: Mapping[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
 KINDS = ("parquet:", "jsonl:", "csv:")
 """The kinds that may be written before a path, which says its kind by its suffix anyway."""
 ThrottleOption = Annotated[str | None, typer.Option(metavar="RATE", help="Read so many records at most, as 10_000/s.")]
@@ -149,8 +150,8 @@ def _streams_said(
     outputs: Iterable[str] | None,
     bind: Iterable[str] | None,
     merge_into: Iterable[str] | None,
-    options: Mapping[str, Any],
-) -> tuple[dict[str, Any], dict[str, str]]:
+    options: Mapping[str, object],
+) -> tuple[dict[str, object], dict[str, str]]:
     """Return the bindings, and the streams into which outputs are merged."""
     graph = app.graph()
     read = {spec.stream for spec in graph.inputs.values()}
@@ -199,10 +200,10 @@ def _point(option: str, said: str, point: str) -> Point:
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
-def _place(said: str) -> tuple[str, Any]:
+def _place(said: str) -> tuple[str, int | Literal["earliest", "latest"]]:
     name, _, place = said.partition("=")
-    if name and place in ("earliest", "latest"):
-        return name, place
+    if name and place in PLACES:
+        return name, PLACES[place]
     if name and place.isdecimal():
         return name, int(place)
     raise Mistake(f"--at {said} says no place: write --at flights=earliest, =latest, or an offset")

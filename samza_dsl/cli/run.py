@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -146,8 +146,8 @@ def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | No
 
 
 def bindings_of(
-    app: App, said: list[str], options: Mapping[str, Any], writes_directories: bool = False
-) -> dict[str, Any]:
+    app: App, said: list[str], options: Mapping[str, object], writes_directories: bool = False
+) -> dict[str, object]:
     """Return what `--bind name=path` names; Kafka's clients have `options`. Raises `Mistake` for what can't be bound.
 
     A run that `writes_directories` checks these itself.
@@ -155,7 +155,7 @@ def bindings_of(
     graph = app.graph()
     read = {spec.stream for spec in graph.inputs.values()}
     written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
-    bound: dict[str, Any] = {}
+    bound: dict[str, object] = {}
     for binding in said:
         name, equals, path = binding.partition("=")
         if not equals or not path:

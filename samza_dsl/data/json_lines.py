@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from io import BufferedReader
+from typing import BinaryIO, cast
 
 import msgspec
 
@@ -71,9 +72,9 @@ def _arriving(file: BinaryIO) -> Iterator[list[bytes]]:
         yield lines
 
 
-def _some(file: Any) -> bytes:
+def _some(file: BinaryIO) -> bytes:
     # As much as has arrived: a pipe that writes a line now and then must not wait for a whole chunk.
-    read: bytes = file.read1(CHUNK_BYTES)
+    read: bytes = cast("BufferedReader", file).read1(CHUNK_BYTES)
     return read
 
 
@@ -91,7 +92,7 @@ def _read(lines: list[bytes], key: str | None, before: int) -> list[tuple[bytes 
     return read
 
 
-def _key_of(value: Any, field: str) -> bytes | None:
+def _key_of(value: object, field: str) -> bytes | None:
     if not isinstance(value, dict) or field not in value:
         has = f"it has {', '.join(map(repr, value))}" if isinstance(value, dict) else "it is no object"
         raise ValueError(f"there is no field {field!r} for the key: {has}")

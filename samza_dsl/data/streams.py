@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -61,7 +61,7 @@ def produce(
     data: str | Path = DATA,
     environment: Cluster = None,
     value: type[V] | Serde | None = None,
-    key: Callable[[V], Any] | None = None,
+    key: Callable[[V], object] | None = None,
     timestamp: Callable[[V], int | datetime] | None = None,
     partitions: int | None = None,
     retention_ms: Duration | None = None,
@@ -130,7 +130,7 @@ def produce(
     return len(found)
 
 
-def _times(site: Site, said: list[Any], unit: Unit | None) -> list[int]:
+def _times(site: Site, said: list[int | datetime], unit: Unit | None) -> list[int]:
     check_unit(site, unit)
     times = to_ms(said, unit=unit)
     if unit is None and times and looks_like_seconds(min(times), max(times)):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Literal, TypedDict
 
-from operators.core.base import Serde
+from operators.core.base import Serde, Site
 from operators.core.durations import Duration
 from operators.core.policies import DeadLetterPolicy, Policy
 from operators.joins.interval_join import Keep
@@ -17,7 +17,7 @@ Kept = Literal["lmdb", "memory"] | StoreName
 """The kind of store that state is kept in; other kinds are registered in `runtime.stores.registry`."""
 Compression = Literal["zlib", "zstd"]
 """The compression of a stream's stored records."""
-Sides = tuple[type[Any] | Serde | None, type[Any] | Serde | None] | None
+Sides = tuple[type[object] | Serde | None, type[object] | Serde | None] | None
 """The types of the values that a join keeps of either side, or the serdes that store them."""
 Bounds = tuple[Duration, Duration]
 """The bounds of a join in ms: from how long before a record to how long after it."""
@@ -73,7 +73,21 @@ class WindowJoinOptions(StoreOptions, total=False):
     allowed_lateness_ms: Duration
     emit: Emit
     late: DeadLetterPolicy | None
-    state: Sequence[type[Any] | Serde | None] | None
+    state: Sequence[type[object] | Serde | None] | None
+
+
+class OperatorFields(TypedDict):
+    """The fields of every spec that the user says."""
+
+    site: Site
+    on_error: Policy
+    op_id: str | None
+
+
+class JoinFields(OperatorFields):
+    """The fields of every join."""
+
+    with_: Callable[..., object]
 
 
 class InputOptions(Pace, total=False):
@@ -98,7 +112,7 @@ class TableOptions(Pace, total=False):
 class OutputOptions(TypedDict, total=False):
     """The options of an output, whatever its values; lengths of time in ms."""
 
-    key: type | Serde | None
+    key: type[object] | Serde | None
     partitions: int | None
     retention_ms: Duration | None
     retention_bytes: int | None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from functools import partial
-from typing import Any, get_origin
+from typing import TypedDict, TypeGuard, TypeVar, get_origin
 
 import msgspec
 
 from operators.core.base import Serde, Site
 from operators.core.durations import whole_ms
-from operators.core.policies import DeadLetterPolicy, Fail, Retry, Skip
+from operators.core.policies import DeadLetterPolicy, Fail, Policy, Retry, Skip
 from planner.model.errors import refuse
 from planner.model.graph import NAME
 from planner.model.plan import Options
@@ -22,12 +22,14 @@ from runtime.encoding.value_types import value_type_of
 from runtime.ports import environment as base
 from runtime.stores.registry import store_kinds
 
+F = TypeVar("F")
+
 DATA = base.DATA
 """The directory of the embedded log where none is named."""
 
 
 def check_function(
-    site: Site, said: str, function: Any, arguments: int, *, awaits: bool | None = False, yields: bool = False
+    site: Site, said: str, function: object, arguments: int, *, awaits: bool | None = False, yields: bool = False
 ) -> None:
     """Refuse anything that can't be called with so many arguments, or is of the wrong kind of function.
 
@@ -44,14 +46,14 @@ def check_function(
         _check_life(site, said, function)
 
 
-def check_name(site: Site, what: str, name: Any, *, pattern: bool = False) -> None:
+def check_name(site: Site, what: str, name: object, *, pattern: bool = False) -> None:
     """Refuse what can't be a stream, application or operator name."""
     plain = name.replace("*", "x").replace("?", "x") if pattern and isinstance(name, str) else name
     if not isinstance(plain, str) or not NAME.fullmatch(plain) or ".." in plain:
         raise refuse(site, f"{name!r} can't name {what}", "up to 200 letters, digits, '.', '_' and '-'")
 
 
-def check_whole(site: Site, said: str, number: Any, *, least: int | None = 1, optional: bool = False) -> None:
+def check_whole(site: Site, said: str, number: object, *, least: int | None = 1, optional: bool = False) -> None:
     """Refuse anything but an int of at least `least`, or None where it is `optional`."""
     if optional and number is None:
         return
@@ -60,7 +62,7 @@ def check_whole(site: Site, said: str, number: Any, *, least: int | None = 1, op
         raise refuse(site, f"{said}={number!r} is not a whole number{bound}", f"{said}={max(least or 0, 1)}")
 
 
-def ms_said(site: Site, said: str, length: Any, *, least: int = 1) -> int:
+def ms_said(site: Site, said: str, length: object, *, least: int = 1) -> int:
     """Return a length of time in ms; refuses what is neither whole ms of at least `least` nor a timedelta of these."""
     ms = whole_ms(length)
     if type(ms) is not int or ms < least:
@@ -69,31 +71,31 @@ def ms_said(site: Site, said: str, length: Any, *, least: int = 1) -> int:
     return ms
 
 
-def optional_ms_said(site: Site, said: str, length: Any, *, least: int = 1) -> int | None:
+def optional_ms_said(site: Site, said: str, length: object, *, least: int = 1) -> int | None:
     """Return a length of time in ms, or None where none is said; refuses what is neither."""
     return None if length is None else ms_said(site, said, length, least=least)
 
 
-def check_policy(site: Site, policy: Any) -> None:
+def check_policy(site: Site, policy: object) -> None:
     """Refuse what is not an error policy."""
     if not isinstance(policy, Fail | Skip | DeadLetterPolicy | Retry):
         raise refuse(site, f"on_error={policy!r} is not a policy", "on_error=skip, dead_letter('name') or retry(3)")
     check_letter(site, policy.then if isinstance(policy, Retry) else policy)
 
 
-def check_letter(site: Site, letter: Any) -> None:
+def check_letter(site: Site, letter: object) -> None:
     """Refuse a stream of dead letters that can't have its name."""
     if isinstance(letter, DeadLetterPolicy):
         check_name(site, "a stream of dead letters", letter.stream)
 
 
-def check_type(site: Site, said: str, thing: Any, kind: type, instead: str) -> None:
+def check_type(site: Site, said: str, thing: object, kind: type, instead: str) -> None:
     """Refuse what is not a `kind`."""
     if not isinstance(thing, kind):
         raise refuse(site, f"{said} got {thing!r}, which is no {kind.__name__}", instead)
 
 
-def in_whole_ms(options: Any) -> Any:
+def in_whole_ms(options: Options) -> Options:
     """Return options with their lengths of time in ms, where these were said as timedeltas."""
     if not isinstance(options, Options):
         return options
@@ -102,7 +104,7 @@ def in_whole_ms(options: Any) -> Any:
     return msgspec.structs.replace(options, **changed) if changed else options
 
 
-def check_options(site: Site, options: Any) -> None:
+def check_options(site: Site, options: Options) -> None:
     """Refuse options of wrong types, and numbers that can't be meant."""
     check_type(site, "App(options=...)", options, Options, "Options(commit_interval_ms=500)")
     try:
@@ -120,7 +122,7 @@ def check_options(site: Site, options: Any) -> None:
         raise refuse(site, wrong, f"threads=1, blocking_timeout_ms={options.blocking_timeout_ms}")
 
 
-def check_store(site: Site, store: Any) -> str:
+def check_store(site: Site, store: object) -> str:
     """Return the kind of a store; refuses what is none."""
     kinds = store_kinds()
     if store not in kinds:
@@ -129,7 +131,7 @@ def check_store(site: Site, store: Any) -> str:
     return str(store)
 
 
-def kept_said(site: Site, retention_ms: Any, retention_bytes: Any, compression: Any) -> int | None:
+def kept_said(site: Site, retention_ms: object, retention_bytes: object, compression: object) -> int | None:
     """Return the ms for which a stream keeps its records; refuses options that it can't be made with."""
     retention = optional_ms_said(site, "retention_ms", retention_ms)
     check_whole(site, "retention_bytes", retention_bytes, optional=True)
@@ -140,7 +142,7 @@ def kept_said(site: Site, retention_ms: Any, retention_bytes: Any, compression: 
 
 
 def serde_said(
-    site: Site, said: str, declared: Any, knows: Callable[[Any], bool] = is_pydantic, operator: str = ""
+    site: Site, said: str, declared: object, knows: Callable[[type], bool] = is_pydantic, operator: str = ""
 ) -> Serde:
     """Return the serde for a type or serde that was declared; refuses what is neither.
 
@@ -154,10 +156,10 @@ def serde_said(
         *getattr(declared, "__annotations__", ()),
     }:
         raise refuse(site, f"{what} got the class {declared.__name__}, not a serde", f"{said}={declared.__name__}()")
-    strangers: list[Any] = []
-    seen: set[Any] = set()
+    strangers: list[type] = []
+    seen: set[type] = set()
 
-    def note(kind: type) -> dict[str, Any]:
+    def note(kind: type) -> dict[str, object]:
         # msgspec asks here only for types that it does not know itself.
         if kind is not object and not knows(kind):
             strangers.append(kind)
@@ -179,7 +181,7 @@ def serde_said(
     return serde
 
 
-def handed_on_said(site: Site, declared: Any) -> Serde | None:
+def handed_on_said(site: Site, declared: object) -> Serde | None:
     """Return the serde of values that go to the next stage; a declared type is stored as state is."""
     if declared is None:
         return None
@@ -187,7 +189,7 @@ def handed_on_said(site: Site, declared: Any) -> Serde | None:
     return serde if serde is declared else kept(serde)
 
 
-def state_said(site: Site, operator: str, said: str, declared: Any) -> Serde | None:
+def state_said(site: Site, operator: str, said: str, declared: object) -> Serde | None:
     """Return the serde of an operator's state for its declared type; refuses a type that has no bytes."""
     if declared is None:
         return None
@@ -195,7 +197,7 @@ def state_said(site: Site, operator: str, said: str, declared: Any) -> Serde | N
     return serde if serde is declared else Declared(declared)
 
 
-def sides_said(site: Site, operator: str, declared: Any, sides: int = 2) -> tuple[Serde | None, ...]:
+def sides_said(site: Site, operator: str, declared: object, sides: int = 2) -> tuple[Serde | None, ...]:
     """Return the serdes of an operator's state, one for each of its sides; refuses other numbers of types."""
     if declared is None:
         return (None,) * sides
@@ -207,7 +209,13 @@ def sides_said(site: Site, operator: str, declared: Any, sides: int = 2) -> tupl
     return tuple(state_said(site, operator, "state", one) for one in declared)
 
 
-def _is_storable(kind: Any) -> bool:
+def both_said(site: Site, operator: str, declared: object) -> tuple[Serde | None, Serde | None]:
+    """Return the serdes of an operator's state for its two sides."""
+    left, right = sides_said(site, operator, declared)
+    return left, right
+
+
+def _is_storable(kind: object) -> bool:
     """Whether values of a type that JSON does not know can be kept."""
     one = get_origin(kind) or kind
     if not isinstance(one, type):
@@ -215,13 +223,26 @@ def _is_storable(kind: Any) -> bool:
     return is_record(one) or value_type_of(one) is not None or issubclass(one, (Enum, *BASES))
 
 
-def source_said(site: Site, said: str, value: Any, key: Any, partitioned_by_key: bool, on_error: Any) -> dict[str, Any]:
+class SourceFields(TypedDict):
+    """The fields of a source's spec about reading its records."""
+
+    site: Site
+    on_error: Policy
+    value: Serde
+    key: Serde | None
+    key_of: Callable[..., object] | None
+    partitioned_by_key: bool
+
+
+def source_said(
+    site: Site, said: str, value: object, key: object, partitioned_by_key: bool, on_error: Policy
+) -> SourceFields:
     """Return the fields of a source's spec about reading its records; refuses arguments that can't be meant."""
     check_policy(site, on_error)
     check_type(site, f"{said}(partitioned_by_key=...)", partitioned_by_key, bool, "partitioned_by_key=True")
     declared = isinstance(key, type) or get_origin(key) is not None or hasattr(key, "decode")
-    computed = callable(key) and not declared
-    if partitioned_by_key and not computed:
+    key_of = key if callable(key) and not declared else None
+    if partitioned_by_key and key_of is None:
         wrong = f"{said}(partitioned_by_key=True) is about a key that is a function"
         instead = "key=lambda value: value.id, or leave partitioned_by_key out: records lie where their stored key says"
         raise refuse(site, wrong, instead)
@@ -229,25 +250,25 @@ def source_said(site: Site, said: str, value: Any, key: Any, partitioned_by_key:
         "site": site,
         "on_error": on_error,
         "value": serde_said(site, "value", value),
-        "key": serde_said(site, "key", key) if key is not None and not computed else None,
-        "key_of": function_said(site, f"{said}(key=...)", key) if computed else None,
+        "key": serde_said(site, "key", key) if key is not None and key_of is None else None,
+        "key_of": function_said(site, f"{said}(key=...)", key_of),
         "partitioned_by_key": partitioned_by_key,
     }
 
 
-def function_said(site: Site, said: str, function: Any) -> Any:
+def function_said(site: Site, said: str, function: F) -> F:
     """Return a function of a value, or None; refuses what is neither."""
     if function is not None:
         check_function(site, said, function, 1)
     return function
 
 
-def is_coroutine_function(function: Any) -> bool:
+def is_coroutine_function(function: object) -> TypeGuard[Callable[..., Awaitable[object]]]:
     """Whether calling `function`, a function or an object, gives a coroutine."""
     return inspect.iscoroutinefunction(_called(function))
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def name_of(function: object) -> str:
     """Return the name of a function for a message."""
     while isinstance(function, partial):
         function = function.func
@@ -255,16 +276,17 @@ def name_of(function: Callable[..., Any]) -> str:
     return "the lambda" if name.endswith("<lambda>") else name.rpartition("<locals>.")[2]
 
 
-def _called(function: Any) -> Any:
+def _called(function: object) -> Callable[..., object]:
     """Return the function that is called in the end: within partial, an object's `__call__`, or behind `wraps`."""
     while isinstance(function, partial):
         function = function.func
     if not inspect.isroutine(function) and not isinstance(function, type):
         function = type(function).__call__
-    return inspect.unwrap(function)
+    called: Callable[..., object] = inspect.unwrap(function)
+    return called
 
 
-def _check_kind(site: Site, said: str, function: Any, awaits: bool | None, yields: bool) -> None:
+def _check_kind(site: Site, said: str, function: object, awaits: bool | None, yields: bool) -> None:
     name, is_async = name_of(function), is_coroutine_function(function)
     if inspect.isasyncgenfunction(_called(function)):
         raise refuse(site, f"{said} got the async generator {name}", "an async function that returns a list")
@@ -278,7 +300,7 @@ def _check_kind(site: Site, said: str, function: Any, awaits: bool | None, yield
         raise refuse(site, f"{said} got {name}, which is not async", "async def, or .flat_map(...)")
 
 
-def _check_arguments(site: Site, said: str, function: Any, arguments: int) -> None:
+def _check_arguments(site: Site, said: str, function: Callable[..., object], arguments: int) -> None:
     try:
         inspect.signature(function).bind(*[None] * arguments)
     except TypeError as error:
@@ -289,7 +311,7 @@ def _check_arguments(site: Site, said: str, function: Any, arguments: int) -> No
         pass  # a builtin that has no signature to look at
 
 
-def _check_life(site: Site, said: str, function: Any) -> None:
+def _check_life(site: Site, said: str, function: object) -> None:
     """Refuse an object whose `open(context)` or `close()` could not be called."""
     within = function
     while isinstance(within, partial):
@@ -317,7 +339,7 @@ def _lambda(said: str, arguments: int) -> str:
     return said.replace("...", f"lambda{names}: ...")
 
 
-def check_late(site: Site, said: str, late: Any) -> None:
+def check_late(site: Site, said: str, late: object) -> None:
     """Refuse what can't take late messages."""
     if late is not None:
         check_type(site, f"{said}(late=...)", late, DeadLetterPolicy, 'late=dead_letter("late-flights")')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 from operators.core.base import EARLIEST_MS, LATEST_MS, Serde, Site, Spec
 from operators.core.durations import Duration, whole_ms
@@ -20,8 +20,8 @@ from operators.windows.window_types import Windows
 from planner.model.errors import refuse
 from runtime.encoding.serdes import Declared
 from runtime.stores.registry import DEFAULT
-from samza_dsl.fluent.arguments import Bounds, Sides
-from samza_dsl.fluent.checks import check_function, check_late, check_store, ms_said, sides_said
+from samza_dsl.fluent.arguments import Bounds, JoinFields, OperatorFields, Sides
+from samza_dsl.fluent.checks import both_said, check_function, check_late, check_store, ms_said, sides_said
 from samza_dsl.fluent.windows import WindowsBy, check_emit, check_kind
 
 LONGEST_MS = LATEST_MS - EARLIEST_MS
@@ -35,7 +35,7 @@ KEEP = ("all", "latest")
 class JoinArguments:
     """The arguments of `join` that only some joins take; each function below refuses those that its join does not."""
 
-    on: Callable[[Any], object] | None
+    on: Callable[..., object] | None
     how: How
     within: Bounds | None
     keep: Keep
@@ -53,11 +53,11 @@ class WindowJoinArguments:
     allowed_lateness_ms: Duration
     emit: Emit
     late: DeadLetterPolicy | None
-    state: Sequence[type[Any] | Serde | None] | None
+    state: Sequence[type[object] | Serde | None] | None
     store: str
 
 
-def interval_join(left: Spec, right: Spec, join: JoinArguments, said: dict[str, Any]) -> IntervalJoin:
+def interval_join(left: Spec, right: Spec, join: JoinArguments, said: JoinFields) -> IntervalJoin:
     """Return the join of two streams by the time between their messages; refuses what can't be meant."""
     site = said["site"]
     store = check_store(site, join.store)
@@ -67,9 +67,17 @@ def interval_join(left: Spec, right: Spec, join: JoinArguments, said: dict[str, 
     if join.keep not in KEEP:
         raise refuse(site, f"keep={join.keep!r} does not say which messages join", 'keep="all" or keep="latest"')
     check_late(site, "join", join.late)
-    state = sides_said(site, "join", join.state)
-    how: dict[str, Any] = {"how": join.how, "keep": join.keep, "late": join.late, "store": store, "state": state}
-    return IntervalJoin(parents=(left, right), low_ms=low, high_ms=high, **how, **said)
+    return IntervalJoin(
+        parents=(left, right),
+        low_ms=low,
+        high_ms=high,
+        how=join.how,
+        keep=join.keep,
+        late=join.late,
+        store=store,
+        state=both_said(site, "join", join.state),
+        **said,
+    )
 
 
 def _bounds_of(site: Site, join: JoinArguments) -> tuple[int, int]:
@@ -81,7 +89,7 @@ def _bounds_of(site: Site, join: JoinArguments) -> tuple[int, int]:
     if within is None:
         wrong = "a join of two streams needs the time within which messages are joined"
         raise refuse(site, wrong, "within=(-duration_ms(minutes=5), duration_ms(minutes=10))")
-    bounds: Any = tuple(map(whole_ms, within)) if isinstance(within, tuple) else ()
+    bounds = [whole_ms(bound) for bound in within] if isinstance(within, tuple) else []
     if len(bounds) != 2 or not all(type(bound) is int for bound in bounds):
         raise refuse(site, f"within={within!r} is no tuple of two whole ms", "within=(-300_000, 600_000)")
     low, high = bounds
@@ -94,36 +102,45 @@ def _bounds_of(site: Site, join: JoinArguments) -> tuple[int, int]:
 
 
 def table_join(
-    stream: Spec, table: TableInput | VersionedTable, join: JoinArguments, said: dict[str, Any]
+    stream: Spec, table: TableInput | VersionedTable, join: JoinArguments, said: JoinFields
 ) -> TableJoin | TemporalJoin:
     """Return the join of a stream with a table, or with its versions; refuses what only other joins have."""
     site, parents = said["site"], (stream, table)
-    _check_of_any_table(site, join)
+    how = _how_of_any_table(site, join)
     if table.versioned:
         if join.on is not None:
             wrong = "a table of versions is joined by the message's key"
             raise refuse(site, wrong, ".partition_by(...) on the stream, and no on=")
         check_late(site, "join", join.late)
-        store, state = check_store(site, join.store), sides_said(site, "join", join.state)
-        how: dict[str, Any] = {"how": join.how, "late": join.late, "store": store, "state": state}
-        return TemporalJoin(parents=parents, **how, **said)
+        store, state = check_store(site, join.store), both_said(site, "join", join.state)
+        return TemporalJoin(parents=parents, how=how, late=join.late, store=store, state=state, **said)
     _check_keeps_nothing(site, join)
-    return TableJoin(parents=parents, on=join.on, left=join.how == "left", **said)
+    return TableJoin(parents=parents, on=join.on, left=how == "left", **said)
 
 
-def remote_join(stream: Spec, rows: RemoteRows, join: JoinArguments, said: dict[str, Any]) -> RemoteJoin:
+def remote_join(stream: Spec, rows: RemoteRows, join: JoinArguments, said: JoinFields) -> RemoteJoin:
     """Return the join of a stream with a remote table; refuses what only other joins have."""
     site = said["site"]
     if join.on is None:
         raise refuse(site, "a remote table is asked for the key that a function says", "on=lambda value: value.id")
-    _check_of_any_table(site, join)
+    how = _how_of_any_table(site, join)
     _check_keeps_nothing(site, join)
-    calls: dict[str, Any] = {"max_in_flight": rows.max_in_flight, "timeout_ms": rows.timeout_ms, "order": rows.order}
-    how: dict[str, Any] = {"on": join.on, "left": join.how == "left"}
-    return RemoteJoin(parents=(stream,), function=rows.fetch_many, rows=rows, **calls, **how, **said)
+    return RemoteJoin(
+        parents=(stream,),
+        function=rows.fetch_many,
+        rows=rows,
+        max_in_flight=rows.max_in_flight,
+        timeout_ms=rows.timeout_ms,
+        order=rows.order,
+        on=join.on,
+        left=how == "left",
+        **said,
+    )
 
 
-def window_join(streams: Sequence[Spec], with_: Any, join: WindowJoinArguments, said: dict[str, Any]) -> WindowJoin:
+def window_join(
+    streams: Sequence[Spec], with_: Callable[..., object], join: WindowJoinArguments, said: OperatorFields
+) -> WindowJoin:
     """Return the join of streams by windows; refuses what can't be meant."""
     site = said["site"]
     if len(streams) < 2:
@@ -136,17 +153,25 @@ def window_join(streams: Sequence[Spec], with_: Any, join: WindowJoinArguments, 
         raise refuse(site, "windows that look at values have no one kind of them here", "tumbling(hours=1)")
     kept = sides_said(site, "join_windows", join.state, len(streams))
     by_serde = tuple(None if isinstance(one, Declared) else one for one in kept)
-    aggregation: Any = joint(with_, len(streams), join.how, by_serde)
+    aggregation = joint(with_, len(streams), join.how, by_serde)
     lateness = ms_said(site, "allowed_lateness_ms", join.allowed_lateness_ms, least=0)
     check_late(site, "join_windows", join.late)
     check_kind(site, join.windows, aggregation, lateness)
     check_emit(site, join.emit)
-    how: dict[str, Any] = {"allowed_lateness_ms": lateness, "emit": join.emit, "late": join.late}
-    how |= {"store": check_store(site, join.store), "windows": join.windows, "aggregation": aggregation}
-    return WindowJoin(parents=tuple(streams), **how, **said)
+    return WindowJoin(
+        parents=tuple(streams),
+        windows=join.windows,
+        aggregation=aggregation,
+        allowed_lateness_ms=lateness,
+        emit=join.emit,
+        late=join.late,
+        store=check_store(site, join.store),
+        **said,
+    )
 
 
-def _check_of_any_table(site: Site, join: JoinArguments) -> None:
+def _how_of_any_table(site: Site, join: JoinArguments) -> Literal["inner", "left"]:
+    """Return how a stream joins a table; refuses what is only of other joins."""
     if join.on is not None:
         check_function(site, "join(on=...)", join.on, 1)
     if join.how not in ("inner", "left"):
@@ -155,6 +180,7 @@ def _check_of_any_table(site: Site, join: JoinArguments) -> None:
         if said:
             wrong = f"{name}= is of a join of two streams, and a table has a row at any time"
             raise refuse(site, wrong, f"no {name}=, or another stream in the place of the table")
+    return join.how
 
 
 def _check_keeps_nothing(site: Site, join: JoinArguments) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict, TypeVar, cast
 
 from operators.core.base import Site
 from operators.core.durations import Duration
@@ -19,6 +19,11 @@ HASH_BYTES = 8
 AT_ONCE_S = 0.1
 """The seconds that a commit may have to wait for throttled messages: at most so many of them wait at once."""
 SPARE_MS = 1_000
+LEAST_MS: Mapping[Literal["idle_after_ms", "max_drift_ms", "max_ahead_ms"], int]
+LEAST_MS = {"idle_after_ms": 1, "max_drift_ms": 0, "max_ahead_ms": 0}
+"""The least that a length of time of a pace can be."""
+
+V = TypeVar("V")
 
 
 Unit = Literal["s", "ms", "us", "ns"]
@@ -42,21 +47,30 @@ class Pace(TypedDict, total=False):
     unit: Unit
 
 
-def paced(site: Site, pace: Pace) -> dict[str, Any]:
+class PaceFields(TypedDict, total=False):
+    """The pace of an input as fields of its spec, all lengths of time in whole ms."""
+
+    idle_after_ms: int | None
+    close_on_idle: bool
+    max_drift_ms: int | None
+    max_ahead_ms: int | None
+    unit: Unit
+
+
+def paced(site: Site, pace: Pace) -> PaceFields:
     """Return the pace of an input as fields of its spec; refuses options that can't be meant."""
     if unknown := pace.keys() - Pace.__annotations__.keys():
         names = ", ".join(sorted(unknown))
         raise refuse(site, f"input(...) knows no {names}", ", ".join(f"{name}=" for name in Pace.__annotations__))
-    said: dict[str, Any] = {**pace}
-    for name, least in (("idle_after_ms", 1), ("max_drift_ms", 0), ("max_ahead_ms", 0)):
-        if name in said:
-            said[name] = optional_ms_said(site, name, said[name], least=least)
+    lengths = {
+        name: optional_ms_said(site, name, pace[name], least=least) for name, least in LEAST_MS.items() if name in pace
+    }
     check_unit(site, pace.get("unit"))
     check_type(site, "input(close_on_idle=...)", pace.get("close_on_idle", False), bool, "True or False")
     if pace.get("close_on_idle") and pace.get("idle_after_ms", 1) is None:
         wrong = "close_on_idle=True closes what is open when an input is idle, and with idle_after_ms=None it never is"
         raise refuse(site, wrong, "idle_after_ms=30_000")
-    return said
+    return cast("PaceFields", {**pace, **lengths})
 
 
 def check_unit(site: Site, unit: object) -> None:
@@ -65,13 +79,13 @@ def check_unit(site: Site, unit: object) -> None:
         raise refuse(site, f"unit={unit!r} is no unit of time", "unit='s', 'ms', 'us' or 'ns'")
 
 
-def sampler(share: float, by: Callable[[Any], object] | None) -> Callable[[Any], bool]:
+def sampler(share: float, by: Callable[[V], object] | None) -> Callable[[V], bool]:
     """Return a function that is true for this share of values, and the same for equal ones."""
     # By a hash of the bytes, and not by chance: the same values are chosen in every run and on every machine.
     below: float = share * 2 ** (8 * HASH_BYTES)
     encode = Tagged().encode
 
-    def chosen(value: Any) -> bool:
+    def chosen(value: V) -> bool:
         data = encode(value if by is None else by(value))
         place = int.from_bytes(blake2b(data, digest_size=HASH_BYTES).digest(), "big")
         return place < below
@@ -92,7 +106,7 @@ class Throttle:
         self._clock = LoopClock()
         self._next_ms = -math.inf
 
-    async def __call__(self, value: Any) -> Iterable[Any]:
+    async def __call__(self, value: V) -> Iterable[V]:
         """Wait for the value's time, and return it."""
         now_ms = self._clock.elapsed_ms()
         # The place in line is taken before the wait, so that calls that wait together go on apart from each other.

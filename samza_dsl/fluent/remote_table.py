@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from operators.async_flat_map import Order
 from operators.core.base import Site
@@ -85,7 +85,7 @@ def remote_table(
     return RemoteTable(rows)
 
 
-def _rate_said(site: Site, rate: Any) -> float | None:
+def _rate_said(site: Site, rate: float | None) -> float | None:
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e9):
         raise refuse(site, f"fetches_per_second={rate!r} is not a number above 0", "fetches_per_second=50")
     return rate

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from operators.core.base import Serde, Site
+from operators.core.base import Site
 from planner.model.errors import refuse
 from samza_dsl.fluent.checks import check_type, state_said
 
@@ -21,15 +20,15 @@ class StateTypes:
     {'last': <class 'float'>}
     """
 
-    state: Any = None
-    lists: Mapping[str, Any] = field(default_factory=dict)
-    maps: Mapping[str, Any] = field(default_factory=dict)
+    state: object = None
+    lists: Mapping[str, object] = field(default_factory=dict)
+    maps: Mapping[str, object] = field(default_factory=dict)
 
 
-def serdes_of_state(site: Site, declared: type | Serde | StateTypes | None) -> dict[str, Any]:
+def serdes_of_state(site: Site, declared: object) -> dict[str, object]:
     """Return the serdes of the state; refuses types that can't be stored."""
     types = declared if isinstance(declared, StateTypes) else StateTypes(declared)
-    found: dict[str, Any] = {"state": state_said(site, "process", "state", types.state)}
+    found: dict[str, object] = {"state": state_said(site, "process", "state", types.state)}
     for said, by_name in (("lists", types.lists), ("maps", types.maps)):
         instead = f'StateTypes({said}={{"last": float}})'
         check_type(site, f"StateTypes({said}=...)", by_name, Mapping, instead)

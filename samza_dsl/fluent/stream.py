@@ -30,7 +30,9 @@ from samza_dsl.fluent.arguments import (
     AsyncOptions,
     Bounds,
     IntervalJoinOptions,
+    JoinFields,
     Kept,
+    OperatorFields,
     OperatorOptions,
     ProcessOptions,
     Sides,
@@ -78,6 +80,9 @@ S = TypeVar("S")
 T = TypeVar("T")
 K2 = TypeVar("K2")
 
+Undeclared = ProcessContext[K, Any]
+"""The context of a `process` that does not declare the type of its state, which may then be anything."""
+
 
 class MessageStream(Generic[K, V]):
     """A stream of messages with keys of type K and values of type V; its methods make further streams of it.
@@ -114,7 +119,7 @@ class MessageStream(Generic[K, V]):
 
     def filter(
         self, keep: Callable[[V], object], *, on_error: Policy = fail, op_id: str | None = None
-    ) -> MessageStream[K, Any]:
+    ) -> MessageStream[K, R]:
         """Keep the messages for which `keep(value)` is true.
 
         Where `keep` is declared to return a TypeGuard or TypeIs, type checkers know what is left. Raises PlanError when
@@ -124,8 +129,7 @@ class MessageStream(Generic[K, V]):
         >>> shown(app, numbers.filter(lambda n: n % 2))
         [1, 3]
         """
-        kept: MessageStream[K, Any] = self._with_function(Filter, "filter(...)", keep, on_error, op_id)
-        return kept
+        return self._with_function(Filter, "filter(...)", keep, on_error, op_id)
 
     def map(
         self, function: Callable[[V], R], *, on_error: Policy = fail, op_id: str | None = None
@@ -138,8 +142,7 @@ class MessageStream(Generic[K, V]):
         >>> shown(app, numbers.map(lambda n: n * 10))
         [0, 10, 20, 30]
         """
-        mapped: MessageStream[K, R] = self._with_function(Map, "map(...)", function, on_error, op_id)
-        return mapped
+        return self._with_function(Map, "map(...)", function, on_error, op_id)
 
     def flat_map(
         self, function: Callable[[V], Iterable[R]], *, on_error: Policy = fail, op_id: str | None = None
@@ -152,8 +155,7 @@ class MessageStream(Generic[K, V]):
         >>> shown(app, numbers.flat_map(range))
         [0, 0, 1, 0, 1, 2]
         """
-        mapped: MessageStream[K, R] = self._with_function(FlatMap, "flat_map(...)", function, on_error, op_id)
-        return mapped
+        return self._with_function(FlatMap, "flat_map(...)", function, on_error, op_id)
 
     @overload
     def async_flat_map(
@@ -178,17 +180,17 @@ class MessageStream(Generic[K, V]):
 
     def async_flat_map(
         self,
-        function: Callable[..., Awaitable[Iterable[Any]]],
+        function: Callable[..., Awaitable[Iterable[R]]],
         *,
-        init: Callable[[], Any] | None = None,
-        state: Any = None,
+        init: Callable[[], S] | None = None,
+        state: object = None,
         store: Kept = "lmdb",
         max_in_flight: int = 100,
         timeout_ms: Duration = 2_000,
         order: Order = "key",
         on_error: Policy = fail,
         op_id: str | None = None,
-    ) -> MessageStream[K, Any]:
+    ) -> MessageStream[K, R]:
         """Replace each message by the messages that an async function returns; many calls are in flight at once.
 
         `order` is "key" (the default: one key's messages start, finish and go on in order, others overtake),
@@ -264,7 +266,7 @@ class MessageStream(Generic[K, V]):
         check_whole(site, "partitions", partitions, optional=True)
         if not isinstance(by, Partitioner):
             check_function(site, "partition_by(by=...)", by, 2)
-            by = ByFunction(cast("Callable[[Any, int], int]", by))
+            by = ByFunction(by)
         return self._then(
             PartitionBy,
             site,
@@ -323,15 +325,15 @@ class MessageStream(Generic[K, V]):
         self,
         site: Site,
         arm: type[BranchArm],
-        choose: Callable[[Any], str | Collection[str]],
+        choose: Callable[..., str | Collection[str]],
         into: Collection[str],
         on_error: Policy,
         op_id: str | None,
-    ) -> Mapping[str, MessageStream[K, Any]]:
+    ) -> Mapping[str, MessageStream[K, R]]:
         names = tuple(into) if not isinstance(into, str) else ()
         if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
             raise refuse(site, f"into={into!r} does not name the branches", 'into=("late", "on_time")')
-        parent = self._then(Branch, site, on_error, op_id, function=choose, names=names)
+        parent: MessageStream[K, V] = self._then(Branch, site, on_error, op_id, function=choose, names=names)
         return {name: parent._then(arm, site, fail, None, name=name) for name in names}
 
     @overload
@@ -376,15 +378,15 @@ class MessageStream(Generic[K, V]):
 
     def scan(
         self,
-        step: Callable[[Any, V], Any],
+        step: Callable[..., S],
         *,
-        init: Callable[[], Any] | None = None,
-        emit: Callable[[K, Any], Any] | None = None,
-        state: Any = None,
+        init: Callable[[], S] | None = None,
+        emit: Callable[[K, S], R] | None = None,
+        state: object = None,
         store: Kept = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
-    ) -> MessageStream[K, Any]:
+    ) -> MessageStream[K, R]:
         """Keep a state per key: `step(state, value)` returns the next one, which goes on, message by message.
 
         The state is `init()` at first, else None; a step to None removes it. With `emit` what goes on is
@@ -406,11 +408,11 @@ class MessageStream(Generic[K, V]):
     @overload
     def process(
         self,
-        on_message: Callable[[V, ProcessContext[K, Any]], Iterable[R] | None],
+        on_message: Callable[[V, Undeclared[K]], Iterable[R] | None],
         *,
-        on_timer: Callable[[int, ProcessContext[K, Any]], Iterable[R] | None] | None = None,
-        on_alarm: Callable[[int, ProcessContext[K, Any]], Iterable[R] | None] | None = None,
-        init: Callable[[], Any] | None = None,
+        on_timer: Callable[[int, Undeclared[K]], Iterable[R] | None] | None = None,
+        on_alarm: Callable[[int, Undeclared[K]], Iterable[R] | None] | None = None,
+        init: Callable[[], object] | None = None,
         state: Serde | StateTypes | None = None,
         into: None = None,
         **options: Unpack[ProcessOptions],
@@ -419,11 +421,11 @@ class MessageStream(Generic[K, V]):
     @overload
     def process(
         self,
-        on_message: Callable[[V, ProcessContext[K, Any]], Iterable[tuple[str, R]] | None],
+        on_message: Callable[[V, Undeclared[K]], Iterable[tuple[str, R]] | None],
         *,
-        on_timer: Callable[[int, ProcessContext[K, Any]], Iterable[tuple[str, R]] | None] | None = None,
-        on_alarm: Callable[[int, ProcessContext[K, Any]], Iterable[tuple[str, R]] | None] | None = None,
-        init: Callable[[], Any] | None = None,
+        on_timer: Callable[[int, Undeclared[K]], Iterable[tuple[str, R]] | None] | None = None,
+        on_alarm: Callable[[int, Undeclared[K]], Iterable[tuple[str, R]] | None] | None = None,
+        init: Callable[[], object] | None = None,
         state: Serde | StateTypes | None = None,
         into: Collection[str],
         **options: Unpack[ProcessOptions],
@@ -457,18 +459,18 @@ class MessageStream(Generic[K, V]):
 
     def process(
         self,
-        on_message: Callable[[V, ProcessContext[K, Any]], Iterable[Any] | None],
+        on_message: Callable[..., Iterable[object] | None],
         *,
-        on_timer: Callable[[int, ProcessContext[K, Any]], Iterable[Any] | None] | None = None,
-        on_alarm: Callable[[int, ProcessContext[K, Any]], Iterable[Any] | None] | None = None,
-        init: Callable[[], Any] | None = None,
+        on_timer: Callable[..., Iterable[object] | None] | None = None,
+        on_alarm: Callable[..., Iterable[object] | None] | None = None,
+        init: Callable[[], S] | None = None,
         ttl_ms: Duration | None = None,
-        state: Any = None,
+        state: object = None,
         into: Collection[str] | None = None,
         store: Kept = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
-    ) -> MessageStream[K, Any] | Mapping[str, MessageStream[K, Any]]:
+    ) -> MessageStream[K, R] | Mapping[str, MessageStream[K, R]]:
         """Call `on_message(value, context)` with the state of the message's key; what it returns goes on.
 
         `context.state` is the key's value (`init()` at first); `context.list(name)` and `context.map(name)` are read
@@ -503,9 +505,9 @@ class MessageStream(Generic[K, V]):
         if init is not None:
             check_function(site, "process(init=...)", init, 0)
         ttl = optional_ms_said(site, "ttl_ms", ttl_ms)
-        how: dict[str, Any] = {"on_timer": on_timer, "on_alarm": on_alarm, "init": init, "ttl_ms": ttl}
+        how: dict[str, object] = {"on_timer": on_timer, "on_alarm": on_alarm, "init": init, "ttl_ms": ttl}
         how |= {**serdes_of_state(site, state), "store": check_store(site, store)}
-        processed = self._then(Process, site, on_error, op_id, on_message=on_message, **how)
+        processed: MessageStream[K, R] = self._then(Process, site, on_error, op_id, on_message=on_message, **how)
         if into is None:
             return processed
         return processed._branched(site, SideArm, _branch_of, into, on_error, None)
@@ -515,7 +517,7 @@ class MessageStream(Generic[K, V]):
         id_of: Callable[[V], object],
         *,
         within_ms: Duration,
-        id_type: type[Any] | Serde | None = None,
+        id_type: type[object] | Serde | None = None,
         store: Kept = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
@@ -532,12 +534,9 @@ class MessageStream(Generic[K, V]):
         """
         site = here()
         check_function(site, "deduplicate(...)", id_of, 1)
-        how: dict[str, Any] = {
-            "id_of": id_of,
-            "within_ms": ms_said(site, "within_ms", within_ms),
-            "store": check_store(site, store),
-        }
-        how["id_serde"] = None if id_type is None else serde_said(site, "id_type", id_type, operator="deduplicate")
+        within, kept = ms_said(site, "within_ms", within_ms), check_store(site, store)
+        serde = None if id_type is None else serde_said(site, "id_type", id_type, operator="deduplicate")
+        how: dict[str, object] = {"id_of": id_of, "within_ms": within, "store": kept, "id_serde": serde}
         return self._then(Deduplicate, site, on_error, op_id, **how)
 
     def sample(
@@ -594,7 +593,7 @@ class MessageStream(Generic[K, V]):
         late_trigger: Trigger | None = None,
         emit: Emit = "all",
         late: DeadLetterPolicy | None = None,
-        state: type[Any] | Serde | None = None,
+        state: type[object] | Serde | None = None,
         store: Kept = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
@@ -621,22 +620,14 @@ class MessageStream(Generic[K, V]):
         [(3, 'early'), (4, 'on_time')]
         """
         site = here()
-        how = WindowArguments(
-            allowed_lateness_ms=allowed_lateness_ms,
-            panes=panes,
-            early=early,
-            late_trigger=late_trigger,
-            emit=emit,
-            late=late,
-            state=state,
-            store=store,
-        )
+        how = WindowArguments(allowed_lateness_ms, panes, early, late_trigger, emit, late, state, store)
         fields = fields_of_window(site, windows, aggregation, how)
         # Rows of a table say the windows, so each value first meets its row, by a join like any other.
-        stream, kind = self, windows
+        stream: MessageStream[K, V] | MessageStream[K, tuple[V, object]] = self
+        kind: Windows | WindowsBy | Assigner[K, V] = windows
         if isinstance(windows, WindowsBy):
-            with_row: Any = lambda value, row: (value, row)  # noqa: E731
-            stream = stream.join(windows.table, with_row, on=windows.on, how="left", on_error=on_error)
+            with_row: Callable[[V, object], tuple[V, object]] = lambda value, row: (value, row)  # noqa: E731
+            stream = self.join(windows.table, with_row, on=windows.on, how="left", on_error=on_error)
             kind = windows.windows
         return stream._then(Window, site, on_error, op_id, windows=kind, **fields)
 
@@ -651,7 +642,7 @@ class MessageStream(Generic[K, V]):
         late_trigger: Trigger | None = None,
         emit: Emit = "all",
         late: DeadLetterPolicy | None = None,
-        state: type[Any] | Serde | None = None,
+        state: type[object] | Serde | None = None,
         store: Kept = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
@@ -666,9 +657,20 @@ class MessageStream(Generic[K, V]):
         # One key for all, in one partition: windows are by key, so this makes one window of all, in one task.
         same = cast("Callable[[V], None]", lambda value: b"")
         gathered = self.partition_by(same, partitions=1, key_type=NoKey(), op_id=op_id and f"{op_id}-gathered")
-        how: Any = {"allowed_lateness_ms": allowed_lateness_ms, "panes": panes, "early": early, "state": state}
-        how |= {"late_trigger": late_trigger, "emit": emit, "late": late}
-        return gathered.window(windows, aggregation, store=store, on_error=on_error, op_id=op_id, **how)
+        return gathered.window(
+            windows,
+            aggregation,
+            allowed_lateness_ms=allowed_lateness_ms,
+            panes=panes,
+            early=early,
+            late_trigger=late_trigger,
+            emit=emit,
+            late=late,
+            state=state,
+            store=store,
+            on_error=on_error,
+            op_id=op_id,
+        )
 
     def revisions(self, *, op_id: str | None = None) -> MessageStream[K, Revision[V]]:
         """Replace each message by a `Revision`, which says whether it is withdrawn, as with `panes="retracting"`.
@@ -679,9 +681,7 @@ class MessageStream(Generic[K, V]):
         >>> shown(app, panes.map(lambda pane: pane.value).revisions())
         [Revision(value=3), Revision(value=3, withdrawn=True), Revision(value=4)]
         """
-        changed: MessageStream[K, Revision[V]]
-        changed = self._then(Revisions, here(), fail, op_id)
-        return changed
+        return self._then(Revisions, here(), fail, op_id)
 
     @overload
     def join(
@@ -730,7 +730,7 @@ class MessageStream(Generic[K, V]):
     @overload
     def join(
         self,
-        other: Table[Any, T],
+        other: Table[K2, T],
         with_: Callable[[V, T], R],
         *,
         on: Callable[[V], object] | None = None,
@@ -741,7 +741,7 @@ class MessageStream(Generic[K, V]):
     @overload
     def join(
         self,
-        other: Table[Any, T],
+        other: Table[K2, T],
         with_: Callable[[V, T | None], R],
         *,
         on: Callable[[V], object] | None = None,
@@ -773,8 +773,8 @@ class MessageStream(Generic[K, V]):
 
     def join(
         self,
-        other: MessageStream[K, Any] | Table[Any, Any] | RemoteTable[Any, Any],
-        with_: Callable[[Any, Any], R],
+        other: MessageStream[K, T] | Table[K2, T] | RemoteTable[S, T],
+        with_: Callable[..., R],
         *,
         on: Callable[[V], object] | None = None,
         how: How = "inner",
@@ -826,7 +826,7 @@ class MessageStream(Generic[K, V]):
         """
         site = here()
         check_function(site, "join(with_=...)", with_, 2)
-        said = {**self._said(site, on_error, op_id), "with_": with_}
+        said: JoinFields = {**self._said(site, on_error, op_id), "with_": with_}
         how_joined = JoinArguments(on=on, how=how, within=within, keep=keep, late=late, store=store, state=state)
         if isinstance(other, MessageStream):
             check_ours(self.app, site, "join(...)", other, MessageStream)
@@ -895,7 +895,7 @@ class MessageStream(Generic[K, V]):
 
     def join_windows(
         self,
-        others: MessageStream[K, Any] | Sequence[MessageStream[K, Any]],
+        others: MessageStream[K, T] | Sequence[MessageStream[K, Any]],
         windows: Windows,
         with_: Callable[..., R],
         *,
@@ -903,7 +903,7 @@ class MessageStream(Generic[K, V]):
         allowed_lateness_ms: Duration = 0,
         emit: Emit = "all",
         late: DeadLetterPolicy | None = None,
-        state: Sequence[type[Any] | Serde | None] | None = None,
+        state: Sequence[type[object] | Serde | None] | None = None,
         store: Kept = "lmdb",
         on_error: Policy = fail,
         op_id: str | None = None,
@@ -928,15 +928,7 @@ class MessageStream(Generic[K, V]):
         streams = [self, *([others] if isinstance(others, MessageStream) else others)]
         for stream in streams:
             check_ours(self.app, site, "join_windows(...)", stream, MessageStream)
-        how_joined = WindowJoinArguments(
-            windows=windows,
-            how=how,
-            allowed_lateness_ms=allowed_lateness_ms,
-            emit=emit,
-            late=late,
-            state=state,
-            store=store,
-        )
+        how_joined = WindowJoinArguments(windows, how, allowed_lateness_ms, emit, late, state, store)
         said = self._said(site, on_error, op_id)
         join = self.app.add(window_join([stream.spec for stream in streams], with_, how_joined, said))
         # A window in which the streams do not meet fires with no pair, and is no pane of the join.
@@ -1013,16 +1005,21 @@ class MessageStream(Generic[K, V]):
     partitionBy = partition_by
     sendTo = send_to
 
-    def _with_function(self, kind: Any, said: str, function: Any, on_error: Policy, op_id: str | None) -> Any:
+    def _with_function(
+        self, kind: Callable[..., Spec], said: str, function: object, on_error: Policy, op_id: str | None
+    ) -> MessageStream[K, R]:
         site = here()
         check_function(site, said, function, 1, yields=kind is FlatMap)
         return self._then(kind, site, on_error, op_id, function=function)
 
-    def _then(self, kind: Any, site: Site, on_error: Policy, op_id: str | None, **said: Any) -> MessageStream[Any, Any]:
+    def _then(
+        self, kind: Callable[..., Spec], site: Site, on_error: Policy, op_id: str | None, **said: object
+    ) -> MessageStream[K2, R]:
+        """Return the stream behind a new spec; its types are those that the caller says."""
         spec = kind(parents=(self.spec,), **self._said(site, on_error, op_id), **said)
         return MessageStream(self.app, self.app.add(spec))
 
-    def _said(self, site: Site, on_error: Policy, op_id: str | None) -> dict[str, Any]:
+    def _said(self, site: Site, on_error: Policy, op_id: str | None) -> OperatorFields:
         """Return the fields of every spec; refuses anything but a policy and an id."""
         check_policy(site, on_error)
         if op_id is not None:
@@ -1043,28 +1040,30 @@ class OutputStream(Generic[V]):
         self.spec = spec
 
 
-class Forgetting:
+class Forgetting(Generic[V]):
     """An async sink as a function of `async_flat_map`, whose result is ignored."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[[V], Awaitable[object]]) -> None:
         self.function = function
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
-    async def __call__(self, value: Any) -> Iterable[Any]:
+    async def __call__(self, value: V) -> Iterable[V]:
         """Await the sink, and hand the value itself on."""
         await self.function(value)
         return (value,)
 
-    def open(self, context: Any) -> Any:
+    def open(self, context: object) -> object:
         """Open the sink, if it is an object with `open`."""
         return self.function.open(context) if hasattr(self.function, "open") else None
 
-    def close(self) -> Any:
+    def close(self) -> object:
         """Close the sink, if it is an object with `close`."""
         return self.function.close() if hasattr(self.function, "close") else None
 
 
-def check_ours(app: App, site: Site, said: str, thing: Any, kind: type) -> None:
+def check_ours(
+    app: App, site: Site, said: str, thing: MessageStream[K, V] | Table[K, V] | OutputStream[V], kind: type
+) -> None:
     """Refuse anything but a stream, table or output of this application."""
     made_by = {MessageStream: "app.input(...)", Table: "app.table(...)", OutputStream: "app.output(...)"}[kind]
     check_type(site, said, thing, kind, f"what {made_by} returns")
@@ -1072,7 +1071,7 @@ def check_ours(app: App, site: Site, said: str, thing: Any, kind: type) -> None:
         raise refuse(site, f"{said} got something of the app {thing.app.name!r}", f"what {made_by} of this app returns")
 
 
-def check_table(app: App, site: Site, table: Any) -> None:
+def check_table(app: App, site: Site, table: Table[K, V]) -> None:
     """Refuse anything but a table that a stream of this application can be joined with."""
     if isinstance(table, JoinedTable):
         wrong = "a stream can't look into a join of tables"
@@ -1080,5 +1079,5 @@ def check_table(app: App, site: Site, table: Any) -> None:
     check_ours(app, site, "join(...)", table, Table)
 
 
-def _branch_of(pair: tuple[str, Any]) -> str:
+def _branch_of(pair: tuple[str, object]) -> str:
     return pair[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from operators.core.base import Serde, Site, Spec
 from operators.core.policies import Policy, fail
@@ -17,7 +17,7 @@ from operators.partition_by import Broadcast
 from planner.model.errors import refuse
 from runtime.encoding.serdes import Declared, Evolving
 from samza_dsl.fluent.arguments import JoinOptions, Kept, Sides
-from samza_dsl.fluent.checks import check_function, check_name, check_policy, check_store, check_type, sides_said
+from samza_dsl.fluent.checks import both_said, check_function, check_name, check_policy, check_store, check_type
 
 if TYPE_CHECKING:
     from samza_dsl.application.app import App
@@ -30,6 +30,17 @@ V = TypeVar("V")
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+class TableJoinFields(TypedDict):
+    """The fields of a join of two tables, by whatever key."""
+
+    site: Site
+    on_error: Policy
+    with_: Callable[..., object]
+    is_joined: tuple[bool, bool]
+    store: str
+    state: tuple[Serde | None, Serde | None]
 
 
 class TableJoins(Generic[K, V]):
@@ -82,8 +93,8 @@ class TableJoins(Generic[K, V]):
 
     def join(
         self,
-        other: TableJoins[Any, Any],
-        with_: Callable[[Any, Any], R],
+        other: TableJoins[S, T],
+        with_: Callable[..., R],
         *,
         on: Callable[[V], object] | None = None,
         how: How = "inner",
@@ -139,29 +150,39 @@ class TableJoins(Generic[K, V]):
         if how not in (HOW if on is None else HOW[:2]):
             instead = 'how="inner", "left", "right" or "outer"' if on is None else 'how="inner" or how="left"'
             raise refuse(site, f"how={how!r} is not a join of two tables{' by on=' * (on is not None)}", instead)
-        is_joined = isinstance(self, JoinedTable), isinstance(other, JoinedTable)
-        kept = check_store(site, store)
-        said: dict[str, Any] = {"site": site, "on_error": on_error, "with_": with_, "how": how, "store": kept}
-        said["state"] = sides_said(site, "join", state)
+        said: TableJoinFields = {
+            "site": site,
+            "on_error": on_error,
+            "with_": with_,
+            "is_joined": (isinstance(self, JoinedTable), isinstance(other, JoinedTable)),
+            "store": check_store(site, store),
+            "state": both_said(site, "join", state),
+        }
         if on is None:
-            parents = self.spec, other.spec
-            spec: Spec = KeyJoin(parents=parents, op_id=op_id, is_joined=is_joined, **said)
+            spec: Spec = KeyJoin(parents=(self.spec, other.spec), op_id=op_id, how=how, **said)
         else:
             check_function(site, "join(on=...)", on, 1)
-            spec = self._by_foreign_key(other, site, op_id, {**said, "on": on, "is_joined": is_joined})
+            spec = self._by_foreign_key(other, on, "left" if how == "left" else "inner", op_id, said)
         return JoinedTable(self.app, self.app.add(spec))
 
-    def _by_foreign_key(self, other: TableJoins[Any, Any], site: Site, op_id: str | None, said: dict[str, Any]) -> Spec:
+    def _by_foreign_key(
+        self,
+        other: TableJoins[S, T],
+        on: Callable[[V], object],
+        how: Literal["inner", "left"],
+        op_id: str | None,
+        said: TableJoinFields,
+    ) -> Spec:
         """Return the join with the other table's changes, which all of its tasks receive."""
         id = op_id or f"foreign_key_join-{self.spec.op_id}-{other.spec.op_id}"
         row = said["state"][1]
-        if row is None or isinstance(row, Declared):
-            value = None
-        else:  # what only this serde can store comes to the other tasks by it
+        value: Serde | None = None
+        if row is not None and not isinstance(row, Declared):
+            # What only this serde can store comes to the other tasks by it.
             value = ChangesBy(row) if isinstance(other, JoinedTable) else row
-        copied = self.app.add(Broadcast(parents=(other.spec,), site=site, op_id=f"{id}-rows", value=value))
+        copied = self.app.add(Broadcast(parents=(other.spec,), site=said["site"], op_id=f"{id}-rows", value=value))
         key = self.app.graph().key_serde(other.spec.op_id or "")
-        return ForeignKeyJoin(parents=(self.spec, copied), op_id=id, foreign_key=key, **said)
+        return ForeignKeyJoin(parents=(self.spec, copied), op_id=id, on=on, how=how, foreign_key=key, **said)
 
 
 @dataclass(frozen=True)
@@ -177,12 +198,12 @@ class ChangesBy:
 
     rows: Serde
 
-    def encode(self, value: Change[Any, Any]) -> bytes:
+    def encode(self, value: Change[object, object]) -> bytes:
         """Return the bytes of a change."""
         rows = (None if row is None else bytes(self.rows.encode(row)) for row in (value.old, value.new))
         return Evolving().encode((value.key, *rows))
 
-    def decode(self, data: bytes) -> Change[Any, Any]:
+    def decode(self, data: bytes) -> Change[object, object]:
         """Return the change of these bytes."""
         key, *rows = Evolving().decode(data)
         return Change(key, *(None if row is None else self.rows.decode(row) for row in rows))

@@ -20,6 +20,9 @@ from runtime.encoding.serdes import Declared
 from samza_dsl.fluent.checks import check_function, check_late, check_store, check_type, ms_said, state_said
 from samza_dsl.fluent.table import Table
 
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
 T = TypeVar("T")
 
 KINDS = "tumbling(hours=1), session(minutes=30) or another"
@@ -30,8 +33,8 @@ class WindowsBy:
     """The windows that a table's rows choose: the table, the choice, and the function that finds a row."""
 
     table: Table[Any, Any]
-    choose: Callable[[Any], WindowType]
-    on: Callable[[Any], object] | None
+    choose: Callable[..., WindowType]
+    on: Callable[..., object] | None
 
     @property
     def windows(self) -> ByRow:
@@ -40,7 +43,7 @@ class WindowsBy:
 
 
 def windows_by(
-    table: Table[Any, T], choose: Callable[[T | None], WindowType], *, on: Callable[[Any], object] | None = None
+    table: Table[K, T], choose: Callable[[T | None], WindowType], *, on: Callable[[Any], object] | None = None
 ) -> WindowsBy:
     """Let the row of a table say which windows a value is in: those of `choose(row)`, or of `choose(None)`.
 
@@ -79,13 +82,13 @@ class WindowArguments:
     late_trigger: Trigger | None
     emit: Emit
     late: DeadLetterPolicy | None
-    state: type[Any] | Serde | None
+    state: type[object] | Serde | None
     store: str
 
 
 def fields_of_window(
-    site: Site, windows: Any, aggregation: Aggregation[Any, Any], said: WindowArguments
-) -> dict[str, Any]:
+    site: Site, windows: object, aggregation: Aggregation[V, R], said: WindowArguments
+) -> dict[str, object]:
     """Return the fields of a window's spec without its windows; refuses arguments that contradict each other."""
     check_type(site, "window(...)", aggregation, Aggregation, "count(), mean(...), fold(...) or another")
     lateness = ms_said(site, "allowed_lateness_ms", said.allowed_lateness_ms, least=0)
@@ -93,7 +96,7 @@ def fields_of_window(
     _check_panes(site, said)
     _check_late_trigger(site, said, lateness)
     check_kind(site, windows, aggregation, lateness, said)
-    how: dict[str, Any] = {"panes": said.panes, "early": said.early, "late_trigger": said.late_trigger}
+    how: dict[str, object] = {"panes": said.panes, "early": said.early, "late_trigger": said.late_trigger}
     how |= {"emit": said.emit, "late": said.late, "allowed_lateness_ms": lateness}
     how["store"] = check_store(site, said.store)
     how["aggregation"], how["messages"] = _kept(site, windows, aggregation, said.state)
@@ -102,8 +105,8 @@ def fields_of_window(
 
 def check_kind(
     site: Site,
-    windows: Any,
-    aggregation: Aggregation[Any, Any],
+    windows: object,
+    aggregation: Aggregation[V, R],
     allowed_lateness_ms: int,
     said: WindowArguments | None = None,
 ) -> None:
@@ -126,7 +129,7 @@ def check_kind(
         _check_sliding(site, allowed_lateness_ms, said)
 
 
-def check_emit(site: Site, emit: Any) -> None:
+def check_emit(site: Site, emit: object) -> None:
     """Refuse a value of `emit=` that is unknown."""
     if emit not in ("all", "final"):
         raise refuse(site, f"emit={emit!r} does not say which panes are emitted", 'emit="all" or "final"')
@@ -146,11 +149,11 @@ def _check_sliding(site: Site, allowed_lateness_ms: int, said: WindowArguments) 
         raise refuse(site, wrong, 'no panes="retracting", or allowed_lateness_ms=60_000')
 
 
-def _check_own(site: Site, windows: Any) -> None:
+def _check_own(site: Site, windows: object) -> None:
     """Refuse a user's own windows that a restart could not recognise, or that merge in a way of their own."""
     kind = type(windows)
     name = kind.__name__
-    check_function(site, f"window({name}(...)), its assign(...),", windows.assign, 3)
+    check_function(site, f"window({name}(...)), its assign(...),", getattr(windows, "assign", None), 3)
     if all("__repr__" not in vars(base) for base in kind.__mro__ if base is not object):
         wrong = f"window(...) got a {name} that does not say what it is, so a restart can't tell whether it is the same"
         raise refuse(site, wrong, f"@dataclass(frozen=True) above class {name}")
@@ -160,8 +163,8 @@ def _check_own(site: Site, windows: Any) -> None:
 
 
 def _kept(
-    site: Site, windows: Any, aggregation: Aggregation[Any, Any], state: Any
-) -> tuple[Aggregation[Any, Any], Serde | None]:
+    site: Site, windows: object, aggregation: Aggregation[V, R], state: object
+) -> tuple[Aggregation[V, R], Serde | None]:
     """Return the aggregation with its declared accumulator, and the serde of messages if the window keeps these."""
     serde = state_said(site, "window", "state", state)
     if serde is None or isinstance(serde, Declared):

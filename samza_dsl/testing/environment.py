@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from runtime.model.clock import wall_clock_ms
 from runtime.ports.commits import Commit
 from runtime.systems.memory.environment import MemoryEnvironment
 
@@ -78,8 +80,8 @@ class MortalEnvironment(MemoryEnvironment):
     1
     """
 
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how)
+    def __init__(self, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+        super().__init__(now_ms=now_ms)
         self.commits = 0
         self.doom = Doom()
 

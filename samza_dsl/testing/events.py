@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from operators.core.durations import Duration, whole_ms
 from operators.core.sites import mistake, takes
@@ -13,12 +13,15 @@ from planner.model.errors import PlanError
 from runtime.encoding.serdes import Tagged
 from samza_dsl.application.app import App
 from samza_dsl.fluent.stream import MessageStream
-from samza_dsl.testing.process import VirtualProcess
+from samza_dsl.testing.process import Results, VirtualProcess
 from samza_dsl.testing.streams import Record
 
+K = TypeVar("K")
 R = TypeVar("R")
 Stream = MessageStream[Any, Any]
 Several = Mapping[str, MessageStream[Any, Any]] | None
+Tables = Mapping[str, Mapping[Any, object]]
+"""The rows of tables by key, by the names of the tables."""
 
 EVENTS, EMITTED = "events", "emitted"
 ELSEWHERE = (
@@ -58,63 +61,63 @@ class AdvanceTime:
             raise ValueError(f"{self} is no length of time in whole ms; write instead: AdvanceTime(500)")
 
 
+class DriveOptions(TypedDict, total=False):
+    """The options of driving an operator, as those of `app.input`."""
+
+    key: Callable[[Any], object] | None
+    timestamp: Callable[[Any], object] | None
+    max_disorder_ms: Duration
+
+
 @overload
 def drive(
-    operator: Callable[[Stream], MessageStream[Any, R]],
-    events: Iterable[Any],
+    operator: Callable[[Stream], MessageStream[K, R]],
+    events: Iterable[object],
     *,
     tables: None = None,
-    key: Callable[[Any], Any] | None = None,
-    timestamp: Callable[[Any], Any] | None = None,
-    max_disorder_ms: Duration = 0,
+    **options: Unpack[DriveOptions],
 ) -> list[R]: ...
 
 
 @overload
 def drive(
     operator: Callable[[Stream], Several],
-    events: Iterable[Any],
+    events: Iterable[object],
     *,
     tables: None = None,
-    key: Callable[[Any], Any] | None = None,
-    timestamp: Callable[[Any], Any] | None = None,
-    max_disorder_ms: Duration = 0,
-) -> dict[str, list[Any]]: ...
+    **options: Unpack[DriveOptions],
+) -> Results: ...
 
 
 @overload
 def drive(
-    operator: Callable[..., MessageStream[Any, R]],
-    events: Iterable[Any],
+    operator: Callable[..., MessageStream[K, R]],
+    events: Iterable[object],
     *,
-    tables: Mapping[str, Mapping[Any, Any]],
-    key: Callable[[Any], Any] | None = None,
-    timestamp: Callable[[Any], Any] | None = None,
-    max_disorder_ms: Duration = 0,
+    tables: Tables,
+    **options: Unpack[DriveOptions],
 ) -> list[R]: ...
 
 
 @overload
 def drive(
     operator: Callable[..., Several],
-    events: Iterable[Any],
+    events: Iterable[object],
     *,
-    tables: Mapping[str, Mapping[Any, Any]],
-    key: Callable[[Any], Any] | None = None,
-    timestamp: Callable[[Any], Any] | None = None,
-    max_disorder_ms: Duration = 0,
-) -> dict[str, list[Any]]: ...
+    tables: Tables,
+    **options: Unpack[DriveOptions],
+) -> Results: ...
 
 
 def drive(
     operator: Callable[..., Stream | Several],
-    events: Iterable[Any],
+    events: Iterable[object],
     *,
-    tables: Mapping[str, Mapping[Any, Any]] | None = None,
-    key: Callable[[Any], Any] | None = None,
-    timestamp: Callable[[Any], Any] | None = None,
+    tables: Tables | None = None,
+    key: Callable[..., object] | None = None,
+    timestamp: Callable[..., object] | None = None,
     max_disorder_ms: Duration = 0,
-) -> list[Any] | dict[str, list[Any]]:
+) -> list[R] | Results:
     """Return the messages that a piece of a pipeline emits for some events, one after the other.
 
     `operator` makes the piece of a stream, and of the `tables`: it gets each by its name, which has so many rows by
@@ -137,7 +140,7 @@ def drive(
     >>> drive(lambda stream: {"halves": stream.map(lambda n: 10 // n, on_error=dead_letter("bad"))}, [0, 5])
     {'halves': [2], 'bad': [0]}
     """
-    app, names = _piece(operator, list(tables or {}), {"timestamp": timestamp, "max_disorder_ms": max_disorder_ms})
+    app, names = _piece(operator, list(tables or {}), timestamp, max_disorder_ms)
     process = VirtualProcess(app, {name: list(rows.items()) for name, rows in (tables or {}).items()})
     try:
         process.start()
@@ -155,7 +158,10 @@ def drive(
 
 
 def _piece(
-    operator: Callable[..., Stream | Several], tables: Sequence[str], how: Mapping[str, Any]
+    operator: Callable[..., Stream | Several],
+    tables: Sequence[str],
+    timestamp: Callable[..., object] | None,
+    max_disorder_ms: Duration,
 ) -> tuple[App, dict[str, str] | None]:
     """Return an app that is nothing but the piece, and the output of each stream that it returns; None for one."""
     if not takes(operator, 1, tables):
@@ -166,7 +172,7 @@ def _piece(
     by_function: set[str] = set()
     while True:
         app = App("drive")
-        stream = app.input(EVENTS, value=Tagged(), key=Tagged(), **how)
+        stream = app.input(EVENTS, value=Tagged(), key=Tagged(), timestamp=timestamp, max_disorder_ms=max_disorder_ms)
         read = {name: app.table(name, value=Tagged(), key=Tagged(), broadcast=name in by_function) for name in tables}
         try:
             made = operator(stream, **read)
@@ -181,7 +187,7 @@ def _piece(
         by_function = joined
 
 
-def _collected(app: App, made: Any, given: set[str]) -> dict[str, str] | None:
+def _collected(app: App, made: object, given: set[str]) -> dict[str, str] | None:
     """Send what the operator returned to outputs, and return their names."""
     for spec in app.graph().inputs.values():
         if spec.stream not in given:
@@ -200,7 +206,7 @@ def _collected(app: App, made: Any, given: set[str]) -> dict[str, str] | None:
     return names
 
 
-def _emitted(process: VirtualProcess, names: Mapping[str, str] | None) -> list[Any] | dict[str, list[Any]]:
+def _emitted(process: VirtualProcess, names: Mapping[str, str] | None) -> list[R] | Results:
     """Return what the piece has emitted: of one stream, or by name."""
     found = {stream: [one.value for one in process.records(stream)] for stream in process.written()}
     if names is None:

@@ -7,14 +7,14 @@ import functools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from operators.core.base import Spec
 from operators.core.sites import takes
 from runtime.model.clock import sleep_ms
 from samza_dsl.fluent.checks import is_coroutine_function
 
-Answer = Callable[[], Any]
+Answer = Callable[[], object]
 LATER = 1 / 3
 """The share of calls that begin later."""
 LONGEST_DELAY_MS = 5.0
@@ -47,14 +47,14 @@ class Call:
         self.answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._answer = answer
 
-    def returns(self, *values: Any) -> None:
+    def returns(self, *values: object) -> None:
         """End the call with these messages as its result, in place of the function's."""
         self._answer(self, lambda: values)
 
     def fails(self, error: Exception) -> None:
         """End the call with an error; the operator's policy decides what becomes of it."""
 
-        def fail() -> Any:
+        def fail() -> NoReturn:
             raise error
 
         self._answer(self, fail)
@@ -96,7 +96,7 @@ class HeldCalls:
         self._checked(operator)
         return [call for call in self.all if call.operator == operator]
 
-    def around(self, function: Callable[..., Any], operator: str) -> Callable[..., Any]:
+    def around(self, function: Callable[..., Any], operator: str) -> Callable[..., object]:
         """Return a function that waits for the test while its operator is held; a plain function as it is."""
         plain = self._specs[operator].kind != "async_flat_map" or takes(function, 0)
         if plain and not is_coroutine_function(function):
@@ -105,7 +105,7 @@ class HeldCalls:
         longest_ms = min(LONGEST_DELAY_MS, getattr(self._specs[operator], "timeout_ms", 0) / 20)
 
         @functools.wraps(function)
-        async def called(*arguments: Any) -> Any:
+        async def called(*arguments: object) -> object:
             if operator not in self._held:
                 if self._order is not None and self._order.random() < LATER:
                     await sleep_ms(self._order.random() * longest_ms)

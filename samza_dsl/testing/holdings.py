@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import cast
 
 from operators.async_flat_map import AsyncFlatMap
-from operators.core.base import MAX_TIMESTAMP, Batch, OperatorContext, Serde, Spec
+from operators.core.base import MAX_TIMESTAMP, Batch, Clocked, OperatorContext, Serde, Spec
 from operators.io import TableInput
 from operators.process import Process, ProcessOperator
 from operators.scan import Scan
@@ -20,11 +20,12 @@ from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import Tagged
 from runtime.encoding.storable import StoredFormats, form_of
 from runtime.ports.environment import Environment
+from runtime.ports.store import TaskStore
 from runtime.stores.memory import MemoryStore
 from runtime.stores.registry import kind_of
 
-Entries = Iterator[tuple[bytes, Any]]
-Live = Callable[[str], Sequence[Any]]
+Entries = Iterator[tuple[bytes, object]]
+Live = Callable[[str], Sequence[TaskStore]]
 """Returns the stores of an operator in the process that runs, task by task."""
 
 
@@ -36,7 +37,7 @@ class Holdings:
         self._environment = environment
         self._live = live
 
-    def state(self, operator: str) -> dict[Any, Any]:
+    def state(self, operator: str) -> dict[object, object]:
         """Return the state of each key of a `process` or an `async_flat_map`, of a task, or the rows of a table."""
         of = self._graph.of
         by_key: dict[str, Process | Scan | AsyncFlatMap] = {**of(Process), **of(Scan), **of(AsyncFlatMap)}
@@ -59,28 +60,28 @@ class Holdings:
             )
         raise self._absent_error(operator, "state of its own", (Process, Scan, AsyncFlatMap, UserTask, TableInput))
 
-    def panes(self, operator: str) -> list[Pane[Any, Any]]:
+    def panes(self, operator: str) -> list[Pane[object, object]]:
         """Return the panes that the open windows of an operator would emit if they fired now."""
         spec = self._graph.of(Window).get(operator)
         if spec is None:
             raise self._absent_error(operator, "windows", (Window,))
-        panes: list[Pane[Any, Any]] = []
+        panes: list[Pane[object, object]] = []
         for store in self._copies(operator):
             keys = KeySerde(self._key_of(operator))
-            windows: Any = spec.build(OperatorContext(spec.functions(), store, keys, StoredFormats()))
-            by_clock = isinstance(spec.windows, ByClock)
-            fired = (windows.on_clock if by_clock else windows.on_watermark)(MAX_TIMESTAMP) or Batch([])
+            windows = spec.build(OperatorContext(spec.functions(), store, keys, StoredFormats()))
+            fire = cast("Clocked", windows).on_clock if isinstance(spec.windows, ByClock) else windows.on_watermark
+            fired = fire(MAX_TIMESTAMP) or Batch([])
             signed = zip(fired.values, fired.signs or repeat(1), strict=False)
             panes += [pane for pane, sign in signed if sign == 1 and pane.timing != "early"]
         return sorted(panes, key=lambda pane: (pane.end, pane.start))
 
-    def timers(self, operator: str) -> list[tuple[int, Any]]:
+    def timers(self, operator: str) -> list[tuple[int, object]]:
         """Return the timers that are set: the time (ms) and the key of each, in order."""
         spec = self._graph.of(Process).get(operator)
         if spec is None:
             raise self._absent_error(operator, "timers", (Process,))
         keys = KeySerde(self._key_of(operator))
-        timers: list[tuple[int, Any]] = []
+        timers: list[tuple[int, object]] = []
         for store in self._copies(operator):
             process = ProcessOperator(spec, {"on_message": _ignore, "on_timer": _ignore}, store, keys, Tagged())
             while process.timers.first <= MAX_TIMESTAMP:
@@ -102,8 +103,7 @@ class Holdings:
 
     def _by_task(self, operator: str, serde: Serde) -> Iterator[Entries]:
         if not kind_of(self._graph.specs[operator]).durable:
-            for store in self._live(operator):
-                yield store.range()
+            yield from (store.range() for store in self._live(operator))
             return
         app = self._graph.app
         for store, task in sorted(self._environment.state_stats(app)):
@@ -120,5 +120,5 @@ class Holdings:
         return ValueError(f"{operator!r} has no {what}; these operators have: {', '.join(known) or 'none'}")
 
 
-def _ignore(value: Any, context: Any) -> None:
+def _ignore(value: object, context: object) -> None:
     return None

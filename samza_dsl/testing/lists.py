@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from operators.core.sites import mistake
 from runtime.encoding.serdes import Tagged
 from runtime.job.pipeline import Pipeline
 from runtime.spark.session import Spark, check_installed
 from samza_dsl.application.app import App
-from samza_dsl.testing.process import VirtualProcess
+from samza_dsl.testing.process import Results, VirtualProcess
 from samza_dsl.testing.schedules import Schedule
 
 AT_ONCE = (1, 1, 2, 5)
@@ -20,14 +19,14 @@ AT_ONCE = (1, 1, 2, 5)
 
 def run(
     app: App,
-    inputs: Mapping[str, Sequence[Any]],
+    inputs: Mapping[str, Sequence[object]],
     schedule: Schedule | None = None,
     *,
     partitions: Mapping[str, int] | None = None,
     watch: Sequence[str] = (),
     on: Spark | None = None,
     start_ms: int | None = None,
-) -> dict[str, list[Any]]:
+) -> Results:
     """Run `app` on lists until they end, and return the values of its outputs and the bytes of its dead letters.
 
     An input is a list of values or `Record`s, or a list of such lists, one per partition, for an input with several
@@ -80,9 +79,7 @@ def run(
         process.close()
 
 
-def _on_spark(
-    app: App, inputs: Mapping[str, Sequence[Any]], partitions: Mapping[str, int], on: Spark
-) -> dict[str, list[Any]]:
+def _on_spark(app: App, inputs: Mapping[str, Sequence[object]], partitions: Mapping[str, int], on: Spark) -> Results:
     check_installed()
     from runtime.spark.batch import run_batch
 
@@ -97,7 +94,7 @@ def _on_spark(
         process.close()
 
 
-def unordered(results: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+def unordered(results: Mapping[str, Sequence[object]]) -> Results:
     """Return results with the values of every stream in an order that depends on nothing but themselves.
 
     >>> unordered({"out": ["b", "a"]}) == unordered({"out": ["a", "b"]})
@@ -106,7 +103,7 @@ def unordered(results: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
     return {stream: sorted(values, key=_place) for stream, values in results.items()}
 
 
-def _place(value: Any) -> bytes:
+def _place(value: object) -> bytes:
     try:
         return Tagged().encode(value)
     except Exception:
@@ -115,7 +112,7 @@ def _place(value: Any) -> bytes:
 
 def _deliver(
     process: VirtualProcess,
-    inputs: Mapping[str, Sequence[Any]],
+    inputs: Mapping[str, Sequence[object]],
     chance: random.Random,
     begin_again: Callable[[], None],
 ) -> None:

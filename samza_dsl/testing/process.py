@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from operators.core.base import Batch, Output, Serde
 from operators.io import SendTo
@@ -20,6 +20,7 @@ from runtime.functions.user_functions import Functions
 from runtime.job.pipeline import Pipeline
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.metrics import RunMetrics
+from runtime.ports.store import TaskStore
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from runtime.systems.memory.lists import ListSink, Unchanged
@@ -31,6 +32,8 @@ from samza_dsl.testing.virtual_loop import VirtualLoop
 
 T = TypeVar("T")
 
+Results = dict[str, list[Any]]
+"""The values of streams, by name."""
 POLL_MS = 1_000
 """The ms between two looks for new records; only the test writes, and it wakes the run when it does."""
 CANCELLATIONS = 10
@@ -51,7 +54,7 @@ class VirtualProcess:
     def __init__(
         self,
         app: App,
-        inputs: Mapping[str, Sequence[Any]] | None = None,
+        inputs: Mapping[str, Sequence[object]] | None = None,
         *,
         streams: Iterable[str] = (),
         partitions: Mapping[str, int] | None = None,
@@ -238,7 +241,7 @@ class VirtualProcess:
             raise RuntimeError("the process is dead; run.restart() begins another one")
         return self._run.metrics()
 
-    def stores(self, operator: str) -> Sequence[Any]:
+    def stores(self, operator: str) -> Sequence[TaskStore]:
         """Return the live stores of an operator, task by task."""
         return self._run.stores(operator) if self._run is not None else ()
 
@@ -292,7 +295,7 @@ class VirtualProcess:
         if not self.dead:
             self.environment.doom.meet("turn")
 
-    def _hear(self, loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
+    def _hear(self, loop: asyncio.AbstractEventLoop, told: dict[str, object]) -> None:
         """Note an error that nobody awaits; a crash is none, since a dead process awaits nothing any more."""
         if not isinstance(told.get("exception"), Crash):
             self.tell(f"{told['message']}: {told.get('exception')!r}")
@@ -358,12 +361,12 @@ class Passing:
 
     serde: Serde
 
-    def encode(self, value: Any) -> Any:
+    def encode(self, value: object) -> Any:
         """Return `value` as a reader of the stream would see it; raises what encoding or decoding raises."""
         data = self.serde.encode(value)
         return value if getattr(self.serde, "type", None) is Any else self.serde.decode(data)
 
-    def decode(self, data: Any) -> Any:
+    def decode(self, data: object) -> object:
         """Return `data`."""
         return data
 
@@ -378,5 +381,5 @@ class OutputSink(ListSink):
     def rows(self, committed: int) -> Batch:
         """Return so many of the first rows."""
         assert committed <= len(self.values), "more rows are committed than were written"
-        columns: Any = self.keys[:committed], self.timestamps[:committed]
-        return Batch(self.values[:committed], *columns)
+        timestamps = cast("list[int]", self.timestamps[:committed])  # None where a record had none
+        return Batch(self.values[:committed], self.keys[:committed], timestamps)

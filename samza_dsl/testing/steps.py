@@ -25,7 +25,7 @@ from samza_dsl.testing.streams import DeadLetter, Record
 @contextmanager
 def running(
     app: App,
-    inputs: Mapping[str, Sequence[Any]] | None = None,
+    inputs: Mapping[str, Sequence[object]] | None = None,
     *,
     partitions: Mapping[str, int] | None = None,
     watch: Sequence[str] = (),
@@ -114,8 +114,8 @@ class TestRun:
     def send(
         self,
         stream: str,
-        *values: Any,
-        key: Any = None,
+        *values: object,
+        key: object = None,
         timestamp: int | None = None,
         partition: int | None = None,
     ) -> None:

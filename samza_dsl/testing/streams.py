@@ -111,7 +111,7 @@ class Streams:
         """Raise ValueError where the app does not read such a partition."""
         _check_partition(self.read_as(stream), self.partitions(stream), partition)
 
-    def by_partition(self, stream: str, given: Sequence[Any]) -> list[list[Record]]:
+    def by_partition(self, stream: str, given: Sequence[object]) -> list[list[Record]]:
         """Return the records that a test gives an input, by partition, from one list or a list per partition.
 
         For an input whose records carry keys, anything but a `Record` is a (key, value) pair. Raises ValueError for
@@ -120,20 +120,20 @@ class Streams:
         spec, count = self.read_as(stream), self.partitions(stream)
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
             raise ValueError(f"{stream!r} is given {given!r}; give a list of what comes")
-        parts = list(given) if count > 1 else [list(given)]
+        parts: list[object] = list(given) if count > 1 else [list(given)]
         if len(parts) != count:
             raise ValueError(f"{stream!r} has {count} partitions, and there are {len(parts)} lists; give one for each")
         for part in parts:
             if not isinstance(part, list):
                 raise ValueError(f"{stream!r} has {count} partitions; give a list for each of them, not {part!r}")
-        found = [[_record(one, spec) for one in part] for part in parts]
+        found = [[_record(one, spec) for one in part] for part in parts if isinstance(part, list)]
         for place, records in enumerate(found):
             for record in records:
                 if record.partition not in (None, place):
                     raise ValueError(f"{stream!r} has in the list of its partition {place} {record}")
         return found
 
-    def time_of_most(self, inputs: Mapping[str, Sequence[Any]]) -> int:
+    def time_of_most(self, inputs: Mapping[str, Sequence[object]]) -> int:
         """Return the time (ms) at which most records of inputs with `max_ahead_ms` are in time; 0 without such inputs.
 
         It is the latest of their times that no gap longer than is allowed divides from the middle one.
@@ -243,7 +243,7 @@ class Streams:
             [self._now_ms() if one.timestamp is None else one.timestamp for one in records],
         )
 
-    def _decoders(self, stream: str) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
+    def _decoders(self, stream: str) -> tuple[Callable[[bytes], object], Callable[[bytes], object]]:
         """Return the decoders of values and keys of a stream; dead letters stay bytes."""
         if stream in self._outputs:
             output, id = self._outputs[stream]
@@ -253,7 +253,7 @@ class Streams:
             return spec.value.decode, (spec.key or Tagged()).decode
         return bytes, bytes
 
-    def _decode_key(self, output: Output, id: str) -> Callable[[bytes], Any]:
+    def _decode_key(self, output: Output, id: str) -> Callable[[bytes], object]:
         if output.key is not None:
             return output.key.decode
         is_sent = id in self._graph.of(SendTo)
@@ -271,7 +271,7 @@ def reader_of(inputs: Iterable[Input], stream: str) -> Input:
     raise ValueError(f"the app reads no {stream}; it reads {', '.join(sorted(spec.stream for spec in known))}")
 
 
-def place_of(spec: Input, partitions: int, given: Any) -> int | None:
+def place_of(spec: Input, partitions: int, given: object) -> int | None:
     """Return the partition that a record of an input has to be in, by itself or by its key; None for any."""
     record = _record(given, spec)
     if record.partition is not None:
@@ -284,7 +284,7 @@ def place_of(spec: Input, partitions: int, given: Any) -> int | None:
     return None if key is None else murmur2(key) % partitions
 
 
-def time_of(spec: Input, given: Any) -> int:
+def time_of(spec: Input, given: object) -> int:
     """Return the event time of a record of an input, in ms; 0 where it has none, or none that can be read."""
     record = _record(given, spec)
     try:
@@ -299,7 +299,7 @@ def _check_partition(spec: Input, partitions: int, partition: int) -> None:
         raise ValueError(f"{spec.stream!r} has no partition {partition}; it has 0 to {partitions - 1}")
 
 
-def _computed_key(spec: Input, value: Any) -> bytes | None:
+def _computed_key(spec: Input, value: object) -> bytes | None:
     """Return the key by which the writer of an input has partitioned it; None where it has not, or can't have."""
     if spec.key_of is None or not spec.partitioned_by_key:
         return None
@@ -310,7 +310,7 @@ def _computed_key(spec: Input, value: Any) -> bytes | None:
         return None
 
 
-def _record(given: Any, spec: Input) -> Record:
+def _record(given: object, spec: Input) -> Record:
     if isinstance(given, Record):
         return given
     if spec.key is None:
@@ -337,7 +337,7 @@ def _letter(row: Stored) -> DeadLetter:
     )
 
 
-def _text(key: bytes) -> Any:
+def _text(key: bytes) -> str | bytes:
     """Read a key as others would: as text, where it is that."""
     try:
         return key.decode()

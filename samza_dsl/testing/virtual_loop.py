@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class FilelessLoop(asyncio.BaseEventLoop):
             self._ready.clear()
             self._ready.extend(ready)
 
-    def _process_events(self, event_list: list[Any]) -> None:
+    def _process_events(self, event_list: list[object]) -> None:
         """Do nothing: there are none."""
 
     def _write_to_self(self) -> None:
@@ -87,17 +88,15 @@ class VirtualLoop(FilelessLoop):
         self._idle_turns = 0
         self.run_forever()
 
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, **how: Any
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """Call at a time; callbacks for the same time are called in the order of asking."""
         # asyncio keeps timers in a heap, which gives equal times in any order; so each is a moment later than the last.
         self._asked += 1
-        return super().call_at(when + self._asked * MOMENT_S, callback, *args, **how)
+        return super().call_at(when + self._asked * MOMENT_S, callback, *args, context=context)
 
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Any, func: Callable[..., T], *arguments: Any
-    ) -> asyncio.Future[T]:
+    def run_in_executor(self, executor: object, func: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
         """Call `func` on the loop, in a turn of its own."""
         # On the loop and not in a thread: real threads would make the order of things differ from run to run.
         future: asyncio.Future[T] = self.create_future()
@@ -144,13 +143,13 @@ class _NoSelector:
     def __init__(self, wait: Callable[[float | None], None]) -> None:
         self._wait = wait
 
-    def select(self, timeout: float | None) -> list[Any]:
+    def select(self, timeout: float | None) -> list[object]:
         self._wait(timeout)
         return []
 
 
-def _refusing(name: str) -> Callable[..., Any]:
-    async def refuse(*arguments: Any, **named: Any) -> Any:
+def _refusing(name: str) -> Callable[..., Awaitable[object]]:
+    async def refuse(*arguments: object, **named: object) -> NoReturn:
         raise RuntimeError(
             f"{name}: a test on virtual time has no network and no processes; give the pipeline a fake client, or "
             "answer its calls in the test: run.hold('operator'), run.calls('operator')"

@@ -152,7 +152,7 @@ class Drawn:
         self._text = console.export_text(clear=False)
         self._html = console.export_html(inline_styles=True, code_format=NOTEBOOK_HTML)
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/html": self._html, "text/plain": self._text}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -145,7 +144,7 @@ def _message_pack(data: bytes) -> str:
     return _shown(msgspec.msgpack.decode(data))
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return (
         value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     )

@@ -95,11 +95,14 @@ class Producer:
         self._writer = 0
         self._connection = Connection(cluster)
         self.client = SimpleNamespace(
-            add_topic=self._add_topic, close=self._connection.close, cluster=self._connection.cluster
+            add_topic=self._add_topic,
+            bootstrap=self._connection.bootstrap,
+            close=self._connection.close,
+            cluster=self._connection.cluster,
         )
 
     async def start(self) -> None:
-        await self._connection.bootstrap()
+        await self.client.bootstrap()
         self._writer = await self._cluster.heard(lambda: self._cluster.begin(self._id), changes=True)
 
     async def stop(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -242,7 +242,7 @@ def _write_part(
 
 def _rows_of(read: Read) -> ArchiveRows:
     batch, control = read.batch, read.control
-    none: list[Any] = [None] * len(batch)
+    none: list[int | None] = [None] * len(batch)
     rows = ArchiveRows(
         [*(batch.offsets or ())], [*(batch.timestamps or none)], [*(batch.keys or none)], batch.values, none
     )

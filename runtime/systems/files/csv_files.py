@@ -124,7 +124,7 @@ class CsvRows(RowSerde):
     runtime.model.errors.SerdeError: nan has no JSON, ...
     """
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         """Return the bytes of `value`; raises SerdeError when it has no named fields, or a nested one no JSON."""
         data = super().encode(value)
         if may_be_infinite(data):
@@ -145,7 +145,7 @@ class CsvRow:
     """
 
     header: tuple[str, ...]
-    type: Any = Any
+    type: object = Any
     _nullable: frozenset[str] = field(init=False, repr=False, compare=False)
     _droppable: frozenset[str] = field(init=False, repr=False, compare=False)
     _nested: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -159,11 +159,11 @@ class CsvRow:
         object.__setattr__(self, "_droppable", frozenset(self.header) - nullable - kept)
         object.__setattr__(self, "_nested", tuple(nested))
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         """Return the record of `value` without its line break."""
         return _text([_cells(self.header, row_of(value), "a CSV record")]).removesuffix("\r\n").encode()
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> object:
         """Return the value of a record; raises SerdeError when it is not CSV or has other fields than the header."""
         # Python's reader refuses fields of more than 128 KiB unless it is told to take them.
         if len(data) > csv.field_size_limit():
@@ -174,7 +174,7 @@ class CsvRow:
             raise SerdeError(f"a CSV record is malformed: {error}") from error
         if len(cells) != len(self.header):
             raise SerdeError(f"a CSV record has {len(cells)} fields where the header names {len(self.header)}")
-        row: dict[str, Any] = dict(zip(self.header, cells, strict=True))
+        row: dict[str, object] = dict(zip(self.header, cells, strict=True))
         if "" in cells:
             row = {
                 name: None if not cell and name in self._nullable else cell
@@ -182,8 +182,8 @@ class CsvRow:
                 if cell or name not in self._droppable
             }
         for name in self._nested:
-            if row.get(name) is not None:
-                row[name] = msgspec.json.decode(row[name])
+            if isinstance(cell := row.get(name), str):
+                row[name] = msgspec.json.decode(cell)
         return msgspec.convert(row, self.type, strict=False, dec_hook=made_of_plain)
 
 
@@ -243,7 +243,7 @@ def _header_of(path: Path) -> tuple[str, ...] | None:
     return header
 
 
-def _cells(header: tuple[str, ...], row: Mapping[str, Any], where: object) -> list[Any]:
+def _cells(header: tuple[str, ...], row: Mapping[str, object], where: object) -> list[object]:
     plain = msgspec.to_builtins(row, enc_hook=as_plain)
     if tuple(plain) == header:
         return list(map(_cell, plain.values()))
@@ -256,13 +256,13 @@ def _cells(header: tuple[str, ...], row: Mapping[str, Any], where: object) -> li
     return [_cell(plain.get(name)) for name in header]
 
 
-def _cell(value: object) -> Any:
+def _cell(value: object) -> object:
     if value is None or type(value) in (str, int, float):
         return value
     return msgspec.json.encode(value).decode()
 
 
-def _text(rows: Iterable[Sequence[Any]]) -> str:
+def _text(rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
     csv.writer(text).writerows(rows)
     return text.getvalue()

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -54,7 +53,7 @@ class JsonlSink(Sink):
         """Return JSON of the declared type; what Bytes or a serde of the user's own makes is checked to be JSON."""
         return _json_of(declared) or JsonLine(declared)
 
-    def together(self, values: list[Any]) -> Lines:
+    def together(self, values: list[object]) -> Lines:
         """Encode some values as JSON of their own, whatever they are; they come to what each by itself comes to."""
         return Lines.of(len(values), to_json_lines(values))
 
@@ -64,7 +63,7 @@ class JsonlSink(Sink):
 
     def write(self, batch: Batch) -> None:
         """Take rows, in order; raises `SerdeError` when a value is not one line."""
-        values: list[Any] = batch.values
+        values: list[bytes] = batch.values
         if not values:
             return
         if None in values:
@@ -95,7 +94,7 @@ class JsonLine:
 
     declared: Serde
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         """Return the line of `value`; raises SerdeError when the serde does not make JSON."""
         data = self.declared.encode(value)
         try:
@@ -107,7 +106,7 @@ class JsonLine:
                 "declare the output's value type, e.g. value=dict, or bind it to a stream"
             ) from error
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> object:
         """Return the value of a line."""
         return self.declared.decode(data)
 

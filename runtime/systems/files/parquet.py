@@ -13,7 +13,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -45,6 +45,8 @@ _NUMBERS = {
     bytes(_MARKED[text]): spelled for text, spelled in (("nan", b"NaN"), ("inf", b"Infinity"), ("-inf", b"-Infinity"))
 }
 PART = re.compile(r"part-(\d{6,})\.parquet")
+Rows: TypeAlias = "list[bytes] | pa.RecordBatch"
+"""Rows as JSON, or as columns."""
 
 
 class ParquetSource(Source):
@@ -103,8 +105,7 @@ class ParquetSink(Sink):
             raise SamzaError(f"can't write to {path}: it is in no existing directory; make it")
         self._path = path
         self._rows = RowSerde()
-        self._pending: list[Any] = []
-        """Rows as bytes, or batches of rows in columns."""
+        self._pending: list[bytes | pa.RecordBatch] = []
         self._parts = max(self._numbers(), default=0)
 
     def serde(self, declared: Serde) -> Serde:
@@ -173,13 +174,13 @@ class ParquetSink(Sink):
         self._parts += 1
         self._pending = rest
 
-    def _first_rows(self) -> tuple[pa.Table, list[Any]]:
+    def _first_rows(self) -> tuple[pa.Table, list[bytes | pa.RecordBatch]]:
         """Return the rows of the next part, and what stays pending."""
         rows = [row_of(self._rows.decode(value)) for value in self._pending[:ROWS_PER_PART]]
         rows = [msgspec.to_builtins(row, builtin_types=_OF_ARROW) for row in rows]
         return _table(rows, self._rows.type, self._path), self._pending[ROWS_PER_PART:]
 
-    def _first_columns(self) -> tuple[pa.Table, list[Any]]:
+    def _first_columns(self) -> tuple[pa.Table, list[bytes | pa.RecordBatch]]:
         table = pa.Table.from_batches(self._pending)
         return table.slice(0, ROWS_PER_PART), table.slice(ROWS_PER_PART).to_batches()
 
@@ -204,18 +205,18 @@ class LaxJson:
     ({'delay': nan}, ['nan', nan])
     """
 
-    type: Any = Any
+    type: object = Any
 
     def __post_init__(self) -> None:
         object.__setattr__(
             self, "_decode", msgspec.json.Decoder(self.type, strict=False, dec_hook=made_of_plain).decode
         )
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         """Return JSON; raises SerdeError for a NaN or an infinity."""
         return to_json(value)
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> object:
         """Return the value of a row."""
         if MARK not in data:
             return self._decode(data)
@@ -224,7 +225,7 @@ class LaxJson:
         plain = json.loads(data)
         return msgspec.convert(plain, self.type, strict=False, str_keys=True, dec_hook=made_of_plain)
 
-    _decode: Any = field(init=False, repr=False, compare=False)
+    _decode: Callable[[bytes], object] = field(init=False, repr=False, compare=False)
 
 
 class RowFile:
@@ -239,7 +240,7 @@ class RowFile:
         path: Path,
         at_once: int = ROWS_AT_ONCE,
         columns: list[str] | None = None,
-        made: Callable[[pa.RecordBatch], Any] | None = None,
+        made: Callable[[pa.RecordBatch], Rows] | None = None,
     ) -> None:
         self.path = path
         self._at_once, self._columns, self._made = at_once, columns, made or _json_rows
@@ -248,14 +249,14 @@ class RowFile:
         self._starts: list[int] = []
         self._next = 0
         self._first = 0
-        self._rows: Any = []
+        self._rows: Rows = []
 
     def count(self) -> int:
         """Return how many rows there are."""
         self._open()
         return self._starts[-1]
 
-    def read(self, row: int, max_rows: int) -> Any:
+    def read(self, row: int, max_rows: int) -> Rows:
         """Return rows from `row` on, up to `max_rows` of them; none at the end."""
         if not 0 <= row - self._first < len(self._rows):
             self._find(row)
@@ -314,7 +315,7 @@ def _json_rows(batch: pa.RecordBatch) -> list[bytes]:
     return list(map(msgspec.json.encode, rows))
 
 
-def _spelled(value: object) -> Any:
+def _spelled(value: object) -> object:
     """Return a nested value with its numbers that JSON has not spelled out."""
     if isinstance(value, list):
         return list(map(_spelled, value))
@@ -337,7 +338,7 @@ def _is_columns(value: object) -> bool:
     return isinstance(value, pa.RecordBatch)
 
 
-def _table(rows: list[dict[str, Any]], kind: object, where: Path) -> pa.Table:
+def _table(rows: list[dict[str, object]], kind: object, where: Path) -> pa.Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {}
     for name, info in column_types(kind, names).items():
@@ -351,7 +352,7 @@ def _table(rows: list[dict[str, Any]], kind: object, where: Path) -> pa.Table:
     return pa.table(columns)
 
 
-def _column(values: list[Any], info: inspect.Type) -> pa.Array:
+def _column(values: list[object], info: inspect.Type) -> pa.Array:
     column = pa.array(values, type=_arrow_type(info))
     if pa.types.is_null(column.type) and any(isinstance(kind, inspect.DateTimeType) for kind in alternatives(info)):
         return column.cast(pa.timestamp("us", "UTC"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,7 +38,7 @@ class ColumnsOfParquet(ParquetSource):
         if not len(table):
             return super().read(partition, offset, max_records)
         end = offset + len(table)
-        values: Any = Columns(table, offset, partial(self._rows, partition))
+        values = cast("list[object]", Columns(table, offset, partial(self._rows, partition)))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ def _type_of(kind: pa.DataType) -> str | None:
     return "bool" if pa.types.is_boolean(kind) else None
 
 
-def _is_full(metadata: Any, column: int) -> bool:
+def _is_full(metadata: pq.FileMetaData, column: int) -> bool:
     """Whether no row lacks a value, as the file says."""
     for group in range(metadata.num_row_groups):
         statistics = metadata.row_group(group).column(column).statistics

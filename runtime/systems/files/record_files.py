@@ -6,7 +6,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from operators.core.base import MAX_TIMESTAMP, Batch
 from runtime.model.errors import Damaged, SamzaError, system_errors_told
@@ -149,7 +149,7 @@ class RecordSource(UncountedSource):
 
         Raises `Damaged` beyond the end: the file had more records when that offset was committed.
         """
-        records: Any = self._files[partition].read(offset + self.skipped, max_records)
+        records = cast("list[bytes]", self._files[partition].read(offset + self.skipped, max_records))
         if not records:
             check_not_beyond(offset, self.offsets(partition).end, self._files[partition].path)
             return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec import inspect
@@ -26,20 +26,27 @@ class RowSerde:
     runtime.model.errors.SerdeError: a int is no row: make the value a msgspec Struct, a dataclass, or a dict...
     """
 
-    type: Any = Any
+    type: object = Any
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decode", msgspec.msgpack.Decoder(self.type, dec_hook=made_of_plain).decode)
 
-    decode: Any = dataclasses.field(init=False, repr=False, compare=False)
+    decode: Callable[[bytes], object] = dataclasses.field(init=False, repr=False, compare=False)
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         """Return the bytes of `value`; raises SerdeError when it has no named fields."""
         row = row_of(value)
         return msgspec.msgpack.encode(row if self.type is Any else value, enc_hook=as_plain)
 
 
-def row_of(value: Any) -> dict[str, Any]:
+class Model(Protocol):
+    """A model of pydantic, which nothing here imports."""
+
+    def model_dump(self, *, by_alias: bool) -> dict[str, object]:
+        """Return its fields by name."""
+
+
+def row_of(value: object) -> dict[str, object]:
     """Return the fields of a record by name; raises SerdeError when it has none.
 
     >>> row_of({"carrier": "AA"})
@@ -52,9 +59,9 @@ def row_of(value: Any) -> dict[str, Any]:
         tag = {} if config.tag is None else {str(config.tag_field): config.tag}
         values = (getattr(value, name) for name in value.__struct_fields__)
         return tag | dict(zip(value.__struct_encode_fields__, values, strict=True))
-    kind: Any = type(value)
+    kind: type = type(value)
     if is_pydantic(kind):
-        return value.model_dump(by_alias=True)  # type: ignore[no-any-return]
+        return cast("Model", value).model_dump(by_alias=True)
     if is_record(kind):
         return values_of(value)
     raise SerdeError(
@@ -63,7 +70,7 @@ def row_of(value: Any) -> dict[str, Any]:
     )
 
 
-def type_of_rows(declared: Serde) -> Any:
+def type_of_rows(declared: Serde) -> object:
     """Return the type whose fields are the columns; None where the serde says more than the type of its values."""
     return declared.type if isinstance(declared, Json | MessagePack | Tagged) else None
 

@@ -6,10 +6,10 @@ import os
 import platform
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
@@ -25,7 +25,7 @@ from runtime.ports.membership import Membership
 from runtime.ports.sink import Limit
 from runtime.ports.state import StateReader
 from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, absent_error, check_name
-from runtime.systems.kafka.client.clients import ended
+from runtime.systems.kafka.client.clients import Producer, ended
 from runtime.systems.kafka.client.record_limits import SPARE, KafkaLimit, limits_of
 from runtime.systems.kafka.client.rights import check_rights
 from runtime.systems.kafka.client.thread import KafkaThread, stop
@@ -70,6 +70,7 @@ from runtime.systems.kafka.streams.streams import REGISTRY, KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 from runtime.systems.log.locks import owner_lock
 
+R = TypeVar("R")
 FENCED = ProducerFenced, InvalidProducerEpoch
 PURGE_EVERY = 16
 """The number of commits after which what they have consumed is removed from the topics between stages."""
@@ -93,7 +94,7 @@ class KafkaEnvironment(LiveEnvironment):
         self.address = cluster.address
         self._host = host or platform.node()
         self._owners: dict[str, Owner] = {}
-        self._outside: Any = None
+        self._outside: Producer | None = None
         self._outside_id = f"samza-dsl-{secrets.token_hex(8)}"
         """The transactional id of what is appended for no application: the next one ends what one has left open."""
         self._version = 0
@@ -318,7 +319,7 @@ class KafkaEnvironment(LiveEnvironment):
             return {}
         self._state.want(app, len({*tasks} - {*self._state.tasks(app)}))
         claiming = claim_all(self._streams, app, self._owners[app], frozenset(tasks))
-        return self._as_owner(app, claiming)  # type: ignore[no-any-return]
+        return self._as_owner(app, claiming)
 
     def check_kept(self, app: str) -> None:
         """Raise `Damaged` where the cluster has less of an application, which is owned here, than was committed.
@@ -541,10 +542,10 @@ class KafkaEnvironment(LiveEnvironment):
             self._version += 1
         self._told()
 
-    def _call(self, app: str, work: object) -> Any:
+    def _call(self, app: str, work: Coroutine[object, object, R]) -> R:
         return self._streams.call(ledger_of(app), work)
 
-    def _as_owner(self, app: str, work: object) -> Any:
+    def _as_owner(self, app: str, work: Coroutine[object, object, R]) -> R:
         """Do what only an application's owner can; raises `Fenced` where another one has come to be that."""
         try:
             return self._call(app, work)
@@ -561,7 +562,7 @@ class KafkaEnvironment(LiveEnvironment):
     def _ledger(self, app: str) -> Ledger:
         if ledger_of(app) not in self._streams.all(own=True):
             return Ledger({})
-        return self._call(app, seen(self._streams, app))  # type: ignore[no-any-return]
+        return self._call(app, seen(self._streams, app))
 
     def _here(self, app: str, task: int | None = None, tasks: Collection[int] = ()) -> LogEnvironment | None:
         """Bring the state of an application here that has one owner, of `tasks` as well, and return that of a task."""

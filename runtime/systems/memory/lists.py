@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from operators.core.base import Batch, Serde
 from runtime.model.errors import Damaged
@@ -17,14 +17,14 @@ from runtime.ports.streams import Offsets, Read
 class Unchanged:
     """The serde of values that stay the Python objects they are."""
 
-    type: Any = Any
+    type: object = Any
     unchanged: ClassVar[bool] = True
 
-    def encode(self, value: Any) -> Any:
+    def encode(self, value: object) -> Any:
         """Return `value`."""
         return value
 
-    def decode(self, data: object) -> Any:
+    def decode(self, data: object) -> object:
         """Return `data`."""
         return data
 
@@ -45,9 +45,9 @@ class ListSource(Source):
 
     def __init__(
         self,
-        values: Sequence[Any],
-        timestamps: Sequence[Any] | None = None,
-        keys: Sequence[Any] | None = None,
+        values: Sequence[object],
+        timestamps: Sequence[object] | None = None,
+        keys: Sequence[object] | None = None,
         partitions: int = 1,
     ) -> None:
         self.partitions = partitions
@@ -135,8 +135,8 @@ class ListSink(Sink):
         """Do nothing: the rows stay readable."""
 
 
-def _by_partition(column: Sequence[Any], partitions: int, name: str) -> list[list[Any]]:
-    lists = [column] if partitions == 1 else column
+def _by_partition(column: Sequence[object], partitions: int, name: str) -> list[list[Any]]:
+    lists = [column] if partitions == 1 else cast("Sequence[Sequence[object]]", column)
     if len(lists) != partitions:
         raise ValueError(f"{name} has {len(lists)} lists for {partitions} partitions; give one list per partition")
     return [part if isinstance(part, list) else list(part) for part in lists]

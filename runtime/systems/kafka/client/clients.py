@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from runtime.model.clock import sleep_ms
 
-C = TypeVar("C")
+if TYPE_CHECKING:
+    from aiokafka import AIOKafkaClient, AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+    from aiokafka.admin import AIOKafkaAdminClient
+    from aiokafka.structs import OffsetAndMetadata, OffsetAndTimestamp, RecordMetadata
+
+C = TypeVar("C", bound="Client")
 R = TypeVar("R")
+Begun: TypeAlias = "AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient"
 BEGIN_S = 120.0
 """The s within which a client has begun: aiokafka asks on and on, and what it waits for may never come."""
 STOP_S = 5.0
@@ -21,15 +27,126 @@ SHARED = 8
 """The clients, each with its own connections, over which a process's producers of tasks are spread."""
 
 
+class Client(Protocol):
+    """A producer, consumer or administrator that can begin; aiokafka says no types itself."""
+
+    async def start(self) -> None:
+        """Open its connections."""
+
+
+class Building(Protocol):
+    """A batch that a producer builds, to which nothing is appended any more once that returns None."""
+
+    def append(
+        self, *, key: bytes | None, value: bytes | None, timestamp: int | None, headers: list[tuple[str, bytes]]
+    ) -> object:
+        """Add a record."""
+
+    def record_count(self) -> int:
+        """Return how many records it has."""
+
+
+class Producer(Client, Protocol):
+    """The part of aiokafka's producer that is used here."""
+
+    client: AIOKafkaClient
+
+    def create_batch(self) -> Building:
+        """Return an empty batch."""
+
+    async def send_batch(self, batch: Building, topic: str, *, partition: int) -> asyncio.Future[RecordMetadata]:
+        """Begin to send a batch; return what comes to be its place."""
+
+    async def begin_transaction(self) -> None:
+        """Begin a transaction."""
+
+    async def commit_transaction(self) -> None:
+        """Commit what was sent since it began."""
+
+    async def abort_transaction(self) -> None:
+        """Roll back what was sent since it began."""
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_id: str
+    ) -> None:
+        """Commit a group's offsets with the transaction."""
+
+    def transaction(self) -> AbstractAsyncContextManager[object]:
+        """Return a block that is one transaction."""
+
+
+class Fetched(Protocol):
+    """A record as a consumer gives it."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Sequence[tuple[str, bytes]]
+
+
+class Consumer(Client, Protocol):
+    """The part of aiokafka's consumer that is used here."""
+
+    def subscribe(self, topics: Sequence[str]) -> None:
+        """Share partitions of topics with the group."""
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more."""
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Read these partitions, and no others."""
+
+    def assignment(self) -> Collection[TopicPartition]:
+        """Return the partitions that it reads."""
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Fetch nothing of partitions for now."""
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Fetch of partitions that were paused again."""
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read a partition on from an offset."""
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> object:
+        """Read partitions from their starts."""
+
+    async def position(self, partition: TopicPartition) -> int:
+        """Return the offset of the next record."""
+
+    async def getmany(self, *partitions: TopicPartition, timeout_ms: int) -> Mapping[TopicPartition, Sequence[Fetched]]:
+        """Return records by partition, once there are any or that time is over."""
+
+    async def beginning_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where partitions begin."""
+
+    async def end_offsets(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where partitions end."""
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return where the records since a time (ms) begin."""
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        """Return the offset behind all that was written, as last heard."""
+
+    def last_stable_offset(self, partition: TopicPartition) -> int | None:
+        """Return the offset behind all that is decided, as last heard."""
+
+    def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
+        """Return when a broker was last heard of (ms)."""
+
+
 async def begun(client: C, *topics: str, within_s: float = BEGIN_S) -> C:
     """Return a producer, consumer or administrator once it can be used; raises what keeps it from that.
 
     It knows `topics` then: one that is asked for what it does not know pauses for 100 ms, for each of them. Raises
     TimeoutError where it has not begun in time.
     """
-    unbegun: Any = client
     _wait_for_brokers(_connections(client))
-    beginning, answered = asyncio.ensure_future(unbegun.start()), asyncio.Event()
+    beginning, answered = asyncio.ensure_future(client.start()), asyncio.Event()
     cluster = _connections(client).cluster
 
     def hear(_: object) -> None:
@@ -52,7 +169,7 @@ async def begun(client: C, *topics: str, within_s: float = BEGIN_S) -> C:
     return client
 
 
-async def ended(client: Any) -> None:
+async def ended(client: Begun) -> None:
     """End a client, whatever it still waits for; its errors tell nothing any more."""
     # A stop closes connections last: not where it fails before, nor where what it cancels goes on all the same.
     for ending in (client.stop if hasattr(client, "stop") else client.close, _connections(client).close):
@@ -70,7 +187,7 @@ async def side_by_side(work: Iterable[Awaitable[R]]) -> list[R]:
     return found
 
 
-def _wait_for_brokers(connections: Any) -> None:
+def _wait_for_brokers(connections: AIOKafkaClient) -> None:
     """Let connections have found a broker once they are open.
 
     A broker that has just started may answer before it is in its own list: aiokafka goes on with an empty one, and
@@ -128,7 +245,7 @@ class SharedClients:
         self._most = most
         self._shared: list[_Shared] = []
 
-    def share(self, producer: Any) -> None:
+    def share(self, producer: AIOKafkaProducer) -> None:
         """Let a producer that has not begun use the client with the fewest users."""
         if len(self._shared) < self._most:
             self._shared.append(_Shared(producer.client, self._shared))
@@ -141,7 +258,7 @@ class SharedClients:
 class _Shared:
     """A client that several use: the first to begin opens it, the last to end closes it."""
 
-    def __init__(self, client: Any, among: list[_Shared]) -> None:
+    def __init__(self, client: AIOKafkaClient, among: list[_Shared]) -> None:
         self.client = client
         self.users = 0
         self._among = among
@@ -178,7 +295,7 @@ class _Lease:
         if self._shared is not None:
             await self._shared.begin()
 
-    async def ready(self, *args: Any, **how: Any) -> bool:
+    async def ready(self, *args: object, **how: object) -> bool:
         """Return whether a broker can be asked: for who has ended, none can."""
         return self._shared is not None and await self._client.ready(*args, **how)
 
@@ -188,5 +305,5 @@ class _Lease:
             await shared.leave()
 
 
-def _connections(client: Any) -> Any:
+def _connections(client: Begun) -> AIOKafkaClient:
     return client.client if hasattr(client, "client") else client._client

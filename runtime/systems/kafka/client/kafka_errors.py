@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from aiokafka.errors import (
     AuthenticationFailedError,
@@ -119,7 +118,7 @@ def _denial(topic: KafkaTopic, what: str, error: BaseException) -> str:
     return f"The brokers at {topic.bootstrap} don't let this client {doing}: allow it, as by {tool} {rights}"
 
 
-def _names(arguments: Iterable[Any]) -> list[str]:
+def _names(arguments: Iterable[object]) -> list[str]:
     """Return what an error names: names, or collections of them; what brokers say in sentences is none.
 
     >>> _names(["flights"]), _names([{"a"}]), _names(["Authorization failed."])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
@@ -16,6 +16,8 @@ from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest_v5
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
+
+R = TypeVar("R")
 
 UNKNOWN = -(1 << 31)
 """The answer of brokers that were not asked for rights."""
@@ -115,7 +117,7 @@ class DescribeTopics(Request[MetadataRequest_v5 | MetadataRequestWithIds]):  # t
     def __init__(self, names: Sequence[str] | None = None) -> None:
         self.names = names
 
-    def build(self, request_struct_class: Any) -> Any:
+    def build(self, request_struct_class: Callable[..., R]) -> R:
         """Return the request in the words of a version."""
         if request_struct_class is MetadataRequestWithIds:
             none_tagged: dict[int, bytes] = {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TypeVar
 
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupAuthorizationFailedError, IncompatibleBrokerVersion, KafkaError
 from aiokafka.errors import TopicAuthorizationFailedError as TopicDenied
 from aiokafka.protocol.admin import DescribeGroupsRequest_v3, DescribeGroupsResponse_v3
@@ -17,6 +18,9 @@ from runtime.systems.kafka.client.metadata import READ, UNKNOWN, WRITE, may, top
 from runtime.systems.kafka.client.topic import KafkaTopic, beside
 
 READ_GROUP = 1 << 3
+
+
+R = TypeVar("R")
 
 
 class _DescribeGroup(DescribeGroupsRequest_v3):  # type: ignore[misc]
@@ -33,7 +37,7 @@ class DescribeGroups(Request[_DescribeGroup]):  # type: ignore[misc]
     def __init__(self, group: str) -> None:
         self._group = group
 
-    def build(self, request_struct_class: Any) -> Any:
+    def build(self, request_struct_class: Callable[..., R]) -> R:
         """Return the request in the words of a version."""
         return request_struct_class([self._group], True)
 
@@ -58,7 +62,7 @@ async def check_rights(
                 raise kafka_fault(any_topic, "used", GroupAuthorizationFailedError(group))
 
 
-async def _may_use(client: Any, group: str) -> bool:
+async def _may_use(client: AIOKafkaAdminClient, group: str) -> bool:
     with suppress(IncompatibleBrokerVersion):
         try:
             node = await client.find_coordinator(group)

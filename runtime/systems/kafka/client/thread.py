@@ -7,7 +7,7 @@ import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiokafka.errors import KafkaConnectionError
 
@@ -53,7 +53,7 @@ class KafkaThread:
         self._thread.join()
         self.loop.close()
 
-    def call(self, work: Coroutine[Any, Any, R]) -> R:
+    def call(self, work: Coroutine[object, object, R]) -> R:
         """Do work there, and wait for what it returns; raises what it raises.
 
         What aiokafka cancels when a connection is lost raises KafkaConnectionError.
@@ -65,7 +65,7 @@ class KafkaThread:
             raise KafkaConnectionError("a lost connection has cancelled it") from error
 
 
-def stop(thread: KafkaThread, ending: Coroutine[Any, Any, object]) -> None:
+def stop(thread: KafkaThread, ending: Coroutine[object, object, object]) -> None:
     """Do what comes before an end, and wait for it; its errors tell nothing any more."""
     with suppress(Exception):
         thread.call(ending)

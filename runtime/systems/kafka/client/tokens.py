@@ -9,7 +9,7 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +35,7 @@ FORMS = (
 class Provider(AbstractTokenProvider):  # type: ignore[misc]
     """Asks what the user gave for a token, and says in a client's words what is wrong of it."""
 
-    def __init__(self, said: Any) -> None:
+    def __init__(self, said: Callable[[], object] | AbstractTokenProvider) -> None:
         self._said = said
 
     async def token(self) -> str:
@@ -60,7 +60,7 @@ class Provider(AbstractTokenProvider):  # type: ignore[misc]
 class _Answered(conn.OAuthAuthenticator):  # type: ignore[misc]
     """Hears that a token was rejected: brokers say so in an answer that aiokafka takes for consent."""
 
-    async def step(self, payload: bytes | None) -> Any:
+    async def step(self, payload: bytes | None) -> object:
         """Return what is said next; raises SaslAuthenticationFailed."""
         if payload:
             raise SaslAuthenticationFailed(f"the token was rejected: {bytes(payload).decode(errors='replace')}")
@@ -70,12 +70,12 @@ class _Answered(conn.OAuthAuthenticator):  # type: ignore[misc]
 conn.OAuthAuthenticator = _Answered
 
 
-def check_options(options: Mapping[str, Any]) -> None:
+def check_options(options: Mapping[str, object]) -> None:
     """Raise SamzaError for options by which no client can prove who it is."""
     protocol, mechanism = options.get("security_protocol", "PLAINTEXT"), options.get("sasl_mechanism", "PLAIN")
-    if protocol not in PROTOCOLS:
+    if not isinstance(protocol, str) or protocol not in PROTOCOLS:
         raise SamzaError(f"security_protocol={protocol!r} in the options: it is one of {', '.join(PROTOCOLS)}")
-    if mechanism not in MECHANISMS:
+    if not isinstance(mechanism, str) or mechanism not in MECHANISMS:
         raise SamzaError(f"sasl_mechanism={mechanism!r} in the options: it is one of {', '.join(MECHANISMS)}")
     if not protocol.startswith("SASL"):
         if "sasl_mechanism" in options:
@@ -95,7 +95,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 @lru_cache(maxsize=64)
-def _made(place: str) -> Any:
+def _made(place: str) -> object:
     """Return what another process gave, or what has a name: one in each process, which may keep its token."""
     if place.startswith(_PICKLED):
         return pickle.loads(base64.b64decode(place.removeprefix(_PICKLED)))
@@ -110,11 +110,11 @@ def _made(place: str) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _instance(kind: type) -> Any:
+def _instance(kind: type) -> object:
     return kind()
 
 
-def provider_of(said: Any) -> Provider:
+def provider_of(said: object) -> Provider:
     """Return what asks for tokens; raises SamzaError for what can't be asked."""
     found = _made(said) if isinstance(said, str) and ":" in said else said
     if isinstance(found, type):
@@ -126,7 +126,7 @@ def provider_of(said: Any) -> Provider:
     raise SamzaError(f"{TOKEN} in the options can't be a {type(found).__name__}: give it {FORMS}")
 
 
-def given(said: Any) -> str:
+def given(said: object) -> str:
     """Return a token provider as other processes find it; raises SamzaError where they can't."""
     if isinstance(said, str):
         return said
@@ -147,9 +147,9 @@ def given(said: Any) -> str:
     return _PICKLED + base64.b64encode(found.getvalue()).decode()
 
 
-def as_given(options: Mapping[str, Any], said: str) -> dict[str, Any]:
+def as_given(options: Mapping[str, object], said: str) -> dict[str, object]:
     """Return options as other processes read them; raises SamzaError for a value that can't be given to them."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, value in options.items():
         if name == TOKEN:
             found[name] = given(value)
@@ -168,7 +168,7 @@ def as_given(options: Mapping[str, Any], said: str) -> dict[str, Any]:
 class _Pickler(pickle.Pickler):
     """Names what is of the program that was started as the other processes do, to which that is a module."""
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: object) -> Any:
         """Return how the other process finds a class or function again."""
         if isinstance(value, type | FunctionType) and value.__module__ == "__main__":
             return _made, (f"{_module('__main__')}:{value.__qualname__}",)
@@ -179,5 +179,5 @@ def _module(name: str) -> str:
     return Path(getattr(sys.modules[name], "__file__", "") or "").stem if name == "__main__" else name
 
 
-def _name(said: Any) -> str:
+def _name(said: object) -> str:
     return getattr(said, "__qualname__", type(said).__qualname__)

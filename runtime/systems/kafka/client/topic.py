@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from runtime.model.errors import SamzaError
@@ -39,7 +38,7 @@ class KafkaTopic:
     address: str
     start: str | int = "earliest"
     compression: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    options: Mapping[str, object] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.address)
@@ -73,7 +72,7 @@ class KafkaTopic:
         """The topic's name in its cluster."""
         return urlsplit(self.address).path.removeprefix("/")
 
-    def client(self) -> dict[str, Any]:
+    def client(self) -> dict[str, object]:
         """Return the arguments of every client of this cluster; raises SamzaError for what proves nothing."""
         from runtime.systems.kafka.client.tokens import TOKEN, check_options, provider_of
 
@@ -102,7 +101,7 @@ class KafkaCluster:
     """
 
     address: str
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    options: Mapping[str, object] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
         if urlsplit(self.address).path not in ("", "/"):
@@ -140,12 +139,11 @@ def topic_of(what: object) -> KafkaTopic | None:
     if isinstance(what, KafkaTopic) or not (isinstance(what, str) and what.startswith(SCHEME)):
         return what if isinstance(what, KafkaTopic) else None
     address, _, query = what.partition("?")
-    said: dict[str, Any] = dict(parse_qsl(query, keep_blank_values=True))
+    said = dict(parse_qsl(query, keep_blank_values=True))
     if not said.keys() <= {"start", "compression"}:
         raise SamzaError(f"{address}?...: an address says start= and compression=; other options go into options={{}}")
-    if "start" in said:
-        said["start"] = _moment(said["start"])
-    return replace(KafkaTopic(address), **said)
+    start = _moment(said["start"]) if "start" in said else "earliest"
+    return KafkaTopic(address, start, said.get("compression"))
 
 
 def beside(topic: KafkaTopic, name: str) -> KafkaTopic:

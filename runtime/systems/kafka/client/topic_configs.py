@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -14,6 +14,8 @@ from aiokafka.protocol.types import Array, Boolean, Int8, Int16, Int32, Schema, 
 
 from runtime.model.errors import EnvironmentFault
 from runtime.systems.kafka.client.topic import KafkaTopic
+
+R = TypeVar("R")
 
 _log = logging.getLogger("samza_dsl")
 DELETIONS_MS = 7 * 86_400_000
@@ -69,7 +71,7 @@ class ChangeConfigs(Request[_Asked]):  # type: ignore[misc]
     def __init__(self, changes: Mapping[str, Mapping[str, str]]) -> None:
         self.changes = changes
 
-    def build(self, request_struct_class: Any) -> Any:
+    def build(self, request_struct_class: Callable[..., R]) -> R:
         """Return the request in the words of the one version that is known here."""
         topic = int(ConfigResourceType.TOPIC)
         asked = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 from aiokafka import AIOKafkaConsumer
@@ -13,7 +12,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from runtime.model.assignment import JobModel, Placement, Placing, placed, standbys, sticky
 from runtime.model.clock import wall_clock_ms
 from runtime.model.errors import SamzaError
-from runtime.systems.kafka.client.clients import begun, ended
+from runtime.systems.kafka.client.clients import Consumer, begun, ended
 from runtime.systems.kafka.client.topic import KafkaTopic
 
 SESSION_MS = 6_000
@@ -67,7 +66,7 @@ class KafkaGroup:
         """The tasks of others of whose state this member has a copy."""
         self.failure: SamzaError | None = None
         """The fault of the placement, where this member shares tasks out."""
-        self._consumer: Any = None
+        self._consumer: Consumer | None = None
 
     async def join(self) -> None:
         """Become a member, and wait until it is said what to run."""
@@ -91,6 +90,7 @@ class KafkaGroup:
 
     async def surpass(self, generation: int) -> None:
         """Ask for tasks to be shared out anew, by a model that is newer than one that is known from elsewhere."""
+        assert self._consumer is not None
         self._above = generation
         self._consumer.subscribe([self._topic.name])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from runtime.model.assignment import JobModel, Placement
 from runtime.model.clock import monotonic_ms
@@ -253,5 +253,5 @@ class KafkaMembers(Membership):
         # A claim made under a newer model than this container knows may be of one that has joined since.
         return claim.container not in (*model.containers, self.name) and claim.model <= model.generation
 
-    def _call(self, work: Coroutine[Any, Any, R]) -> R:
-        return self._streams.call(ledger_of(self._app), work)  # type: ignore[no-any-return]
+    def _call(self, work: Coroutine[object, object, R]) -> R:
+        return self._streams.call(ledger_of(self._app), work)

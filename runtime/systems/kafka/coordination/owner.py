@@ -6,7 +6,6 @@ import asyncio
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
 
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -14,7 +13,7 @@ from operators.core.base import Batch
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import Damaged, EnvironmentFault, SamzaError
 from runtime.ports.commits import Commit, fenced_error
-from runtime.systems.kafka.client.clients import STOP_S, ended
+from runtime.systems.kafka.client.clients import STOP_S, Producer, ended
 from runtime.systems.kafka.client.topic_configs import TABLE_CONFIGS
 from runtime.systems.kafka.coordination.members import KafkaMembers
 from runtime.systems.kafka.coordination.task_producers import Writers
@@ -52,7 +51,9 @@ class Owner:
     After its first `failure` nothing is committed by it any more. Only the environment uses it, under its lock.
     """
 
-    def __init__(self, producer: Any, generation: int, ledger: Ledger, writers: Writers | None = None) -> None:
+    def __init__(
+        self, producer: Producer | None, generation: int, ledger: Ledger, writers: Writers | None = None
+    ) -> None:
         self.producer = producer
         self.generation = generation
         self.ledger = ledger
@@ -74,7 +75,7 @@ class Owner:
         self.failure: SamzaError | None = None
         """The error of the first commit that failed, after which there are no others."""
 
-    def writer(self, task: int | None = None) -> Any:
+    def writer(self, task: int | None = None) -> Producer | None:
         """Return the producer of a task's transactions, or of those that are of no single task."""
         return self.producer if self.writers is None or task is None else self.writers.of(task)
 
@@ -198,9 +199,13 @@ async def claim_all(streams: KafkaStreams, app: str, owner: Owner, tasks: Collec
 
 
 async def transact(
-    streams: KafkaStreams, producer: Any, pending: Mapping[tuple[str, int], Batch], commit: Commit | None = None
+    streams: KafkaStreams,
+    producer: Producer | None,
+    pending: Mapping[tuple[str, int], Batch],
+    commit: Commit | None = None,
 ) -> dict[tuple[str, int], int]:
     """Write everything, and where the inputs are, in one transaction; return the offsets behind all of it."""
+    assert producer is not None
     async with asyncio.timeout(TRANSACTION_S):
         await producer.begin_transaction()
         ends = await send_all(producer, pending)
@@ -220,7 +225,7 @@ async def transact(
 
 
 async def write_alone(
-    streams: KafkaStreams, producer: Any, pending: Mapping[tuple[str, int], Batch]
+    streams: KafkaStreams, producer: Producer, pending: Mapping[tuple[str, int], Batch]
 ) -> dict[tuple[str, int], int]:
     """Write in one transaction, of nobody's application; a producer that could not is stopped."""
     try:
@@ -270,7 +275,7 @@ def add_changelog(streams: KafkaStreams, app: str, store: str) -> Changelog:
     changelog = Changelog(secrets.token_hex(8), streams.metadata([topic])[topic].id, starts)
     streams.write(ledger, said_of_changelog(store, changelog))
     # Several containers may make one at once: the first in the ledger counts, for all.
-    return streams.call(ledger, all_of(streams, app)).changelogs[store]  # type: ignore[no-any-return]
+    return streams.call(ledger, all_of(streams, app)).changelogs[store]
 
 
 async def begin_again(
@@ -281,10 +286,12 @@ async def begin_again(
     start = (await range_of(streams.topic(name), 1)).starts[0]
     said.extend(said_of_whole(Whole((await streams.metadata_of([name]))[name].id, start)))
     nothing = {TopicPartition(*place): OffsetAndMetadata(0, "") for place in offsets if streams.is_known(place[0])}
-    async with asyncio.timeout(TRANSACTION_S), owner.producer.transaction():
-        await send_all(owner.producer, {(name, 0): said})
+    producer = owner.producer
+    assert producer is not None
+    async with asyncio.timeout(TRANSACTION_S), producer.transaction():
+        await send_all(producer, {(name, 0): said})
         if nothing:
-            await owner.producer.send_offsets_to_transaction(nothing, app)
+            await producer.send_offsets_to_transaction(nothing, app)
     owner.lost = ""
 
 

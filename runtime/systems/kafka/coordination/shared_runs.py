@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
@@ -65,7 +64,7 @@ class KafkaRuns:
     def _ledger(self) -> Ledger:
         if ledger_of(self._app) not in self._streams.all(own=True):
             return Ledger({})
-        return self._streams.call(ledger_of(self._app), self._look())  # type: ignore[no-any-return]
+        return self._streams.call(ledger_of(self._app), self._look())
 
     async def _look(self) -> Ledger:
         table = KafkaTable(self._streams.topic(ledger_of(self._app)))
@@ -79,7 +78,7 @@ class KafkaRuns:
         models = [msgspec.msgpack.decode(one.user_data, type=JobModel) for one in assigned]
         return max(models, key=lambda model: (model.run, model.generation), default=JobModel())
 
-    async def _members(self) -> list[Any]:
+    async def _members(self) -> list[tuple[object, ...]]:
         try:
             async with administering(self._streams.topic(ledger_of(self._app))) as client:
                 answers = await client.describe_consumer_groups([group_of(self._app)])

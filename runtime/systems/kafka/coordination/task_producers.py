@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Any
 
-from runtime.systems.kafka.client.clients import ended
+from runtime.systems.kafka.client.clients import Producer, ended
 from runtime.systems.kafka.state.ledger import writer_of
 from runtime.systems.kafka.streams.streams import KafkaStreams
 
@@ -21,9 +20,9 @@ class Writers:
     def __init__(self, streams: KafkaStreams, app: str, run: int, container: str) -> None:
         self._streams = streams
         self._app, self._run, self._container = app, run, container
-        self._by_task: dict[int, Any] = {}
+        self._by_task: dict[int, Producer] = {}
 
-    def of(self, task: int) -> Any:
+    def of(self, task: int) -> Producer:
         """Return the producer of a task."""
         return self._by_task[task]
 
@@ -33,12 +32,13 @@ class Writers:
         beginning = (self._streams.producer(one, shared=True) for one in ids)
         found = await asyncio.gather(*beginning, return_exceptions=True)
         failures = [one for one in found if isinstance(one, BaseException)]
+        begun = [one for one in found if not isinstance(one, BaseException)]
         if failures:
-            await asyncio.gather(*(ended(one) for one in found if not isinstance(one, BaseException)))
+            await asyncio.gather(*map(ended, begun))
             raise failures[0]
         # Only now, when all have begun: each has fenced the one of its id that may still be here.
         await self.end(tasks)
-        self._by_task.update(zip(tasks, found, strict=True))
+        self._by_task.update(zip(tasks, begun, strict=True))
 
     async def end(self, tasks: Collection[int] | None = None) -> None:
         """Let go of the producers of these tasks, or of all."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
@@ -12,7 +12,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 from runtime.model.clock import monotonic_ms
 from runtime.model.errors import Damaged, EnvironmentFault
 from runtime.ports.state import StateWrites
-from runtime.systems.kafka.client.clients import begun, ended
+from runtime.systems.kafka.client.clients import Consumer, Fetched, begun, ended
 from runtime.systems.kafka.state.changelog import TaskState, begin_at, entries_in
 from runtime.systems.kafka.state.ledger import Ledger, ledger_of
 from runtime.systems.kafka.state.task_state import KafkaState
@@ -56,7 +56,7 @@ class Standby:
         """By task, how far changelogs were when its copy was begun, as far as it is not there yet."""
         self._followed: dict[TopicPartition, _Followed] = {}
         self._copied: frozenset[int] = frozenset()
-        self._consumer: Any = None
+        self._consumer: Consumer | None = None
         self._assigned: dict[TopicPartition, int] = {}
         self._look_at_ms, self._look_in_ms = 0.0, SOON_MS
         self._told = ""
@@ -144,7 +144,7 @@ class Standby:
                 start = min(before.start, one.positions[place])
                 self._followed[at] = before._replace(start=start, copies={**before.copies, task: one})
 
-    async def _fetch(self) -> dict[TopicPartition, tuple[list[Any], int]]:
+    async def _fetch(self) -> dict[TopicPartition, tuple[Sequence[Fetched], int]]:
         if self._consumer is None:
             follower = AIOKafkaConsumer(
                 **self._streams.topic(ledger_of(self._app)).client(),
@@ -163,7 +163,7 @@ class Standby:
         found = await self._consumer.getmany(timeout_ms=WAIT_MS)
         return {place: (found.get(place, []), await self._consumer.position(place)) for place in starts}
 
-    def _take_in(self, found: Mapping[TopicPartition, tuple[list[Any], int]]) -> None:
+    def _take_in(self, found: Mapping[TopicPartition, tuple[Sequence[Fetched], int]]) -> None:
         """Write into copies what is newer than they are."""
         here = self._state.copies(self._app)
         changed: dict[int, list[StateWrites]] = {}

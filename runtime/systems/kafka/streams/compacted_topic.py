@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import NamedTuple, cast
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from operators.core.base import Batch
 from runtime.model.clock import sleep_ms
 from runtime.systems.kafka.client.admin import kafka_errors_told
-from runtime.systems.kafka.client.clients import begun, during, ended
+from runtime.systems.kafka.client.clients import Consumer, begun, during, ended
 from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.client.topic import KafkaTopic
 from runtime.systems.kafka.streams.record_batches import by_batches, rows_of
@@ -127,8 +127,8 @@ class KafkaTable:
     def __init__(self, topic: KafkaTopic) -> None:
         self._topic = topic
         self._place = TopicPartition(topic.name, 0)
-        self._consumer: Any = None
-        self._beyond: Any = None
+        self._opened: Consumer | None = None
+        self._beyond: Consumer | None = None
         self._position: int | None = None
         self._reading = asyncio.Lock()
         self._resting: asyncio.TimerHandle | None = None
@@ -141,7 +141,8 @@ class KafkaTable:
             end = (await self._consumer.end_offsets([self._place]))[self._place]
             while (position := await self.position()) < end:
                 for records in (await self._consumer.getmany(timeout_ms=WAIT_MS)).values():
-                    self._newest.update((record.key, record.value) for record in records)
+                    rows = ((record.key, record.value) for record in records)
+                    self._newest.update(cast("Iterator[tuple[bytes, bytes | None]]", rows))  # all have keys
             self._position = position
             self._consumer.pause(self._place)
             self._resting = asyncio.get_running_loop().call_later(REST_S, self._rest)
@@ -152,13 +153,11 @@ class KafkaTable:
         if self._place not in self._consumer.assignment():
             assert self._position is not None
             return self._position
-        position: int = await self._consumer.position(self._place)
-        return position
+        return await self._consumer.position(self._place)
 
     async def start(self) -> int:
         """Return the first offset that there is, once it was looked what is committed."""
-        start: int = (await self._consumer.beginning_offsets([self._place]))[self._place]
-        return start
+        return (await self._consumer.beginning_offsets([self._place]))[self._place]
 
     async def end_of_all(self) -> int:
         """Return the offset behind all that was written, also by transactions that are still open."""
@@ -166,22 +165,26 @@ class KafkaTable:
             # A consumer of its own, which sees what is open as well: the end that the other sees stops at the first
             # open transaction.
             self._beyond = await begun(_consumer(self._topic, "read_uncommitted"), self._topic.name)
-        end: int = (await self._beyond.end_offsets([self._place]))[self._place]
-        return end
+        return (await self._beyond.end_offsets([self._place]))[self._place]
 
     async def stop(self) -> None:
         """Read it no more."""
         if self._resting is not None:
             self._resting.cancel()
-        for consumer in filter(None, (self._consumer, self._beyond)):
+        for consumer in filter(None, (self._opened, self._beyond)):
             await ended(consumer)
+
+    @property
+    def _consumer(self) -> Consumer:
+        assert self._opened is not None
+        return self._opened
 
     async def _wake(self) -> None:
         """Be able to read on."""
         if self._resting is not None:
             self._resting.cancel()
-        if self._consumer is None:
-            self._consumer = await begun(_consumer(self._topic))
+        if self._opened is None:
+            self._opened = await begun(_consumer(self._topic))
         if self._place in self._consumer.assignment():
             self._consumer.resume(self._place)
             return

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError, TopicAuthorizationFailedError
@@ -22,7 +21,7 @@ from runtime.ports import open_transactions as held
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.streams import Offsets, Read, ends, gone_error, grown_error
 from runtime.systems.kafka.client.admin import described, kafka_errors_told, metadata_of
-from runtime.systems.kafka.client.clients import begun, during, ended
+from runtime.systems.kafka.client.clients import Consumer, Fetched, begun, during, ended
 from runtime.systems.kafka.client.kafka_errors import kafka_fault
 from runtime.systems.kafka.client.metadata import READ, TopicMetadata, may
 from runtime.systems.kafka.client.record_limits import check_codecs
@@ -104,8 +103,8 @@ class KafkaFetcher:
         self._tell: Callable[[], None] = lambda: None
         self._room = asyncio.Event()
         self._pumping: asyncio.Task[None] | None = None
-        self._consumer: Any = None
-        self._asking: Any = None
+        self._opened: Consumer | None = None
+        self._asking: Consumer | None = None
         self._one_asks = asyncio.Lock()
         self._thread: KafkaThread | None = KafkaThread.acquire()
         try:
@@ -312,7 +311,7 @@ class KafkaFetcher:
             isolation_level="read_committed",
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )
-        self._consumer = await begun(consumer, topic.name)
+        self._opened = await begun(consumer, topic.name)
         by_batches(self._consumer)
         places = [TopicPartition(topic.name, number) for number in range(metadata.partitions)]
         starts = await begins_at(self._consumer, topic, places)
@@ -336,7 +335,12 @@ class KafkaFetcher:
             end = max(ends[place], known)
             self._offsets[place.partition] = Offsets(starts[place], end, ended or place in ended_ones)
 
-    async def _asked(self) -> Any:
+    @property
+    def _consumer(self) -> Consumer:
+        assert self._opened is not None
+        return self._opened
+
+    async def _asked(self) -> Consumer:
         """Return what asks without waiting for a fetch: brokers answer each connection in turn."""
         async with self._one_asks:
             if self._asking is None and self._fetched:
@@ -358,7 +362,7 @@ class KafkaFetcher:
                 left = {place for place in left if await consumer.position(place) < until[place]}
             return {place for place, control in said.items() if ends(control)}
 
-    def _asker(self) -> Any:
+    def _asker(self) -> AIOKafkaConsumer:
         return AIOKafkaConsumer(**self._topic.client(), enable_auto_commit=False, isolation_level="read_committed")
 
     async def _stop(self) -> None:
@@ -366,7 +370,7 @@ class KafkaFetcher:
             self._pumping.cancel()
             with suppress(asyncio.CancelledError):
                 await self._pumping
-        for consumer in filter(None, (self._consumer, self._asking)):
+        for consumer in filter(None, (self._opened, self._asking)):
             await ended(consumer)
 
     async def _pump(self) -> None:
@@ -435,7 +439,7 @@ class KafkaFetcher:
                 await check_unchanged(self._topic, self._metadata)
             self._checked_ms = monotonic_ms()
 
-    async def _something_of(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Sequence[Any]]:
+    async def _something_of(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Sequence[Fetched]]:
         """Wait for records, and no longer when other partitions have come to be asked for or have room again."""
         unheard_ms = monotonic_ms() - self._heard_ms
         # Held back shortly while much comes, as whatever else is asked waits behind it; long where nothing does, to
@@ -459,7 +463,9 @@ class KafkaFetcher:
             fetched.is_new = False
             self._consumer.seek(self._place(number), fetched.fetched)
 
-    def _take(self, number: int, fetched: _FetchedRows, records: Sequence[Any], position: int, end: int | None) -> bool:
+    def _take(
+        self, number: int, fetched: _FetchedRows, records: Sequence[Fetched], position: int, end: int | None
+    ) -> bool:
         """Keep what was fetched, unless it was asked for another offset meanwhile; return whether that was anything.
 
         It may have been the marker of a transaction alone.
@@ -581,12 +587,14 @@ async def check_unchanged(topic: KafkaTopic, read: TopicMetadata) -> None:
         raise grown_error(f"The topic {name!r} at {where}", found.partitions, read.partitions)
 
 
-async def begins_at(consumer: Any, topic: KafkaTopic, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+async def begins_at(
+    consumer: Consumer, topic: KafkaTopic, places: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
     """Return the offsets at which a topic's `start` says that reading begins."""
     ends = await consumer.end_offsets(places)
     if topic.start == "latest":
         return dict(ends)
     if topic.start == "earliest":
         return dict(await consumer.beginning_offsets(places))
-    at = await consumer.offsets_for_times(dict.fromkeys(places, topic.start))
+    at = await consumer.offsets_for_times(dict.fromkeys(places, int(topic.start)))
     return {place: ends[place] if found is None else found.offset for place, found in at.items()}

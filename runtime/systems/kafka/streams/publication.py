@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from aiokafka import AIOKafkaProducer
@@ -22,7 +22,7 @@ from runtime.systems.kafka.client.admin import (
     kafka_errors_told,
     metadata_of,
 )
-from runtime.systems.kafka.client.clients import begun, ended
+from runtime.systems.kafka.client.clients import Producer, begun, ended
 from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaTopic, beside
 from runtime.systems.kafka.client.topic_configs import POLICY, TABLE_CONFIGS, amend, configs_in, wrong_in
@@ -57,7 +57,7 @@ class KafkaPublisher:
     def __init__(self, topic: KafkaTopic, config: StreamConfig, name: str) -> None:
         self._topic, self._name, self._config = topic, name, config
         self._ledger = beside(topic, PUBLISHED)
-        self._producer: Any = None
+        self._producer: Producer | None = None
         self._written: dict[tuple[str, int], int] = {}
         self._thread: KafkaThread | None = KafkaThread.acquire()
         try:
@@ -148,6 +148,7 @@ class KafkaPublisher:
             (self._topic.name, number): as_records(batch, None, between=False) for number, batch in pending.items()
         }
         records[self._ledger.name, 0] = Batch([said], [self._name.encode()])
+        assert self._producer is not None
         async with asyncio.timeout(TRANSACTION_S):
             await self._producer.begin_transaction()
             ends = await send_all(self._producer, records)

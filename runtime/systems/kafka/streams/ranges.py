@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -11,7 +10,7 @@ from aiokafka.errors import KafkaError
 from runtime.model.clock import monotonic_ms
 from runtime.ports.streams import Offsets
 from runtime.systems.kafka.client.admin import kafka_errors_told, metadata_of
-from runtime.systems.kafka.client.clients import begun, ended
+from runtime.systems.kafka.client.clients import Consumer, begun, ended
 from runtime.systems.kafka.client.metadata import TopicMetadata
 from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.client.topic import KafkaTopic
@@ -26,7 +25,7 @@ class KafkaRanges:
 
     def __init__(self, topic: KafkaTopic) -> None:
         self._topic = topic
-        self._consumer: Any = None
+        self._consumer: Consumer | None = None
         self._heard_ms = monotonic_ms()
         self._thread: KafkaThread | None = KafkaThread.acquire()
         try:
@@ -71,10 +70,11 @@ class KafkaRanges:
         consumer = AIOKafkaConsumer(**topic.client(), enable_auto_commit=False, isolation_level="read_committed")
         self._consumer = await begun(consumer, topic.name)
         self._places = [TopicPartition(topic.name, number) for number in range(metadata.partitions)]
-        self._starts = await begins_at(self._consumer, topic, self._places)
+        self._starts = await begins_at(consumer, topic, self._places)
         return metadata, await self._look()
 
     async def _look(self) -> list[Offsets]:
+        assert self._consumer is not None
         firsts = await self._consumer.beginning_offsets(self._places)  # which retention moves on
         ends = await self._consumer.end_offsets(self._places)
         return [Offsets(max(self._starts[place], firsts[place]), ends[place], ended=False) for place in self._places]

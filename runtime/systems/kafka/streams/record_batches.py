@@ -6,10 +6,16 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from operators.core.base import Batch
 from runtime.model.garbage import collector_resting
+from runtime.systems.kafka.client.clients import Fetched
+
+if TYPE_CHECKING:
+    from aiokafka.consumer.fetcher import PartitionRecords
+    from aiokafka.record.default_records import DefaultRecordBatch
+    from aiokafka.record.memory_records import MemoryRecords
 
 _headers = attrgetter("headers")
 
@@ -27,11 +33,11 @@ class BatchRows:
 class _Batches:
     """The batches fetched of a partition, each iterated as one record. aiokafka judges what may be read of them."""
 
-    def __init__(self, records: Any) -> None:
+    def __init__(self, records: MemoryRecords) -> None:
         self.has_next = records.has_next
         self._next_batch = records.next_batch
 
-    def next_batch(self) -> Any:
+    def next_batch(self) -> _Whole | DefaultRecordBatch | None:
         """Return the next batch, as a whole unless it has a transaction's marker."""
         batch = self._next_batch()
         return batch if batch is None or batch.is_control_batch else _Whole(batch)
@@ -40,7 +46,7 @@ class _Batches:
 class _Whole:
     """A batch that is iterated as one record."""
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: DefaultRecordBatch) -> None:
         self._batch = batch
 
     def __getattr__(self, name: str) -> Any:
@@ -54,10 +60,10 @@ class _Whole:
             yield BatchRows(columns)
 
 
-class _Fetched(OrderedDict[Any, Any]):
+class _Fetched(OrderedDict[object, object]):
     """The fetches that a consumer has not yet given out, by partition."""
 
-    def __setitem__(self, place: Any, found: Any) -> None:
+    def __setitem__(self, place: object, found: object) -> None:
         records = getattr(found, "_partition_records", None)
         if records is not None:
             records._records = _Batches(records._records)
@@ -65,7 +71,7 @@ class _Fetched(OrderedDict[Any, Any]):
         super().__setitem__(place, found)
 
 
-def by_batches(consumer: Any) -> None:
+def by_batches(consumer: object) -> None:
     """Make a consumer, which has begun and reads nothing yet, give batches; `rows_of` has what is in them.
 
     Another client, which has no such inside, gives records as it does.
@@ -76,7 +82,7 @@ def by_batches(consumer: Any) -> None:
         fetcher._records = _Fetched()
 
 
-def hold_back(consumer: Any, wait_ms: int) -> None:
+def hold_back(consumer: object, wait_ms: int) -> None:
     """Let brokers hold back for so long the answer that there is nothing new, and with it whatever else is asked.
 
     It is for the next fetches. Another client does as it was told when it began.
@@ -86,17 +92,17 @@ def hold_back(consumer: Any, wait_ms: int) -> None:
         fetcher._fetch_max_wait_ms = wait_ms
 
 
-def rows_of(found: Sequence[Any]) -> Batch:
+def rows_of(found: Sequence[Fetched | BatchRows]) -> Batch:
     """Return what a consumer gave of a partition, batches or records, as columns: keys always, headers if any."""
     if not found or type(found[0]) is not BatchRows:
-        return _columns(found)
-    if len(found) == 1:
-        first: Batch = found[0].columns
-        return first
-    return Batch.gather((one.columns, 0, len(one.columns)) for one in found)
+        return _columns(cast("Sequence[Fetched]", found))
+    batches = cast("Sequence[BatchRows]", found)
+    if len(batches) == 1:
+        return batches[0].columns
+    return Batch.gather((one.columns, 0, len(one.columns)) for one in batches)
 
 
-def _columns(records: Sequence[Any]) -> Batch:
+def _columns(records: Sequence[Fetched]) -> Batch:
     offsets: Sequence[int] = range(records[0].offset, records[-1].offset + 1) if records else []
     if len(offsets) != len(records):
         offsets = [record.offset for record in records]
@@ -109,7 +115,7 @@ def _columns(records: Sequence[Any]) -> Batch:
     )
 
 
-def _not_before(fetched: Any, place: Any, rows: BatchRows) -> BatchRows:
+def _not_before(fetched: PartitionRecords, place: object, rows: BatchRows) -> BatchRows:
     """Return of the batch that was fetched what lies at or behind the position, which may be in its midst."""
     columns, first = rows.columns, fetched.next_fetch_offset
     assert columns.offsets is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -21,7 +20,7 @@ _decode = msgspec.msgpack.Decoder(Control).decode
 
 def as_records(batch: Batch, control: Control | None, between: bool) -> Batch:
     """Return rows as records: plain ones, with stamps and signs as headers `between` stages, then the control."""
-    none: list[Any] = [None] * len(batch)
+    none = [None] * len(batch)
     numbers: dict[str, list[int | None] | list[int] | None]
     headers, times = batch.headers, batch.timestamps
     numbers = {STAMP: batch.stamps, SIGN: batch.signs} if between else {}

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import TypeVar
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import TopicAuthorizationFailedError
@@ -16,7 +16,7 @@ from runtime.model.errors import SamzaError, TooLarge
 from runtime.ports.sink import Limit, PartitionedSink
 from runtime.ports.streams import StreamConfig
 from runtime.systems.kafka.client.admin import configs_of, create_topic, kafka_errors_told, metadata_of
-from runtime.systems.kafka.client.clients import begun, ended, side_by_side
+from runtime.systems.kafka.client.clients import Producer, begun, ended, side_by_side
 from runtime.systems.kafka.client.kafka_errors import TOO_LARGE, kafka_fault
 from runtime.systems.kafka.client.metadata import WRITE, may
 from runtime.systems.kafka.client.record_limits import KafkaLimit, limits_of
@@ -24,6 +24,7 @@ from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.client.topic import KafkaTopic
 
 _log = logging.getLogger("samza_dsl")
+R = TypeVar("R")
 BATCH_BYTES = 1 << 16
 _COMPRESSIONS = {None: None, "zlib": "gzip", "zstd": "zstd"}
 
@@ -44,7 +45,7 @@ class KafkaSink(PartitionedSink):
         self._compression = compression_of(topic, config)
         self._pending: dict[int, Batch] = {}
         self._limit: Limit | None = None
-        self._producer: Any = None
+        self._producer: Producer | None = None
         self._thread: KafkaThread | None = KafkaThread.acquire()
         try:
             with kafka_errors_told(topic, "written"):
@@ -77,7 +78,7 @@ class KafkaSink(PartitionedSink):
 
     def flush(self) -> int:
         """Send all rows, and wait until all replicas have them; there is no position to go back to, so it is 0."""
-        assert self._thread is not None
+        assert self._thread is not None and self._producer is not None
         with kafka_errors_told(self._topic, "written"):
             self._thread.call(send_all(self._producer, {(self._topic.name, p): b for p, b in self._pending.items()}))
         self._pending = {}
@@ -124,7 +125,7 @@ def compression_of(topic: KafkaTopic, config: StreamConfig) -> str | None:
     return found
 
 
-async def send_all(producer: Any, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
+async def send_all(producer: Producer, pending: Mapping[tuple[str, int], Batch]) -> dict[tuple[str, int], int]:
     """Send rows of several partitions, each in order, and wait until all are acknowledged; raises KafkaError.
 
     Returns the offset behind the last one, by topic and partition.
@@ -136,9 +137,9 @@ async def send_all(producer: Any, pending: Mapping[tuple[str, int], Batch]) -> d
     return dict(zip(pending, ends, strict=True))
 
 
-async def _send(producer: Any, topic: str, partition: int, batch: Batch) -> int:
+async def _send(producer: Producer, topic: str, partition: int, batch: Batch) -> int:
     rows = len(batch)
-    none: list[Any] = [None] * rows
+    none = [None] * rows
     columns = zip(batch.keys or none, batch.values, batch.timestamps or none, batch.headers or none, strict=True)
     sent = []
     # Built here and sent as whole batches: one future for each batch, and not one for each record.
@@ -161,7 +162,7 @@ async def _send(producer: Any, topic: str, partition: int, batch: Batch) -> int:
     return last + int(building.record_count())
 
 
-def _heard(sending: asyncio.Future[Any]) -> asyncio.Future[Any]:
+def _heard(sending: asyncio.Future[R]) -> asyncio.Future[R]:
     """Return what is sent, whose failure needs not be looked at where another one was met before."""
     sending.add_done_callback(lambda done: done.cancelled() or done.exception())
     return sending

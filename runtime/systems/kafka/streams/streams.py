@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -41,7 +41,7 @@ from runtime.systems.kafka.client.admin import (
     described,
     kafka_errors_told,
 )
-from runtime.systems.kafka.client.clients import SharedClients, begun, ended
+from runtime.systems.kafka.client.clients import Producer, SharedClients, begun, ended
 from runtime.systems.kafka.client.metadata import TopicMetadata, topics_of
 from runtime.systems.kafka.client.thread import KafkaThread, stop
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic
@@ -69,6 +69,8 @@ from runtime.systems.kafka.streams.publication import PUBLISHED
 from runtime.systems.kafka.streams.records import as_records, is_said
 from runtime.systems.kafka.streams.sink import BATCH_BYTES, send_all
 from runtime.systems.log.batch import check_columns
+
+R = TypeVar("R")
 
 REGISTRY = "samza-dsl-streams"
 """The topic that tells what each stream was made with."""
@@ -108,8 +110,8 @@ class KafkaStreams:
         self._looked_at: set[tuple[str, int]] = set()
         self._written: dict[tuple[str, int], int] = {}
         self._registry = KafkaTable(cluster.topic(REGISTRY))
-        self._admin: Any = None
-        self._registrar: Any = None
+        self._admin: AIOKafkaAdminClient | None = None
+        self._registrar: Producer | None = None
         self._one_begins = asyncio.Lock()
         self._shared = SharedClients()
 
@@ -117,7 +119,7 @@ class KafkaStreams:
         """Return where a topic is."""
         return self._cluster.topic(name)
 
-    def call(self, name: str, work: Any) -> Any:
+    def call(self, name: str, work: Coroutine[object, object, R]) -> R:
         """Do work on Kafka's thread; errors are told of the topic of that name."""
         with kafka_errors_told(self.topic(name), "used"):
             return self._thread.call(work)
@@ -314,7 +316,7 @@ class KafkaStreams:
             if self.config(name).intermediate:
                 fetcher.drop(partitions)
 
-    async def producer(self, transactional_id: str, shared: bool = False) -> Any:
+    async def producer(self, transactional_id: str, shared: bool = False) -> Producer:
         """Return a producer that has begun, in transactions of that id; `shared` spares connections of its own."""
         for tries_left in reversed(range(PRODUCER_TRIES)):
             client = self.topic(REGISTRY).client()
@@ -468,7 +470,7 @@ class KafkaStreams:
     async def _register(self, name: str, said: bytes | None) -> None:
         await self.say(REGISTRY, Batch([said], [name.encode()]))
 
-    async def _administrator(self) -> Any:
+    async def _administrator(self) -> AIOKafkaAdminClient:
         async with self._one_begins:
             if self._admin is None:
                 self._admin = await begun(AIOKafkaAdminClient(**self.topic(REGISTRY).client()))
