@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -206,6 +207,18 @@ class Store(Protocol):
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
         """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""
 
+    # A store may have faster ways of the two below than one call for each key.
+    def delete_all(self, keys: Iterable[bytes]) -> None:
+        """Remove many keys, each of which may be absent."""
+        for key in keys:
+            self.delete(key)
+
+    def drop(self, start: bytes, end: bytes, most: int | None = None) -> int:
+        """Remove the keys with `start` <= key < `end`, or the first `most` of them; return how many these were."""
+        found = [key for key, _ in islice(self.range(start, end), most)]
+        self.delete_all(found)
+        return len(found)
+
 
 class Serde(Protocol):
     """Turns values into bytes and back."""
@@ -236,6 +249,9 @@ class Keys(Protocol):
 
     def hold_one(self, key: Any, /) -> Key | None:
         """Return a key of the user's as batches hold it; None for no key."""
+
+    def hold(self, keys: list[Any], /) -> list[Key | None]:
+        """Return a column of keys of the user's as batches hold them; None stays None."""
 
     def encode(self, key: Key, /) -> bytes:
         """Return the bytes of a key."""
