@@ -152,15 +152,22 @@ class RowsByTime:
 
     def take(self, key: Key, at: int, stamp: int) -> Row | None:
         """Remove a row that waits, and return it; None where none of this time and stamp waits any more."""
-        number = at // self._width
-        rows = self.rows_of(number, key) or []
-        for index in range(bisect_left(rows, (at,)), len(rows)):
-            row = rows[index]
-            if row[0] != at:
-                break
-            if row[1] == stamp and row[3]:
-                del self.changing(number, key)[index]
-                return row
+        index = self.waits_at(key, at, stamp)
+        if index is None:
+            return None
+        return self.changing(at // self._width, key).pop(index)
+
+    def waits_at(self, key: Key, at: int, stamp: int) -> int | None:
+        """Return the index of a row that waits, among those of its key and bucket; None where it waits no more."""
+        rows = self.rows_of(at // self._width, key)
+        if rows:
+            # Mostly a key has a single row, which need not be looked for.
+            for index in range(bisect_left(rows, (at,)) if len(rows) > 1 else 0, len(rows)):
+                row = rows[index]
+                if row[0] != at:
+                    break
+                if row[1] == stamp and row[3]:
+                    return index
         return None
 
     def next_past(self) -> int:
@@ -181,13 +188,25 @@ class RowsByTime:
 
     def _drop(self, number: int, most: int | None) -> int | None:
         """Drop a bucket, or the first `most` of its entries; return their number, None where some may be left."""
-        bucket = self.buckets[number]
+        bucket, prefix, left, dropped = self.buckets[number], self._place(number), most, 0
+        if most is not None and bucket.is_stored and bucket.changed:
+            # Changed rows go first: the store has them as they were, and after a commit in between nobody may read those.
+            changed = list(islice(bucket.changed, most))
+            for key in changed:
+                del bucket.changed[key]
+            self._store.delete_all(prefix + data for data in self._keys.encode_all(changed))
+            self.unwritten -= len(changed)
+            dropped, left = len(changed), most - len(changed)
         if bucket.is_stored:
-            dropped = len(self.pop(number, most))
-            return None if number in self.buckets else dropped
+            # Nobody reads what is past: it goes without being decoded.
+            stored = self._store.drop(prefix, self._place(number + 1), left)
+            if stored == left:
+                bucket.clean, bucket.is_whole = {}, False
+                return None
+            dropped += stored
         self.unwritten -= len(bucket.changed)
         del self.buckets[number]
-        return 0
+        return dropped
 
     def pop(self, number: int, most: int | None) -> list[tuple[Key, list[Row]]]:
         """Remove a bucket, or the first `most` of its keys, and return their rows.
@@ -220,13 +239,19 @@ class RowsByTime:
         """Put what has changed into the store."""
         for number, bucket in self.buckets.items():
             if bucket.changed:
-                prefix, encode = self._place(number), self._keys.encode
-                entries = {prefix + encode(key): rows for key, rows in bucket.changed.items()}
-                kept = {place: self._stored(rows) for place, rows in entries.items() if rows}
+                prefix, changed, stored, kept = self._place(number), bucket.changed, self._stored, {}
+                for data, rows in zip(self._keys.encode_all([*changed]), changed.values(), strict=True):
+                    if rows:
+                        kept[prefix + data] = stored(rows)
+                    elif bucket.is_stored:
+                        self._store.delete(prefix + data)
                 self._store.update(kept)
-                for place in entries.keys() - kept.keys() if bucket.is_stored else ():
-                    self._store.delete(place)
-                bucket.clean.update((key, rows) for key, rows in bucket.changed.items() if rows)
+                if len(kept) < len(changed):
+                    changed = {key: rows for key, rows in changed.items() if rows}
+                if bucket.clean:
+                    bucket.clean.update(changed)
+                else:
+                    bucket.clean = changed
                 bucket.changed = {}
                 bucket.is_stored = bucket.is_stored or bool(kept)
         self.unwritten = 0
@@ -268,7 +293,15 @@ class RowsByTime:
 
     def _stored(self, rows: list[Row]) -> list[Any]:
         """Return rows as one entry: a list of all times, stamps and flags, which is encoded at once, and the values."""
-        values = [row[2] for row in rows] if self.form is None else [dumped(self.form, row[2]) for row in rows]
+        form = self.form
+        # A value of a declared type was brought into its form when it came; only a serde makes something else of it.
+        if form is None or form.dump is form.load:
+            values = [row[2] for row in rows]
+        else:
+            values = [dumped(form, row[2]) for row in rows]
+        if len(rows) == 1:
+            at, stamp, _, waits = rows[0]
+            return [[at, stamp, waits], *values]
         return [[field for at, stamp, _, waits in rows for field in (at, stamp, waits)], *values]
 
     def _rows(self, stored: list[Any]) -> list[Row]:
