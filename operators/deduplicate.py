@@ -46,6 +46,7 @@ class Deduplicate(Spec):
     declares: ClassVar[str] = "deduplicate(..., id_type=MySerde())"
     stateful: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
+    holds: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     beyond_keys: ClassVar[bool] = True

@@ -405,6 +405,7 @@ class Spec:
     where what is late there goes. What heeds the `wall_clock` and keeps state is `Clocked`. What fires only
     `waits_ms` after its time has event time below it stay behind by as much. What `fires_late` has panes of what is
     late, when event time is beyond where it was as that came. What `ignores_values` looks at keys and times alone.
+    What `holds` most of what it has written needs no cache of it.
     What looks at a partition `beyond_keys` goes by more of it than the messages of one key. What `takes_signs` may be
     handed retractions, and what `hands_on_signs` emits one for each. What is `beside_results` are the fields by which
     neither its results nor its state go. What is `stateful` builds its operator, but for what is `in_calls`, whose
@@ -465,6 +466,7 @@ class Spec:
     waits_ms: ClassVar[int] = 0
     fires_late: ClassVar[bool] = False
     ignores_values: ClassVar[bool] = False
+    holds: ClassVar[bool] = False
     beyond_keys: ClassVar[bool] = False
     takes_signs: ClassVar[bool] = False
     hands_on_signs: ClassVar[bool] = False

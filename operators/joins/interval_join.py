@@ -60,6 +60,7 @@ class IntervalJoin(Spec):
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
+    holds: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     sided: ClassVar[bool] = True
     keeps_order: ClassVar[bool] = False

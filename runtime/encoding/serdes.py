@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache, cached_property
@@ -303,7 +303,7 @@ class Tagged:
         if kind in TAG_OF_SEQUENCE:
             if kind is list and not piecemeal and SCALARS.issuperset(map(type, value)):
                 return PLAIN + _pack(value)
-            parts = [self.encode(part) for part in value]
+            parts = [self.encode(part) for part in value] if piecemeal else self._parts(value)
             # Python orders a set by hashes, which differ from process to process: equal sets need equal bytes.
             return TAG_OF_SEQUENCE[kind] + _pack(sorted(parts) if kind in (set, frozenset) else parts)
         if kind is dict:
@@ -324,6 +324,14 @@ class Tagged:
                 "dataclass or plain types, or declare a serde"
             )
         return SUBTYPE + _pack((name_of(kind), self.encode(_plain(base, value))))
+
+    def _parts(self, values: Iterable[Any]) -> list[bytes]:
+        """Return the bytes of each part; raises OverflowError or TypeError for what is encoded piece by piece."""
+        # Most parts are plain: their encoding is written out, to spare three calls for each.
+        return [
+            PLAIN + _pack(part) if type(part) in SCALARS or _is_plain_list(part) else self.encode(part)
+            for part in values
+        ]
 
     def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if _is_whole(kind) and not piecemeal:
@@ -394,6 +402,17 @@ class Evolving(Tagged):
             except (OverflowError, TypeError):
                 pass
         return super().encode(value)
+
+    def _parts(self, values: Iterable[Any]) -> list[bytes]:
+        starts = _starts
+        return [
+            PLAIN + _pack(part)
+            if (kind := type(part)) in SCALARS or _is_plain_list(part)
+            else starts[kind] + _pack(part)
+            if kind in starts
+            else self.encode(part)
+            for part in values
+        ]
 
     def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if not piecemeal and _is_whole_by_name(kind):
@@ -542,6 +561,11 @@ class _Remembered(dict[In, Out]):
                 self.clear()
             self[argument] = result
         return result
+
+
+def _is_plain_list(value: object) -> bool:
+    """Whether it is a list of scalars alone, which goes as a whole."""
+    return type(value) is list and SCALARS.issuperset(map(type, value))
 
 
 def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:

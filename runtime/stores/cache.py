@@ -69,6 +69,8 @@ class CachedStore(TaskStore):
         self.name = store
         self.reads_again = False
         """Whether committed values are read again from the environment, as a restart would, and never from memory."""
+        self.keeps_written = True
+        """Whether committed values are kept without having been read, for as long as there is place."""
         self.owner = f"the operator {store!r}"
         """The owner of the state, as errors name it."""
         self.get_ms = 0.0
@@ -90,6 +92,7 @@ class CachedStore(TaskStore):
         where = place.environment, place.app, place.operator, place.task
         store = cls(*where, place.serde, place.cache_entries, place.keeps_plain)
         store.reads_again, store.owner = place.reads_again, place.owner
+        store.keeps_written = place.keeps_written
         return store
 
     @property
@@ -189,7 +192,9 @@ class CachedStore(TaskStore):
         if clean:
             for key in clean.keys() & kept.keys():
                 del clean[key]
-        if not self._keeps_plain:
+        if not self.keeps_written:
+            kept = {}
+        elif not self._keeps_plain:
             kinds = set(map(type, kept.values()))
             kept = {} if kinds <= IMMUTABLE else {k: v for k, v in kept.items() if type(v) not in IMMUTABLE}
         # No more than there is place for, since the others would have to go at once.
