@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from operators.core.base import (
     MAX_TIMESTAMP,
@@ -37,7 +37,7 @@ Times = int | tuple[int, ...]
 class Deduplicate(Spec):
     """Drop a message where one with the same `id_of(value)` went on, less than `within_ms` before or after it."""
 
-    id_of: Callable[[Any], Any]
+    id_of: Callable[..., object]
     within_ms: int
     store: str = "lmdb"
     id_serde: Serde | None = None
@@ -55,7 +55,7 @@ class Deduplicate(Spec):
         """Return that the first of equal ids goes on."""
         return "of equal ids the one that comes first goes on"
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """Return the function that finds the id."""
         return {"id_of": self.id_of}
 
@@ -101,14 +101,14 @@ class DeduplicateOperator:
     calls = ("id_of",)
 
     def __init__(
-        self, spec: Deduplicate, id_of: Callable[[Any], Any], store: Store, ids: Keys, most_held: int = MOST_HELD
+        self, spec: Deduplicate, id_of: Callable[..., object], store: Store, ids: Keys, most_held: int = MOST_HELD
     ) -> None:
         self.id_of = id_of
         self.store = store
         self.most_held = most_held
         self.late: Batch | None = None
         """The messages that came so late that nobody knows whether their id was there before."""
-        self.note: Callable[[list[Any]], None] = lambda ids: None
+        self.note: Callable[[list[object]], None] = lambda ids: None
         """Takes note of the kinds of a batch's ids."""
         self._within_ms = spec.within_ms
         self._width = max(spec.within_ms // BUCKETS, 1)
@@ -182,7 +182,7 @@ class DeduplicateOperator:
         """The number of ids whose times have changed since they were written back."""
         return len(self._changed)
 
-    def newest(self, most: int) -> list[Any]:
+    def newest(self, most: int) -> list[object]:
         """Return the times of the ids that changed last, at most so many."""
         return [self._times[id] for id in islice(reversed(self._changed), most)]
 
@@ -219,7 +219,7 @@ class DeduplicateOperator:
         self._unheld_until = self._last_past()
         """The watermark by which nothing is in the store alone any more; until then ids are looked up there."""
 
-    def _held(self, values: list[Any]) -> list[Key]:
+    def _held(self, values: list[object]) -> list[Key]:
         ids = [*map(self.id_of, values)]
         self.note(ids)
         # None is an id like any other.

@@ -35,8 +35,9 @@ class Aggregation(Generic[V, R]):
     Accumulators are values that a store can keep; `add`, `merge` and `remove` return a new one (or the first one given,
     changed). Where it `counts`, the accumulator is the number of values. One that is not `mergeable` can't be asked to
     merge. Where it `combines`, parts of the values may each be added to an `init()` of its own and merged in any order,
-    with the same result. Of one of ours `of` is the function that reads a number or value off each value, and of
-    several side by side `parts` are these. An accumulator `keeps` numbers of ours, a tuple of values, a value or None,
+    with the same result. Of one of ours `of` is the function that reads a number or value off each value, and
+    `add_read` adds what it has read, without any None, and leaves the list as it is; of several side by side `parts`
+    are these. An accumulator `keeps` numbers of ours, a tuple of values, a value or None,
     or the user's own.
 
     >>> largest = Aggregation("largest", int, lambda m, values: max(m, *values), max, lambda m: m)
@@ -56,6 +57,7 @@ class Aggregation(Generic[V, R]):
     mergeable: bool = True
     combines: bool = False
     of: Callable[[Any], Any] | None = None
+    add_read: Callable[[Any, list[Any]], Any] | None = None
     parts: tuple[Aggregation[Any, Any], ...] = ()
     keeps: Literal["numbers", "values", "a value", "the user's"] = "numbers"
 
@@ -107,24 +109,24 @@ def mean(of: Callable[[V], N | None]) -> Aggregation[V, N | None]:
     """
     check_plain("mean(...)", of)
 
-    def add(state: Any, values: list[V]) -> Any:
-        numbers: list[Any] = _numbers(of, values)
+    def add_read(state: Any, numbers: list[Any]) -> Any:
         return (state[0] + len(numbers), *sums.plus(state[1:], numbers))
 
     def remove(state: Any, values: list[V]) -> Any:
-        numbers: list[Any] = _numbers(of, values)
+        numbers: list[Any] = _read(of, values)
         return (state[0] - len(numbers), *sums.minus(state[1:], numbers))
 
     return Aggregation(
         "mean",
         lambda: (0, *sums.NOTHING),
-        add,
+        lambda state, values: add_read(state, _read(of, values)),
         lambda a, b: (a[0] + b[0], *sums.joined(a[1:], b[1:])),
         lambda state: sums.mean_of(state[1:], state[0]) if state[0] else None,
         remake=lambda ready: mean(ready(of)),
         remove=remove,
         combines=True,
         of=of,
+        add_read=add_read,
     )
 
 
@@ -141,13 +143,14 @@ def total(of: Callable[[V], N | None]) -> Aggregation[V, N]:
     return Aggregation(
         "total",
         lambda: sums.NOTHING,
-        lambda state, values: sums.plus(state, _numbers(of, values)),
+        lambda state, values: sums.plus(state, _read(of, values)),
         sums.joined,
         sums.value_of,
         remake=lambda ready: total(ready(of)),
-        remove=lambda state, values: sums.minus(state, _numbers(of, values)),
+        remove=lambda state, values: sums.minus(state, _read(of, values)),
         combines=True,
         of=of,
+        add_read=sums.plus,
     )
 
 
@@ -398,8 +401,8 @@ def over(aggregation: Aggregation[V, R], values: list[V]) -> R:
     return aggregation.finish(aggregation.add(aggregation.init(), values))
 
 
-def _numbers(of: Callable[[V], Any], values: list[V]) -> list[Any]:
-    return [number for number in map(of, values) if number is not None]
+def _read(of: Callable[[V], Any], values: list[V]) -> list[Any]:
+    return [one for one in map(of, values) if one is not None]
 
 
 def _only(state: tuple[R, ...]) -> R | None:
@@ -432,16 +435,17 @@ def _extreme(
 ) -> Aggregation[V, Any]:
     check_plain(f"{name}(...)", of)
 
-    def add(state: Any, values: list[V]) -> Any:
-        found = [one for one in map(of, values) if one is not None]
-        if state is not None:
-            found.append(state)
-        return best(found) if found else None
-
     def merge(a: Any, b: Any) -> Any:
         return b if a is None else a if b is None else best([a, b])
 
-    how: dict[str, Any] = {"remake": remake, "combines": True, "of": of, "keeps": "a value"}
+    def add_read(state: Any, found: list[Any]) -> Any:
+        # What is new comes first: of values that are equal and not the same it is the one that stays.
+        return merge(best(found), state) if found else state
+
+    def add(state: Any, values: list[V]) -> Any:
+        return add_read(state, _read(of, values))
+
+    how: dict[str, Any] = {"remake": remake, "combines": True, "of": of, "add_read": add_read, "keeps": "a value"}
     return Aggregation(name, lambda: None, add, merge, _itself, **how)
 
 

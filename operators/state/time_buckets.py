@@ -291,7 +291,7 @@ class RowsByTime:
                 assert key is not None
                 yield from ((key, at, stamp) for at, stamp in waits)
 
-    def _stored(self, rows: list[Row]) -> list[Any]:
+    def _stored(self, rows: list[Row]) -> list[object]:
         """Return rows as one entry: a list of all times, stamps and flags, which is encoded at once, and the values."""
         form = self.form
         # A value of a declared type was brought into its form when it came; only a serde makes something else of it.

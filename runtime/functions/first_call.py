@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Spec
+from planner.codegen.aggregating import compiled
 from planner.codegen.fusion import Segment, bound
 from planner.model.errors import refuse
 from planner.model.graph import Graph
@@ -50,20 +51,22 @@ def checked_once(
     return call
 
 
-def check_kept(spec: Spec, holder: HasCalls) -> None:
+def check_kept(spec: Spec, holder: HasCalls, inline: bool = False) -> None:
     """Check the first result of each function that `holder` keeps under the names in its `calls`.
 
-    From then on it is called directly.
+    From then on it is called directly or, of an aggregation and where `inline`, written into the code that adds.
     """
     for name in holder.calls:
         kept = getattr(holder, name)
         if isinstance(kept, Aggregation):
-            _check_aggregation(spec, holder, name, kept)
+            _check_aggregation(spec, holder, name, kept, inline)
         else:
             setattr(holder, name, checked_once(spec, kept, partial(setattr, holder, name)))
 
 
-def _check_aggregation(spec: Spec, holder: object, name: str, aggregation: Aggregation[object, object]) -> None:
+def _check_aggregation(
+    spec: Spec, holder: object, name: str, aggregation: Aggregation[object, object], inline: bool
+) -> None:
     """Give `holder` an aggregation of checked functions, and another one whenever one of these is settled."""
     settled: list[Callable[..., object]] = []
 
@@ -72,7 +75,8 @@ def _check_aggregation(spec: Spec, holder: object, name: str, aggregation: Aggre
 
     def settle(function: Callable[..., object]) -> None:
         settled.append(function)
-        setattr(holder, name, aggregation.made_of(ready))
+        made = aggregation.made_of(ready)
+        setattr(holder, name, compiled(made) if inline else made)
 
     setattr(holder, name, aggregation.made_of(ready))
 

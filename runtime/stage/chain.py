@@ -212,7 +212,7 @@ class Chain:
         self.counts = Counts()
         for id, holder in (*exits.items(), *operators.items()):
             if hasattr(holder, "calls"):
-                check_kept(graph.specs[id], holder)
+                check_kept(graph.specs[id], holder, levers.inlining)
         self.segments = {
             plan.entry: FusedSegment(plan, graph, functions, columns, exits, levers) for plan in stage.segments
         }
