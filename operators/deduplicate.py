@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from operators.core.base import (
     MAX_TIMESTAMP,
@@ -113,6 +113,8 @@ class DeduplicateOperator:
         self._within_ms = spec.within_ms
         self._width = max(spec.within_ms // BUCKETS, 1)
         self._ids = ids
+        self._unheld_until = MIN_TIMESTAMP
+        """The watermark by which nothing is in the store alone any more; until then ids are looked up there."""
         self.forget()
 
     def process(self, batch: Batch) -> Batch | None:
@@ -136,7 +138,7 @@ class DeduplicateOperator:
             else:
                 # A time that has expired for this message's own source counts no more, even where it is still there: so
                 # results do not depend on when it was forgotten.
-                if type(before) is int:
+                if isinstance(before, int):
                     if -within < at - before < within and before + within > stamp:
                         continue
                     times[id] = (before, at)
@@ -217,18 +219,15 @@ class DeduplicateOperator:
         """The numbers of the buckets, a heap."""
         heapify(self._numbers)
         self._unheld_until = self._last_past()
-        """The watermark by which nothing is in the store alone any more; until then ids are looked up there."""
 
     def _held(self, values: list[object]) -> list[Key]:
         ids = [*map(self.id_of, values)]
         self.note(ids)
-        # None is an id like any other.
-        return [
-            self._ids.encode(id) if held is None else held for id, held in zip(ids, self._ids.hold(ids), strict=True)
-        ]
+        # None is an id like any other, and no key: it is held as its bytes.
+        return [self._ids.encode(cast(Key, None)) if id is None else id for id in self._ids.hold(ids)]
 
     def _encoded(self, ids: list[Key]) -> list[bytes]:
-        encoded: list[bytes] = self._ids.encode_all(ids)
+        encoded: list[bytes] = self._ids.encode_all([*ids])
         return encoded
 
     def _look_up(self, id: Key) -> Times | None:
@@ -251,8 +250,10 @@ class DeduplicateOperator:
     def _expire(self, bucket: Expiring, number: int, watermark: int) -> None:
         """Forget the times that have expired, of the ids of a bucket that is past."""
         ids = bucket.new + (bucket.listed if bucket.is_whole else self._listed(number))
-        if bucket.entries or not bucket.began_here:
+        if not bucket.began_here:
             self.store.drop(self._place(number), self._place(number + 1))
+        elif bucket.entries:
+            self.store.delete_all(self._entry(number, entry) for entry in range(bucket.entries))
         times, changed, within, gone = self._times, self._changed, self._within_ms, list[Key]()
         looks, oldest = self._unheld_until > MIN_TIMESTAMP, watermark - within if watermark < MAX_TIMESTAMP else NEVER
         for id in ids:
@@ -261,7 +262,7 @@ class DeduplicateOperator:
                 before = self._look_up(id)
             if before is None:
                 continue
-            kept = (before,) if type(before) is int else before
+            kept = (before,) if isinstance(before, int) else before
             left = () if max(kept) <= oldest else tuple(at for at in kept if at > oldest)
             if not left:
                 del times[id]
@@ -292,10 +293,13 @@ class DeduplicateOperator:
     def _free(self, number: int, bucket: Expiring) -> bytes:
         """Return the place of a new entry of a bucket."""
         while True:
-            place = self._place(number) + bucket.entries.to_bytes(4, "big")
+            place = self._entry(number, bucket.entries)
             bucket.entries += 1
             if bucket.began_here or self.store.get(place) is None:
                 return place
+
+    def _entry(self, number: int, entry: int) -> bytes:
+        return self._place(number) + entry.to_bytes(4, "big")
 
     def _place(self, number: int) -> bytes:
         return EXPIRY + ordered(number * self._width)

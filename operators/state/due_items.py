@@ -66,7 +66,7 @@ class DueItems(Generic[T]):
         while self.first() <= until:
             start = self._taken
             # A tuple that is shorter comes before all that begin with it.
-            self._taken = bisect_left(self._first, (until + 1,), lo=start)  # type: ignore[type-var]
+            self._taken = bisect_left(self._first, (until + 1,), lo=start)
             found += self._first[start : self._taken]
         return found
 

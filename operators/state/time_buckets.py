@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any, Protocol
@@ -188,25 +188,38 @@ class RowsByTime:
 
     def _drop(self, number: int, most: int | None) -> int | None:
         """Drop a bucket, or the first `most` of its entries; return their number, None where some may be left."""
-        bucket, prefix, left, dropped = self.buckets[number], self._place(number), most, 0
-        if most is not None and bucket.is_stored and bucket.changed:
-            # Changed rows go first: the store has them as they were, and after a commit in between nobody may read those.
-            changed = list(islice(bucket.changed, most))
-            for key in changed:
-                del bucket.changed[key]
-            self._store.delete_all(prefix + data for data in self._keys.encode_all(changed))
-            self.unwritten -= len(changed)
-            dropped, left = len(changed), most - len(changed)
-        if bucket.is_stored:
-            # Nobody reads what is past: it goes without being decoded.
-            stored = self._store.drop(prefix, self._place(number + 1), left)
-            if stored == left:
-                bucket.clean, bucket.is_whole = {}, False
-                return None
-            dropped += stored
+        bucket, prefix, dropped = self.buckets[number], self._place(number), 0
+        if bucket.is_stored and bucket.is_whole and (most is None or len(bucket.clean) + len(bucket.changed) < most):
+            # Its keys are known, so the store need not be walked through.
+            dropped = len(bucket.clean)
+            self._delete(prefix, bucket.clean)
+        elif bucket.is_stored:
+            return self._drop_stored(number, most)
         self.unwritten -= len(bucket.changed)
         del self.buckets[number]
         return dropped
+
+    def _drop_stored(self, number: int, most: int | None) -> int | None:
+        bucket, prefix, left, dropped = self.buckets[number], self._place(number), most, 0
+        if most is not None and bucket.changed:
+            # Changed rows go first: the store has them as they were, and after a commit in between nobody may read that.
+            changed = list(islice(bucket.changed, most))
+            for key in changed:
+                del bucket.changed[key]
+            self._delete(prefix, changed)
+            self.unwritten -= len(changed)
+            dropped, left = len(changed), most - len(changed)
+        # Nobody reads what is past: it goes without being decoded.
+        stored = self._store.drop(prefix, self._place(number + 1), left)
+        if stored == left:
+            bucket.clean, bucket.is_whole = {}, False
+            return None
+        self.unwritten -= len(bucket.changed)
+        del self.buckets[number]
+        return dropped + stored
+
+    def _delete(self, prefix: bytes, keys: Iterable[Key]) -> None:
+        self._store.delete_all(map(prefix.__add__, self._keys.encode_all([*keys])))
 
     def pop(self, number: int, most: int | None) -> list[tuple[Key, list[Row]]]:
         """Remove a bucket, or the first `most` of its keys, and return their rows.

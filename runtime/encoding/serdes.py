@@ -256,6 +256,9 @@ class Tagged:
         elif (start := self._same_start(values)) is not None:
             with suppress(OverflowError, TypeError):
                 return [*map(start.__add__, map(_pack, values))]
+        elif set(map(type, values)) == {list}:
+            with suppress(OverflowError, TypeError):
+                return [self._encode(value, piecemeal=False) for value in values]
         return list(map(self.encode, values))
 
     def decode(self, data: bytes) -> Any:
@@ -337,7 +340,9 @@ class Tagged:
         """Return the bytes of each part; raises OverflowError or TypeError for what is encoded piece by piece."""
         # Most parts are plain: their encoding is written out, to spare three calls for each.
         return [
-            PLAIN + _pack(part) if type(part) in SCALARS or _is_plain_list(part) else self.encode(part)
+            PLAIN + _pack(part)
+            if (kind := type(part)) in SCALARS or (kind is list and SCALARS.issuperset(map(type, part)))
+            else self.encode(part)
             for part in values
         ]
 
@@ -421,7 +426,7 @@ class Evolving(Tagged):
         starts = _starts
         return [
             PLAIN + _pack(part)
-            if (kind := type(part)) in SCALARS or _is_plain_list(part)
+            if (kind := type(part)) in SCALARS or (kind is list and SCALARS.issuperset(map(type, part)))
             else starts[kind] + _pack(part)
             if kind in starts
             else self.encode(part)
@@ -575,11 +580,6 @@ class _Remembered(dict[In, Out]):
                 self.clear()
             self[argument] = result
         return result
-
-
-def _is_plain_list(value: object) -> bool:
-    """Whether it is a list of scalars alone, which goes as a whole."""
-    return type(value) is list and SCALARS.issuperset(map(type, value))
 
 
 def encode_all(serde: Serde, values: list[Any]) -> list[bytes | None]:

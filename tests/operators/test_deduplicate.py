@@ -102,7 +102,8 @@ class Story:
             # repr() tells 1 from True.
             assert repr(found) == repr(expected)
             set_aside = self.operator.late
-            assert repr([] if set_aside is None else [*zip(set_aside.values, set_aside.timestamps)]) == repr(late)
+            found = [] if set_aside is None else list(zip(set_aside.values, set_aside.timestamps, strict=True))
+            assert repr(found) == repr(late)
 
     def fire(self, watermark):
         assert self.operator.on_watermark(watermark) is None
