@@ -202,7 +202,7 @@ class RowsByTime:
     def _drop_stored(self, number: int, most: int | None) -> int | None:
         bucket, prefix, left, dropped = self.buckets[number], self._place(number), most, 0
         if most is not None and bucket.changed:
-            # Changed rows go first: the store has them as they were, and after a commit in between nobody may read that.
+            # Changed rows go first: what the store has of them is older, and nobody may read that after a commit.
             changed = list(islice(bucket.changed, most))
             for key in changed:
                 del bucket.changed[key]
