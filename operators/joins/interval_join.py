@@ -27,7 +27,7 @@ from operators.joins.match_counts import Meetings
 from operators.state.due_items import DueItems
 from operators.state.keyed_state import DECLARED_SIDES, typed_sides
 from operators.state.stamp_counts import Stamps
-from operators.state.time_buckets import OverRows, Row, RowsByTime
+from operators.state.time_buckets import Bucket, OverRows, Row, RowsByTime
 
 How = Literal["inner", "left", "right", "outer"]
 Keep = Literal["all", "latest"]
@@ -143,7 +143,10 @@ class IntervalJoinOperator(OverRows):
     def process(self, batch: Batch) -> Batch | None:
         """Join each row with those that have come before, and keep it; late ones are set aside in `late`."""
         assert batch.timestamps is not None and batch.stamps is not None
-        sides, width, late, met = self._sides, self._width, [], 0
+        sides, width, late, met = self._sides, self._width, list[int](), 0
+        spans: list[tuple[int, int] | None] = [None, None]
+        near: list[list[Bucket]] = [[], []]
+        """The other side's buckets that the bounds of a row of each side reach into, as they were for the last one."""
         out = Batch([], keys=[], timestamps=[], stamps=[])
         values = batch.values if self._forms is None else typed_sides(self._forms, batch.values)
         columns = zip(batch.keys or [None] * len(batch), values, batch.timestamps, batch.stamps, strict=True)
@@ -153,15 +156,25 @@ class IntervalJoinOperator(OverRows):
             if at < stamp:
                 late.append(place)
                 continue
-            own, waits = sides[side], self._outer[side]
-            if self._meet(side, key, value, at, stamp, out):
-                waits = False
-                met += 1
-            elif waits:
+            own, waits, (low, high) = sides[side], self._outer[side], self._bounds[side]
+            span = (at + low) // width, (at + high) // width
+            if span != spans[side]:
+                # A bucket is at least as wide as the bounds, so a row's bounds lie in two buckets at most.
+                spans[side], others = span, sides[1 - side].buckets
+                near[side] = [others[number] for number in sorted({*span}) if number in others]
+            for bucket in near[side]:
+                if key in bucket.changed or key in bucket.clean or not bucket.is_whole:
+                    if self._meet(side, key, value, at, stamp, out):
+                        waits = False
+                        met += 1
+                    break
+            if waits:
                 self._wait(side, key, at, stamp)
             # As RowsByTime.add does it, written out to spare a call for each row.
             number = at // width
-            bucket = own.buckets.get(number) or own.open(number)
+            bucket = own.buckets.get(number)
+            if bucket is None:
+                bucket, spans[1 - side] = own.open(number), None
             rows = bucket.changed.get(key)
             if rows is None:
                 rows = own.changing(number, key)

@@ -82,6 +82,10 @@ class RowsByTime:
         """The numbers of the buckets, and of some that are gone already; a heap."""
         self._kept_ms = kept_ms
         self.unwritten = 0
+        self._changed: dict[int, None] = {}
+        """The numbers of the buckets in which something has changed, in the order in which it did."""
+        self._held = 0
+        """The clean entries that are held, at most; those that left their buckets may be counted still."""
         # A bucket is one range of the store, so whatever is past goes as a whole, and no row needs a timer of its own.
         self._store = store
         self._keys = keys
@@ -108,6 +112,7 @@ class RowsByTime:
             stored = self._store.get(self._place(number) + self._keys.encode(key))
             if stored is not None:
                 rows = bucket.clean[key] = self._rows(stored)
+                self._held += 1
         return rows
 
     def changing(self, number: int, key: Key) -> list[Row]:
@@ -117,6 +122,7 @@ class RowsByTime:
         if key not in bucket.changed:
             bucket.changed[key] = rows = [] if rows is None else rows
             self.unwritten += 1
+            self._changed[number] = None
         assert rows is not None
         return rows
 
@@ -235,23 +241,31 @@ class RowsByTime:
                 self._store.delete(prefix + self._keys.encode(key))
         self.unwritten -= len(found)
         if bucket.is_stored and not bucket.changed:
-            left = None if most is None else most - len(found)
-            stored = list(islice(self._store.range(prefix, self._place(number + 1)), left))
-            keys = self._keys.load([place[len(prefix) :] for place, _ in stored])
-            for loaded, (place, rows) in zip(keys, stored, strict=True):
-                assert loaded is not None
-                self._store.delete(place)
-                bucket.clean.pop(loaded, None)
-                found.append((loaded, self._rows(rows)))
+            found += self._pop_stored(number, None if most is None else most - len(found))
         # Fewer than were asked for, so nothing is left of it.
         if len(found) != most:
             del self.buckets[number]
         return found
 
+    def _pop_stored(self, number: int, most: int | None) -> list[tuple[Key, list[Row]]]:
+        bucket, prefix = self.buckets[number], self._place(number)
+        if bucket.is_whole:
+            found = list(islice(bucket.clean.items(), most))
+            bucket.clean = dict(islice(bucket.clean.items(), len(found), None))
+        else:
+            stored = list(islice(self._store.range(prefix, self._place(number + 1)), most))
+            keys = self._keys.load([place[len(prefix) :] for place, _ in stored])
+            found = [(key, self._rows(rows)) for key, (_, rows) in zip(keys, stored, strict=True) if key is not None]
+            for key, _ in found:
+                bucket.clean.pop(key, None)
+        self._delete(prefix, [key for key, _ in found])
+        return found
+
     def write_back(self) -> None:
         """Put what has changed into the store."""
-        for number, bucket in self.buckets.items():
-            if bucket.changed:
+        for number in self._changed:
+            bucket = self.buckets.get(number)
+            if bucket is not None and bucket.changed:
                 prefix, changed, stored, kept = self._place(number), bucket.changed, self._stored, {}
                 for data, rows in zip(self._keys.encode_all([*changed]), changed.values(), strict=True):
                     if rows:
@@ -265,13 +279,19 @@ class RowsByTime:
                     bucket.clean.update(changed)
                 else:
                     bucket.clean = changed
+                self._held += len(changed)
                 bucket.changed = {}
                 bucket.is_stored = bucket.is_stored or bool(kept)
+        self._changed.clear()
         self.unwritten = 0
 
     def relieve(self, most_held: int) -> None:
         """Hold no more than so many entries that the store has, too."""
-        if sum(len(bucket.clean) for bucket in self.buckets.values()) > most_held:
+        # There may be thousands of buckets, which are counted anew only where there may be too much in them.
+        if self._held > most_held:
+            self._held = sum(len(bucket.clean) for bucket in self.buckets.values())
+        if self._held > most_held:
+            self._held = 0
             for bucket in self.buckets.values():
                 if bucket.clean:
                     bucket.clean = {}
@@ -280,7 +300,8 @@ class RowsByTime:
     def load(self) -> None:
         """Drop all that is held, and look up which buckets the store has."""
         self.buckets = {}
-        self.unwritten = 0
+        self._changed.clear()
+        self.unwritten = self._held = 0
         # One look for each bucket and not for each entry: behind the first entry found the next bucket is asked for.
         place, end = self._place(-SHIFT), beyond(self._prefix)
         while (found := next(self._store.range(place, end), None)) is not None:
