@@ -194,35 +194,28 @@ class RowsByTime:
 
     def _drop(self, number: int, most: int | None) -> int | None:
         """Drop a bucket, or the first `most` of its entries; return their number, None where some may be left."""
-        bucket, prefix, dropped = self.buckets[number], self._place(number), 0
-        if bucket.is_stored and bucket.is_whole and (most is None or len(bucket.clean) + len(bucket.changed) < most):
-            # Its keys are known, so the store need not be walked through.
-            dropped = len(bucket.clean)
-            self._delete(prefix, bucket.clean)
-        elif bucket.is_stored:
-            return self._drop_stored(number, most)
-        self.unwritten -= len(bucket.changed)
-        del self.buckets[number]
-        return dropped
-
-    def _drop_stored(self, number: int, most: int | None) -> int | None:
-        bucket, prefix, left, dropped = self.buckets[number], self._place(number), most, 0
-        if most is not None and bucket.changed:
+        bucket, left, dropped = self.buckets[number], most, 0
+        if most is not None and bucket.is_stored and bucket.changed:
             # Changed rows go first: what the store has of them is older, and nobody may read that after a commit.
             changed = list(islice(bucket.changed, most))
             for key in changed:
                 del bucket.changed[key]
-            self._delete(prefix, changed)
+            self._delete(self._place(number), changed)
             self.unwritten -= len(changed)
             dropped, left = len(changed), most - len(changed)
-        # Nobody reads what is past: it goes without being decoded.
-        stored = self._store.drop(prefix, self._place(number + 1), left)
-        if stored == left:
-            bucket.clean, bucket.is_whole = {}, False
-            return None
+        if bucket.is_stored:
+            # Nobody reads what is past: it goes without being decoded.
+            if bucket.is_whole:
+                stored = len(self._pop_clean(number, left))
+            else:
+                stored = self._store.drop(self._place(number), self._place(number + 1), left)
+                bucket.clean = {}
+            if stored == left:
+                return None
+            dropped += stored
         self.unwritten -= len(bucket.changed)
         del self.buckets[number]
-        return dropped + stored
+        return dropped
 
     def _delete(self, prefix: bytes, keys: Iterable[Key]) -> None:
         self._store.delete_all(map(prefix.__add__, self._keys.encode_all([*keys])))
@@ -250,15 +243,21 @@ class RowsByTime:
     def _pop_stored(self, number: int, most: int | None) -> list[tuple[Key, list[Row]]]:
         bucket, prefix = self.buckets[number], self._place(number)
         if bucket.is_whole:
-            found = list(islice(bucket.clean.items(), most))
-            bucket.clean = dict(islice(bucket.clean.items(), len(found), None))
-        else:
-            stored = list(islice(self._store.range(prefix, self._place(number + 1)), most))
-            keys = self._keys.load([place[len(prefix) :] for place, _ in stored])
-            found = [(key, self._rows(rows)) for key, (_, rows) in zip(keys, stored, strict=True) if key is not None]
-            for key, _ in found:
-                bucket.clean.pop(key, None)
+            return self._pop_clean(number, most)
+        stored = list(islice(self._store.range(prefix, self._place(number + 1)), most))
+        keys = self._keys.load([place[len(prefix) :] for place, _ in stored])
+        found = [(key, self._rows(rows)) for key, (_, rows) in zip(keys, stored, strict=True) if key is not None]
+        for key, _ in found:
+            bucket.clean.pop(key, None)
         self._delete(prefix, [key for key, _ in found])
+        return found
+
+    def _pop_clean(self, number: int, most: int | None) -> list[tuple[Key, list[Row]]]:
+        """Remove the entries of a bucket that is whole, so that the store need not be walked through."""
+        clean = self.buckets[number].clean
+        found = list(islice(clean.items(), most))
+        self.buckets[number].clean = dict(islice(clean.items(), len(found), None))
+        self._delete(self._place(number), [key for key, _ in found])
         return found
 
     def write_back(self) -> None:
