@@ -24,7 +24,7 @@ from operators.core.base import (
 )
 from operators.core.policies import DeadLetterPolicy
 from operators.joins.match_counts import Meetings
-from operators.state.due_items import DueItems
+from operators.state.agenda import DueItems
 from operators.state.keyed_state import DECLARED_SIDES, typed_sides
 from operators.state.stamp_counts import Stamps
 from operators.state.time_buckets import Bucket, OverRows, Row, RowsByTime

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.core.base import NEVER
-from operators.state.agenda import Agenda
-from operators.state.due_items import DueItems
+from operators.state.agenda import Agenda, DueItems
 
 times = st.integers(-20, 60)
 
