@@ -471,9 +471,11 @@ class ByName:
         return self.function(**dict(zip(self.names, results, strict=True)))
 
     def open(self, context: Any) -> Any:
+        """Open the function, if it is an object to be opened."""
         return self.function.open(context) if hasattr(self.function, "open") else None
 
     def close(self) -> Any:
+        """Close it, if it is an object to be closed."""
         return self.function.close() if hasattr(self.function, "close") else None
 
 

@@ -256,8 +256,10 @@ class WindowOperator:
         self._in_time = (repeat(0), repeat("final")) if spec.emit == "final" else ()
         """The numbers and timings of panes in time, where they are not a pane's defaults."""
         self._accumulates = spec.panes == "accumulating"
+        # Of ours, which can be made anew: one of the user's own may keep anything, and is not called before its time.
         self._keeps_numbers = all(
-            part.keeps == "numbers" and is_plain(part.init()) for part in spec.aggregation.parts or (spec.aggregation,)
+            part.remake is not None and part.keeps == "numbers" and is_plain(part.init())
+            for part in spec.aggregation.parts or (spec.aggregation,)
         )
         self._copies = copies
         self._changed: dict[Slot, dict[Key, Any]] = {}

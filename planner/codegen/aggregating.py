@@ -97,7 +97,8 @@ def compiled(aggregation: Aggregation[Any, Any]) -> Aggregation[Any, Any]:
         exec(_code(source), namespace)
         changed["finish"] = namespace["finish"]
     # What ours begin with is always the same, and nobody can change it in place.
-    if aggregation.parts and all(part.keeps != "the user's" for part in parts) and is_plain(aggregation.init()):
+    are_ours = all(part.remake is not None and part.keeps != "the user's" and not part.parts for part in parts)
+    if aggregation.parts and are_ours and is_plain(aggregation.init()):
         changed["init"] = partial(_itself, aggregation.init())
     return replace(aggregation, **changed)
 
