@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 import msgspec
@@ -16,8 +17,6 @@ from operators.state.keyed_state import STATE
 from operators.windows.window import NO_KEY, Pane, Window
 from operators.windows.window_types import Sessions
 
-END = 1
-"""The place of the end among what is stored of a session: start, end, accumulator."""
 PACKED = frozenset({int, float, str, bytes, bool, type(None)})
 """The types of which, and of tuples of which, an accumulator is packed: nobody can change it in place."""
 
@@ -159,6 +158,11 @@ class SessionOperator:
             self._before.clear()
         self._looked_at.clear()
 
+    def newest(self, most: int) -> list[Any]:
+        """Return the sessions of at most so many of the keys that have changed, those that changed first last."""
+        keys = (key for key in reversed(self._changed) if key in self._last)
+        return [[[one.start, one.end, one.held] for one in self._all(key)] for key in islice(keys, most)]
+
     def forget(self) -> None:
         """Drop all changes since the last `write_back`; the sessions looked at since are looked at again."""
         for keys in (self._last, self._before, self._changed, self._lent):
@@ -192,9 +196,7 @@ class SessionOperator:
             data = place[len(STATE) :]
             (key,) = self.keys.load([data])
             assert key is not None
-            # Looked at alone, and not unpacked: there may be very many.
-            ends = stored[END::3] if _is_packed(stored) else [session[END] for session in stored]
-            yield from ((end, data, key) for end in ends)
+            yield from ((end, data, key) for _, end, _ in _read(stored))
 
     def _write(self, keys: list[Key], gone: list[Key]) -> None:
         """Put all sessions of keys into the store, and remove those of keys that have none any more."""
@@ -207,16 +209,16 @@ class SessionOperator:
             self.store.delete(STATE + data)
         self._in_store.difference_update(gone)
 
-    def _in_stored_form(self, key: Key) -> list[Any]:
-        """Return the sessions of a key as the store has them: one plain list where accumulators can be packed."""
-        sessions = [*self._before.get(key, ()), self._last[key]]
-        if all(_can_be_packed(one.held) for one in sessions):
+    def _in_stored_form(self, key: Key) -> bytes | list[Any]:
+        """Return the sessions of a key as the store has them: packed where all accumulators can be."""
+        sessions = [(one.start, one.end, one.held) for one in self._all(key)]
+        if all(_can_be_packed(held) for *_, held in sessions):
             try:
-                return [part for one in sessions for part in (one.start, one.end, msgspec.msgpack.encode(one.held))]
+                return msgspec.msgpack.encode(sessions)
             except (OverflowError, ValueError):  # an int of more than 64 bits, or text that has no bytes
                 pass
         self._lent[key] = None
-        return [[one.start, one.end, one.held] for one in sessions]
+        return [[*session] for session in sessions]
 
     def _take_into_use(self, key: Key) -> Session | None:
         """Return the last session of a key that is not in use, from the store."""
@@ -225,15 +227,15 @@ class SessionOperator:
         stored = self.store.get(STATE + self.keys.encode(key))
         if not stored:
             return None
-        if _is_packed(stored):
-            parts = iter(stored)
-            read = ((start, end, _unpacked(held)) for start, end, held in zip(parts, parts, parts, strict=True))
-        else:
-            read = ((start, end, held) for start, end, held in stored)
+        if type(stored) is not bytes:
             self._lent[key] = None
-        sessions = [Session(key, *parts) for parts in read]
+        sessions = [Session(key, *parts) for parts in _read(stored)]
         self._keep(key, sessions)
         return sessions[-1]
+
+    def _all(self, key: Key) -> list[Session]:
+        """Return the sessions of a key in use that has some."""
+        return [*self._before.get(key, ()), self._last[key]]
 
     def _keep(self, key: Key, sessions: list[Session]) -> None:
         """Let these be all sessions of a key."""
@@ -255,22 +257,19 @@ class SessionOperator:
         last = self._last.get(key) or self._take_into_use(key)
         if last is None:
             return None
-        for session in (*self._before.get(key, ()), last):
+        sessions = self._all(key) if key in self._before else (last,)
+        for session in sessions:
             if session.end == end:
-                self._remove(session)
+                self._changed[key] = None
+                if session is last and len(sessions) == 1:
+                    del self._last[key]
+                else:
+                    self._keep(key, [one for one in sessions if one is not session])
                 return session
             # It has gone on: a value that makes a session longer touches no heap, and its new end is learned only here.
             if session.start < end < session.end:
                 heapq.heappush(self._due, (session.end, data, key))
         return None
-
-    def _remove(self, session: Session) -> None:
-        key = session.key
-        self._changed[key] = None
-        if key in self._before:
-            self._keep(key, [one for one in (*self._before[key], self._last[key]) if one is not session])
-        else:
-            del self._last[key]
 
     def _session_at(self, key: Key, low: int, high: int) -> Session:
         """Return the session that a value makes or joins, which may become one of several by it."""
@@ -284,7 +283,7 @@ class SessionOperator:
         if high > last.start and (before is None or before[-1].end <= low):
             last.start, last.end = min(low, last.start), max(high, last.end)
             return last
-        return self._session_among([*(before or ()), last], low, high)
+        return self._session_among(self._all(key), low, high)
 
     def _session_among(self, sessions: list[Session], low: int, high: int) -> Session:
         """Return the session of a value that is before the end of the last one of these, all that its key has."""
@@ -328,20 +327,27 @@ def _apart(changed: dict[Key, None], last: dict[Key, Session]) -> tuple[list[Key
     return [key for key in changed if key in last], [key for key in changed if key not in last]
 
 
-def _is_packed(stored: list[Any]) -> bool:
-    """Whether what is stored of a key is one list: of each of its sessions start, end and packed accumulator."""
-    return type(stored[0]) is int
-
-
 def _can_be_packed(held: Any) -> bool:
     """Whether an accumulator is of plain values and tuples alone."""
     if type(held) is not tuple:
         return type(held) in PACKED
-    return PACKED.issuperset(map(type, held)) or all(map(_can_be_packed, held))
+    for part in held:
+        kind = type(part)
+        if kind not in PACKED and (
+            kind is not tuple or not (PACKED.issuperset(map(type, part)) or _can_be_packed(part))
+        ):
+            return False
+    return True
 
 
-def _unpacked(data: bytes) -> Any:
-    return _with_tuples(msgspec.msgpack.decode(data))
+def _read(stored: bytes | list[Any]) -> Iterator[tuple[int, int, Any]]:
+    """Yield start, end and accumulator of each session that is stored."""
+    if type(stored) is bytes:
+        for start, end, held in msgspec.msgpack.decode(stored):
+            yield start, end, _with_tuples(held)
+    else:
+        for start, end, held in stored:
+            yield start, end, held
 
 
 def _with_tuples(value: Any) -> Any:
