@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, singledispatchmethod
 from pathlib import Path
 from threading import RLock
-from typing import cast
+from typing import Any, cast
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.core.base import MOST_HELD, Batch, Key, Operator, OperatorContext, Output, Serde, Spec, Store, unobserved
