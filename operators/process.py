@@ -330,7 +330,8 @@ class ProcessOperator(KeyStates):
         """Remember a timer of `key`; raises ValueError where there is nothing to call then, or no end of it."""
         if not self._has_timers:
             _no_timer(at_ms, None)
-        _check_time("set_timer", at_ms)
+        if type(at_ms) is not int or not EARLIEST_MS <= at_ms <= LATEST_MS:
+            raise _no_time("set_timer", at_ms)
         self.timers.set(key, at_ms)
         if self._stamp is not None and at_ms <= self._stamp:
             self._is_late = True
@@ -343,7 +344,8 @@ class ProcessOperator(KeyStates):
         """Remember an alarm of `key`; raises ValueError where there is nothing to call then."""
         if not self._has_alarms:
             _no_alarm(at_ms, None)
-        _check_time("set_alarm", at_ms)
+        if type(at_ms) is not int or not EARLIEST_MS <= at_ms <= LATEST_MS:
+            raise _no_time("set_alarm", at_ms)
         self.alarms.set(key, at_ms)
 
     def place(self, kind: bytes, key: Key, name: str) -> bytes:
@@ -366,7 +368,6 @@ class ProcessOperator(KeyStates):
                     self._is_late = timestamp + self._ttl_ms <= stamp
                 self._stamp = stamp
                 self._call(self.on_message, value, key, timestamp, stamp, out)
-                self._stamp = None
                 if self._is_late:
                     self._is_late = False
                     late.append(row)
@@ -377,7 +378,7 @@ class ProcessOperator(KeyStates):
 
     def _fire_before(self, key: Key, stamp: int, out: Batch) -> None:
         """Call the timers of a key that are due before a message of this stamp."""
-        timers = self.timers.look_ahead(stamp)
+        timers, self._stamp = self.timers.look_ahead(stamp), None
         while (times := timers.get(key)) and (at_ms := times[0]) <= stamp:
             # Taken back before the call, which may set it again for the same time.
             self.timers.delete(key, at_ms)
@@ -393,19 +394,27 @@ class ProcessOperator(KeyStates):
 
     def _call(self, function: Callable[..., Any], first: Any, place: Any, at: int, stamp: int, out: Batch) -> None:
         """Call a function of the user for a key, and keep what it leaves and what it returns."""
-        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
-        context, state = self.context, self.read(place)
-        context.key = self.keys.decode(place)
+        context = self.context
+        # As `read` does it: a call less for each message.
+        state = self.changed.get(place)
+        if state is None and (state := self.clean.get(place)) is None:
+            state = self.look_up(place)
+        context.key = self.decode(place) if type(place) is bytes else place
         context._place, context.timestamp, context.state = place, at, state
         emitted = function(first, context)
-        before = len(out)
         # The results first: a generator sets the state while it is read to its end.
-        out.values += emitted or ()
+        if emitted:
+            self._emit(emitted, place, at, stamp, out)
         left = context.state
         if left is not state or type(left) not in UNCHANGEABLE:
             self.changed[place] = left
             self.clean.pop(place, None)
-        number = len(out) - before
+
+    def _emit(self, emitted: Iterable[Any], place: Any, at: int, stamp: int, out: Batch) -> None:
+        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+        before = len(out.values)
+        out.values += emitted
+        number = len(out.values) - before
         out.keys += [place] * number
         out.timestamps += [at] * number
         out.stamps += [stamp] * number
@@ -466,9 +475,8 @@ def _after(since_ms: int, length: Any) -> Any:
     return since_ms + ms if type(ms) is int and ms is not length else length
 
 
-def _check_time(called: str, at_ms: Any) -> None:
-    if type(at_ms) is not int or not EARLIEST_MS <= at_ms <= LATEST_MS:
-        raise ValueError(f"{called}({at_ms!r}) got no time; it takes whole ms since the epoch, in the years 1 to 9999")
+def _no_time(called: str, at_ms: Any) -> ValueError:
+    return ValueError(f"{called}({at_ms!r}) got no time; it takes whole ms since the epoch, in the years 1 to 9999")
 
 
 def _no_timer(at_ms: int, context: Any) -> None:

@@ -59,16 +59,12 @@ class Timers:
     def set(self, key: Key, at_ms: int) -> None:
         """Remember a timer; raises ValueError for a key whose timers would go on for ever."""
         if self._ending:
-            self._set_at_end[key] += 1
-            if self._set_at_end[key] > MOST_SET_AT_END:
-                raise ValueError(
-                    f"the timers of one key have set {MOST_SET_AT_END:,} more since the inputs ended, and would go on "
-                    "for ever; let on_timer stop, or set timers only where a message comes"
-                )
-        if at_ms >= self._beyond:
-            self._changed[at_ms, key] = True
-        elif self._put(key, at_ms) and self._changed.pop((at_ms, key), None) is None:
-            self._changed[at_ms, key] = True  # else it was there before it was taken back
+            self._count_at_end(key)
+        # Before `_beyond` it is held here: what it was not before has changed, but for one that was taken back since
+        # the store had it.
+        place = (at_ms, key)
+        if at_ms >= self._beyond or (self._put(key, at_ms) and self._changed.pop(place, None) is None):
+            self._changed[place] = True
 
     def delete(self, key: Key, at_ms: int) -> None:
         """Take a timer back; nothing happens where there is none."""
@@ -127,6 +123,14 @@ class Timers:
         for held in (self._of, self._at, self._times, self._changed):
             held.clear()
         self._beyond, self._first, self._in_order = MIN_TIMESTAMP, None, None
+
+    def _count_at_end(self, key: Key) -> None:
+        self._set_at_end[key] += 1
+        if self._set_at_end[key] > MOST_SET_AT_END:
+            raise ValueError(
+                f"the timers of one key have set {MOST_SET_AT_END:,} more since the inputs ended, and would go on "
+                "for ever; let on_timer stop, or set timers only where a message comes"
+            )
 
     def _put(self, key: Key, at_ms: int) -> bool:
         """Hold a timer; return whether it was not held before."""

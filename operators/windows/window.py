@@ -35,7 +35,7 @@ from operators.core.wording import stable
 from operators.state.entry_keys import SHIFT, beyond
 from operators.windows.partials import Partials
 from operators.windows.triggers import Trigger
-from operators.windows.window_groups import Groups, Slot
+from operators.windows.window_groups import Grouped, Groups, Slot
 from operators.windows.window_types import Assigner, ByClock, ByRow, Counted, Sessions, Sliding, Windows, WindowType
 
 K = TypeVar("K")
@@ -53,6 +53,8 @@ Panes = Literal["accumulating", "discarding", "retracting"]
 """The values of a window's later panes: all, only those since the last, or all while the last one is withdrawn."""
 Emit = Literal["all", "final"]
 """Whether each pane is emitted, or one of each window, when no late value can come any more."""
+BY_KEY = "{group}[{key}].append({value})"
+"""The line that adds a value to those of its key in a group."""
 NO_KEY = "a record has no key, and a window needs one; partition_by(...) first, or window_all(...)"
 
 
@@ -180,7 +182,7 @@ class Window(Spec):
         """Count, where the aggregation only asks for the number of values; else keep them."""
         if not hasattr(self.windows, "cell") or self.is_triggered:
             return None
-        return "{group}.append({key})" if self.aggregation.counts else "{group}[{key}].append({value})"
+        return "{group}.append({key})" if self.aggregation.counts else BY_KEY
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The aggregation, in which the user's functions are, and what says in which windows a value is."""
@@ -279,7 +281,7 @@ class WindowOperator:
         self.add(groups)
         return None
 
-    def add(self, groups: Groups) -> None:
+    def add(self, groups: Groups | Grouped) -> None:
         """Fold in values that were grouped by key."""
         for slots, group in groups.by_slots.items():
             if groups.counted and (len(slots) > 1 or self._is_late(slots[0])):

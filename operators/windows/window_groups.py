@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from operators.core.base import EARLIEST_MS, Batch
+from operators.core.base import EARLIEST_MS, Batch, Key
 from operators.windows.window_types import WindowType
 
 
@@ -35,6 +35,8 @@ class Groups:
     def __init__(self, windows: WindowType, lateness_ms: int = 0, counted: bool = False, waits_ms: int = 0) -> None:
         self.counted = counted
         self.by_slots: dict[tuple[Slot, ...], Any] = {}
+        self.places: dict[tuple[Slot, ...], tuple[int, int]] = {}
+        """A timestamp and a stamp that belong to these slots, where they were asked for by these."""
         self._windows = windows
         self._lateness_ms = lateness_ms
         self._waits_ms = waits_ms
@@ -46,7 +48,7 @@ class Groups:
             if met[0] <= timestamp < met[1] > stamp:
                 return met
         low, high, windows = self._windows.cell(timestamp)
-        group = self.of(windows, stamp)
+        group = self.of(windows, stamp, timestamp)
         if group is None:
             return LATE
         if stamp >= high:
@@ -56,7 +58,7 @@ class Groups:
         self._met.append(met)
         return met
 
-    def of(self, windows: Iterable[tuple[int, int]], stamp: int) -> Any:
+    def of(self, windows: Iterable[tuple[int, int]], stamp: int, timestamp: int = 0) -> Any:
         """Return the group of a value in these windows, None where it is too late for all of them."""
         waits_ms, lateness_ms = self._waits_ms, self._lateness_ms
         slots = tuple(
@@ -65,6 +67,7 @@ class Groups:
         group = self.by_slots.get(slots)
         if group is None and slots:
             group = self.by_slots[slots] = [] if self.counted else defaultdict(list)
+            self.places[slots] = timestamp, stamp
         return group
 
     def gather(self, batch: Batch) -> list[int]:
@@ -100,3 +103,53 @@ class Groups:
         return (
             sum(map(len, groups)) if self.counted else sum(len(values) for group in groups for values in group.values())
         )
+
+
+class Grouped:
+    """Values on their way to the windows behind a repartitioning, in groups by slots and key; `exit` leads there.
+
+    Each group has a timestamp and a stamp as its values may have had: all with the same come to the same slots.
+    """
+
+    def __init__(self, exit: str) -> None:
+        self.exit = exit
+        self.counted = False
+        self.by_slots: dict[tuple[Slot, ...], dict[Key, list[Any]]] = {}
+        self.places: dict[tuple[Slot, ...], tuple[int, int]] = {}
+        self.number = 0
+        """The number of values."""
+
+    def __len__(self) -> int:
+        return self.number
+
+    def add(self, slots: tuple[Slot, ...], place: tuple[int, int], key: Key, values: list[Any]) -> None:
+        """Take in the values of a key; the list is this one's own from now on."""
+        group = self.by_slots.get(slots)
+        if group is None:
+            group = self.by_slots[slots] = {}
+            self.places[slots] = place
+        held = group.get(key)
+        if held is None:
+            group[key] = values
+        else:
+            held += values
+        self.number += len(values)
+
+    def take_in(self, later: Grouped) -> None:
+        """Take in all that came later."""
+        for slots, group in later.by_slots.items():
+            for key, values in group.items():
+                self.add(slots, later.places[slots], key, values)
+
+    def rows(self) -> Batch:
+        """Return the values as rows, with times and stamps that bring them to the same slots."""
+        rows = Batch([], keys=[], timestamps=[], stamps=[])
+        assert rows.keys is not None and rows.timestamps is not None and rows.stamps is not None
+        for slots, group in self.by_slots.items():
+            timestamp, stamp = self.places[slots]
+            for key, values in group.items():
+                rows.values += values
+                rows.keys += [key] * len(values)
+                rows.timestamps += [timestamp] * len(values)
+                rows.stamps += [stamp] * len(values)
+        return rows

@@ -1,4 +1,4 @@
-"""Writes the function that adds values to the accumulators of an aggregation, with what it reads off them written in."""
+"""Writes the function that adds values to the accumulators of an aggregation, with what it reads off them in it."""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from operators.core.base import EARLIEST_MS
+from operators.partition_by import PartitionBy
+from operators.windows.window import BY_KEY, Window
 from planner.codegen.fusion import INDENT, SourceLine, Writer, bound
 from planner.model.graph import Graph
 
@@ -26,8 +28,27 @@ def fold(graph: Graph, entry: str, inline: bool = True) -> list[SourceLine]:
         return []
     writer = _FoldingWriter(graph, entry, inline, spec.max_disorder_ms)
     has_key = spec.key_of is not None
-    foldable = all(graph.specs[exit].fold and (has_key or graph.specs[exit].rekeys) for exit in writer.exits)
+    foldable = all(_fold_of(graph, exit) and (has_key or graph.specs[exit].rekeys) for exit in writer.exits)
     return writer.lines(rows=False) if foldable and writer.exits and not writer.inner and not writer.reads else []
+
+
+def window_behind(graph: Graph, id: str) -> Window | None:
+    """Return the windows that messages may be grouped for before a repartitioning; None where rows have to go on.
+
+    A declared type or serde of its values may make others of them, and what more than one operator reads has no one
+    grouping.
+    """
+    spec, children = graph.of(PartitionBy).get(id), graph.children(id)
+    if spec is None or spec.value is not None or spec.combines is not None or len(children) != 1:
+        return None
+    window = graph.of(Window).get(children[0])
+    return window if window is not None and window.fold is not None else None
+
+
+def _fold_of(graph: Graph, id: str) -> str | None:
+    """Return the line that adds a value to the group of its window; None where there is no such group."""
+    # Values go on with their keys, also where they are only counted: what a cut leaves goes on as rows.
+    return BY_KEY if window_behind(graph, id) is not None else graph.specs[id].fold
 
 
 class _FoldingWriter(Writer):
@@ -83,7 +104,7 @@ class _FoldingWriter(Writer):
         n = list(self.exits).index(id)
         rekeys = self.graph.specs[id].rekeys
         key = f"key{n}" if rekeys else "key"
-        add = (self.graph.specs[id].fold or "pass").format(value=value, key=key, group=f"group{n}")
+        add = (_fold_of(self.graph, id) or "pass").format(value=value, key=key, group=f"group{n}")
         stamp = f"highest - {self.disorder_ms}"
         looks = depth == IN_LOOP and not self.all_come
         self.all_come |= looks

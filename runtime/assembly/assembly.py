@@ -22,6 +22,7 @@ from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import UserTask as TaskSpec
 from operators.windows.window import Window, WindowOperator
 from planner.checks.copartitioning import check_streams_alike
+from planner.codegen.folding import window_behind
 from planner.model.errors import refuse
 from planner.model.graph import Graph
 from planner.model.levers import ALL, Levers
@@ -277,7 +278,11 @@ class _TaskBuilder:
         reads_on_loop = any(spec.terminal and spec.asynchronous for _, spec in specs)
         alone = self.alone if reads_on_loop else None
         guard = Guard(chain, self.graph, stores, self.outputs, self.assembly.clock, alone, exactly=not levers.trust)
-        foldings = chain.foldings if guard.together and levers.trust and not asynchronous else {}
+        foldings = {
+            entry: folding
+            for entry, folding in chain.foldings.items()
+            if guard.together and levers.trust and not asynchronous and all(map(self._hands_groups, folding.grouped))
+        }
         readers = list(self._readers(chain, foldings))
         lane = Lane(chain, readers, guard, StepPace(self.assembly.plan.options.batch_records if levers.batches else 1))
         lane.depth = self.assembly.plan.stages.index(stage)
@@ -409,7 +414,16 @@ class _TaskBuilder:
             aggregation = self.functions.by_operator[spec.op_id or ""]["aggregation"]
             return CombiningExit(spec.combines, aggregation, self.outputs, to, self.assembly.clock.now_ms)
         values = OwnValues(to.value, self._as_it_is(spec))
-        return PartitionByExit(self.outputs, to, values, exactly=not self.assembly.levers.trust)
+        found = PartitionByExit(self.outputs, to, values, exactly=not self.assembly.levers.trust)
+        behind = window_behind(self.graph, spec.op_id or "")
+        found.behind = "" if behind is None else behind.exit
+        return found
+
+    def _hands_groups(self, id: str) -> bool:
+        """Whether what a repartitioning writes may go on in groups: in memory, and not encoded at once."""
+        reading = next(stage for stage in self.assembly.plan.stages if self.graph.children(id)[0] in stage.operators)
+        spec = self.graph.of(PartitionBy)[id]
+        return self.assembly.is_relayed(reading) and self._as_it_is(spec) != "nothing"
 
     def _as_it_is(self, spec: PartitionBy) -> AsItIs:
         """Return what goes on as it is in memory: not what a policy asks for, or a declared type would make other."""

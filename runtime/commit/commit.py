@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from operators.core.base import MIN_TIMESTAMP, Batch
 from runtime.assembly.bindings import Bindings
@@ -15,6 +15,7 @@ from runtime.ports.commits import Commit
 from runtime.ports.sink import PartitionedSink
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, Control
+from runtime.reading.reader import Reader
 from runtime.reading.relay import Relay
 from runtime.task.lane import Lane
 from runtime.task.task import Task
@@ -60,11 +61,16 @@ class Committer:
         """The number of changed entries of a task's state from which a commit has them: fewer wait for a later one."""
         self._with_state: set[int] = set()
         """The tasks whose state the commit at hand has."""
+        self._listeners: dict[str, dict[int, tuple[Task, Reader]]] = {}
+        """The readers that are told in memory what the commit at hand says of event time, by stream and partition."""
+        self._words: dict[str, list[Control]] = {}
+        """What they are told, by stream."""
         self._reached: dict[tuple[str, str, int], int] = {}
         """The offsets of the last checkpoint, by task, stream and partition."""
 
     def gather(self, tasks: Sequence[Task], among: Sequence[Task]) -> Commit:
         """Return the commit of everything that some of the tasks here have done; nothing is changed yet."""
+        self._listeners, self._words = _listeners(tasks, among, self.relays), {}
         appends = [
             Append(*place, _without_gaps(_stored(relay, among), self._clock))
             for place, relay in self.relays.items()
@@ -119,17 +125,20 @@ class Committer:
         # Only now: where the commit fails, these lengths count for nobody.
         self._positions = positions
 
-    def done(self, commit: Commit, tasks: Iterable[Task]) -> None:
-        """After a commit: what was pending is no more, what was written is clean."""
+    def done(self, commit: Commit, tasks: Iterable[Task]) -> list[Task]:
+        """After a commit: what was pending is no more, what was written is clean.
+
+        Return the tasks that were told of event time in memory, in which something may be due by that.
+        """
         self.commits += 1
         for relay in self.relays.values():
             relay.clear()
-        for append in commit.appends:
-            if append.control is not None:
-                told = append.control
-                before, _ = self._told.get((int(told.producer), append.stream), (MIN_TIMESTAMP, False))
-                assert told.watermark >= before, "a producer never takes its watermark back"
-                self._told[int(told.producer), append.stream] = told.watermark, told.idle
+        in_memory = ((stream, word) for stream, words in self._words.items() for word in words)
+        in_log = ((append.stream, append.control) for append in commit.appends if append.control is not None)
+        for stream, control in (*in_memory, *in_log):
+            before, _ = self._told.get((int(control.producer), stream), (MIN_TIMESTAMP, False))
+            assert control.watermark >= before, "a producer never takes its watermark back"
+            self._told[int(control.producer), stream] = control.watermark, control.idle
         for name, checkpoint in commit.checkpoints.items():
             self._reached |= _lowest(name, checkpoint.positions)
         for task in tasks:
@@ -137,6 +146,14 @@ class Committer:
                 task.committed()
                 for store in task.stores.values() if task.number in self._with_state else ():
                     store.committed()
+        heard: dict[Task, None] = {}
+        for stream, words in self._words.items():
+            for task, reader in self._listeners[stream].values():
+                reader.hear(words)
+                task.touched = True  # so that a checkpoint has what it heard before it may leave for elsewhere
+                heard[task] = None
+        self._listeners, self._words = {}, {}
+        return [*heard]
 
     def _changes(self, task: Task) -> Iterator[StateWrites]:
         """Yield what has changed in the state of a task; nothing while that is little."""
@@ -171,7 +188,12 @@ class Committer:
                 place = self._bindings.place_of(stream), partition
                 appends.append(Append(*place, _without_gaps(batch, self._clock)))
         for stream, control in controls.items():
+            listeners = self._listeners.get(stream, {})
+            if listeners:
+                self._words.setdefault(stream, []).append(control)
             for partition in range(self._bindings.partitions(stream)):
+                if partition in listeners:
+                    continue
                 # Every partition is told, those without rows as well: a reader takes the minimum over all producers,
                 # and would wait for one that is silent.
                 batch = task.outputs.pending.get((stream, partition), Batch([]))
@@ -185,6 +207,26 @@ def _stored(relay: Relay, tasks: Sequence[Task]) -> Batch:
         return relay.stored()
     except SerdeError as error:
         raise unkept_error(tasks[0].lanes[0].chain.graph.specs[relay.operator], error) from error
+
+
+def _listeners(
+    tasks: Sequence[Task], among: Sequence[Task], relays: Mapping[tuple[str, int], Relay]
+) -> dict[str, dict[int, tuple[Task, Reader]]]:
+    """Return the readers that can be told in memory how far event time is, once what is committed is durable.
+
+    These have read all that is stored for them, are handed the rest in memory, and the commit stores nothing more. With
+    many partitions, a record of each task for each reader would be most of what a commit writes and is read again.
+    """
+    if len(tasks) < len(among):
+        return {}  # who commits by itself leaves others at work, which must not be disturbed
+    written = {place for task in tasks for place, batch in task.outputs.pending.items() if batch.values}
+    found: dict[str, dict[int, tuple[Task, Reader]]] = {}
+    for task in tasks:
+        for reader in (reader for lane in task.lanes for reader in lane.readers):
+            place = stream, partition = reader.origin.stream, reader.origin.partition
+            if place in relays and place not in written and reader.is_up_to_date:
+                found.setdefault(stream, {})[partition] = task, reader
+    return found
 
 
 def _lowest(task: str, positions: Iterable[Position]) -> dict[tuple[str, str, int], int]:

@@ -82,10 +82,13 @@ MOST_WRITERS = 16
 
 
 class CommitListeners(NamedTuple):
-    """The loop's ears for commits: `wake` when one has ended, `on_durable` as soon as it is durable."""
+    """The loop's ears for commits: `wake` when one has ended, `on_durable` as soon as it is durable.
+
+    That is given the tasks in which something may be due since they were told of event time.
+    """
 
     wake: Callable[[], None]
-    on_durable: Callable[[], None]
+    on_durable: Callable[[list[Task]], None]
 
 
 class Commits:
@@ -212,8 +215,7 @@ class Commits:
             await asyncio.shield(writing)
             for task in tasks:  # not where it failed: nobody may commit that again
                 task.busy = False
-            self._committer.done(commit, tasks)
-            self._on_durable()
+            self._on_durable(self._committer.done(commit, tasks))
             self.last_at = self._clock.elapsed_ms()
             self.spent_ms += self.last_at - started
             cut.committed(started)

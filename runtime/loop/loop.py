@@ -126,7 +126,7 @@ class Loop:
             options,
             clock,
             writer,
-            CommitListeners(self.wake, self._hand_on_to_fresh),
+            CommitListeners(self.wake, self._committed),
             mode.by_task,
         )
         self.stopping = False
@@ -152,6 +152,8 @@ class Loop:
         self._chooser: Chooser[Choice] = Chooser([])
         self._relayed: list[tuple[Relay, Choice]] = []
         self._tables = TableReads(broadcast, options.batch_records)
+        self._told: dict[Task, None] = {}
+        """The tasks that were told of event time since they last fired."""
         self._fresh: dict[tuple[str, int], Relay] = {}
         """The relays to tasks that came, used from the next commit on: what was written before lies in the log then."""
         self._change: tuple[list[Task], asyncio.Future[list[Task]]] | None = None
@@ -264,7 +266,7 @@ class Loop:
 
     def _step(self) -> bool:
         """Do one thing, if there is one to do."""
-        moved = False
+        moved = self._fire_told() if self._told and not self.stopping else False
         # Thousands of tasks may be quiet: what is known to have nothing to do costs nothing in a step.
         for task in [task for task in self.tasks if not task.is_quiet]:
             if not task.busy and task.can_go_on and not self._halts(task):
@@ -319,7 +321,7 @@ class Loop:
         Yet no more waits than a stage can do in some steps, however slow its functions are: a commit waits for it.
         """
         waiting = sum(len(relay) for relay, _ in self._relayed)
-        enough = sum(min(WAITING_EACH, choice.lane.pace.rows) for _, choice in self._relayed)
+        enough = sum(min(WAITING_EACH, choice.lane.pace.fitting) for _, choice in self._relayed)
         return waiting >= min(enough, MOST_WAITING)
 
     def _takes_in(self, task: Task) -> bool:
@@ -472,6 +474,7 @@ class Loop:
         self.tasks[:] = [task for task in self.tasks if task not in going]
         for task in going:
             self.commits.let_go(task)
+            self._told.pop(task, None)
         self._growing = [(task, lane) for task, lane in self._growing if task not in going]
         self._chooser.drop(lambda choice: choice.task in going)
         self._tables.let_go(going)
@@ -506,6 +509,19 @@ class Loop:
         self._aligned = any(reader.max_drift_ms is not None for reader in self._sources(self.tasks))
         # Later stages first: they make room for what the earlier ones write.
         self._relayed.sort(key=lambda one: -one[1].lane.depth)
+
+    def _committed(self, told: list[Task]) -> None:
+        """Hand on in memory to tasks that came, and fire what is due in those that were told of event time."""
+        self._told.update(dict.fromkeys(told))
+        self._hand_on_to_fresh()
+
+    def _fire_told(self) -> bool:
+        """Fire what is due in the tasks that were told of event time; return whether there were any."""
+        told = [task for task in self._told if not task.busy and task not in self._tables.beginning]
+        for task in told:
+            del self._told[task]
+            self._work(task, task.fire)
+        return bool(told)
 
     def _hand_on_to_fresh(self) -> None:
         self.committer.relays.update(self._fresh)

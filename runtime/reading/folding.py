@@ -9,8 +9,9 @@ from operators.core.base import LATEST_MS, Batch
 from operators.partition_by import PartitionBy
 from operators.windows.partials import Folds
 from operators.windows.window import Window
-from operators.windows.window_groups import Groups
+from operators.windows.window_groups import Grouped, Groups
 from operators.windows.window_types import WindowType
+from planner.codegen.folding import window_behind
 from planner.codegen.fusion import compile_source
 from planner.model.graph import Graph
 from planner.model.plan import SegmentPlan
@@ -22,7 +23,7 @@ class Folded(NamedTuple):
     """The result of a batch: per exit its groups by key and its late rows, and the watermark after it."""
 
     number: int
-    exits: list[tuple[str, Groups | Folds, Batch]]
+    exits: list[tuple[str, Groups | Folds | Grouped, Batch]]
     watermark: int
     counted: Sequence[int]
 
@@ -33,6 +34,8 @@ class FoldingSegment:
     def __init__(self, plan: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], graph: Graph) -> None:
         self.function, self.filename = compile_source(plan.folding, f"{plan.entry}, folding", functions)
         self._disorder_ms = graph.inputs[plan.entry].max_disorder_ms
+        self.grouped: dict[str, str] = {}
+        """The operators behind repartitionings for which values are grouped before, by these."""
         self._windows: dict[str, Window] = {}
         self._rekeyed: dict[str, KeySerde] = {}
         self._kinds: dict[str, type] = {}
@@ -41,10 +44,14 @@ class FoldingSegment:
             if partitioning is None:
                 self._windows[exit.id] = graph.of(Window)[exit.id]
             else:
-                assert partitioning.combines is not None
+                behind = window_behind(graph, exit.id)
+                if behind is not None:
+                    self.grouped[exit.id] = behind.op_id or ""
+                windows = behind or partitioning.combines
+                assert windows is not None, "only what has windows behind it is folded before it"
                 self._rekeyed[exit.id] = KeySerde(graph.key_serde(exit.id) or Tagged())
                 self._kinds[exit.id] = str
-                self._windows[exit.id] = partitioning.combines
+                self._windows[exit.id] = windows
 
     def run(self, batch: Batch, keys: KeySerde | None, watermark: int) -> Folded | None:
         """Read keys and times off the values and group them; None where anything is not as in most batches."""
@@ -58,7 +65,7 @@ class FoldingSegment:
             id: Groups(
                 cast(WindowType, spec.windows),
                 spec.allowed_lateness_ms,
-                spec.aggregation.counts,
+                spec.aggregation.counts and id not in self.grouped,
                 spec.waits_ms,
             )
             for id, spec in self._windows.items()

@@ -9,6 +9,7 @@ from itertools import repeat
 from typing import Any, Protocol
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde
+from operators.windows.window_groups import Grouped
 from planner.model.errors import PlanError
 from runtime.encoding.columns import Columns
 from runtime.encoding.keys import KeySerde
@@ -353,6 +354,21 @@ class Reader:
             self.in_flight.add(self.next_offset, self._mark).release()
         return True
 
+    @property
+    def is_up_to_date(self) -> bool:
+        """Whether it has read all that is stored, and nothing that was handed on waits for it."""
+        return self.relay is not None and not self.relay and not self._is_stored()
+
+    def hear(self, told: Iterable[Control]) -> None:
+        """Hear in memory, behind all that was read, how far event time is at who writes the stream."""
+        assert self._producers is not None, "only those of stages before tell of event time"
+        before = self.watermark
+        self._producers.hear_all((one.producer, one.watermark, one.idle) for one in told)
+        assert self.watermark >= before, "no producer takes event time back"
+        self.idle = self._producers.is_idle
+        # An empty entry carries the new mark to the checkpoint, behind all that came before it.
+        self.in_flight.add(self.next_offset, self._mark).release()
+
     def ready(self) -> bool:
         """Whether there is something to take: cheap where nothing has changed since the last look.
 
@@ -401,11 +417,7 @@ class Reader:
         assert held is None or start < max(len(held.batch), 1), "all of what is held was offered"
         if held is None:
             assert self.relay is not None
-            batch, relayed = self.relay.take(limit)
-            self._locate(batch)
-            if self._producers is not None and batch.stamps is not None:
-                batch.stamps = self._producers.raise_stamps(batch.stamps)
-            return Taken(batch, relayed, [], self.next_offset, self._source.value)
+            return self._take_relayed(self.relay, limit)
         raw, following, control = held.batch, held.next_offset, held.control
         stop = self._taken = start + limit
         if stop < len(raw):  # the rest is not cut off every time: it may be long
@@ -421,6 +433,21 @@ class Reader:
             raw = raw.slice(0, sum(offset < self.stop_at for offset in raw.offsets or ()))
             following, control, self._held, self._taken = self.stop_at, None, None, 0
         return self._decode(raw, following, control)
+
+    def _take_relayed(self, relay: Relay, limit: int) -> Taken:
+        """Offer what was handed on in memory: rows, or groups where these need not be looked at one by one."""
+        grouped = relay.take_grouped(limit)
+        if grouped is not None:
+            folded = Folded(len(grouped), [(grouped.exit, grouped, Batch([]))], self._source.value, ())
+            taken = Taken(Batch([]), grouped, [], self.next_offset, self._source.value, folded=folded)
+            assert self._producers is not None, "what is handed on comes from stages before"
+            # Where event time went on without its producer a row's stamp is raised, and may be late by that.
+            return taken if self._producers.floor == MIN_TIMESTAMP else self.unfold(taken)
+        batch, relayed = relay.take(limit)
+        self._locate(batch)
+        if self._producers is not None and batch.stamps is not None:
+            batch.stamps = self._producers.raise_stamps(batch.stamps)
+        return Taken(batch, relayed, [], self.next_offset, self._source.value)
 
     def accept(self, taken: Taken, rows: int | None = None) -> Taken:
         """Move on past what was taken, or past its first `rows` rows; the rest will be offered again."""
@@ -494,6 +521,10 @@ class Reader:
 
     def unfold(self, taken: Taken) -> Taken:
         """Read keys and times into columns, and return what was taken with these."""
+        if isinstance(taken.raw, Grouped):
+            assert self.relay is not None
+            self.relay.take_back(taken.raw)
+            return self._take_relayed(self.relay, len(taken.raw))
         columns: object = taken.batch.values
         if isinstance(columns, Columns):
             taken.raw.values = columns.rows()

@@ -9,6 +9,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from operators.core.base import Batch, Slice
+from operators.windows.window_groups import Grouped
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import encode_all
 
@@ -32,8 +33,8 @@ class Relay:
         """The id of the operator that hands on."""
         self.values = values
         self.keys = keys
-        self.batches: deque[Batch] = deque()
-        """The batches that were handed on and not yet taken."""
+        self.batches: deque[Batch | Grouped] = deque()
+        """The batches that were handed on and not yet taken, of rows or of groups of rows."""
         self._given = self._gone = 0
         """The numbers of rows that were ever given, which the writing thread counts, and taken, the reading one."""
         self._taken = 0
@@ -52,10 +53,10 @@ class Relay:
         """Whether the reader is so far behind that no more should come."""
         return len(self) >= MOST_RELAYED
 
-    def give(self, batch: Batch) -> None:
+    def give(self, batch: Batch | Grouped) -> None:
         """Hand rows on."""
         self.batches.append(batch)
-        self._given += len(batch.values)
+        self._given += len(batch)
 
     def take(self, limit: int) -> tuple[Batch, Relayed]:
         """Return the first rows, at most `limit`, and the same ones to be encoded."""
@@ -64,9 +65,26 @@ class Relay:
         # Encoding is left for the case that a dead letter asks for the row: few rows ever become one.
         return batch, Relayed(self, batch.values, batch.keys)
 
+    def take_grouped(self, limit: int) -> Grouped | None:
+        """Return the first rows where they are grouped, about `limit` in all; None where they are not."""
+        if not isinstance(self.batches[0], Grouped):
+            return None
+        found = Grouped(self.batches[0].exit)
+        while len(found) < limit and self.batches and isinstance(self.batches[0], Grouped):
+            first = self.batches.popleft()
+            assert isinstance(first, Grouped)
+            found.take_in(first)
+        self._gone += len(found)
+        return found
+
+    def take_back(self, grouped: Grouped) -> None:
+        """Have groups that were just taken lie there again, as rows."""
+        self.batches.appendleft(grouped.rows())
+        self._gone -= len(grouped)
+
     def _first(self, limit: int) -> Iterator[Slice]:
         """Yield the rows of which there are at most `limit`: of several batches where each has few."""
-        while limit and self.batches:
+        while limit and self.batches and isinstance(self.batches[0], Batch):
             first, start = self.batches[0], self._taken
             assert start < len(first.values), "a batch that is taken has left"
             stop = self._taken = min(start + limit, len(first.values))
@@ -79,7 +97,8 @@ class Relay:
     def stored(self) -> Batch:
         """Return all rows as the stream stores them; they stay until `clear`."""
         starts = chain([self._taken], repeat(0))
-        rows = Batch.gather((batch, start, len(batch)) for batch, start in zip(self.batches, starts, strict=False))
+        batches = [one if isinstance(one, Batch) else one.rows() for one in self.batches]
+        rows = Batch.gather((batch, start, len(batch)) for batch, start in zip(batches, starts, strict=False))
         self._stored = len(rows)
         return encoded(rows, self.values, self.keys)
 

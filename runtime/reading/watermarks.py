@@ -112,16 +112,25 @@ class ProducerWatermarks:
         return bool(self.idle) and all(one in self.idle for one, at in self.by_producer.items() if at < MAX_TIMESTAMP)
 
     def hear(self, producer: str, watermark: int, idle: bool = False) -> None:
-        """Take a producer's watermark in; it never goes back, and strangers are not listened to.
+        """Take a producer's watermark in; it never goes back, and strangers are not listened to."""
+        self.hear_all([(producer, watermark, idle)])
+
+    def hear_all(self, told: Iterable[tuple[str, int, bool]]) -> None:
+        """Take the watermarks of several producers in, one after the other, each with whether it is idle.
 
         What `by_producer` was before stays as it is, for whoever remembers it.
         """
+        # A new dict each time: the marks in flight and in checkpoints share the old one, and are not to change
+        # behind their offsets.
+        self.by_producer = {**self.by_producer}
+        for producer, watermark, idle in told:
+            self._hear(producer, watermark, idle)
+
+    def _hear(self, producer: str, watermark: int, idle: bool) -> None:
         known = self.by_producer.get(producer)
         if known is None or (watermark <= known and idle == (producer in self.idle)):
             return
-        # A new dict each time: the marks in flight and in checkpoints share the old one, and are not to change
-        # behind their offsets.
-        self.by_producer = {**self.by_producer, producer: max(known, watermark)}
+        self.by_producer[producer] = max(known, watermark)
         self.idle = self.idle | {producer} if idle else self.idle - {producer}
         # How far event time came without the idle ones is kept as a floor: when one is back with an old
         # watermark, the minimum would fall behind what has fired.

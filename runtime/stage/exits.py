@@ -13,11 +13,11 @@ from typing import Any
 from operators.core.base import EVENT_COLUMNS, Batch, Key, Operator, Output
 from operators.core.untimed import Untimed
 from operators.joins.match_counts import Meetings
-from operators.partition_by import ByFunction, murmur2
+from operators.partition_by import ByFunction, hash_, murmur2
 from operators.scan import ScanOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.windows.window import WindowOperator
-from operators.windows.window_groups import Groups
+from operators.windows.window_groups import Grouped, Groups
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.lines import Lines
 from runtime.encoding.ownership import OwnValues
@@ -73,6 +73,8 @@ class PartitionByExit:
         self._to = to
         self._exactly = exactly
         """Whether what is sent is decoded again and compared."""
+        self.behind = ""
+        """The exit to the windows behind it for which values may be grouped before."""
         self.calls = ["by"] if isinstance(to.by, ByFunction) else []
         assert to.key is not None
         self._keys, self._values = KeySerde(to.key), values
@@ -96,9 +98,33 @@ class PartitionByExit:
             assert to.key is not None
             check_kept(to.value, batch.values, exactly=True)
             check_kept(to.key, keys, exactly=True)
-        rows = Batch(batch.values, self._keys.hold(keys), batch.timestamps, batch.stamps, signs=batch.signs)
-        for partition, found in self._outputs.spread(to, rows, self._place_of, keys):
-            self._outputs.hand((to.stream, partition), found, self._values, self._keys)
+        self._route(Batch(batch.values, self._keys.hold(keys), batch.timestamps, batch.stamps, signs=batch.signs), keys)
+
+    def fold(self, groups: Groups, late: Batch) -> None:
+        """Write what is grouped for the windows behind, each key to its partition, and what is late as rows."""
+        parts: dict[int, Grouped] = {}
+        for slots, group in groups.by_slots.items():
+            place = groups.places[slots]
+            for key, values in group.items():
+                partition = self._partition_of(key)
+                if partition not in parts:
+                    parts[partition] = Grouped(self.behind)
+                parts[partition].add(slots, place, key, values)
+        for partition, part in parts.items():
+            self._outputs.hand_groups((self._to.stream, partition), part, self._values, self._keys)
+        if len(late):
+            assert late.keys is not None
+            self._route(late, [*map(self._keys.decode, late.keys)])
+
+    def _route(self, rows: Batch, keys: list[Any]) -> None:
+        for partition, found in self._outputs.spread(self._to, rows, self._place_of, keys):
+            self._outputs.hand((self._to.stream, partition), found, self._values, self._keys)
+
+    def _partition_of(self, key: Key) -> int:
+        to = self._to
+        if to.by is hash_:
+            return self._place_of(key) if to.partitions > 1 else self._outputs.here(to)
+        return to.by.partition(self._keys.decode(key), self._keys.encode(key), to.partitions)
 
 
 class BroadcastExit:
@@ -187,7 +213,7 @@ class StatefulExit:
             self._on_late(self._operator.late)
         return emitted
 
-    def fold(self, groups: Groups, late: Batch) -> None:
+    def fold(self, groups: Groups | Grouped, late: Batch) -> None:
         """Give a window what was grouped for it already."""
         assert isinstance(self._operator, WindowOperator)
         self._operator.add(groups)

@@ -9,6 +9,7 @@ from typing import Any
 from operators.core.base import Batch, Serde
 from operators.core.wording import shown
 from operators.partition_by import Partitioner, hash_, murmur2
+from operators.windows.window_groups import Grouped
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.lines import NULL, Lines
 from runtime.encoding.ownership import OwnValues
@@ -75,8 +76,8 @@ class Outputs:
     def __init__(self, task: int) -> None:
         self.task = task
         self.pending: dict[tuple[str, int], Batch] = {}
-        self.handed: dict[tuple[str, int], Batch] = {}
-        """What goes on to relays when the work at hand is done, as it is held."""
+        self.handed: dict[tuple[str, int], list[Batch | Grouped]] = {}
+        """What goes on to relays when the work at hand is done: rows that came together are one batch."""
         self.relays: Mapping[tuple[str, int], Relay] = {}
         self.limits: Mapping[str, Limit] = {}
         """How large a record of a stream may be."""
@@ -85,7 +86,10 @@ class Outputs:
         """What the first values were that each operator has written."""
         self.combined = 0
         """How many keys there are in what is pending of windows."""
-        self._marks: tuple[dict[tuple[str, int], int], ...] = ()
+        self._marks: dict[tuple[str, int], int] | None = None
+        """Under a savepoint: the number of rows that were pending."""
+        self._handed_marks: dict[tuple[str, int], tuple[int, int]] = {}
+        """Under a savepoint: the number of parts that were handed on, and of rows in the last of them."""
         self._combined_then = 0
 
     @property
@@ -142,14 +146,29 @@ class Outputs:
         """Give rows to the relay of a partition, when the work at hand is done; else append them, encoded."""
         if place in self.relays:
             own = Batch(values.own(rows.values), rows.keys, rows.timestamps, rows.stamps, signs=rows.signs)
-            _append(self.handed, place, own)
+            parts = self.handed.setdefault(place, [])
+            if parts and isinstance(last := parts[-1], Batch):
+                last.extend(own)
+            else:
+                parts.append(own.copy())
         else:
             self.append(place, encoded(rows, values.serde, keys))
 
+    def hand_groups(self, place: tuple[str, int], grouped: Grouped, values: OwnValues, keys: KeySerde) -> None:
+        """Give groups to the relay of a partition, when the work at hand is done; else append their rows, encoded."""
+        if place not in self.relays:
+            self.append(place, encoded(grouped.rows(), values.serde, keys))
+            return
+        for group in grouped.by_slots.values():
+            for key, found in group.items():
+                group[key] = values.own(found)
+        self.handed.setdefault(place, []).append(grouped)
+
     def hand_on(self) -> None:
         """Give relays what the work that is done has for them."""
-        for place, batch in self.handed.items():
-            self.relays[place].give(batch)
+        for place, parts in self.handed.items():
+            for part in parts:
+                self.relays[place].give(part)
         self.handed.clear()
 
     def dead_letter(self, stream: str, row: Batch, headers: Mapping[str, bytes]) -> None:
@@ -160,24 +179,31 @@ class Outputs:
 
     def savepoint(self) -> None:
         """Remember what is pending."""
-        self._marks = tuple({place: len(one) for place, one in rows.items()} for rows in (self.pending, self.handed))
+        self._marks = {place: len(batch) for place, batch in self.pending.items()}
+        self._handed_marks = {place: (len(parts), len(parts[-1])) for place, parts in self.handed.items()}
         self._combined_then = self.combined
 
     def rollback(self) -> None:
         """Take back what was written since the savepoint."""
-        assert self._marks
-        for rows, marks in zip((self.pending, self.handed), self._marks, strict=True):
-            for place in [*rows]:
-                if place not in marks:
-                    del rows[place]
-                else:
-                    rows[place].truncate(marks[place])
+        assert self._marks is not None
+        for place in [*self.pending]:
+            if place not in self._marks:
+                del self.pending[place]
+            else:
+                self.pending[place].truncate(self._marks[place])
+        for place, parts in [*self.handed.items()]:
+            number, rows = self._handed_marks.get(place, (0, 0))
+            del parts[number:]
+            if not parts:
+                del self.handed[place]
+            elif isinstance(last := parts[-1], Batch):  # groups do not grow
+                last.truncate(rows)
         self.combined = self._combined_then
-        self._marks = ()
+        self._marks = None
 
     def release(self) -> None:
         """Forget the savepoint."""
-        self._marks = ()
+        self._marks = None
 
     def clear(self) -> None:
         """Forget what a commit has written."""

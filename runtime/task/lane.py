@@ -130,8 +130,8 @@ class Lane:
 
     @property
     def has_news(self) -> bool:
-        """Whether another stage is to hear as a run begins that inputs have ended, or are idle no more."""
-        return self.repartitions and (self.was_idle or any(reader.ended for reader in self.readers))
+        """Whether another stage is to hear as a run begins how far event time is: who ran before may not have said."""
+        return self.repartitions and (self.was_idle or any(one.watermark > MIN_TIMESTAMP for one in self.readers))
 
     def look_for_idle(self, elapsed_ms: float) -> bool:
         """Notice which inputs are idle; return whether event time may go on by that, or others are to hear of it."""

@@ -25,10 +25,13 @@ class StepPace:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.rows = min(FIRST_ROWS, most)
+        self.rows = self.fitting = min(FIRST_ROWS, most)
+        """The records of the next step, which are not many more than those of one that was quick; and how many fit."""
 
     def took(self, rows: int, elapsed_ms: float) -> None:
         """Hear how long a step has taken."""
         if rows:
             fitting = int(LONGEST_MS * rows / elapsed_ms) if elapsed_ms > 0 else self._most
-            self.rows = max(1, min(fitting, rows * GROWTH, self._most))
+            self.fitting = max(1, min(fitting, self._most))
+            # A step that had few because no more were there says nothing against more.
+            self.rows = min(self.fitting, max(rows * GROWTH, self.rows))

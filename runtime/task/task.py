@@ -234,9 +234,10 @@ class Task:
             self._admit(lane, reader, taken.batch, taken.raw)
         elapsed_ms = self._clock.elapsed_ms() - started
         self.process_ms += elapsed_ms
-        lane.pace.took(len(taken.batch), elapsed_ms)
+        rows = len(taken.batch) if taken.folded is None else taken.folded.number
+        lane.pace.took(rows, elapsed_ms)
         self.fire()
-        return len(taken.batch) + len(taken.malformed)
+        return rows + len(taken.malformed)
 
     def feed_table(self, stream: str, limit: int) -> None:
         """Take updates of a table in."""
