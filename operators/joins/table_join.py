@@ -10,7 +10,8 @@ from operators.core.base import MOST_HELD, Batch, Key, Keys, Spec, Store
 from operators.core.untimed import Untimed
 from operators.io import TableInput
 
-ABSENT = object()
+ABSENT: Any = object()
+"""Stands for a row of which nobody has looked yet whether it is there."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,7 +42,7 @@ class TableJoin(Spec):
         """The code that looks the row up, by function or by the message's key, and joins it."""
         # First among the rows in use, whose keys are held: no call of Python's, and no bytes of a key.
         if self.on:
-            rows = (
+            rows: tuple[str, ...] = (
                 "on_{id} = {on}({value})",
                 "row_{id} = {in_use}(on_{id}) if type(on_{id}) in {held_kinds} else None",
                 "if row_{id} is None: row_{id} = {lookup}(on_{id})",
@@ -104,7 +105,7 @@ class TableContents(Untimed):
         self.version = 0
         """The number of times that rows have changed."""
         self.in_use: dict[Key, Any] = {}
-        """Rows as the store has them, by their keys as held."""
+        """Rows as the store has them, by their keys as held; None for a key that has none."""
         self._most_used = most_used
 
     def process(self, batch: Batch) -> Batch | None:
@@ -125,8 +126,8 @@ class TableContents(Untimed):
                 self.in_use.pop(key, None)
         return None
 
-    def use(self, key: Key, row: Any, version: int) -> None:
-        """Keep a row at hand that was read at this version; where too many are, all others make room."""
+    def use(self, key: Key, row: Any, version: int) -> Any:
+        """Keep a row at hand that was read at this version, and return it; where too many are, all make room for it."""
         in_use = self.in_use
         if len(in_use) >= self._most_used:
             in_use.clear()
@@ -134,3 +135,4 @@ class TableContents(Untimed):
             in_use[key] = row
             if self.version != version:
                 in_use.pop(key, None)
+        return row

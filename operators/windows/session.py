@@ -97,12 +97,15 @@ class SessionOperator:
             if timestamp < stamp - waits_ms:
                 late += 1
                 continue
-            # Most values are in the last session of their key, and make it longer at most.
-            session = last(key)
-            if session is None or not session.start <= timestamp < session.end:
-                session = self._session_at(key, timestamp, timestamp + gap_ms)
-            elif timestamp + gap_ms > session.end:
-                session.end = timestamp + gap_ms
+            # Most values are in the last session of their key, and make it longer at most. Its end lies a gap behind
+            # its last value, so that one that makes it longer is not before its start.
+            session, end = last(key), timestamp + gap_ms
+            if session is None or timestamp >= session.end:
+                session = self._session_at(key, timestamp, end)
+            elif end > session.end:
+                session.end = end
+            elif timestamp < session.start:
+                session = self._session_at(key, timestamp, end)
             more = session.more
             if more is None:
                 session.more = [value]
@@ -340,7 +343,7 @@ def _can_be_packed(held: Any) -> bool:
     return True
 
 
-def _read(stored: bytes | list[Any]) -> Iterator[tuple[int, int, Any]]:
+def _read(stored: Any) -> Iterator[tuple[int, int, Any]]:
     """Yield start, end and accumulator of each session that is stored."""
     if type(stored) is bytes:
         for start, end, held in msgspec.msgpack.decode(stored):

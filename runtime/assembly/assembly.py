@@ -16,7 +16,7 @@ from operators.core.policies import DeadLetterPolicy
 from operators.io import Input, SendTo, SinkCall, TableInput
 from operators.joins.match_counts import MatchCounting, Meetings
 from operators.joins.remote_join import RemoteJoin
-from operators.joins.table_join import TableContents, TableJoin
+from operators.joins.table_join import ABSENT, TableContents, TableJoin
 from operators.partition_by import Broadcast, ByFunction, PartitionBy, hash_
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import UserTask as TaskSpec
@@ -607,42 +607,50 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
     `key` is the serde of the table's keys, `keys` that of the messages'. What is not among the rows in use is looked
     up in the store, and is in use from then on. Only a miss is noted, in `meetings`.
     """
-    get, encode, encode_held, use = contents.store.get, key.encode, keys.encode, contents.use
+    get, encode, encode_held, in_use, use = contents.store.get, key.encode, keys.encode, contents.in_use, contents.use
     # What `on` returns is a key as held where it is of these kinds, and the table's own keys are held in the same way.
-    held_kinds = plain_types(key) if contents.keys.serde == key else frozenset[type]()
-    by_key = contents.keys.serde == keys.serde
+    own = cast(KeySerde, contents.keys).serde
+    held_kinds = plain_types(key) if own == key else frozenset[type]()
+    by_key = own == keys.serde
+
+    def row_of(on: object) -> object:
+        if type(on) not in held_kinds:
+            return None if on is None else get(encode(on))
+        held, version = cast(Key, on), contents.version
+        row = in_use.get(held, ABSENT)
+        return use(held, get(encode(on)), version) if row is ABSENT else row
+
+    def row_of_key(held: Key) -> object:
+        if not by_key:
+            return get(encode_held(held))
+        version, row = contents.version, in_use.get(held, ABSENT)
+        return use(held, get(encode_held(held)), version) if row is ABSENT else row
 
     def lookup(on: object) -> object:
-        version = contents.version
-        row = None if on is None else get(encode(on))
+        row = row_of(on)
         if row is None:
             meetings.missed += 1
             if on is not None:
                 meetings.keys[0] = on
-        elif type(on) in held_kinds:
-            use(cast(Key, on), row, version)
         return row
 
-    def lookup_key(key: Key | None) -> object:
-        if key is None:
+    def lookup_key(held: Key | None) -> object:
+        if held is None:
             raise ValueError("a record has no key, and this join needs one; partition_by(...) first")
-        version = contents.version
-        row = get(encode_held(key))
+        row = row_of_key(held)
         if row is None:
             meetings.missed += 1
             if not meetings.keys:
-                meetings.keys[0] = keys.decode(key)
-        elif by_key:
-            use(key, row, version)
+                meetings.keys[0] = keys.decode(held)
         return row
 
     return {
         "lookup": lookup,
-        "in_use": contents.in_use.get,
+        "in_use": in_use.get,
         "held_kinds": held_kinds,
         "lookup_key": lookup_key,
         # Where the two write keys in other ways, bytes held of one may stand for another key of the other.
-        "in_use_by_key": contents.in_use.get if by_key else {}.get,
+        "in_use_by_key": in_use.get if by_key else {}.get,
     }
 
 
