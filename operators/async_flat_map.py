@@ -32,12 +32,12 @@ class AsyncFlatMap(Spec):
     Where it is `stateful` the function takes a KeyContext as well.
     """
 
-    function: Callable[..., Awaitable[Iterable[Any]]]
+    function: Callable[..., Awaitable[Iterable[object]]]
     max_in_flight: int
     timeout_ms: int
     order: Order = "key"
     keeps_state: bool = False
-    init: Callable[[], Any] | None = None
+    init: Callable[[], object] | None = None
     store: str = "lmdb"
     state: Serde | None = None
 
@@ -68,7 +68,7 @@ class AsyncFlatMap(Spec):
         """Return the time that was said, however many tasks there are."""
         return self.timeout_ms
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """Return the async function, and the one that makes the first state of a key."""
         return {"async_flat_map": self.function} | ({"init": self.init} if self.init is not None else {})
 
@@ -90,15 +90,15 @@ class KeyedMessage:
 
     __slots__ = ("before", "context", "key", "stored", "timestamp", "value")
 
-    def __init__(self, value: Any, key: Key | None, timestamp: int | None) -> None:
+    def __init__(self, value: object, key: Key | None, timestamp: int | None) -> None:
         self.value = value
         self.key = key
         self.timestamp = timestamp
-        self.stored: Any = None
-        self.before: KeyContext[Any, Any] | None = None
-        self.context: KeyContext[Any, Any] | None = None
+        self.stored: object = None
+        self.before: KeyContext[object, object] | None = None
+        self.context: KeyContext[object, object] | None = None
 
-    def left(self) -> KeyContext[Any, Any] | None:
+    def left(self) -> KeyContext[object, object] | None:
         """Return the newest try's context if it may have left another state, else None."""
         return self.context if self.context is not None and is_changed(self.context) else None
 
@@ -114,7 +114,7 @@ class StatefulCalls:
     columns = EVENT_COLUMNS
 
     def __init__(self, functions: dict[str, Callable[..., Any]], store: Store, keys: Keys, copies: Copies) -> None:
-        self.function = functions["async_flat_map"]
+        self.function: Callable[..., Awaitable[Iterable[object]]] = functions["async_flat_map"]
         self.init = functions.get("init")
         self.calls = ["init"] if self.init is not None else []
         self.store = store
@@ -128,14 +128,14 @@ class StatefulCalls:
         if message.key is not None and message.before is None:
             message.stored = self.store.get(STATE + self.keys.encode(message.key))
 
-    def call(self, message: KeyedMessage) -> Awaitable[Iterable[Any]]:
+    def call(self, message: KeyedMessage) -> Awaitable[Iterable[object]]:
         """Begin a try; raises ValueError for a message without a key."""
         key = message.key
         if key is None:
             raise ValueError("a record has no key, and async_flat_map with state needs one; partition_by(...) first")
         # A context of its own for each try: one that failed or was cancelled leaves nothing behind.
-        message.context = KeyContext[Any, Any](self, self.keys.decode(key), message, message.timestamp)
-        return self.function(message.value, message.context)  # type: ignore[no-any-return]
+        message.context = KeyContext[object, object](self, self.keys.decode(key), message, message.timestamp)
+        return self.function(message.value, message.context)
 
     def take(self, batch: Batch) -> None:
         """Write the states that complete calls have left, by key."""
@@ -143,14 +143,14 @@ class StatefulCalls:
             assert key is not None
             keep(context, self.store, self.keys.encode(key), self.form)
 
-    def read(self, message: KeyedMessage) -> Any:
+    def read(self, message: KeyedMessage) -> object:
         """Return a copy of a key's state, or of what an earlier call has left, which the user may change in place."""
         state = self._loaded(message.stored) if message.before is None else message.before.state
         if state is None:
             return None if self.init is None else self.init()
         return state if type(state) in UNCHANGEABLE else self.copies.copy(state)
 
-    def _loaded(self, stored: Any) -> Any:
+    def _loaded(self, stored: object) -> object:
         return undeclared(stored) if self.form is None or stored is None else self.form.load(stored)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from operators.core.base import NEVER, Batch, OperatorContext, Serde, Spec, Store
 from operators.state.entry_keys import NUMBER_BYTES, number_at, ordered
@@ -17,7 +17,7 @@ ID, EXPIRY = b"i", b"x"
 class Deduplicate(Spec):
     """Drop a message where one with the same `id_of(value)` went on, less than `within_ms` before or after it."""
 
-    id_of: Callable[[Any], Any]
+    id_of: Callable[..., object]
     within_ms: int
     store: str = "lmdb"
     id_serde: Serde | None = None
@@ -34,7 +34,7 @@ class Deduplicate(Spec):
         """Return that the first of equal ids goes on."""
         return "of equal ids the one that comes first goes on"
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """Return the function that finds the id."""
         return {"id_of": self.id_of}
 
@@ -63,13 +63,13 @@ class DeduplicateOperator:
 
     calls = ("id_of",)
 
-    def __init__(self, spec: Deduplicate, id_of: Callable[[Any], Any], store: Store, ids: Serde) -> None:
+    def __init__(self, spec: Deduplicate, id_of: Callable[..., object], store: Store, ids: Serde) -> None:
         self.id_of = id_of
         self.store = store
         self.unwritten = 0
         self.late: Batch | None = None
         """The messages that came so late that nobody knows whether their id was there before."""
-        self.note: Callable[[list[Any]], None] = lambda ids: None
+        self.note: Callable[[list[object]], None] = lambda ids: None
         """Takes note of the kinds of a batch's ids."""
         self._within_ms = spec.within_ms
         self._encode = ids.encode

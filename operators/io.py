@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from operators.core.base import Output, Serde, Spec, told_of
 
@@ -23,10 +23,10 @@ class Input(Spec):
     stream: str
     value: Serde
     key: Serde | None = None
-    key_of: Callable[[Any], Any] | None = None
+    key_of: Callable[..., object] | None = None
     partitioned_by_key: bool = False
-    timestamp_of: Callable[[Any], Any] | None = None
-    watermark_of: Callable[[Any], Any] | None = None
+    timestamp_of: Callable[..., object] | None = None
+    watermark_of: Callable[..., object] | None = None
     max_disorder_ms: int = 0
     idle_after_ms: int | None = IDLE_AFTER_MS
     close_on_idle: bool = False
@@ -67,7 +67,7 @@ class Input(Spec):
         """Whether a stream of this name is one that it stands for."""
         return fnmatchcase(name, self.stream) if self.is_pattern else name == self.stream
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """Return the functions that read key, timestamp and watermark off a value."""
         named = {"key": self.key_of, "timestamp": self.timestamp_of, "watermark": self.watermark_of}
         return {name: function for name, function in named.items() if function is not None}
@@ -168,12 +168,12 @@ class SinkCall(Spec):
     Without a function its effect was awaited by the operator above.
     """
 
-    function: Callable[[Any], object] | None
+    function: Callable[..., object] | None
 
     kind: ClassVar[str] = "sink"
     has_effects: ClassVar[bool] = True
     terminal: ClassVar[bool] = True
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The function that has the effect."""
         return {"sink": self.function} if self.function is not None else {}

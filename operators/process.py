@@ -31,6 +31,8 @@ from operators.state.timers import Timers
 
 TIMER, ALARM, EXPIRY, TOUCHED = b"t", b"a", b"x", b"u"
 """The first byte of entries in the store: of timers, of alarms, of expiries of states, and of their last use."""
+Handler = Callable[..., Iterable[object] | None]
+"""A function of the user for messages, timers or alarms; it returns what is emitted."""
 IN_HAND = frozenset({tuple, list, type(None)})
 """The types of results that are complete; a generator would go on after its state was looked at."""
 
@@ -39,10 +41,10 @@ IN_HAND = frozenset({tuple, list, type(None)})
 class Process(Spec):
     """Call `on_message(value, context)` per message, and others when a timer is due by event time or by the clock."""
 
-    on_message: Callable[[Any, Any], Iterable[Any] | None]
-    on_timer: Callable[[int, Any], Iterable[Any] | None] | None = None
-    on_alarm: Callable[[int, Any], Iterable[Any] | None] | None = None
-    init: Callable[[], Any] | None = None
+    on_message: Handler
+    on_timer: Handler | None = None
+    on_alarm: Handler | None = None
+    init: Callable[[], object] | None = None
     ttl_ms: int | None = None
     store: str = "lmdb"
     state: Serde | None = None
@@ -76,7 +78,7 @@ class Process(Spec):
         """The code for a message; None where timers or expiries may be due between messages."""
         return None if self.beyond_keys else ON_MESSAGE
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The user's functions."""
         named = {name: getattr(self, name) for name in ("on_message", "on_timer", "on_alarm", "init")}
         return {name: function for name, function in named.items() if function is not None}
@@ -215,12 +217,12 @@ class ProcessOperator(KeyStates):
         self.serde = serde
         self.forms: dict[tuple[bytes, str], Form] = {}
         """The stored forms of the values in lists and maps, where these are declared."""
-        self.on_message: Callable[..., Any] = functions["on_message"]
-        self.on_timer: Callable[..., Any] = functions.get("on_timer", _no_timer)
-        self.on_alarm: Callable[..., Any] = functions.get("on_alarm", _no_alarm)
+        self.on_message: Handler = functions["on_message"]
+        self.on_timer: Handler = functions.get("on_timer", _no_timer)
+        self.on_alarm: Handler = functions.get("on_alarm", _no_alarm)
         self.calls = ["on_message", "on_timer", "on_alarm", *(["init"] if self.init is not None else [])]
         self.in_hand = IN_HAND
-        self.context: ProcessContext[Any, Any] = ProcessContext(self)
+        self.context: ProcessContext[object, object] = ProcessContext(self)
         self.timers, self.alarms, self._expiries = (
             Timers(store, keys, prefix, most_held) for prefix in (TIMER, ALARM, EXPIRY)
         )
@@ -392,7 +394,7 @@ class ProcessOperator(KeyStates):
             self._used_last(key, at_ms)
         self._call(self.on_timer, at_ms, key, at_ms, at_ms, out)
 
-    def _call(self, function: Callable[..., Any], first: Any, place: Any, at: int, stamp: int, out: Batch) -> None:
+    def _call(self, function: Handler, first: object, place: Key, at: int, stamp: int, out: Batch) -> None:
         """Call a function of the user for a key, and keep what it leaves and what it returns."""
         context = self.context
         # As `read` does it: a call less for each message.
@@ -410,7 +412,7 @@ class ProcessOperator(KeyStates):
             self.changed[place] = left
             self.clean.pop(place, None)
 
-    def _emit(self, emitted: Iterable[Any], place: Any, at: int, stamp: int, out: Batch) -> None:
+    def _emit(self, emitted: Iterable[object], place: Key, at: int, stamp: int, out: Batch) -> None:
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None
         before = len(out.values)
         out.values += emitted
@@ -469,23 +471,23 @@ def _nothing() -> Batch:
     return Batch([], keys=[], timestamps=[], stamps=[])
 
 
-def _after(since_ms: int, length: Any) -> Any:
+def _after(since_ms: int, length: object) -> Any:
     """Return the time so long after another; anything but a length of time as it is, to be refused."""
     ms = whole_ms(length) if isinstance(length, timedelta) else length
     return since_ms + ms if type(ms) is int and ms is not length else length
 
 
-def _no_time(called: str, at_ms: Any) -> ValueError:
+def _no_time(called: str, at_ms: object) -> ValueError:
     return ValueError(f"{called}({at_ms!r}) got no time; it takes whole ms since the epoch, in the years 1 to 9999")
 
 
-def _no_timer(at_ms: int, context: Any) -> None:
+def _no_timer(at_ms: int, context: object) -> None:
     raise ValueError(
         "process(...) has no function for a timer; write instead: process(..., on_timer=lambda at_ms, context: ...)"
     )
 
 
-def _no_alarm(at_ms: int, context: Any) -> None:
+def _no_alarm(at_ms: int, context: object) -> None:
     raise ValueError(
         "process(...) has no function for an alarm; write instead: process(..., on_alarm=lambda at_ms, context: ...)"
     )

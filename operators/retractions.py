@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -33,6 +33,6 @@ class Revisions(Spec):
     one_to_one: ClassVar[bool] = True
     takes_signs: ClassVar[bool] = True
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """Return the class of revisions."""
         return {"revision": Revision}

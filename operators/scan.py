@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from operators.core.base import MOST_HELD, Batch, Copies, Keys, OperatorContext, Serde, Spec, Store
 from operators.core.untimed import NothingFires
@@ -16,9 +16,9 @@ from operators.state.keyed_state import meaning_of
 class Scan(Spec):
     """Replace each message by the new state of its key, or by what `emit` makes of key and state."""
 
-    step: Callable[[Any, Any], Any]
-    emit: Callable[[Any, Any], Any] | None = None
-    init: Callable[[], Any] | None = None
+    step: Callable[..., object]
+    emit: Callable[..., object] | None = None
+    init: Callable[[], object] | None = None
     store: str = "lmdb"
     state: Serde | None = None
 
@@ -44,7 +44,7 @@ class Scan(Spec):
             return (*step, "{out} = state_{id} if type(state_{id}) in {unchangeable} else {copy}(state_{id})")
         return (*step, "key_{id} = {user_key}", "{out} = {emit}(key_{id}, state_{id})")
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The user's functions."""
         named = {"step": self.step, "emit": self.emit, "init": self.init}
         return {name: function for name, function in named.items() if function is not None}
@@ -67,7 +67,7 @@ class ScanOperator(KeyStates, NothingFires):
     def __init__(
         self,
         spec: Scan,
-        functions: dict[str, Callable[..., Any]],
+        functions: dict[str, Callable[..., object]],
         store: Store,
         keys: Keys,
         copies: Copies,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from operators.core.base import Spec
 
@@ -13,11 +13,11 @@ from operators.core.base import Spec
 class Stateless(Spec):
     """An operator with one user function and no state."""
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
 
     hands_on_signs: ClassVar[bool] = True
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The user's function, named as the operator is."""
         return {self.kind: self.function}
 
@@ -66,7 +66,7 @@ class Branch(Stateless):
     )
     one_to_one: ClassVar[bool] = True
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The choice, and what it is checked against."""
         refusal = f"branch chose {{}}, which is not among the declared branches {list(self.names)}"
         return {"branch": self.function, "names": frozenset(self.names), "refusal": refusal}  # type: ignore[dict-item]
@@ -87,7 +87,7 @@ class BranchArm(Spec):
     code: ClassVar[tuple[str, ...]] = ("if {name} in choice_{parent}:",)
     hands_on_signs: ClassVar[bool] = True
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The branch's name, as a constant of the fused function."""
         return {"name": self.name}  # type: ignore[dict-item]
 

@@ -21,7 +21,7 @@ class Every:
     """A function that is called at an interval of the wall clock, alone in its task."""
 
     interval_ms: int
-    function: Callable[[Any], object]
+    function: Callable[..., object]
 
 
 def every(
@@ -65,7 +65,7 @@ class Envelope:
 class UserTask(Spec):
     """Call `process(envelope, context)` per message: plain, async, or handed a callback as a third argument."""
 
-    process: Callable[..., Any]
+    process: Callable[..., object]
     form: Form
     outputs: tuple[Output, ...] = ()
     window: Every | None = None
@@ -103,7 +103,7 @@ class UserTask(Spec):
         """Return the time that was said, however many tasks there are."""
         return self.timeout_ms
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The user's functions."""
         return {"process": self.process} | ({"window": self.window.function} if self.window else {})
 
@@ -116,8 +116,8 @@ class UserTask(Spec):
 class Effects:
     """The effects of one call of a task's function, which apply as a whole when the call is complete, or never."""
 
-    sends: list[tuple[Output, Any, Any, int | None]] = field(default_factory=list)
-    writes: dict[bytes, tuple[Any, Any]] = field(default_factory=dict)
+    sends: list[tuple[Output, object, object, int | None]] = field(default_factory=list)
+    writes: dict[bytes, tuple[object, object]] = field(default_factory=dict)
     commit: bool = False
     shutdown: bool = False
 
@@ -143,7 +143,7 @@ class TaskContext:
         self._serde = serde
         self._form = form
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: object, default: object = None) -> Any:
         """Return the state at `key`, or `default`."""
         # Its own writes first: they reach the store only when the call is complete.
         place = self._serde.encode(key)
@@ -153,23 +153,23 @@ class TaskContext:
         found = self._store.get(place, DELETED)
         return default if found is DELETED else loaded(self._form, found)
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         """Set the state at `key`."""
         self.effects.writes[self._serde.encode(key)] = (key, value if value is DELETED else typed(self._form, value))
 
-    def delete(self, key: Any) -> None:
+    def delete(self, key: object) -> None:
         """Remove the state at `key`."""
         self.put(key, DELETED)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield all keys and values of the task's state, in the order of the encoded keys."""
-        merged: dict[bytes, tuple[Any, Any]] = {
+        merged: dict[bytes, tuple[object, object]] = {
             place: (self._serde.decode(place), loaded(self._form, value)) for place, value in self._store.range()
         }
         merged.update(self.effects.writes)
         return (pair for _, pair in sorted(merged.items(), key=lambda item: item[0]) if pair[1] is not DELETED)
 
-    def send(self, output: Any, value: Any, key: Any = None, timestamp: int | None = None) -> None:
+    def send(self, output: Any, value: object, key: object = None, timestamp: int | None = None) -> None:
         """Write a message to an output of the task; without `timestamp` (ms) it takes its message's."""
         self.effects.sends.append((getattr(output, "spec", output), value, key, timestamp))
 

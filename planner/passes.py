@@ -7,14 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import networkx
 from msgspec.structs import replace
 
 from operators.async_flat_map import AsyncFlatMap
 from operators.core.base import NOWHERE, Site, Spec
-from operators.core.policies import DeadLetterPolicy, Retry, final, worst_case_ms
+from operators.core.policies import DeadLetterPolicy, Retry, fail, final, worst_case_ms
 from operators.joins.table_join import TableJoin
 from planner.checks.copartitioning import check_keys_meet, check_table_meets
 from planner.checks.grouping import group_tasks
@@ -185,7 +184,7 @@ def bound_drains(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Pla
         above = max(
             (longest[parent] for parent in graph.parents(id) if not graph.specs[parent].repartitions), default=0
         )
-        own = worst_case_ms(spec.on_error, spec.call_timeout_ms(tasks[id])) if spec.asynchronous else 0
+        own = worst_case_ms(spec.on_error or fail, spec.call_timeout_ms(tasks[id])) if spec.asynchronous else 0
         longest[id] = above + own
         if own and longest[id] > plan.options.max_drain_ms:
             raise refuse(
@@ -321,7 +320,7 @@ def _with_folding(graph: Graph, stage: StagePlan, inline: bool) -> StagePlan:
     return replace(stage, segments=tuple(map(folded, stage.segments)))
 
 
-def _with_scalars(stage: StagePlan, functions: Mapping[str, Any]) -> StagePlan:
+def _with_scalars(stage: StagePlan, functions: Mapping[str, object]) -> StagePlan:
     def apart(source: str) -> str:
         return "\n".join(taken_apart(source.split("\n"), kinds_in(source, functions)))
 
@@ -378,7 +377,7 @@ def _names(spec: Spec) -> str:
     return ", ".join(label_of(one) for name, one in named if callable(one) and name != "init")
 
 
-def _policy(policy: Any) -> str:
+def _policy(policy: object) -> str:
     if isinstance(policy, Retry):
         return f"retry {policy.times} times, then {_policy(policy.then)}"
     if isinstance(policy, DeadLetterPolicy):
@@ -394,8 +393,7 @@ def streams_of(graph: Graph, spec: Spec) -> list[tuple[str, Role]]:
     elif spec.repartitions and spec.op_id:
         found.append((intermediate(graph.app, spec.op_id), "intermediate"))
     found += [(output.stream, "output") for output in spec.outputs]
-    letters = [final(spec.on_error)] if spec.on_error else []
-    letters.append(spec.late)
+    letters = (final(spec.on_error or fail), spec.late)
     return found + [(letter.stream, "dead_letter") for letter in letters if isinstance(letter, DeadLetterPolicy)]
 
 

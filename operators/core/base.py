@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from operators.core.wording import stable
+
+if TYPE_CHECKING:
+    from operators.core.policies import DeadLetterPolicy, Policy
 
 MIN_TIMESTAMP = -(2**62)
 """A watermark that has not started."""
@@ -107,7 +110,7 @@ class Batch:
         for name in ("values", *COLUMNS):
             columns = [getattr(batch, name) for batch, _, _ in joined]
             if any(column is not None for column in columns):
-                rows: list[Any] = []
+                rows: list[object] = []
                 for column, (_, start, stop) in zip(columns, joined, strict=True):
                     rows += [None] * (stop - start) if column is None else column[start:stop]
                 setattr(gathered, name, rows)
@@ -148,7 +151,7 @@ Slice = tuple[Batch, int, int]
 """Rows of a batch: the first, and the one after the last."""
 
 
-def shape_of(make: Callable[[], Any]) -> str:
+def shape_of(make: Callable[[], object]) -> str:
     """Return the name of the type that `make()` returns, of tuples those within; "" if it can't be called now.
 
     >>> shape_of(lambda: (0, ("", None)))
@@ -160,16 +163,16 @@ def shape_of(make: Callable[[], Any]) -> str:
         return ""
 
 
-def callable_unopened(function: Callable[..., Any]) -> Callable[..., Any]:
+def callable_unopened(function: Callable[..., object]) -> Callable[..., object]:
     """Return a user's function; in the place of an object, which may have to be opened first, one that raises."""
 
-    def unopened(*arguments: Any, **names: Any) -> Any:
+    def unopened(*arguments: object, **names: object) -> object:
         raise ValueError("it is an object, and not open")
 
     return function if isinstance(function, type) or inspect.isroutine(function) else unopened
 
 
-def _shape(value: Any) -> str:
+def _shape(value: object) -> str:
     if type(value) is tuple:
         return f"({', '.join(map(_shape, value))})"
     if inspect.iscoroutine(value):
@@ -191,16 +194,16 @@ class Store(Protocol):
     def durable(self) -> bool:
         """Whether the state outlives the process."""
 
-    def get(self, key: bytes, default: Any = None) -> Any:
+    def get(self, key: bytes, default: object = None) -> Any:
         """Return the value at `key`, or `default`."""
 
-    def put(self, key: bytes, value: Any) -> None:
+    def put(self, key: bytes, value: object) -> None:
         """Set the value at `key`; it is durable with the next commit."""
 
     def delete(self, key: bytes) -> None:
         """Remove `key`; nothing happens where it is absent."""
 
-    def update(self, entries: Mapping[bytes, Any]) -> None:
+    def update(self, entries: Mapping[bytes, object]) -> None:
         """Set many values."""
 
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
@@ -220,30 +223,30 @@ class Serde(Protocol):
 class Copies(Protocol):
     """Makes copies of values that an operator both keeps and hands out."""
 
-    def copy(self, value: Any, /) -> Any:
+    def copy(self, value: object, /) -> object:
         """Return a copy, as storing and reading would make it: the two share no part that can be changed."""
 
 
 class Form(NamedTuple):
     """The stored form of a declared type or serde: `dump` makes what the store keeps, and `load` the state again."""
 
-    dump: Callable[[Any], Any]
-    load: Callable[[Any], Any]
+    dump: Callable[[object], object]
+    load: Callable[[object], Any]
 
 
 class Keys(Protocol):
     """Turns held keys into bytes and back, and into keys as the user knows them."""
 
-    def hold_one(self, key: Any, /) -> Key | None:
+    def hold_one(self, key: object, /) -> Key | None:
         """Return a key of the user's as batches hold it; None for no key."""
 
     def encode(self, key: Key, /) -> bytes:
         """Return the bytes of a key."""
 
-    def encode_all(self, keys: list[Any], /) -> list[Any]:
+    def encode_all(self, keys: list[Key | None], /) -> list[Any]:
         """Return the bytes of many keys; None stays None."""
 
-    def load(self, column: list[Any], /) -> list[Key | None]:
+    def load(self, column: list[bytes], /) -> list[Key | None]:
         """Return keys that were stored as bytes as batches hold them."""
 
     def decode(self, key: Key | None, /) -> Any:
@@ -306,7 +309,7 @@ class Formats(Protocol):
         """Return the stored form of states; None where nothing is declared."""
 
 
-def unobserved(serde: Serde) -> Callable[[list[Any]], None]:
+def unobserved(serde: Serde) -> Callable[[list[object]], None]:
     """Return an observer that takes no note of the values that it is given."""
     return lambda values: None
 
@@ -325,14 +328,14 @@ class OperatorContext:
     keys: Keys
     formats: Formats
     most_held: int = MOST_HELD
-    observer: Callable[[Serde], Callable[[list[Any]], None]] = unobserved
+    observer: Callable[[Serde], Callable[[list[object]], None]] = unobserved
 
 
 @runtime_checkable
 class Holding(Protocol):
     """A stateful operator that holds much beside its store, and is slower when it has to read it from there."""
 
-    def newest(self, most: int) -> list[Any]:
+    def newest(self, most: int) -> list[object]:
         """Return at most so many of the entries that it would write back, those begun last."""
 
 
@@ -405,8 +408,8 @@ class Spec:
     parents: tuple[Spec, ...] = ()
     op_id: str | None = None
     site: Site = NOWHERE
-    on_error: Any = None
-    late: Any = None
+    on_error: Policy | None = None
+    late: DeadLetterPolicy | None = None
 
     kind: ClassVar[str]
     code: ClassVar[tuple[str, ...] | None] = None
@@ -522,7 +525,7 @@ class Spec:
         """Return the reason why it can't take retractions; "" if it can."""
         return "" if self.takes_signs else "it can't take them back"
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The user's functions by the name under which `code` calls them."""
         return {}
 
@@ -556,7 +559,7 @@ class Spec:
         return {name: told_of(getattr(self, name)) for name in named}
 
 
-def told_of(value: Any) -> str:
+def told_of(value: object) -> str:
     """Return the words for a parameter; of a function only that it is one.
 
     >>> told_of(lambda value: 1), told_of(60_000)

@@ -10,7 +10,7 @@ Duration = int | timedelta
 MS = timedelta(milliseconds=1)
 
 
-def whole_ms(length: Any) -> Any:
+def whole_ms(length: object) -> Any:
     """Return a timedelta of whole ms as an int of ms; anything else as it is, for the caller to refuse.
 
     >>> whole_ms(timedelta(minutes=5)), whole_ms(250)

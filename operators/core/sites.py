@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from operators.core.base import NOWHERE, Site
 
@@ -29,7 +28,7 @@ def mistake(wrong: str, instead: str) -> ValueError:
     return ValueError(f"{here()}: {wrong}; write instead: {instead}")
 
 
-def takes(function: Any, arguments: int, names: Iterable[str] = ()) -> bool:
+def takes(function: Callable[..., object], arguments: int, names: Iterable[str] = ()) -> bool:
     """Whether `function` can be called with so many arguments, and with those names, as far as can be seen.
 
     >>> takes(len, 1), takes(len, 2), takes("len", 1)
@@ -44,7 +43,7 @@ def takes(function: Any, arguments: int, names: Iterable[str] = ()) -> bool:
     return True
 
 
-def check_plain(said: str, function: Any, arguments: int = 1) -> None:
+def check_plain(said: str, function: Callable[..., object], arguments: int = 1) -> None:
     """Refuse what is no plain function of so many arguments; `said` is the call, such as "mean(...)"."""
     if not takes(function, arguments) or inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         names = ("", " value", " value, other")[arguments]

@@ -24,7 +24,7 @@ def words_of(error: BaseException) -> str:
     return _safely(str, error, "__str__")
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     r"""Return the `repr` of a value, or its class if that raises.
 
     >>> class Shy:
@@ -99,7 +99,7 @@ def cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}... (of {len(text):,} characters)"
 
 
-def _safely(tell: Callable[[Any], str], thing: Any, name: str) -> str:
+def _safely(tell: Callable[[object], str], thing: object, name: str) -> str:
     try:
         text = tell(thing)
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ from operators.state.keyed_state import Encoded, loaded
 K = TypeVar("K")
 R = TypeVar("R")
 
-Row = tuple[Any, int | None, int | None]
+Row = tuple[object, int | None, int | None]
 """A row, with the timestamp and the stamp of the record that it came with."""
 
 
@@ -28,7 +29,7 @@ class Change(msgspec.Struct, Generic[K, R], frozen=True):
     new: R | None
 
 
-def row_of(value: Any, is_change: bool) -> Any:
+def row_of(value: Any, is_change: bool) -> object:
     """Return the row that a key has after a message; None if it has none any more."""
     return value.new if is_change else value
 
@@ -56,7 +57,7 @@ class KeptRows:
             self._store.put(place, row if form is None else (form.dump(row[0]), *row[1:]))
 
 
-def columns_of(batch: Batch) -> tuple[list[Any], list[Any], list[Any]]:
+def columns_of(batch: Batch) -> tuple[list[Any], Sequence[int | None], Sequence[int | None]]:
     """Return the keys, timestamps and stamps of a batch, with Nones for columns that it does not carry."""
     none = [None] * len(batch)
     return batch.keys or none, batch.timestamps or none, batch.stamps or none
@@ -67,14 +68,14 @@ class Changes:
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
-        self._rows: list[tuple[Change[Any, Any], Key, int | None, int | None]] = []
+        self._rows: list[tuple[Change[object, object], Key, int | None, int | None]] = []
 
-    def add(self, key: Key, old: Any, new: Any, *sides: Row | None) -> None:
+    def add(self, key: Key, old: object, new: object, *sides: Row | None) -> None:
         """Add the change of a key, whose time is the later of its sides' times."""
         if old is not None or new is not None:
-            timestamps, stamps = ([side[place] for side in sides if side is not None] for place in (1, 2))
+            there = [side for side in sides if side is not None]
             change = Change(self._keys.decode(key), old, new)
-            self._rows.append((change, key, _latest(timestamps), _latest(stamps)))
+            self._rows.append((change, key, _latest(side[1] for side in there), _latest(side[2] for side in there)))
 
     def batch(self) -> Batch | None:
         """Return the changes as rows, None where there are none."""
@@ -84,5 +85,5 @@ class Changes:
         return Batch(values, keys, *(None if None in column else column for column in (timestamps, stamps)))
 
 
-def _latest(times: list[int | None]) -> int | None:
+def _latest(times: Iterable[int | None]) -> int | None:
     return max((time for time in times if time is not None), default=None)

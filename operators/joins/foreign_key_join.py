@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from operators.core.base import Batch, Form, Key, Keys, OperatorContext, Serde, Spec, Store
 from operators.core.untimed import Untimed
@@ -29,8 +29,8 @@ class ForeignKeyJoin(Spec):
     all of. With "left" a row that names none that is there is joined with None.
     """
 
-    on: Callable[[Any], Any]
-    with_: Callable[[Any, Any], Any]
+    on: Callable[..., object]
+    with_: Callable[..., object]
     foreign_key: Serde | None
     how: Literal["inner", "left"] = "inner"
     is_joined: tuple[bool, bool] = (False, False)
@@ -50,7 +50,7 @@ class ForeignKeyJoin(Spec):
         """Return that a change is joined with the rows that have come by then."""
         return "each change goes by the rows that have come by then"
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The user's functions."""
         return {"on": self.on, "join": self.with_}
 
@@ -78,7 +78,7 @@ class ForeignKeyJoinOperator(Untimed):
     def __init__(
         self,
         spec: ForeignKeyJoin,
-        functions: dict[str, Callable[..., Any]],
+        functions: dict[str, Callable[..., object]],
         store: Store,
         keys: Keys,
         foreign: Keys,
@@ -146,7 +146,7 @@ class ForeignKeyJoinOperator(Untimed):
             self.meetings.keys[0] = held
         return None if held is None else self._foreign.encode(held)
 
-    def _joined(self, own: Row | None, other: Row | None) -> Any:
+    def _joined(self, own: Row | None, other: Row | None) -> object:
         row = None if other is None else other[0]
         if own is None or own[0] is None or (row is None and not self._left):
             return None

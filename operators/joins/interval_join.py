@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from operators.core.base import (
     MAX_TIMESTAMP,
@@ -46,7 +46,7 @@ class IntervalJoin(Spec):
     comes, only the newest of the other side in its bounds: of the largest timestamp, of equal ones the last to come.
     """
 
-    with_: Callable[[Any, Any], Any]
+    with_: Callable[..., object]
     low_ms: int
     high_ms: int
     how: How = "inner"
@@ -73,7 +73,7 @@ class IntervalJoin(Spec):
         """Return that a record joins the newest that has come by then."""
         return "joins the newest that has come by then"
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The user's function."""
         return {"join": self.with_}
 
@@ -106,7 +106,7 @@ class IntervalJoinOperator(OverRows):
     def __init__(
         self,
         spec: IntervalJoin,
-        join: Callable[[Any, Any], Any],
+        join: Callable[..., object],
         store: Store,
         keys: Keys,
         most_held: int = MOST_HELD,
@@ -175,7 +175,7 @@ class IntervalJoinOperator(OverRows):
         self.relieve()
         return out if out.values else None
 
-    def _meet(self, side: int, key: Key, value: Any, at: int, stamp: int, out: Batch) -> bool:
+    def _meet(self, side: int, key: Key, value: object, at: int, stamp: int, out: Batch) -> bool:
         """Join a row with those of the other side in its bounds; return whether there are any."""
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None
         (low, high), other, join, met = self._bounds[side], self._sides[1 - side], self.join, False

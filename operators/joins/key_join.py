@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -25,7 +25,7 @@ class KeyJoin(Spec):
     Its parents are the changes of the tables: their records, or, of a side that `is_joined`, the changes of a join.
     """
 
-    with_: Callable[[Any, Any], Any]
+    with_: Callable[..., object]
     how: How = "inner"
     is_joined: tuple[bool, bool] = (False, False)
     store: str = "lmdb"
@@ -43,7 +43,7 @@ class KeyJoin(Spec):
         """Return that a change is joined with the rows that have come by then."""
         return "each change goes by the rows that have come by then"
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The user's function."""
         return {"join": self.with_}
 
@@ -67,7 +67,7 @@ class KeyJoinOperator(Untimed):
 
     calls = ("join",)
 
-    def __init__(self, spec: KeyJoin, join: Callable[[Any, Any], Any], store: Store, keys: Keys) -> None:
+    def __init__(self, spec: KeyJoin, join: Callable[..., object], store: Store, keys: Keys) -> None:
         self.join = join
         self.store = store
         self._rows = KeptRows(store)
@@ -96,7 +96,7 @@ class KeyJoinOperator(Untimed):
         self.meetings.note(batch, met, len(batch) - met)
         return found.batch()
 
-    def _joined(self, side: int, own: Row | None, other: Row | None) -> Any:
+    def _joined(self, side: int, own: Row | None, other: Row | None) -> object:
         """Return the joined row of a key, None where there is none."""
         rows = [None if one is None else one[0] for one in (own, other)]
         left, right = rows if side == 0 else reversed(rows)
@@ -105,6 +105,6 @@ class KeyJoinOperator(Untimed):
         return None if left is None and right is None else self.join(left, right)
 
 
-def _with_values(batch: Batch) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+def _with_values(batch: Batch) -> tuple[list[Any], list[Any], Sequence[int | None], Sequence[int | None]]:
     keys, timestamps, stamps = columns_of(batch)
     return keys, batch.values, timestamps, stamps

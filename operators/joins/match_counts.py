@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from operators.core.base import Batch
 
@@ -27,14 +27,14 @@ class Meetings:
     def __init__(
         self,
         met: int | None = None,
-        decode: Callable[[Any], Any] = lambda key: key,
-        of_table: Callable[[], Any] | None = None,
+        decode: Callable[..., object] = lambda key: key,
+        of_table: Callable[[], object] | None = None,
     ) -> None:
         self.met = met
         self.of_table = of_table
         """Returns a key of the table that is looked into."""
         self.missed = 0
-        self.keys: dict[int, Any] = {}
+        self.keys: dict[int, object] = {}
         """A key of each side by its place, as it is held, where a message has come."""
         self.decode = decode
 
@@ -60,7 +60,7 @@ class Meetings:
         keys = self.keys if self.of_table is None else {**self.keys, 1: self.of_table()}
         return {side: self._kind(keys.get(place)) for place, side in enumerate(sides)}
 
-    def _kind(self, held: Any) -> str:
+    def _kind(self, held: object) -> str:
         if held is None:
             return ""
         # A key of another serde than the first side's can't be decoded, and is told as such: this is a hint for a user
@@ -78,13 +78,13 @@ class MatchCounting(Protocol):
     meetings: Meetings
 
 
-def kind_of(key: Any) -> str:
+def kind_of(key: object) -> str:
     """Return the type of a key, and of its parts.
 
     >>> kind_of(7), kind_of(("AA", 7)), kind_of(["AA"])
     ('int', '(str, int)', '[str]')
     """
-    if type(key) in (tuple, list):
+    if type(key) is tuple or type(key) is list:
         parts = ", ".join(map(kind_of, key))
         return f"({parts})" if type(key) is tuple else f"[{parts}]"
     return type(key).__name__

@@ -35,8 +35,8 @@ class RemoteJoin(AsyncFlatMap):
     An inner join drops a message without a row; a left join hands `None` to the user's function.
     """
 
-    on: Callable[[Any], Any]
-    with_: Callable[[Any, Any], Any]
+    on: Callable[..., object]
+    with_: Callable[..., object]
     rows: RemoteRows
     left: bool = False
 
@@ -44,7 +44,7 @@ class RemoteJoin(AsyncFlatMap):
     declares: ClassVar[str] = ""
     wall_clock: ClassVar[bool] = True
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The user's functions."""
         return {"fetch_many": self.rows.fetch_many, "on": self.on, "join": self.with_}
 

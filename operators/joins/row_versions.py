@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from typing import Any
 
 from operators.core.base import NEVER, Form, Key, Keys, Store
 from operators.state.keyed_state import dumped, loaded
-from operators.state.time_buckets import RowsByTime
+from operators.state.time_buckets import Row, RowsByTime
 
 WIDTH_MS = 60_000
 """The least ms of a bucket."""
@@ -38,7 +37,7 @@ class Versions:
         """Set the stored form of versions."""
         self._rows.form = form
 
-    def add(self, key: Key, at: int, value: Any) -> None:
+    def add(self, key: Key, at: int, value: object) -> None:
         """Keep the row that a key has from a time on; None for no row."""
         number = at // self._width
         if number not in self._rows.buckets:
@@ -46,7 +45,7 @@ class Versions:
             insort(self._numbers, number)
         self._rows.add(key, (at, at, value, False))
 
-    def as_of(self, key: Key, at: int) -> Any:
+    def as_of(self, key: Key, at: int) -> object:
         """Return a key's row at a time: the last version up to then, of equal times the last to come; or None."""
         # From the newest bucket back: the first row found is the last version up to then.
         for place in range(bisect_right(self._numbers, at // self._width) - 1, -1, -1):
@@ -99,5 +98,5 @@ class Versions:
         return b"b" + self._keys.encode(key)
 
 
-def _time(row: tuple[int, int, Any, bool]) -> int:
+def _time(row: Row) -> int:
     return row[0]

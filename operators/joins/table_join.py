@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from operators.core.base import MOST_HELD, Batch, Key, Keys, Spec, Store
 from operators.core.untimed import Untimed
@@ -22,8 +22,8 @@ class TableJoin(Spec):
     to the user's function.
     """
 
-    on: Callable[[Any], Any] | None
-    with_: Callable[[Any, Any], Any]
+    on: Callable[..., object] | None
+    with_: Callable[..., object]
     left: bool = False
 
     kind: ClassVar[str] = "table_join"
@@ -77,7 +77,7 @@ class TableJoin(Spec):
         """A join on the message's key meets a table's rows where both lie in partitions."""
         return self.on is None and not self.table.broadcast
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The user's functions; the lookup is the runtime's."""
         return {"join": self.with_} if self.on is None else {"on": self.on, "join": self.with_}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from operators.core.base import (
     MAX_TIMESTAMP,
@@ -44,7 +44,7 @@ class TemporalJoin(Spec):
     before its own.
     """
 
-    with_: Callable[[Any, Any], Any]
+    with_: Callable[..., object]
     how: Literal["inner", "left"] = "inner"
     late: DeadLetterPolicy | None = None
     store: str = "lmdb"
@@ -66,7 +66,7 @@ class TemporalJoin(Spec):
         assert isinstance(table, VersionedTable)
         return table
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def functions(self) -> dict[str, Callable[..., object]]:
         """The user's function."""
         return {"join": self.with_}
 
@@ -101,7 +101,7 @@ class TemporalJoinOperator(OverRows):
     def __init__(
         self,
         spec: TemporalJoin,
-        join: Callable[[Any, Any], Any],
+        join: Callable[..., object],
         store: Store,
         keys: Keys,
         most_held: int = MOST_HELD,

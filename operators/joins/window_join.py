@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
-from operators.aggregations.aggregation import Aggregation, collect
+from operators.aggregations.aggregation import Aggregation, Ready, collect
 from operators.core.base import Operator, OperatorContext, Serde
 from operators.joins.match_counts import MatchCounting, Meetings
 from operators.windows.window import Window
+
+R = TypeVar("R")
 
 How = Literal["inner", "left", "right", "outer"]
 Sided = tuple[int, Any]
@@ -43,26 +45,26 @@ class WindowJoin(Window):
         return operator
 
 
-def counting(joined: Aggregation[Sided, Any], streams: int, meetings: Meetings) -> Aggregation[Sided, Any]:
+def counting(joined: Aggregation[Sided, R], streams: int, meetings: Meetings) -> Aggregation[Sided, R]:
     """Return a `joint` that also counts, per pane, values in windows where all streams meet, and in others."""
     finish = joined.finish
 
-    def finished(state: Any) -> Any:
+    def finished(state: list[Sided]) -> R:
         if len({number for number, _ in state}) == streams:
             meetings.count(len(state), 0)
         else:
             meetings.count(0, len(state))
         return finish(state)
 
-    def remake(ready: Callable[[Any], Any]) -> Aggregation[Sided, Any]:
+    def remake(ready: Ready) -> Aggregation[Sided, R]:
         return counting(joined.made_of(ready), streams, meetings)
 
     return replace(joined, finish=finished, remake=remake)
 
 
 def joint(
-    with_: Callable[..., Any], streams: int, how: How = "inner", state: tuple[Serde | None, ...] = ()
-) -> Aggregation[Sided, list[Any]]:
+    with_: Callable[..., object], streams: int, how: How = "inner", state: tuple[Serde | None, ...] = ()
+) -> Aggregation[Sided, list[object]]:
     """Return the aggregation that makes `with_` of each choice of one value per stream.
 
     A stream without values has None there, if `how` lets it: in a "left" join any but the first, in a "right" join any
@@ -76,22 +78,22 @@ def joint(
     [('a', None)]
     """
     needed = {"inner": range(streams), "left": (0,), "right": (streams - 1,), "outer": ()}[how]
-    held: Aggregation[Sided, list[Sided]] = collect()
+    held: Aggregation[Sided, list[Any]] = collect()
     serdes = {number: serde for number, serde in enumerate(state) if serde is not None}
     collected = held.add
 
-    def add(kept: Any, values: list[Sided]) -> Any:
+    def add(kept: list[Sided], values: list[Sided]) -> object:
         return collected(kept, [(n, serdes[n].encode(value) if n in serdes else value) for n, value in values])
 
-    def finish(kept: Any) -> list[Any]:
-        sides: list[list[Any]] = [[] for _ in range(streams)]
+    def finish(kept: list[Sided]) -> list[object]:
+        sides: list[list[object]] = [[] for _ in range(streams)]
         for number, value in kept:
             sides[number].append(serdes[number].decode(value) if number in serdes else value)
         if not all(sides[number] for number in needed):
             return []
         return [with_(*values) for values in product(*(side or [None] for side in sides))]
 
-    def remake(ready: Callable[[Any], Any]) -> Aggregation[Sided, list[Any]]:
+    def remake(ready: Ready) -> Aggregation[Sided, list[object]]:
         return joint(ready(with_), streams, how, state)
 
     named = replace(held, name=f"{how} join of {streams}", finish=finish, remake=remake)

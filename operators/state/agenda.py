@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from operators.core.base import NEVER
 
@@ -21,9 +21,9 @@ class Agenda(Generic[P]):
     ((5, 'b'), (7, 'a'), True)
     """
 
-    def __init__(self, rank: Callable[[P], Any]) -> None:
+    def __init__(self, rank: Callable[[P], object]) -> None:
         self._rank = rank
-        self._heap: list[tuple[int, Any, P]] = []
+        self._heap: list[tuple[int, object, P]] = []
         self._times: dict[P, int] = {}
         """The time of each place whose entry in the heap counts; its other entries are passed over."""
 

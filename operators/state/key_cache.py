@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from operators.core.base import MOST_HELD, Batch, Form, Key, Keys, Store
 from operators.state.keyed_state import STATE, UNCHANGEABLE, undeclared
+
+C = TypeVar("C")
 
 KEPT = UNCHANGEABLE - {type(None)}
 """Types of states that may be used on while the store has them, too: nobody can change them in place."""
@@ -21,7 +23,7 @@ class KeyStates:
     look into it.
     """
 
-    def __init__(self, store: Store, keys: Keys, init: Callable[[], Any] | None, most_held: int = MOST_HELD) -> None:
+    def __init__(self, store: Store, keys: Keys, init: Callable[[], object] | None, most_held: int = MOST_HELD) -> None:
         self.store = store
         self.keys = keys
         self.init = init
@@ -91,7 +93,7 @@ class KeyStates:
         self.clean.clear()
         self._has_all = self._is_empty()
 
-    def _dumped(self) -> dict[Key, Any]:
+    def _dumped(self) -> dict[Key, object]:
         """Return the changed states in their stored form."""
         if self.form is None:
             return self.changed
@@ -108,7 +110,7 @@ READ_STATE = (
 )
 """The first lines of the code of an operator with state by key."""
 
-Loop = Callable[[Any, list[Any], list[Any], list[Any]], tuple[list[Any], list[int]]]
+Loop = Callable[[KeyStates, Sequence[object], Sequence[object], Sequence[object]], tuple[list[object], list[int]]]
 """Takes an operator and columns of values, keys and timestamps; returns emitted values, and the row of each."""
 
 
@@ -138,13 +140,13 @@ def loop_of(code: tuple[str, ...], names: tuple[str, ...]) -> Loop:
     return process
 
 
-def emitted_of(found: tuple[list[Any], list[int]], batch: Batch) -> Batch | None:
+def emitted_of(found: tuple[list[object], list[int]], batch: Batch) -> Batch | None:
     """Return the emitted values as a batch, each with the key, the time and the stamp of its row."""
     values, rows = found
     if not values:
         return None
 
-    def of_rows(column: list[Any] | None) -> list[Any] | None:
+    def of_rows(column: list[C] | None) -> list[C] | None:
         return None if column is None else [column[row] for row in rows]
 
     return Batch(values, of_rows(batch.keys), of_rows(batch.timestamps), of_rows(batch.stamps))

@@ -120,7 +120,7 @@ class ListState(Iterable[E]):
         place = self._first + index if index >= 0 else self._next + index
         if not self._first <= place < self._next:
             raise IndexError(f"the list has {len(self)} values, and no [{index}]")
-        stored: Any = self._entries.get(place, ABSENT)
+        stored = self._entries.get(place, ABSENT)
         value: E = loaded(self._form, self._at(place) if stored is ABSENT else stored)
         return value
 
@@ -221,8 +221,8 @@ class MapState(MutableMapping[M, N]):
         self._store = store
         self._form = form
         self._place = place
-        self._encode: Callable[[Any], bytes] = serde.encode
-        self._decode: Callable[[bytes], Any] = serde.decode
+        self._encode = serde.encode
+        self._decode = serde.decode
 
     def __getitem__(self, key: M) -> N:
         held = self._store.get(self._place + self._encode(key))

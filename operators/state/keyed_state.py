@@ -11,11 +11,12 @@ from operators.core.base import Form, Store, shape_of
 
 K = TypeVar("K")
 S = TypeVar("S")
+V = TypeVar("V")
 
 STATE = b"s"
 """The first byte of the entries of keys' states."""
 UNCHANGEABLE = frozenset({int, float, str, bytes, bool, frozenset, type(None)})
-UNREAD: Any = object()
+UNREAD = object()
 DECLARED_SIDES = "join(..., state=(MySerde(), None)), a serde or None for each side"
 """The words by which a join is told how it keeps its two sides."""
 
@@ -26,19 +27,19 @@ class Encoded(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def typed(form: Form | None, value: Any) -> Any:
+def typed(form: Form | None, value: object) -> object:
     """Return a value as the declared type has it; itself where none is declared, or where a serde is."""
     return value if form is None or value is None or form.dump is not form.load else form.dump(value)
 
 
-def undeclared(stored: Any) -> Any:
+def undeclared(stored: V) -> V:
     """Return a stored state for which nothing is declared; raises ValueError if a declared serde wrote it."""
     if type(stored) is Encoded:
         raise ValueError("its state was written with a serde, state=...; declare the same one again")
     return stored
 
 
-def dumped(form: Form | None, value: Any) -> Any:
+def dumped(form: Form | None, value: object) -> object:
     """Return the stored form of a value, where one is declared; None is stored as it is."""
     return value if form is None or value is None else form.dump(value)
 
@@ -48,7 +49,7 @@ def loaded(form: Form | None, stored: Any) -> Any:
     return undeclared(stored) if form is None or stored is None else form.load(stored)
 
 
-def typed_sides(forms: tuple[Form | None, Form | None], values: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
+def typed_sides(forms: tuple[Form | None, Form | None], values: list[tuple[int, object]]) -> list[tuple[int, object]]:
     """Return values, each behind the number of its side, as those of the types that are declared for the sides."""
     return [(side, typed(forms[side], value)) for side, value in values]
 
@@ -75,12 +76,12 @@ class KeyContext(Generic[K, S]):
 
     __slots__ = ("_assigned", "_place", "_state", "_states", "_timestamp", "key")
 
-    def __init__(self, states: States, key: K, place: Any, timestamp: int | None) -> None:
+    def __init__(self, states: States, key: K, place: object, timestamp: int | None) -> None:
         self.key = key
         self._states = states
         self._place = place
         self._timestamp = timestamp
-        self._state: Any = UNREAD
+        self._state: object = UNREAD
         self._assigned = False
 
     @property
@@ -95,7 +96,7 @@ class KeyContext(Generic[K, S]):
         """This key's state."""
         if self._state is UNREAD:
             self._state = self._states.read(self._place)
-        return self._state  # type: ignore[no-any-return]
+        return self._state  # type: ignore[return-value]
 
     @state.setter
     def state(self, value: S | None) -> None:
@@ -103,19 +104,19 @@ class KeyContext(Generic[K, S]):
         self._assigned = True
 
 
-def meaning_of(init: Callable[[], Any] | None) -> str:
+def meaning_of(init: Callable[[], object] | None) -> str:
     """Return the meaning of states that begin as `init` makes them."""
     return "any state" if init is None else f"state from {shape_of(init)}"
 
 
-def is_changed(context: KeyContext[Any, Any]) -> bool:
+def is_changed(context: KeyContext[object, object]) -> bool:
     """Whether the state was assigned, or handed out and may have been changed in place."""
     # A state that was handed out and can be changed in place counts as changed: nobody would notice if it was.
     state = context._state
     return context._assigned or (state is not UNREAD and type(state) not in UNCHANGEABLE)
 
 
-def keep(context: KeyContext[Any, Any], store: Store, key: bytes, form: Form | None = None) -> None:
+def keep(context: KeyContext[object, object], store: Store, key: bytes, form: Form | None = None) -> None:
     """Write the state that a complete call has left, if it may have changed."""
     if is_changed(context):
         state = context._state

@@ -266,7 +266,7 @@ class RowsByTime:
                 assert key is not None
                 yield from ((key, at, stamp) for at, stamp in waits)
 
-    def _stored(self, rows: list[Row]) -> list[Any]:
+    def _stored(self, rows: list[Row]) -> list[object]:
         """Return rows as one entry: a list of all times, stamps and flags, which is encoded at once, and the values."""
         values = [row[2] for row in rows] if self.form is None else [dumped(self.form, row[2]) for row in rows]
         return [[field for at, stamp, _, waits in rows for field in (at, stamp, waits)], *values]

@@ -7,7 +7,7 @@ from functools import cache
 
 from operators.async_flat_map import AsyncFlatMap
 from operators.core.base import Spec
-from operators.core.policies import DeadLetterPolicy, final
+from operators.core.policies import DeadLetterPolicy, fail, final
 from operators.io import SendTo, TableChanges
 from operators.joins.table_join import TableJoin
 from operators.partition_by import PartitionBy
@@ -75,7 +75,7 @@ def _tables_are_read_one_way(spec: Spec, graph: Graph, options: Options) -> None
 
 
 def _tables_of_all_keep_no_letters(spec: Spec, graph: Graph, options: Options) -> None:
-    if spec.broadcast and isinstance(final(spec.on_error), DeadLetterPolicy):
+    if spec.broadcast and isinstance(final(spec.on_error or fail), DeadLetterPolicy):
         wrong = "a broadcast table is read anew in every run, and would send its dead letters again each time"
         raise refuse(spec, wrong, "on_error=skip, or a table without broadcast=True")
 

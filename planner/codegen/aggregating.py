@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from types import CodeType
-from typing import Any
+from typing import Any, TypeVar
 
 from operators.aggregations.aggregation import Aggregation
 from planner.codegen.inlining import expression
 
+V = TypeVar("V")
+R = TypeVar("R")
 
-def written(aggregation: Aggregation[Any, Any]) -> str:
+
+def written(aggregation: Aggregation[V, R]) -> str:
     """Return the source of `add(state, values)` for an aggregation; "" where it would be no other than its own.
 
     What several aggregations side by side read by the same expression is read once, and written in the place of a call.
@@ -51,7 +53,7 @@ def written(aggregation: Aggregation[Any, Any]) -> str:
     return "\n".join(lines)
 
 
-def compiled(aggregation: Aggregation[Any, Any]) -> Aggregation[Any, Any]:
+def compiled(aggregation: Aggregation[V, R]) -> Aggregation[V, R]:
     """Return an aggregation that adds by the function that is `written` for it."""
     source = written(aggregation)
     if not source:
@@ -67,7 +69,7 @@ def compiled(aggregation: Aggregation[Any, Any]) -> Aggregation[Any, Any]:
     exec(_code(source), namespace)
     add, called = namespace["add"], aggregation.add
 
-    def add_or_tell(state: Any, values: list[Any]) -> Any:
+    def add_or_tell(state: object, values: list[V]) -> object:
         try:
             return add(state, values)
         except Exception:
@@ -76,12 +78,11 @@ def compiled(aggregation: Aggregation[Any, Any]) -> Aggregation[Any, Any]:
     return replace(aggregation, add=add_or_tell)
 
 
-def _reading(part: Aggregation[Any, Any], number: int) -> str:
+def _reading(part: Aggregation[V, R], number: int) -> str:
     """Return the expression for what a part reads off `value`; "" where it takes values as they are."""
     if part.of is None or part.add_read is None or part.counts:
         return ""
-    of: Callable[[Any], Any] = part.of
-    found = expression(of)
+    found = expression(part.of)
     return f"of{number}(value)" if found is None or len(found.parameters) != 1 else found.of(["value"])
 
 

@@ -10,6 +10,7 @@ from operator import length_hint
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+import msgspec
 import networkx
 
 from operators.core.policies import Fail
@@ -89,7 +90,7 @@ def fuse(
 
 
 def compile_segment(
-    segment: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], plain: bool = False
+    segment: SegmentPlan, functions: Mapping[str, Mapping[str, object]], plain: bool = False
 ) -> tuple[Segment, str]:
     """Compile a segment to a function, and return it with its file name.
 
@@ -102,13 +103,15 @@ def compile_segment(
     return compile_source(_shortened(source), name, functions)
 
 
-def compile_source(source: str, name: str, functions: Mapping[str, Mapping[str, Any]]) -> tuple[Segment, str]:
+def compile_source(source: str, name: str, functions: Mapping[str, Mapping[str, object]]) -> tuple[Segment, str]:
     """Compile generated source to a function, with the users' functions bound by operator and name.
 
     Returns it with the file name that its frames carry in tracebacks; the source is shown there.
     """
     filename = f"{FUSED}{name}>"
-    namespace = {bound(id, name): thing for id, named in functions.items() for name, thing in named.items()}
+    namespace: dict[str, Any] = {
+        bound(id, name): thing for id, named in functions.items() for name, thing in named.items()
+    }
     namespace |= kinds_in(source, namespace)
     # The text is the planner's own, which plan.source() shows.
     exec(_compiled(source, filename), namespace)
@@ -117,12 +120,12 @@ def compile_source(source: str, name: str, functions: Mapping[str, Mapping[str, 
     return namespace["segment"], filename
 
 
-def functions_of(graph: Graph) -> dict[str, Any]:
+def functions_of(graph: Graph) -> dict[str, Callable[..., object]]:
     """Return the functions of all operators by the variables by which generated source knows them."""
     return {bound(id, name): one for id, spec in graph.specs.items() for name, one in spec.functions().items()}
 
 
-def kinds_in(source: str, functions: Mapping[str, Any]) -> dict[str, Any]:
+def kinds_in(source: str, functions: Mapping[str, object]) -> dict[str, type[msgspec.Struct]]:
     """Return the classes of Structs that generated source makes, by its variables, given those of the functions."""
     return {_class(name): made_by(one) for name, one in functions.items() if f"{_class(name)}(" in source}
 

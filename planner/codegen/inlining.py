@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import msgspec
 
@@ -60,7 +60,7 @@ class _Renamed(ast.NodeTransformer):
         return ast.Name(self._names.get(node.id, node.id), node.ctx)
 
 
-def expression(function: Any) -> Expression | None:
+def expression(function: object) -> Expression | None:
     """Return the expression that a function consists of; None where it can only be called.
 
     It must be a lambda, or a def of nothing but a return, whose source is at hand and still is what was compiled; with
@@ -83,7 +83,7 @@ class Construction(NamedTuple):
     named: dict[str, ast.expr]
 
 
-def construction(function: Any) -> Construction | None:
+def construction(function: object) -> Construction | None:
     """Return the one call that a function consists of, where all else is as in an `expression`; or None.
 
     >>> found = construction(lambda n: dict(km=n["m"] / 1000))
@@ -93,30 +93,36 @@ def construction(function: Any) -> Construction | None:
     found = _returned_by(function, _is_construction)
     if found is None:
         return None
-    call: Any = found.body
-    return Construction(found.parameters, call.func.id, (*call.args,), {one.arg: one.value for one in call.keywords})
+    call = found.body
+    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+    return Construction(
+        found.parameters, call.func.id, (*call.args,), {one.arg: one.value for one in call.keywords if one.arg}
+    )
 
 
-def made_by(function: Any) -> Any:
+def made_by(function: object) -> Any:
     """Return what the global name stands for that a construction calls."""
+    assert isinstance(function, FunctionType), "nothing else is a construction"
     return function.__globals__.get(function.__code__.co_names[0])
 
 
-def is_plain_struct(kind: Any) -> bool:
+def is_plain_struct(kind: object) -> TypeGuard[type[msgspec.Struct]]:
     """Whether to make one of a class is msgspec's work alone: nobody's code is called."""
     if type(kind) is not type(msgspec.Struct) or hasattr(kind, "__post_init__"):
         return False
     return all(getattr(kind, name) is made for name, made in MAKING.items())
 
 
-def given_to(kind: Any, places: Sequence[ast.expr], named: Mapping[str, ast.expr]) -> dict[str, ast.expr] | None:
+def given_to(
+    kind: type[msgspec.Struct], places: Sequence[ast.expr], named: Mapping[str, ast.expr]
+) -> dict[str, ast.expr] | None:
     """Return the arguments of a call by the fields of a Struct; None where one fits no field, or two fit one."""
     given = {**dict(zip(kind.__match_args__, places, strict=False)), **named}
     fits = len(given) == len(places) + len(named) and given.keys() <= {*kind.__struct_fields__}
     return given if fits else None
 
 
-def written_out(function: Any, variable: str) -> Expression | None:
+def written_out(function: object, variable: str) -> Expression | None:
     """Return the expression to write in the place of a function's call, making a Struct by `variable`; or None.
 
     Such a function is an `expression`, or makes a Struct of such.
@@ -140,7 +146,7 @@ def _is_construction(body: ast.expr, parameters: tuple[str, ...]) -> bool:
     return False
 
 
-def _returned_by(function: Any, is_fit: Callable[[ast.expr, tuple[str, ...]], bool]) -> Expression | None:
+def _returned_by(function: object, is_fit: Callable[[ast.expr, tuple[str, ...]], bool]) -> Expression | None:
     # The generated loop has no cells of a closure, and anything but a plain function may do more when called.
     if type(function) is not FunctionType or function.__kwdefaults__ or function.__closure__:
         return None
@@ -233,7 +239,7 @@ def _compiled(node: Definition) -> CodeType:
     return next(one for one in module.co_consts if isinstance(one, CodeType) and one.co_name == _name_of(node))
 
 
-def _fingerprint(code: CodeType) -> tuple[Any, ...]:
+def _fingerprint(code: CodeType) -> tuple[object, ...]:
     """Return what two compilations of the same source have in common; 1, 1.0 and True differ."""
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, repr(code.co_consts)
 

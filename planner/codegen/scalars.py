@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from inspect import getattr_static
 from types import MemberDescriptorType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,7 +39,7 @@ class _Made(NamedTuple):
         return key if type(key) in (str, int) and key in self.parts else None
 
 
-def taken_apart(lines: Sequence[str], kinds: Mapping[str, type[Any]]) -> list[str]:
+def taken_apart(lines: Sequence[str], kinds: Mapping[str, type[msgspec.Struct]]) -> list[str]:
     """Return the source, line for line, without making any dict, tuple, list or Struct of which only parts are read.
 
     `kinds` has the classes of Structs by the names that are called. All parts are evaluated as before, in their order.
@@ -55,7 +55,7 @@ def taken_apart(lines: Sequence[str], kinds: Mapping[str, type[Any]]) -> list[st
     # Most loops make nothing: a look by pattern spares parsing them.
     if not any((makes := MAKING.match(line)) and makes[1] in (None, *kinds) for line in lines):
         return found
-    nodes: list[Any] = [*ast.walk(parsed("\n".join(lines)))]
+    nodes: list[ast.AST] = [*ast.walk(parsed("\n".join(lines)))]
     making = {ast.unparse(node.targets[0]): node for node in nodes if isinstance(node, ast.Assign)}
     made = {
         variable: one
@@ -86,10 +86,12 @@ def taken_apart(lines: Sequence[str], kinds: Mapping[str, type[Any]]) -> list[st
     return found
 
 
-def _reads(nodes: Sequence[Any], made: Mapping[str, _Made]) -> dict[str, list[tuple[Any, Key]]]:
+def _reads(
+    nodes: Sequence[ast.AST], made: Mapping[str, _Made]
+) -> dict[str, list[tuple[ast.Subscript | ast.Attribute, Key]]]:
     """Return by variable the places where its parts are read, of variables with which nothing else is done."""
     uses = Counter(node.id for node in nodes if isinstance(node, ast.Name))
-    reads: defaultdict[str, list[tuple[Any, Key]]] = defaultdict(list)
+    reads: defaultdict[str, list[tuple[ast.Subscript | ast.Attribute, Key]]] = defaultdict(list)
     for node in nodes:
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.value, ast.Name):
             variable = node.value.id
@@ -99,7 +101,7 @@ def _reads(nodes: Sequence[Any], made: Mapping[str, _Made]) -> dict[str, list[tu
     return {variable: reads[variable] for variable in made if len(reads[variable]) == uses[variable] - 1}
 
 
-def _made_by(expression: ast.expr, kinds: Mapping[str, type[Any]]) -> _Made | None:
+def _made_by(expression: ast.expr, kinds: Mapping[str, type[msgspec.Struct]]) -> _Made | None:
     """Return the parts of the object that an expression makes; None where it can't be taken apart."""
     match expression:
         case ast.Dict(keys, values):
@@ -112,7 +114,7 @@ def _made_by(expression: ast.expr, kinds: Mapping[str, type[Any]]) -> _Made | No
     return None
 
 
-def _struct_made_by(call: ast.Call, kind: type[Any]) -> _Made | None:
+def _struct_made_by(call: ast.Call, kind: type[msgspec.Struct]) -> _Made | None:
     """Return the parts of a Struct; None where making one fails, or where that, or a read, calls other code."""
     given = given_to(kind, call.args, {one.arg: one.value for one in call.keywords if one.arg is not None})
     if given is None:
@@ -137,7 +139,7 @@ class _Replaced(ast.NodeTransformer):
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
 
-    def visit(self, node: ast.AST) -> Any:
+    def visit(self, node: ast.AST) -> ast.AST:
         name = self._names.get(id(node))
         return self.generic_visit(node) if name is None else ast.Name(name, ast.Load())
 
@@ -155,7 +157,7 @@ def _word(key: Key, place: int) -> str:
     return key if isinstance(key, str) and key.isascii() and key.isidentifier() else str(place)
 
 
-def _replaced(line: str, node: Any, name: str) -> str:
+def _replaced(line: str, node: ast.expr, name: str) -> str:
     """Return a line with a name in the place of a node, whose columns count bytes."""
     whole = line.encode()
     return (whole[: node.col_offset] + name.encode() + whole[node.end_col_offset :]).decode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Spec
@@ -64,11 +63,11 @@ def _fails(spec: Spec) -> bool:
     return spec.on_error is None or isinstance(spec.on_error, Fail)
 
 
-def _functions(aggregation: Aggregation[Any, Any]) -> list[Callable[..., Any]]:
+def _functions(aggregation: Aggregation[object, object]) -> list[Callable[..., object]]:
     """Return the user's functions in an aggregation."""
-    found: list[Callable[..., Any]] = []
+    found: list[Callable[..., object]] = []
 
-    def seen(function: Callable[..., Any]) -> Callable[..., Any]:
+    def seen(function: Callable[..., object]) -> Callable[..., object]:
         found.append(function)
         return function
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from operators.aggregations.aggregation import Aggregation
 from operators.partition_by import PartitionBy
@@ -49,7 +49,7 @@ class Lowered(NamedTuple):
         return sorted({name for term in terms for name in names_in(term)})
 
 
-def lowered(graph: Graph, entry: str, kind: Any) -> Lowered:
+def lowered(graph: Graph, entry: str, kind: object) -> Lowered:
     """Return what an input feeds as operations on columns of a `kind` of records; raises NotColumnar.
 
     The graph is one in which repartitionings fold.
@@ -76,7 +76,7 @@ def lowered(graph: Graph, entry: str, kind: Any) -> Lowered:
     )
 
 
-def reasons(graph: Graph, kinds: Mapping[str, Any], wrapped: bool = False) -> Iterator[tuple[str, str]]:
+def reasons(graph: Graph, kinds: Mapping[str, object], wrapped: bool = False) -> Iterator[tuple[str, str]]:
     """Yield for each repartitioning, and each input of records of these kinds, the way in which Spark runs it."""
     folding = combined(graph)
     for id in graph.specs:
@@ -93,7 +93,7 @@ def reasons(graph: Graph, kinds: Mapping[str, Any], wrapped: bool = False) -> It
                 yield id, f"is read record by record: {reason}"
 
 
-def _how_native(graph: Graph, id: str, kind: Any) -> str:
+def _how_native(graph: Graph, id: str, kind: object) -> str:
     """Return the words for an input that is computed on columns; raises NotColumnar."""
     if any(graph.specs[one].rekeys for one in graph.below(id)):
         lowered(graph, id, kind)
@@ -102,7 +102,7 @@ def _how_native(graph: Graph, id: str, kind: Any) -> str:
     return f"is native where it and {output} are bound to Parquet: read, filtered, mapped and written as columns"
 
 
-def to_text(plan: Plan, graph: Graph, kinds: Mapping[str, Any], wrapped: bool = False) -> str:
+def to_text(plan: Plan, graph: Graph, kinds: Mapping[str, object], wrapped: bool = False) -> str:
     """Return as text the native parts of each stage on Spark, and why the rest is not native."""
     told = dict(reasons(graph, kinds, wrapped))
     width = max(map(len, told), default=0)
@@ -138,13 +138,13 @@ def _step_ms(window: Window) -> int:
     raise NotColumnar(f"{windows}: only windows that begin every so many ms are found by arithmetic")
 
 
-def _parts(aggregation: Aggregation[Any, Any]) -> tuple[Aggregation[Any, Any], ...]:
+def _parts(aggregation: Aggregation[object, object]) -> tuple[Aggregation[object, object], ...]:
     return aggregation.parts or (aggregation,)
 
 
-def _measure(part: Aggregation[Any, Any], columns: dict[str, Term]) -> Measure:
+def _measure(part: Aggregation[object, object], columns: dict[str, Term]) -> Measure:
     if part.counts:
         return Measure("count")
     if part.name not in EXACT or part.of is None:
         raise NotColumnar(f"{part} is none of count, {', '.join(EXACT)}")
-    return Measure(part.name, term_of(cast(Any, part.of), columns, ("int",)))
+    return Measure(part.name, term_of(part.of, columns, ("int",)))

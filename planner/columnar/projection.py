@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from operators.io import SendTo
 from operators.stateless import Filter, Map
@@ -46,7 +46,7 @@ class Reshaped(NamedTuple):
         return sorted({name for term in terms for name in names_in(term)})
 
 
-def reshaped(graph: Graph, entry: str, kind: Any) -> Reshaped:
+def reshaped(graph: Graph, entry: str, kind: object) -> Reshaped:
     """Return what an input feeds as operations on columns of a `kind` of records; raises NotColumnar."""
     source, filters, maps = graph.inputs[entry], graph.of(Filter), graph.of(Map)
     if source.watermark_of is not None or source.key_of is not None:
@@ -54,6 +54,7 @@ def reshaped(graph: Graph, entry: str, kind: Any) -> Reshaped:
     if source.max_ahead_ms is not None or source.unit not in (None, "ms"):
         raise NotColumnar("it has a max_ahead_ms= or unit=, for which each record's time is looked at")
     columns = fields = columns_of(kind)
+    assert isinstance(kind, type), "columns_of refuses all else"
     steps: list[Step] = []
     for id in one_way(graph, entry):
         spec = graph.specs[id]

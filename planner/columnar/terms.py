@@ -57,12 +57,12 @@ class NotColumnar(Exception):
     """Raised for an expression that columns can't compute; its text is the reason, in one sentence."""
 
 
-def columns_of(kind: Any) -> dict[str, Term]:
+def columns_of(kind: object) -> dict[str, Term]:
     """Return the columns that hold the fields of a Struct, by field; raises NotColumnar where they may not tell all."""
     found = inspect.type_info(kind) if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else None
     if not isinstance(found, inspect.StructType):
         raise NotColumnar("the input's value is no msgspec Struct, whose fields would say what columns hold")
-    name = kind.__name__
+    name = found.cls.__name__
     if found.tag is not None or found.forbid_unknown_fields or hasattr(kind, "__post_init__") or found.array_like:
         raise NotColumnar(f"{name} is checked as a whole when it is read (tag, __post_init__, unknown fields)")
     return {field.name: _column(name, field) for field in found.fields}
@@ -77,7 +77,7 @@ def _column(name: str, field: inspect.Field) -> Term:
     return Term("column", (field.encode_name,), kind, len(plain) < len(kinds))
 
 
-def term_of(function: Callable[..., Any], columns: Mapping[str, Term], kinds: tuple[str, ...]) -> Term:
+def term_of(function: Callable[..., object], columns: Mapping[str, Term], kinds: tuple[str, ...]) -> Term:
     """Return the result of a function, of one of these types and never None, as a term; raises NotColumnar."""
     translator = _Translator(function, columns)
     found = translator.value(translator.body)
@@ -86,13 +86,15 @@ def term_of(function: Callable[..., Any], columns: Mapping[str, Term], kinds: tu
     return found
 
 
-def condition_of(function: Callable[..., Any], columns: Mapping[str, Term]) -> Term:
+def condition_of(function: Callable[..., object], columns: Mapping[str, Term]) -> Term:
     """Return the truth of a function's result, as a term; raises NotColumnar."""
     translator = _Translator(function, columns)
     return translator.truth(translator.body)
 
 
-def record_of(function: Callable[..., Any], columns: Mapping[str, Term]) -> tuple[Any, dict[str, Term]]:
+def record_of(
+    function: Callable[..., object], columns: Mapping[str, Term]
+) -> tuple[type[msgspec.Struct], dict[str, Term]]:
     """Return the class of the Struct that a function makes, and what goes into its columns; raises NotColumnar.
 
     Each field has a value of just its type: the constructor of a Struct checks nothing, but who reads it does.
@@ -123,7 +125,7 @@ class _Translator:
     body: ast.expr
 
     def __init__(
-        self, function: Callable[..., Any], columns: Mapping[str, Term], parameters: tuple[str, ...] = ()
+        self, function: Callable[..., object], columns: Mapping[str, Term], parameters: tuple[str, ...] = ()
     ) -> None:
         self._label = label_of(function)
         if not parameters:

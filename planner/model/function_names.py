@@ -9,7 +9,7 @@ from typing import Any
 LONGEST = 60
 
 
-def label_of(function: Callable[..., Any]) -> str:
+def label_of(function: Callable[..., object]) -> str:
     """Return a function's name; for a lambda on one line, what stands after its colon, cut where it is long.
 
     >>> label_of(len)
@@ -22,7 +22,7 @@ def label_of(function: Callable[..., Any]) -> str:
     return body if len(body) <= LONGEST else body[: LONGEST - 1] + "…"
 
 
-def _body_of(function: Callable[..., Any]) -> str:
+def _body_of(function: Callable[..., object]) -> str:
     """Return the source of a lambda's body; "" where its code does not lie on one line.
 
     It is the text between the first and the last place that the byte code names.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
@@ -12,6 +12,8 @@ from operators.io import TableInput
 
 if TYPE_CHECKING:
     import networkx
+
+T = TypeVar("T")
 
 Role = Literal["input", "table", "intermediate", "output", "dead_letter"]
 
@@ -277,13 +279,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return self.to_text()
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         picture = self.to_svg()
         scrolling = f'<div style="overflow-x: auto">{picture}</div>'
         return {"text/html": scrolling, "image/svg+xml": picture, "text/plain": self.to_text()}
 
 
-def _by(items: tuple[Any, ...], field: str, wanted: str) -> Any:
+def _by(items: tuple[T, ...], field: str, wanted: str) -> T:
     for item in items:
         if getattr(item, field) == wanted:
             return item

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from operators.core.policies import fail
 from planner.checks.single_calls import makes_one_call
 from planner.model.graph import Graph
 from planner.model.plan import Options
@@ -56,7 +57,7 @@ def _calls(
 ) -> Calls:
     spec, function = graph.specs[id], lane.chain.exits[id].call  # type: ignore[attr-defined]
     timeout_ms = spec.call_timeout_ms(len(lane.chain.stage.tasks))
-    return Calls(id, function, min(spec.most_calls, most), timeout_ms, spec.on_error, told, ended)
+    return Calls(id, function, min(spec.most_calls, most), timeout_ms, spec.on_error or fail, told, ended)
 
 
 def _bound(lane: Lane, graph: Graph, options: Options, most: int) -> None:

@@ -20,6 +20,7 @@ from runtime.encoding.classes import class_of, find, is_current, name_of
 from runtime.encoding.copies import COPIED, copied
 from runtime.encoding.evolution import as_it_was, fitted, fitted_record, revived_record
 from runtime.encoding.lines import ObjectLines
+from runtime.encoding.nested_tuples import NESTED, decoder_of, start_of, structure_in
 from runtime.encoding.record_types import (
     ABOUT,
     description_of,
@@ -212,7 +213,7 @@ TAG_OF_SEQUENCE = {kind: tag for tag, kind in SEQUENCES.items()}
 SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 BASES = (str, int, float, bytes, list, dict, set, frozenset)
 """The built-in types whose subclasses can be stored, if these add no attributes."""
-LAST_TAG = SUBTYPE
+LAST_TAG = NESTED
 """The bytes of Tagged() begin with a byte up to this one, and JSON with a later one."""
 assert LAST_TAG[0] < min(b'"-0123456789[fnt{'), "a tag would be taken for the first byte of JSON"
 
@@ -276,6 +277,13 @@ class Tagged:
         start = column[0][:1] if column else b""
         if start == PLAIN and all(map(bytes.startswith, column, repeat(PLAIN))):
             return [_unpack(data[1:]) for data in column]
+        if start == NESTED:
+            structure, end = structure_in(column[0][1:])
+            start = column[0][: 1 + end]
+            if all(map(bytes.startswith, column, repeat(start))):
+                with suppress(*REFUSALS):
+                    decode = decoder_of(structure)
+                    return [decode(data[1 + end :]) for data in column]
         if start == WHOLE:
             # The values of a column are mostly of one class: its name is read, and its class looked for, only once.
             name, _ = _whole_decoder.decode(column[0][1:])
@@ -348,6 +356,12 @@ class Tagged:
     def _decode(self, tag: bytes, body: bytes) -> object:
         if tag in SEQUENCES:
             return SEQUENCES[tag](map(self.decode, _unpack(body)))
+        if tag == NESTED:
+            structure, end = structure_in(body)
+            try:
+                return decoder_of(structure)(body[end:])
+            except msgspec.MsgspecError as error:
+                raise ValueError(str(error)) from error
         if tag == MAPPING:
             parts = map(self.decode, _unpack(body))
             return dict(zip(parts, parts, strict=True))
@@ -387,7 +401,7 @@ class Evolving(Tagged):
     def encode(self, value: object) -> bytes:
         # Only classes without records inside are in `_starts`: of others a class inside may be defined again, as by a
         # notebook's cell, and that is looked at each time.
-        start = _starts.get(type(value))
+        start = start_of(value) if type(value) is tuple else _starts.get(type(value))
         if start is not None:
             try:  # not suppress(), which takes longer than the rest
                 return start + _pack(value)

@@ -17,9 +17,9 @@ from runtime.ports.state import StateWrites
 from runtime.ports.store import StorePlace, TaskStore
 from runtime.stores.key_order import KeyOrder
 
-ABSENT: Any = object()
+ABSENT = object()
 """Stands for a value where there is none."""
-_NOT_DIRTY: Any = object()
+_NOT_DIRTY = object()
 IMMUTABLE = frozenset((int, str, bytes, float, bool, complex, type(None), type(ABSENT)))
 """Types whose values nobody can change in place, so that a savepoint needs no copy of them."""
 
@@ -72,16 +72,16 @@ class CachedStore(TaskStore):
         self.owner = f"the operator {store!r}"
         """The owner of the state, as errors name it."""
         self.get_ms = 0.0
-        self._clean: OrderedDict[bytes, Any] = OrderedDict()
+        self._clean: OrderedDict[bytes, object] = OrderedDict()
         """The committed values in the order of their last use; ABSENT for a key that has none."""
-        self._dirty: dict[bytes, Any] = {}
+        self._dirty: dict[bytes, object] = {}
         """The values that were put since the last commit; ABSENT for a key that was deleted."""
         self._deletes = False
         """Whether a dirty value may be ABSENT."""
         self._offered: int | None = None
         """The number of entries that the newest `changes` returned, until they are committed or taken back."""
         self._order = KeyOrder(self._dirty)
-        self._journal: dict[bytes, Any] | None = None
+        self._journal: dict[bytes, object] | None = None
         """Under a savepoint: the dirty value from before, per key that was written or handed out since."""
 
     @classmethod
@@ -123,7 +123,7 @@ class CachedStore(TaskStore):
         self._deletes = True
         self.put(key, ABSENT)
 
-    def update(self, entries: Mapping[bytes, Any]) -> None:
+    def update(self, entries: Mapping[bytes, object]) -> None:
         if self._journal is not None:
             for key in entries.keys() - self._journal.keys():
                 self._journal[key] = self._dirty.get(key, _NOT_DIRTY)
@@ -209,7 +209,7 @@ class CachedStore(TaskStore):
     def release(self) -> None:
         self._journal = None
 
-    def _load(self, key: bytes) -> Any:
+    def _load(self, key: bytes) -> object:
         started = monotonic_ms()
         data = self._reader.get(key)
         value = ABSENT if data is None else self._read(data)
@@ -219,7 +219,7 @@ class CachedStore(TaskStore):
             self._evict()
         return value
 
-    def _read(self, data: bytes) -> Any:
+    def _read(self, data: bytes) -> object:
         try:
             return self._decode(data)
         except Exception as error:
@@ -241,8 +241,8 @@ class CachedStore(TaskStore):
             self._journal[key] = _Copy(self._encode(value)) if key in self._dirty else _NOT_DIRTY
 
     def _merged(
-        self, written: list[tuple[bytes, Any]], committed: Iterator[tuple[bytes, bytes]]
-    ) -> Iterator[tuple[bytes, Any]]:
+        self, written: list[tuple[bytes, object]], committed: Iterator[tuple[bytes, bytes]]
+    ) -> Iterator[tuple[bytes, object]]:
         # Both come in key order; where a key is in both, the written value hides the committed one.
         first = 0
         for key, data in committed:
@@ -258,7 +258,7 @@ class CachedStore(TaskStore):
                 yield key, value
         yield from written[first:]
 
-    def _handed_out(self, entries: Iterator[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
+    def _handed_out(self, entries: Iterator[tuple[bytes, object]]) -> Iterator[tuple[bytes, object]]:
         for entry in entries:
             key, value = entry
             if value is not ABSENT:

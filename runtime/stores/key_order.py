@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 _FEW = 8
 """New keys up to this many are inserted one by one; more are sorted in together."""
@@ -21,7 +20,7 @@ class KeyOrder:
     [b'a']
     """
 
-    def __init__(self, entries: Mapping[bytes, Any]) -> None:
+    def __init__(self, entries: Mapping[bytes, object]) -> None:
         # Keys that have left the entries may stay here; none that is there may be missing when the order is asked for.
         self._entries = entries
         self._known = set(entries)

@@ -31,9 +31,9 @@ class MemoryStore(TaskStore):
 
     def __init__(self, store: str = "", task: int = 0) -> None:
         self.name, self._task = store, task
-        self._entries: dict[bytes, Any] = {}
+        self._entries: dict[bytes, object] = {}
         self._order = KeyOrder(self._entries)
-        self._journal: dict[bytes, Any] | None = None
+        self._journal: dict[bytes, object] | None = None
         """Under a savepoint: the value from before, per key that was written or handed out since."""
 
     @classmethod
@@ -64,7 +64,7 @@ class MemoryStore(TaskStore):
         if self._journal is not None:
             self._journal.setdefault(key, value)
 
-    def update(self, entries: Mapping[bytes, Any]) -> None:
+    def update(self, entries: Mapping[bytes, object]) -> None:
         if self._journal is not None:
             for key in entries.keys() - self._journal.keys():
                 self._journal[key] = self._entries.get(key, ABSENT)
@@ -112,7 +112,7 @@ class MemoryStore(TaskStore):
         if key not in self._journal and type(value) not in IMMUTABLE:
             self._journal[key] = deepcopy(value)
 
-    def _handed_out(self, entries: list[tuple[bytes, Any]]) -> Iterator[tuple[bytes, Any]]:
+    def _handed_out(self, entries: list[tuple[bytes, object]]) -> Iterator[tuple[bytes, object]]:
         for entry in entries:
             if self._journal is not None:
                 self._remember(*entry)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
 
 from operators.core.base import Store
 
@@ -20,7 +19,7 @@ class SharedStore(Store):
     def durable(self) -> bool:
         return self._store.durable
 
-    def get(self, key: bytes, default: object = None) -> Any:
+    def get(self, key: bytes, default: object = None) -> object:
         with self._alone:
             return self._store.get(key, default)
 
@@ -32,11 +31,11 @@ class SharedStore(Store):
         with self._alone:
             self._store.delete(key)
 
-    def update(self, entries: Mapping[bytes, Any]) -> None:
+    def update(self, entries: Mapping[bytes, object]) -> None:
         with self._alone:
             self._store.update(entries)
 
-    def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
+    def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, object]]:
         # A list: the walk through it goes on outside of the lock, when a thread may write to the store again.
         with self._alone:
             return iter([*self._store.range(start, end)])

@@ -545,7 +545,7 @@ class App(Reprocessing):
         return named
 
 
-def _form(site: Site, process: object) -> Form:
+def _form(site: Site, process: Callable[..., object]) -> Form:
     if is_coroutine_function(process):
         check_function(site, "task(process=...)", process, 2, awaits=True)
         return "async"
