@@ -67,8 +67,10 @@ def _structure_of(value: object) -> str | None:
 
 def _told_by(structure: str) -> Callable[[object], bool]:
     """Return a function that tells whether a value has just this structure."""
-    lines, scalars, tuples, stack = [], [], [], []
-    names: list[str] = []
+    lines: list[tuple[str, list[str]]] = []
+    scalars: list[str] = []
+    tuples: list[str] = []
+    stack: list[tuple[str, list[str]]] = []
     number = 0
     for sign in structure:
         if sign == ")":
@@ -76,7 +78,6 @@ def _told_by(structure: str) -> Callable[[object], bool]:
             lines.append((variable, parts))
             continue
         name, number = f"v{number}", number + 1
-        names.append(name)
         if stack:
             stack[-1][1].append(name)
         if sign == "(":
@@ -116,7 +117,7 @@ def _decoder_of(structure: bytes) -> Callable[[bytes], object]:
             parts = stack.pop()
             if not stack:
                 raise ValueError(f"{structure[:20]!r} is no structure of a tuple")
-            stack[-1].append(tuple[tuple(parts)] if parts else tuple[()])
+            stack[-1].append(tuple.__class_getitem__(tuple(parts)))
         else:
             stack[-1].append(Any)
     ((kind,),) = stack
