@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from operators.core.base import MOST_HELD, Batch, Key, Keys, Spec, Store
 from operators.core.untimed import Untimed

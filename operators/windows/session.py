@@ -8,17 +8,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar
 
-import msgspec
-
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MAX_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Store
 from operators.state.entry_keys import beyond
-from operators.state.keyed_state import STATE
+from operators.state.keyed_state import STATE, UNCHANGEABLE
 from operators.windows.window import NO_KEY, Pane, Window
 from operators.windows.window_types import Sessions
-
-PACKED = frozenset({int, float, str, bytes, bool, type(None)})
-"""The types of which, and of tuples of which, an accumulator is packed: nobody can change it in place."""
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +159,7 @@ class SessionOperator:
     def newest(self, most: int) -> list[Any]:
         """Return the sessions of at most so many of the keys that have changed, those that changed first last."""
         keys = (key for key in reversed(self._changed) if key in self._last)
-        return [[[one.start, one.end, one.held] for one in self._all(key)] for key in islice(keys, most)]
+        return [*map(self._in_stored_form, islice(keys, most))]
 
     def forget(self) -> None:
         """Drop all changes since the last `write_back`; the sessions looked at since are looked at again."""
@@ -199,9 +194,9 @@ class SessionOperator:
             data = place[len(STATE) :]
             (key,) = self.keys.load([data])
             assert key is not None
-            yield from ((end, data, key) for _, end, _ in _read(stored))
+            yield from ((end, data, key) for _, end, _ in stored)
 
-    def _write(self, keys: list[Key], gone: list[Key]) -> None:
+    def _write(self, keys: list[Any], gone: list[Any]) -> None:
         """Put all sessions of keys into the store, and remove those of keys that have none any more."""
         places = [*map(STATE.__add__, self.keys.encode_all(keys))]
         self.store.update(dict(zip(places, map(self._in_stored_form, keys), strict=True)))
@@ -212,16 +207,13 @@ class SessionOperator:
             self.store.delete(STATE + data)
         self._in_store.difference_update(gone)
 
-    def _in_stored_form(self, key: Key) -> bytes | list[Any]:
-        """Return the sessions of a key as the store has them: packed where all accumulators can be."""
-        sessions = [(one.start, one.end, one.held) for one in self._all(key)]
-        if all(_can_be_packed(held) for *_, held in sessions):
-            try:
-                return msgspec.msgpack.encode(sessions)
-            except (OverflowError, ValueError):  # an int of more than 64 bits, or text that has no bytes
-                pass
-        self._lent[key] = None
-        return [[*session] for session in sessions]
+    def _in_stored_form(self, key: Key) -> tuple[tuple[int, int, Any], ...]:
+        """Return start, end and accumulator of each session of a key."""
+        sessions = self._all(key) if key in self._before else (self._last[key],)
+        for one in sessions:
+            if not _is_unchangeable(one.held):
+                self._lent[key] = None
+        return tuple([(one.start, one.end, one.held) for one in sessions])
 
     def _take_into_use(self, key: Key) -> Session | None:
         """Return the last session of a key that is not in use, from the store."""
@@ -230,9 +222,9 @@ class SessionOperator:
         stored = self.store.get(STATE + self.keys.encode(key))
         if not stored:
             return None
-        if type(stored) is not bytes:
+        sessions = [Session(key, start, end, held) for start, end, held in stored]
+        if not all(_is_unchangeable(one.held) for one in sessions):
             self._lent[key] = None
-        sessions = [Session(key, *parts) for parts in _read(stored)]
         self._keep(key, sessions)
         return sessions[-1]
 
@@ -325,34 +317,19 @@ class SessionOperator:
             session.end = other.end
 
 
-def _apart(changed: dict[Key, None], last: dict[Key, Session]) -> tuple[list[Key], list[Key]]:
+def _apart(changed: dict[Key, None], last: dict[Key, Session]) -> tuple[list[Any], list[Any]]:
     """Return the keys that have sessions, and those that have none any more."""
     return [key for key in changed if key in last], [key for key in changed if key not in last]
 
 
-def _can_be_packed(held: Any) -> bool:
-    """Whether an accumulator is of plain values and tuples alone."""
+def _is_unchangeable(held: Any) -> bool:
+    """Whether an accumulator is of scalars and tuples alone, which nobody can change in place."""
     if type(held) is not tuple:
-        return type(held) in PACKED
+        return type(held) in UNCHANGEABLE
     for part in held:
         kind = type(part)
-        if kind not in PACKED and (
-            kind is not tuple or not (PACKED.issuperset(map(type, part)) or _can_be_packed(part))
-        ):
+        if kind in UNCHANGEABLE:
+            continue
+        if kind is not tuple or not (UNCHANGEABLE.issuperset(map(type, part)) or _is_unchangeable(part)):
             return False
     return True
-
-
-def _read(stored: Any) -> Iterator[tuple[int, int, Any]]:
-    """Yield start, end and accumulator of each session that is stored."""
-    if type(stored) is bytes:
-        for start, end, held in msgspec.msgpack.decode(stored):
-            yield start, end, _with_tuples(held)
-    else:
-        for start, end, held in stored:
-            yield start, end, held
-
-
-def _with_tuples(value: Any) -> Any:
-    """Return a value of which all lists are tuples, as they were packed."""
-    return tuple(map(_with_tuples, value)) if type(value) is list else value

@@ -409,6 +409,14 @@ class Evolving(Tagged):
                 pass
         return super().encode(value)
 
+    def encode_all(self, values: list[Any]) -> list[bytes]:
+        if set(map(type, values)) == {tuple}:
+            starts = [start for value in values if (start := start_of(value)) is not None]
+            if len(starts) == len(values):
+                with suppress(OverflowError, TypeError):
+                    return [*map(bytes.__add__, starts, map(_pack, values))]
+        return super().encode_all(values)
+
     def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if not piecemeal and _is_whole_by_name(kind):
             if not is_by_name(kind):
