@@ -44,7 +44,7 @@ class Letter(enum.StrEnum):
 
 ALIKE = st.sampled_from([[1, True, 1.0], ["a", Letter.A, b"a", b"\x00\xa1a"], [(1,), (True,), 2**63, "1", "a", None]])
 WHAT = st.sampled_from(["row", "no row", "look up", "look up by key"])
-STEPS = ALIKE.flatmap(lambda alike: st.lists(st.tuples(WHAT, st.sampled_from(alike)), max_size=40))
+STEPS = ALIKE.flatmap(lambda alike: st.lists(st.tuples(WHAT, st.sampled_from(alike)), min_size=8, max_size=40))
 
 
 def found(looked_up, on):
