@@ -25,7 +25,8 @@ from planner.codegen.fusion import LONGEST_RUN, functions_of, fuse, kinds_in, wo
 from planner.codegen.scalars import taken_apart
 from planner.model.errors import refuse
 from planner.model.function_names import label_of
-from planner.model.graph import NAME, Graph, intermediate
+from planner.model.graph import Graph, intermediate
+from planner.model.identities import NAME
 from planner.model.levers import ALL, Levers
 from planner.model.plan import OperatorPlan, Options, Plan, Role, SegmentPlan, StagePlan, StorePlan, StreamPlan
 

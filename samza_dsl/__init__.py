@@ -52,8 +52,8 @@ from planner.model.plan import Options, Plan
 from runtime.encoding.serdes import Bytes, Json, MessagePack, String
 from runtime.model.assignment import Placing
 from runtime.model.errors import SamzaError
+from runtime.model.history import prefer_live
 from runtime.model.state_choice import Forget
-from runtime.reprocessing.merge import prefer_live
 from runtime.spark.session import Spark
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic
 from samza_dsl.application.app import App

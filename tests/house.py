@@ -33,6 +33,7 @@ ORDER = (
     "runtime.functions",
     "runtime.reading",
     "runtime.stores",
+    "runtime.systems.host",
     "runtime.systems.log",
     "runtime.systems.memory",
     "runtime.systems.files",

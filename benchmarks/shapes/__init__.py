@@ -13,6 +13,7 @@ from benchmarks.shapes.latency import Latency
 from benchmarks.shapes.levers import LeftOut
 from benchmarks.shapes.local_join import LocalJoin
 from benchmarks.shapes.long_chain import LongChain
+from benchmarks.shapes.low_rate import LowRate
 from benchmarks.shapes.micro_batch import MicroBatchFloor
 from benchmarks.shapes.partitions import ManyPartitions, ManyStreams
 from benchmarks.shapes.pyspark_by_hand import PySparkByHand
@@ -35,6 +36,7 @@ KINDS: tuple[type[Shape], ...] = (
     LongChain,
     StartUp,
     Latency,
+    LowRate,
     SlidingSum,
     ManyKeys,
     Disorder,

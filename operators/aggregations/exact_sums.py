@@ -105,7 +105,10 @@ def mean_of(state: Sum, number: int) -> Any:
 
 
 def _with(state: Sum, numbers: Sequence[Any], sign: int) -> Sum:
-    # Floats and ints alone are the common case, and are told by their exact type; all others are sorted out one by one.
+    # Ints alone are the common case, and floats the next: they are told by their exact type, in C. All others are
+    # sorted out one by one.
+    if _INTS.issuperset(map(type, numbers)):
+        return (state[0] + sign * sum(numbers), *state[1:])
     floats = [number for number in numbers if type(number) is float]
     exact = None
     if len(floats) < len(numbers):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from operators.core.base import MOST_HELD, Form, Key, Serde, Store
 from operators.state.entry_keys import beyond
-from operators.state.keyed_state import UNCHANGEABLE, dumped, loaded, undeclared
+from operators.state.keyed_state import dumped, is_plain, loaded, undeclared
 
 E = TypeVar("E")
 M = TypeVar("M")
@@ -102,7 +102,7 @@ class ListState(Iterable[E]):
             self._store.put(self._place, (self._first, self._next))
         self._stored = self._first, self._next
         # What may be changed in place is read again from the store, which then knows of it for a savepoint.
-        if not all(map(_is_plain, self._entries.values())):
+        if not all(map(is_plain, self._entries.values())):
             self._entries.clear()
 
     def __len__(self) -> int:
@@ -132,7 +132,7 @@ class ListState(Iterable[E]):
         stored = self._store.get(self._entry(place))
         if self._form is None:
             undeclared(stored)
-        if _is_plain(stored):
+        if is_plain(stored):
             self._entries[place] = stored
         return stored
 
@@ -195,12 +195,6 @@ class KeyLists:
         self._lists.clear()
         self._changes.lists.clear()
         self._changes.number = 0
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether nobody can change a value in place."""
-    kind = type(value)
-    return kind in UNCHANGEABLE or (kind is tuple and all(map(_is_plain, value)))
 
 
 class MapState(MutableMapping[M, N]):

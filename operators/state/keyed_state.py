@@ -27,6 +27,18 @@ class Encoded(msgspec.Struct, frozen=True):
     data: bytes
 
 
+def is_plain(value: object) -> bool:
+    """Whether nobody can change a value in place: a scalar, or a tuple of such.
+
+    >>> is_plain((1, ("a", None))), is_plain((1, []))
+    (True, False)
+    """
+    if type(value) is not tuple:
+        return type(value) in UNCHANGEABLE
+    others = {*map(type, value)} - UNCHANGEABLE
+    return not others or (others == {tuple} and all(is_plain(part) for part in value if type(part) is tuple))
+
+
 def typed(form: Form | None, value: object) -> object:
     """Return a value as the declared type has it; itself where none is declared, or where a serde is."""
     return value if form is None or value is None or form.dump is not form.load else form.dump(value)

@@ -33,6 +33,7 @@ from operators.core.base import (
 from operators.core.policies import DeadLetterPolicy
 from operators.core.wording import stable
 from operators.state.entry_keys import SHIFT, beyond
+from operators.state.keyed_state import is_plain
 from operators.windows.partials import Partials
 from operators.windows.triggers import Trigger
 from operators.windows.window_groups import Grouped, Groups, Slot
@@ -227,8 +228,9 @@ class WindowOperator:
     """The windows of one task: an accumulator per slot and key, fired in that order.
 
     What has changed since the last commit is held beside the store as plain dicts, by slot: a window that opens and
-    fires between two commits never touches the store. Where late values are allowed, what a window has fired is kept in
-    the store until none can come any more.
+    fires between two commits never touches the store. What the store has is held as well, where nobody can change it in
+    place and all of a slot is: so a window that is open over many commits is never read from the store. Where late
+    values are allowed, what a window has fired is kept in the store until none can come any more.
     """
 
     calls: ClassVar[tuple[str, ...]] = ("aggregation",)
@@ -254,12 +256,17 @@ class WindowOperator:
         self._in_time = (repeat(0), repeat("final")) if spec.emit == "final" else ()
         """The numbers and timings of panes in time, where they are not a pane's defaults."""
         self._accumulates = spec.panes == "accumulating"
+        self._keeps_numbers = all(
+            part.keeps == "numbers" and is_plain(part.init()) for part in spec.aggregation.parts or (spec.aggregation,)
+        )
         self._copies = copies
         self._changed: dict[Slot, dict[Key, Any]] = {}
         self._order: dict[Slot, list[Key]] = {}
         """The keys of a slot of which some have fired, the last one first."""
         self._stored: set[Slot] = set()
         """The slots that have entries in the store."""
+        self._clean: dict[Slot, dict[Key, Any]] = {}
+        """All that the store has of some slots."""
         self._open: list[Slot] = []
         """All slots that have values, as a heap; the first is due first."""
         self._fired: list[Slot] = []
@@ -338,6 +345,8 @@ class WindowOperator:
         """Put what has changed into the store."""
         for slot in list(self._changed):
             self._write_slot(slot)
+        if sum(map(len, self._clean.values())) > self.most_held:
+            self._clean.clear()
 
     def newest(self, most: int) -> list[Any]:
         """Return at most so many of the entries that have changed, of the slots begun last."""
@@ -347,6 +356,7 @@ class WindowOperator:
     def forget(self) -> None:
         """Drop all changes, and look up which slots and fired windows the store has."""
         self._changed.clear()
+        self._clean.clear()
         self._order.clear()
         self._open = list(self._slots_stored(DUE))
         self._stored = set(self._open)
@@ -428,6 +438,11 @@ class WindowOperator:
         `adding` adds them to an accumulator in the place of the aggregation's `add`.
         """
         accumulators, stored = self._group(slot), slot in self._stored
+        clean = self._clean.get(slot)
+        if clean is not None:
+            stored = False  # and what it has of these keys is brought here
+            for key in clean.keys() & (group if isinstance(group, dict) else {*group}) - accumulators.keys():
+                accumulators[key] = clean[key]
         if counted and not stored:
             # As Counter.update does it, but in no loop of Python's: the hot path of windows that only count.
             if isinstance(group, dict):
@@ -462,18 +477,29 @@ class WindowOperator:
             aside[key] = more if held is None else held + more
 
     def _write_slot(self, slot: Slot) -> None:
-        put, encode, prefix = self.store.put, self.keys.encode, _prefix(DUE, slot)
+        prefix, end = _prefix(DUE, slot), slot.end
         changed = self._changed.pop(slot)
-        for key, held in changed.items():
-            put(prefix + encode(key), (slot.end, held))
+        places = [*map(prefix.__add__, self.keys.encode_all([*changed]))]
+        self.store.update({place: (end, held) for place, held in zip(places, changed.values(), strict=True)})
+        clean = self._clean.get(slot, {} if slot not in self._stored else None)
         if changed:
             self._stored.add(slot)
+        # Late values are kept as they are, and others may have been changed in place: those are read from the store.
+        if clean is None or self._is_late(slot) or not (self._keeps_numbers or all(map(is_plain, changed.values()))):
+            self._clean.pop(slot, None)
+        elif changed:
+            clean |= changed
+            self._clean[slot] = clean
 
     def _take(self, most: int | None) -> tuple[Slot, list[Key], dict[Key, Any]]:
         """Remove the first slot, or the first `most` of its keys; return it, its keys in order and what they have."""
         slot = self._open[0]
-        if slot in self._stored:
+        clean = self._clean.get(slot)
+        if slot in self._stored and clean is None:
             return slot, *self._take_stored(slot, most)
+        if clean:
+            held = self._changed.setdefault(slot, {})
+            held |= {key: clean[key] for key in clean.keys() - held.keys()}
         held = self._changed[slot]
         # A large window fires in parts, and its keys are brought in order once and not for each part: a million keys
         # took minutes to fire. They lie in reverse, because a list gives its last entries away for nothing.
@@ -482,10 +508,25 @@ class WindowOperator:
             keys = self.keys.in_order(held)[::-1]
         if most is None or len(keys) <= most:
             heapq.heappop(self._open)
+            self._forget_clean(slot, keys)
+            self._stored.discard(slot)
             return slot, keys[::-1], self._changed.pop(slot)
         self._order[slot] = keys
         taken = [keys.pop() for _ in range(most)]
+        self._forget_clean(slot, taken)
         return slot, taken, {key: held.pop(key) for key in taken}
+
+    def _forget_clean(self, slot: Slot, keys: list[Key]) -> None:
+        """Remove what the store has of keys of a slot, all of which is held here."""
+        clean = self._clean.get(slot)
+        if clean is None:
+            return
+        gone: list[Any] = [key for key in keys if clean.pop(key, self) is not self]
+        if not clean:
+            del self._clean[slot]
+        prefix, delete = _prefix(DUE, slot), self.store.delete
+        for data in self.keys.encode_all(gone):
+            delete(prefix + data)
 
     def _take_stored(self, slot: Slot, most: int | None) -> tuple[list[Any], dict[Any, Any]]:
         """Remove no more than is asked for, so that a large window can fire over several commits."""

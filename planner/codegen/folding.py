@@ -45,6 +45,14 @@ def window_behind(graph: Graph, id: str) -> Window | None:
     return window if window is not None and window.fold is not None else None
 
 
+def windows_at(graph: Graph, exit: str) -> Window | None:
+    """Return the windows that a loop may group values for at an exit: those there, or behind a repartitioning."""
+    spec = graph.of(PartitionBy).get(exit)
+    if spec is None:
+        return graph.of(Window).get(exit)
+    return spec.combines or window_behind(graph, exit)
+
+
 def _fold_of(graph: Graph, id: str) -> str | None:
     """Return the line that adds a value to the group of its window; None where there is no such group."""
     # Values go on with their keys, also where they are only counted: what a cut leaves goes on as rows.

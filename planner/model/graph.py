@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -14,10 +13,8 @@ from operators.core.base import Serde, Spec
 from operators.io import Input, TableInput
 from operators.joins.table_join import TableJoin
 from operators.joins.temporal_join import TemporalJoin
-from planner.model.errors import refuse
 
 S = TypeVar("S", bound=Spec)
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
 @dataclass(frozen=True)
@@ -117,17 +114,6 @@ class Graph:
                     yield joins[child]
 
 
-def identified(spec: S, known: Mapping[str, Spec]) -> S:
-    """Return `spec` with its id, given those that came before; raises PlanError where it is taken or malformed.
-
-    Ids are the user's, or derived from kind and origin: state and intermediate streams are found again by them, so
-    they never come from a counter, except for stateless operators, which are only drawn.
-    """
-    id = spec.op_id or _derive(spec, known)
-    _check_id(spec, id, known)
-    return replace(spec, op_id=id)
-
-
 def build(app: str, specs: Mapping[str, Spec]) -> Graph:
     """Link operators, given by id and parents first, to their parents.
 
@@ -145,58 +131,3 @@ def build(app: str, specs: Mapping[str, Spec]) -> Graph:
 def intermediate(app: str, id: str) -> str:
     """Return the name of the stream that a repartitioning writes."""
     return f"{app}-{id}"
-
-
-def input_id(stream: str) -> str:
-    """Return the id of what reads a stream.
-
-    >>> input_id("orders-*")
-    'orders-_'
-    """
-    return re.sub(r"[^A-Za-z0-9._-]", "_", stream)
-
-
-def _derive(spec: Spec, known: Mapping[str, Spec]) -> str:
-    if spec.source:
-        return input_id(spec.subject)
-    subject = spec.subject or "-".join(_origins(spec))
-    # NAME allows 200 characters; the rest is room for a number behind it.
-    id = f"{spec.kind}-{subject}"[:180]
-    # State and intermediate streams are found again by this id, and a number would depend on the order of the calls: a
-    # second one of the same id is refused, not numbered.
-    if spec.needs_id or id not in known:
-        return id
-    return next(f"{id}-{n}" for n in range(2, len(known) + 3) if f"{id}-{n}" not in known)
-
-
-def _origins(spec: Spec) -> list[str]:
-    """Return the nearest operators above with an id of their own: sources, repartitionings, stateful and async ones."""
-    found: dict[str, None] = {}
-    seen: set[int] = set()
-    above = list(reversed(spec.parents))
-    while above:
-        parent = above.pop()
-        if id(parent) in seen:
-            continue
-        seen.add(id(parent))
-        if parent.source or parent.needs_id or parent.asynchronous:
-            found[parent.op_id or parent.kind] = None
-        else:
-            above += reversed(parent.parents)
-    return list(found) if len(found) == 1 or not spec.looks_up else list(found)[:1]
-
-
-def _check_id(spec: Spec, id: str, known: Mapping[str, Spec]) -> None:
-    if not NAME.fullmatch(id):
-        raise refuse(spec, f"the id {id!r} can't name a stream or a store", "letters, digits, '.', '_' and '-' only")
-    if id not in known:
-        return
-    other = known[id]
-    if spec.source:
-        raise refuse(spec, f"{id!r} is already read at {other.site}", "use that stream twice; streams can be shared")
-    raise refuse(
-        spec,
-        f"the id {id!r} is already that of the {other.kind} at {other.site}",
-        f'a name of its own for the one that is new, such as .{spec.kind}(..., op_id="by-carrier"); one that has run '
-        f"before keeps {id!r}, by which it finds its data again",
-    )

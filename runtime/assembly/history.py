@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 
@@ -19,31 +18,14 @@ from planner.model.plan import Plan
 from runtime.assembly.bindings import Bindings
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import SamzaError
+from runtime.model.history import ALL, HistorySpan, Point
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment
 from runtime.reading.reader import Origin
 from runtime.reading.watermarks import to_ms
 
-ALL = "*"
-"""All inputs that are not named."""
 HISTORY = "history"
 """The checkpoint that says where a run over history ends."""
-Point = int | datetime
-"""A place in a stream: an offset, or the first record of each partition whose event time is at least so much."""
-
-
-@dataclass(frozen=True)
-class HistorySpan:
-    """The span of a run over history, as its user said it.
-
-    `start` and `until` have points by stream, by partition as "flights:3", or for `ALL`. With `hands_over`
-    nothing fires at the end that event time has not come to. Of the inputs `per_second` records are read at most.
-    """
-
-    start: Mapping[str, Point] = field(default_factory=dict)
-    until: Mapping[str, Point] = field(default_factory=dict)
-    hands_over: bool = False
-    per_second: float | None = None
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,6 +77,13 @@ class Cut:
         self._due_ms = self._clock.elapsed_ms() + max(self._options.commit_interval_ms, DRAINS * drained_ms)
 
 
+RESTS = 4
+"""A container that hears of each append rests so many times as long as its last commit took, before an idle one.
+
+So where appends come one after the other, commits take at most a fifth of the time, and each has several of them.
+"""
+MOST_REST_MS = 50.0
+"""The most ms of that: a container that hears of nothing looks as often."""
 MOST_WRITERS = 16
 """The number of tasks that commit by themselves at the same moment."""
 
@@ -116,6 +123,7 @@ class Commits:
         """The numbers of tasks that are about to leave: those that commit with them take nothing in until then."""
         self.spent_ms = 0.0
         self.last_at: float | None = None
+        self._rested_at = 0.0
         self.under_way: set[asyncio.Future[None]] = set()
         """The commits that only their own tasks wait for."""
         self._committer = committer
@@ -156,6 +164,11 @@ class Commits:
     def leaves(self, task: Task) -> bool:
         """Whether a task takes nothing more in, as it leaves, or one that it commits with."""
         return self._leaves(self._cut_of[task])
+
+    @property
+    def rest_ms(self) -> float:
+        """The ms until the container has rested from its last commit; 0 where it has."""
+        return max(self._rested_at - self._clock.elapsed_ms(), 0.0)
 
     async def begin(self) -> None:
         """Commit what tasks have to say before anything is read."""
@@ -218,6 +231,7 @@ class Commits:
             self._on_durable(self._committer.done(commit, tasks))
             self.last_at = self._clock.elapsed_ms()
             self.spent_ms += self.last_at - started
+            self._rested_at = self.last_at + min(RESTS * (self.last_at - started), MOST_REST_MS)
             cut.committed(started)
 
         return write()

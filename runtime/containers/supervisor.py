@@ -16,7 +16,7 @@ import msgspec
 
 from planner.model.errors import PlanError
 from planner.model.levers import Levers
-from runtime.assembly.history import History, HistorySpan, beside, open_history
+from runtime.assembly.history import History, beside, open_history
 from runtime.assembly.pattern_spread import check_spread
 from runtime.containers.protocol import (
     Ask,
@@ -40,6 +40,7 @@ from runtime.job.pipeline import Pipeline
 from runtime.model import errors
 from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
 from runtime.model.errors import Elsewhere, EnvironmentFault, Fenced, SamzaError, Unavailable
+from runtime.model.history import HistorySpan
 from runtime.model.metrics import InputMetrics, RunMetrics, StoreMetrics
 from runtime.opening.agreement import QuietReport
 from runtime.opening.opening import (

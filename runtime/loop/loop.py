@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -22,6 +22,7 @@ from runtime.loop.tables import BroadcastTables, TableReads
 from runtime.loop.threads import Watch
 from runtime.model.clock import Clock, sleep_ms
 from runtime.model.errors import OperatorFailure
+from runtime.ports.environment import Ear
 from runtime.reading.reader import Reader
 from runtime.reading.relay import Relay
 from runtime.task.lane import Lane
@@ -139,6 +140,9 @@ class Loop:
         self._lines: dict[str, tuple[str, ...]] = {}
         self._watch = Watch(options.blocking_timeout_ms, self._lines) if options.blocking_timeout_ms else None
         self._awake = asyncio.Event()
+        self._hears = False
+        """Whether it is woken by what others append, and need not look for it."""
+        self._news: asyncio.TimerHandle | None = None
         self._running: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
@@ -167,6 +171,47 @@ class Loop:
             self._awake.set()
         else:
             self._running.call_soon_threadsafe(self._awake.set)
+
+    @contextmanager
+    def hearing(self, ear: Ear | None) -> Iterator[None]:
+        """Be woken by what an ear hears during a block, in the thread of the event loop; the ear is closed at its end.
+
+        What is heard needs no looking for: that is done seldom then.
+        """
+        with ExitStack() as listening:
+            if ear is not None:
+                listening.callback(ear.close)
+                # An event loop in virtual time waits for no files, and looks as often as it is told.
+                with suppress(NotImplementedError):
+                    running = asyncio.get_running_loop()
+                    running.add_reader(ear.fileno(), self._heard, ear)
+                    listening.callback(running.remove_reader, ear.fileno())
+                    self._poll_ms, self._hears = max(self._poll_ms, HEARING_POLL_MS), True
+            yield
+
+    def _heard(self, ear: Ear) -> None:
+        ear.take()
+        rest_ms = self._rest_ms
+        if not rest_ms:
+            self._awake.set()
+        elif self._news is None:
+            # What could be committed only after a rest is taken in after it, too: all that comes until then at once.
+            self._news = asyncio.get_running_loop().call_later(rest_ms / 1_000, self._look_up)
+
+    def _look_up(self) -> None:
+        self._news = None
+        self._awake.set()
+
+    @property
+    def _rest_ms(self) -> float:
+        """The ms for which an idle commit waits for more to come, since it was made a moment ago as well.
+
+        Nobody waits where nothing more comes, nor where somebody waits for the commit.
+        """
+        if not self._hears or self._idle or self.stopping:
+            return 0.0
+        rest_ms = self.commits.rest_ms
+        return 0.0 if not rest_ms or all(reader.exhausted for reader in self._sources(self.tasks)) else rest_ms
 
     def stop(self) -> None:
         """Ask for an end: what is in flight completes, and is committed."""
@@ -239,13 +284,17 @@ class Loop:
             if self._clock.elapsed_ms() - began > SLICE_MS:
                 break
         self.finished = self.finished and not any(task.touched for task in self.tasks)
-        idle = not worked and self._throttle.is_open
+        rest_ms = 0.0 if worked else self._rest_ms
+        idle = not worked and not rest_ms and self._throttle.is_open
         if await self.commits.make(began, idle, self.stopping, lambda: self._relayed_next() is not None):
             return False
         if worked:
             self.finished, self._stirred = False, True
             # Callers' coroutines and the callbacks of calls share this event loop.
             await sleep_ms(0)
+            return False
+        if rest_ms and any(task.touched for task in self.tasks):
+            await self._wait(0.0, rest_ms)
             return False
         if self._stirred and not self.stopping and self._go_on():
             return False
@@ -553,10 +602,13 @@ class Loop:
                 waiting.set_result(None)
         self._idle.clear()
 
-    async def _wait(self, rest_ms: float) -> None:
+    async def _wait(self, rest_ms: float, most_ms: float = inf) -> None:
         """Block until a call returns, a timer is due, or something may have been written."""
         wait_ms = min(
-            max(self._poll_ms, rest_ms), max(self._look_ms - self._clock.elapsed_ms(), 1.0), self._throttle.wait_ms
+            max(self._poll_ms, rest_ms),
+            max(self._look_ms - self._clock.elapsed_ms(), 1.0),
+            self._throttle.wait_ms,
+            most_ms,
         )
         for task in self.tasks:
             if not task.busy and task not in self._tables.beginning and task.next_alarm < NEVER:

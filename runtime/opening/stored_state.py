@@ -9,7 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from operators.io import TableInput
-from planner.model.graph import Graph, input_id, intermediate
+from planner.model.graph import Graph, intermediate
+from planner.model.identities import input_id
 from planner.model.plan import Plan
 from runtime.commit.commit import STATE
 from runtime.job import key_kinds

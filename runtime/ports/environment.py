@@ -32,6 +32,30 @@ class LiveEnvironment(Environment, FetchPort, TransactionPort, BrokerPort, Owner
     """An environment that others write to at any time, and that hears of it."""
 
 
+class Ear(Protocol):
+    """A descriptor that is readable while something was written of which nobody has taken note."""
+
+    def fileno(self) -> int:
+        """Return the descriptor, which an event loop can wait for."""
+
+    def take(self) -> None:
+        """Take note of what was written until now; called before it is read."""
+
+    def close(self) -> None:
+        """Hear nothing more; nobody may wait for the descriptor any more."""
+
+
+@runtime_checkable
+class AudibleEnvironment(Environment, Protocol):
+    """An environment of one machine, in which processes hear at once of what others of them append."""
+
+    def listener(self) -> Ear | None:
+        """Return an ear for all that is appended from now on, which the caller closes; None where none can be had.
+
+        It may miss something, as where a writer dies: whoever listens looks from time to time as well.
+        """
+
+
 @runtime_checkable
 class StagingEnvironment(Environment, StagingPort, Protocol):
     """An environment in which streams are filled at once, with more than memory holds."""

@@ -11,7 +11,7 @@ from operators.windows.partials import Folds
 from operators.windows.window import Window
 from operators.windows.window_groups import Grouped, Groups
 from operators.windows.window_types import WindowType
-from planner.codegen.folding import window_behind
+from planner.codegen.folding import windows_at
 from planner.codegen.fusion import compile_source
 from planner.model.graph import Graph
 from planner.model.plan import SegmentPlan
@@ -40,18 +40,14 @@ class FoldingSegment:
         self._rekeyed: dict[str, KeySerde] = {}
         self._kinds: dict[str, type] = {}
         for exit in plan.exits:
-            partitioning = graph.of(PartitionBy).get(exit.id)
-            if partitioning is None:
-                self._windows[exit.id] = graph.of(Window)[exit.id]
-            else:
-                behind = window_behind(graph, exit.id)
-                if behind is not None:
-                    self.grouped[exit.id] = behind.op_id or ""
-                windows = behind or partitioning.combines
-                assert windows is not None, "only what has windows behind it is folded before it"
+            windows = windows_at(graph, exit.id)
+            assert windows is not None, "a loop groups for windows alone"
+            self._windows[exit.id] = windows
+            if exit.id in graph.of(PartitionBy):
                 self._rekeyed[exit.id] = KeySerde(graph.key_serde(exit.id) or Tagged())
                 self._kinds[exit.id] = str
-                self._windows[exit.id] = windows
+                if graph.of(PartitionBy)[exit.id].combines is None:
+                    self.grouped[exit.id] = windows.op_id or ""
 
     def run(self, batch: Batch, keys: KeySerde | None, watermark: int) -> Folded | None:
         """Read keys and times off the values and group them; None where anything is not as in most batches."""

@@ -78,7 +78,7 @@ class Relay:
         return found
 
     def take_back(self, grouped: Grouped) -> None:
-        """Have groups that were just taken lie there again, as rows."""
+        """Put groups that were just taken there again, as rows."""
         self.batches.appendleft(grouped.rows())
         self._gone -= len(grouped)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 from uuid import uuid4
 
 from operators.core.base import Batch, Output, Serde, Spec
@@ -16,15 +16,12 @@ from runtime.assembly.bindings import ANOTHER
 from runtime.encoding.serdes import Natural
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import OperatorFailure, SamzaError
+from runtime.model.history import Merge, prefer_live
 from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, own_whole
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append
 
-T = TypeVar("T")
-
-Merge = Callable[[Any, Any, Any], object]
-"""Returns the result that holds, given a key, the newest live result and the recomputed one; None is the live one."""
 HEADER = "recomputed"
 """The header of a record that was merged in, with the mark of the merging: so it is no live result."""
 STORE, TASK = "live", 0
@@ -32,15 +29,6 @@ STORE, TASK = "live", 0
 RUN, LIVE, DONE = "run", "live", "recomputed"
 """The checkpoints of a merging: its mark, and its positions in the live and in the recomputed stream."""
 ROWS_AT_ONCE = 10_000
-
-
-def prefer_live(key: object, live: T, recomputed: T) -> T:
-    """Return the live result: it is of newer records than history is.
-
-    >>> prefer_live("AA", 12, 11)
-    12
-    """
-    return live
 
 
 class Merging(NamedTuple):

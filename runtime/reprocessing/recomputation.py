@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from planner.model.graph import Graph
-from runtime.assembly.history import HistorySpan, beside
+from runtime.assembly.history import beside
 from runtime.job.pipeline import Pipeline
+from runtime.model.history import HistorySpan
 from runtime.opening.deletion import check_not_shared
 from runtime.opening.rewind import begin_anew
 from runtime.ports.environment import Environment, LiveEnvironment, own_whole

@@ -41,7 +41,7 @@ from runtime.opening.opening import (
 from runtime.opening.rewind import check_rewind
 from runtime.ports import open_transactions as held
 from runtime.ports.commits import fenced_error
-from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.ports.environment import AudibleEnvironment, Environment, LiveEnvironment
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.store import TaskStore
 from runtime.ports.stream_values import values_of
@@ -53,6 +53,7 @@ from runtime.run.measurement import measure
 from runtime.run.rebalance import HEARING_MS, Follower
 from runtime.run.settings import UNSAID, Cluster, RunSettings
 from runtime.systems.kafka.client.topic import cluster_of
+from runtime.systems.log.environment import LogEnvironment
 
 WRITER = "samza-dsl-writer"
 """The name of the threads that commit."""
@@ -282,7 +283,11 @@ class Run:
             for one in beside:
                 # If one fails, the loop comes to its end in order, and its error is raised below.
                 one.add_done_callback(lambda one: None if one.cancelled() else self._loop.stop())
-            with collector_patient(calls_at_once(self._graph, self.plan.options)):
+            environment = self._environment
+            ear = environment.listener() if isinstance(environment, AudibleEnvironment) else None
+            patient = collector_patient(calls_at_once(self._graph, self.plan.options))
+            # Listened to before the first look: what is appended behind that look is heard.
+            with self._loop.hearing(ear), patient:
                 await self._loop.run()
             for one in filter(asyncio.Task.done, beside):
                 one.result()
@@ -452,8 +457,6 @@ def open_environment(
         from runtime.systems.kafka.environment import KafkaEnvironment
 
         return KafkaEnvironment(found, data, host_id)
-    from runtime.systems.log.environment import LogEnvironment
-
     return LogEnvironment(data)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from planner.model.levers import ALL, Levers
-from runtime.assembly.history import HistorySpan
 from runtime.loop.loop import POLL_MS
 from runtime.model.assignment import Placement, sticky
 from runtime.model.clock import Clock
 from runtime.model.errors import Fenced
+from runtime.model.history import HistorySpan
 from runtime.model.state_choice import State
 from runtime.opening.opening import Share
 from runtime.systems.kafka.client.topic import KafkaCluster

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from operators.core.durations import Duration, whole_ms
-from planner.checks.ordering import ordered_by_arrival
 from planner.model.plan import Plan
 from runtime.model.errors import SamzaError
 from runtime.spark.spark_errors import as_said
@@ -128,6 +127,9 @@ def plainly_planned(session: SparkSession, numbers: int, tasks: int) -> DataFram
 
 def tell_order(plan: Plan) -> None:
     """Log which operators of a run that begins may come to something else than live, and what of them."""
+    # Imported late: it takes the graph library, and whoever imports samza_dsl imports this module.
+    from planner.checks.ordering import ordered_by_arrival
+
     found = ordered_by_arrival(plan)
     if found:
         told = "; ".join(f"{one.kind} {one.id!r} at {one.site}: {one.by_order}" for one in found)

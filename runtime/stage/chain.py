@@ -18,6 +18,7 @@ from operators.core.base import (
     Operator,
 )
 from operators.state.key_cache import KeyStates
+from planner.codegen.folding import windows_at
 from planner.codegen.fusion import LONGEST_RUN, Segment, compile_segment, fuse
 from planner.model.errors import PlanError
 from planner.model.graph import Graph
@@ -217,11 +218,18 @@ class Chain:
             plan.entry: FusedSegment(plan, graph, functions, columns, exits, levers) for plan in stage.segments
         }
         self.lines = {file: lines for segment in self.segments.values() for file, lines in segment.lines.items()}
-        self.foldings = {plan.entry: FoldingSegment(plan, functions, graph) for plan in stage.segments if plan.folding}
+        # What a unit of a batch engine runs may lack the windows behind its end, for which nothing is grouped then.
+        self.foldings = {
+            plan.entry: FoldingSegment(plan, functions, graph)
+            for plan in stage.segments
+            if plan.folding and all(windows_at(graph, exit.id) for exit in plan.exits)
+        }
         for folding in self.foldings.values():
             check_fused(folding.function, graph)
         self.lines |= {
-            self.foldings[plan.entry].filename: plan.folding_lines for plan in stage.segments if plan.folding
+            self.foldings[plan.entry].filename: plan.folding_lines
+            for plan in stage.segments
+            if plan.entry in self.foldings
         }
         self.first_operator = {exit.id: exit.operators[0] for plan in stage.segments for exit in plan.exits}
         self.awaits = frozenset(id for id in stage.operators if graph.specs[id].asynchronous)

@@ -14,11 +14,9 @@ from operators.core.policies import Policy, fail
 from operators.core.sites import here, takes
 from operators.io import Input, TableInput, VersionedTable
 from operators.task import Every, Form, UserTask
-from planner.model import graph as graphs
 from planner.model.errors import refuse
+from planner.model.identities import identified
 from planner.model.plan import Options, Plan
-from planner.passes import plan as make_plan
-from runtime.job.pipeline import Pipeline
 from samza_dsl.application.reprocessing import Reprocessing
 from samza_dsl.application.run_request import (
     ContainersOptions,
@@ -53,7 +51,9 @@ from samza_dsl.fluent.stream import MessageStream, OutputStream, check_ours
 from samza_dsl.fluent.table import Table
 
 if TYPE_CHECKING:
+    from planner.model.graph import Graph
     from runtime.containers.supervisor import Containers
+    from runtime.job.pipeline import Pipeline
     from runtime.model.state_choice import State
     from runtime.run.driver import Watch
     from runtime.run.run import Run
@@ -424,14 +424,21 @@ class App(Reprocessing):
 
         Raises PlanError for every mistake that can be seen without running it.
         """
-        return make_plan(self.graph(), self.options, partitions, wrapped=bool(self.around))
+        # Imported late, here and below: who only writes a pipeline, or asks a command for help, plans nothing.
+        from planner.passes import plan
 
-    def graph(self) -> graphs.Graph:
+        return plan(self.graph(), self.options, partitions, wrapped=bool(self.around))
+
+    def graph(self) -> Graph:
         """Return the application as it is so far, as a graph of specs by id."""
-        return graphs.build(self.name, self._specs)
+        from planner.model.graph import build
+
+        return build(self.name, self._specs)
 
     def pipeline(self) -> Pipeline:
         """Return the application as it is so far, in the form that every runner takes."""
+        from runtime.job.pipeline import Pipeline
+
         return Pipeline(self.graph(), self.options, self.around)
 
     @overload
@@ -539,7 +546,7 @@ class App(Reprocessing):
 
     def add(self, spec: S) -> S:
         """Add a spec under its id, and return it with that id; the fluent methods call this."""
-        named = graphs.identified(spec, self._specs)
+        named = identified(spec, self._specs)
         assert named.op_id is not None
         self._specs[named.op_id] = named
         return named

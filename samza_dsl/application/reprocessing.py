@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 from operators.core.base import Site
 from operators.core.sites import here
 from planner.model.errors import refuse
-from runtime.assembly.history import ALL, HistorySpan, Point
 from runtime.model.errors import SamzaError
-from runtime.reprocessing.merge import Merge, Merges, prefer_live
+from runtime.model.history import ALL, HistorySpan, Merge, Point, prefer_live
 from runtime.spark.session import Spark, check_installed
 from samza_dsl.application.run_request import (
     RunRequest,
@@ -184,10 +183,11 @@ def reprocessed(app: App, request: ReprocessRequest) -> Run | Containers | Batch
         raise refuse(site, f"per_second={per_second!r} is no rate", "per_second=10_000")
     # Under a name of its own it has its own state and positions, and the live run goes on untouched.
     asked = replace(request.run.viewed(), beside=request.name)
-    merges = Merges({} if request.merge_into is None else request.merge_into, request.merge)
     span = HistorySpan(start=_by_stream(request.start), until=_by_stream(request.until), per_second=per_second)
+    from runtime.reprocessing.merge import Merges
     from runtime.reprocessing.recomputation import Recomputation, recompute
 
+    merges = Merges({} if request.merge_into is None else request.merge_into, request.merge)
     recomputation = Recomputation(request.name, span, request.handover, merges)
     if asked.on is not None:
         _check_bounded(site, asked.on, asked)

@@ -17,8 +17,8 @@ from samza_dsl.fluent.checks import DATA, check_type, check_whole, ms_said
 
 if TYPE_CHECKING:
     from planner.model.graph import Graph
-    from runtime.assembly.history import HistorySpan
     from runtime.containers.supervisor import Containers
+    from runtime.model.history import HistorySpan
     from runtime.model.state_choice import State
     from runtime.run.driver import Watch
     from runtime.run.run import Run

@@ -2,27 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 from typer import Typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
-from samza_dsl.cli.checkpoint import checkpoint, reset
-from samza_dsl.cli.delete import delete, gc
-from samza_dsl.cli.errors import Mistake, told
-from samza_dsl.cli.job import job
-from samza_dsl.cli.kafka import kafka
-from samza_dsl.cli.output import say
-from samza_dsl.cli.plan import plan
-from samza_dsl.cli.reprocess import reprocess, take_over
-from samza_dsl.cli.run import run
-from samza_dsl.cli.state import state
-from samza_dsl.cli.streams import streams
-from samza_dsl.cli.verify import verify
+
+class Command(NamedTuple):
+    """A command as `--help` lists it, and its place: a module of this folder, and the name in it."""
+
+    module: str
+    name: str
+    summary: str
+
+
+COMMANDS = {
+    "run": Command("run", "run", "Run an application until its inputs end, or Ctrl-C."),
+    "reprocess": Command("reprocess", "reprocess", "Compute the results of history anew."),
+    "take-over": Command("reprocess", "take_over", "Let an application go on from a handover."),
+    "plan": Command("plan", "plan", "Show how an application will run."),
+    "reset": Command("checkpoint", "reset", "Drop an application's positions and state."),
+    "delete": Command("delete", "delete", "Mark an application as deleted."),
+    "gc": Command("delete", "gc", "Remove what deleted applications have left."),
+    "verify": Command("verify", "verify", "Look at every page and record of a data directory."),
+    "streams": Command("streams", "streams", "Look at streams, write to them, end and delete them."),
+    "checkpoint": Command("checkpoint", "checkpoint", "Look at how far an application has come, and move it."),
+    "state": Command("state", "state", "Look at the state of operators, and change it."),
+    "job": Command("job", "job", "Look at how an application is run."),
+    "kafka": Command("kafka", "kafka", "Run a real Kafka broker on this machine, to develop with."),
+}
+"""All commands, in the order in which `--help` lists them."""
+
+
+class Imported(Mapping[str, object]):
+    """The commands by name, as click calls them: the module of each is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> object:
+        """Import a command; a group of commands is a group here, too."""
+        found = COMMANDS[name]
+        command = getattr(import_module(f"samza_dsl.cli.{found.module}"), found.name)
+        if isinstance(command, Typer):
+            group = get_group(command)
+            group.name = name
+            return group
+        alone = Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        alone.command(name)(command)
+        return get_command(alone)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class LateCommands(TyperGroup):
+    """The group of all commands: `--help` imports none of them, as most import all that runs an application."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # Read only: nobody adds a command but here.
+        self.commands = cast("Any", Imported())
+
+    def list_commands(self, ctx: object) -> list[str]:
+        """Return the names of all commands, in their order."""
+        return [*COMMANDS]
+
+    def format_commands(self, ctx: object, formatter: Any) -> None:
+        """Write the list of commands into the help, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.summary) for name, command in COMMANDS.items()])
+
 
 commands = Typer(
     name="samza-dsl",
+    cls=LateCommands,
     help="Run and plan stream pipelines, and look at what they read and write.",
     no_args_is_help=True,
     add_completion=False,
@@ -30,24 +89,15 @@ commands = Typer(
     # Errors are told by `told`; a bug of ours is shown by Python, with all that it has.
     pretty_exceptions_enable=False,
 )
-commands.command()(run)
-commands.command()(reprocess)
-commands.command("take-over")(take_over)
-commands.command()(plan)
-commands.add_typer(streams, name="streams")
-commands.add_typer(checkpoint, name="checkpoint")
-commands.add_typer(state, name="state")
-commands.add_typer(job, name="job")
-commands.command()(reset)
-commands.command()(delete)
-commands.command()(gc)
-commands.command()(verify)
-commands.add_typer(kafka, name="kafka")
 
 
 def _print_version(asked: bool) -> None:
     """Print the version that the package's metadata has, and end; the exit code is 0."""
     if asked:
+        # Imported late, as the commands are.
+        from samza_dsl.cli.errors import Mistake, told
+        from samza_dsl.cli.output import say
+
         with told():
             try:
                 say(f"samza-dsl {version('samza-dsl')}")

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from runtime.assembly.history import ALL, Point
+from runtime.model.history import ALL, Point
 from runtime.spark.session import Spark
 from runtime.systems.kafka.client.topic import KafkaCluster
 from samza_dsl.application.app import App

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -20,15 +20,15 @@ from runtime.model.errors import SamzaError
 from runtime.ports.streams import END, Append, StreamConfig, contradicted
 from runtime.reading.event_times import as_seconds, looks_like_seconds
 from runtime.reading.watermarks import to_ms
-from runtime.run.run import open_environment
-from runtime.run.settings import Cluster
-from runtime.systems.files.archive import Kind, archive_stream
-from runtime.systems.log.environment import LogEnvironment
-from runtime.systems.log.recovery import DATA_FILE
 from samza_dsl.data.json_lines import partition_for
 from samza_dsl.fluent.arguments import Compression
 from samza_dsl.fluent.checks import DATA, check_function, check_name, check_whole, kept_said, serde_said
 from samza_dsl.fluent.pace import Unit, check_unit
+
+if TYPE_CHECKING:
+    from runtime.run.settings import Cluster
+    from runtime.systems.files.archive import Kind
+    from runtime.systems.log.environment import LogEnvironment
 
 V = TypeVar("V")
 
@@ -112,6 +112,9 @@ def produce(
         None if key is None else encode_all(Natural(), list(map(key, found))),
         None if timestamp is None else _times(site, list(map(timestamp, found)), unit),
     )
+    # Imported late, here and below: a program that imports the package, or asks a command for help, opens nothing.
+    from runtime.run.run import open_environment
+
     with closing(open_environment(data, environment)) as log:
         wanted = StreamConfig(
             partitions=partitions or 1,
@@ -151,6 +154,10 @@ def archive(stream: str, to: str | Path, *, data: str | Path = DATA, kind: Kind 
     ...     archive("numbers", f"{directory}/numbers", data=f"{directory}/data", kind="jsonl")
     3
     """
+    from runtime.systems.files.archive import archive_stream
+    from runtime.systems.log.environment import LogEnvironment
+    from runtime.systems.log.recovery import DATA_FILE
+
     if not (Path(data) / DATA_FILE).is_file():
         raise SamzaError(f"there is no data directory at {data}: say where it is, archive(..., data=...)")
     with closing(LogEnvironment(data)) as log:
@@ -163,6 +170,9 @@ def list_streams(data: str | Path = DATA) -> list[StreamSummary]:
     >>> list_streams("nowhere")
     []
     """
+    from runtime.systems.log.environment import LogEnvironment
+    from runtime.systems.log.recovery import DATA_FILE
+
     if not (Path(data) / DATA_FILE).is_file():
         return []
     with closing(LogEnvironment(data)) as log:

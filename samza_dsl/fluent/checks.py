@@ -14,7 +14,7 @@ from operators.core.base import Serde, Site
 from operators.core.durations import whole_ms
 from operators.core.policies import DeadLetterPolicy, Fail, Policy, Retry, Skip
 from planner.model.errors import refuse
-from planner.model.graph import NAME
+from planner.model.identities import NAME
 from planner.model.plan import Options
 from runtime.encoding.record_types import is_pydantic, is_record
 from runtime.encoding.serdes import BASES, Declared, Json, kept, serde_of

@@ -266,8 +266,8 @@ BUGS = (
     Bug(
         "store nothing of what waits in memory for the next stage",
         "runtime/commit/commit.py",
-        "for place, relay in self.relays.items() if relay",
-        "for place, relay in self.relays.items() if relay and not relay",
+        "            if relay\n",
+        "            if relay and not relay\n",
         Tested("tests/runtime/test_laws.py"),
     ),
     Bug(
@@ -303,7 +303,8 @@ BUGS = (
     Bug(
         "a timer waits for the watermark whatever its key has had since",
         "operators/process.py",
-        "                if key in self._due:\n                    self._fire_before(key, stamp, out)\n",
+        "                if key in timers and timers[key][0] <= stamp:\n"
+        "                    self._fire_before(key, stamp, out)\n",
         "",
         Tested("tests/runtime/test_state_in_time.py"),
     ),

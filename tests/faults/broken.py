@@ -14,6 +14,7 @@ from runtime.model.clock import SystemClock
 from runtime.model.errors import EnvironmentFault
 from runtime.ports.commits import Commit
 from runtime.reading import reader as inputs
+from runtime.systems.host import locks as log_locks
 from runtime.systems.log import (
     batch as log_batch,
 )
@@ -22,9 +23,6 @@ from runtime.systems.log import (
 )
 from runtime.systems.log import (
     environment as log,
-)
-from runtime.systems.log import (
-    locks as log_locks,
 )
 from runtime.systems.log import (
     records as log_records,

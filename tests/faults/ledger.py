@@ -20,7 +20,7 @@ from runtime.encoding.serdes import Tagged
 from runtime.model.checkpoint import Position
 from runtime.ports.commits import Commit
 from runtime.ports.streams import Append, StreamConfig
-from runtime.systems.log import locks as log_locks
+from runtime.systems.host import locks as log_locks
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, Options, fail, retry
 from tests.faults import broken

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.assembly.history import HistorySpan, beside
+from runtime.assembly.history import beside
 from runtime.model.clock import LoopClock
+from runtime.model.history import HistorySpan
 from runtime.opening.rewind import begin_anew
 from runtime.reprocessing.handover import hand_over
 from runtime.reprocessing.recomputation import take_over

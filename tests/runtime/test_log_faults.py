@@ -12,8 +12,8 @@ from runtime.model.errors import Damaged, EnvironmentFault, Owned
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append
+from runtime.systems.host import locks as log_locks
 from runtime.systems.log import database as log_database
-from runtime.systems.log import locks as log_locks
 from runtime.systems.log.environment import LogEnvironment, verify
 from runtime.systems.log.recovery import structure
 from tests.runtime.log_directory import flip, merging, output, start, write

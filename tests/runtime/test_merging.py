@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from operators.core.base import Batch
 from runtime.encoding.serdes import Json, String
 from runtime.model.errors import OperatorFailure, SamzaError
+from runtime.model.history import prefer_live
 from runtime.ports.streams import Append, StreamConfig
-from runtime.reprocessing.merge import Merging, merge_into, prefer_live
+from runtime.reprocessing.merge import Merging, merge_into
 from runtime.systems.log.environment import LogEnvironment
 from samza_dsl import App, produce, total, tumbling
 from samza_dsl.testing.environment import Crash, CrashPoint

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
-from runtime.assembly.history import HistorySpan
 from runtime.model.clock import LoopClock
+from runtime.model.history import HistorySpan
 from runtime.ports.streams import Append, StreamConfig
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings

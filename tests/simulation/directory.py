@@ -196,6 +196,7 @@ class SimulatedDatabase:
         self.directory = directory
         self.store_ids: dict[tuple[str, str], int] = {}
         self.readers: set[object] = set()
+        self.doorbell = SilentDoorbell()
         self.journals = Journals(self, Budget(most_entries=32), most_records=4)
         self._step = step
 
@@ -226,6 +227,16 @@ class SimulatedDatabase:
         app, holder = lock
         if self.directory.owners.get(app) is holder:
             del self.directory.owners[app]
+
+
+class SilentDoorbell:
+    """A doorbell that nobody hears: in virtual time a process looks as often as it is told."""
+
+    def ring(self) -> None:
+        """Do nothing."""
+
+    def listener(self) -> None:
+        """Return nobody."""
 
 
 class SimulatedLog(LogEnvironment):

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
-from runtime.systems.log.locks import lock
+from runtime.systems.host.locks import lock
 from runtime.units.driver.application import Application
 from runtime.units.publication import intent, staged_topics
 from tests.spark.test_streaming import Died

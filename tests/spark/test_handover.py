@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.assembly.history import HistorySpan
+from runtime.model.history import HistorySpan
 from runtime.reprocessing.recomputation import take_over
 from runtime.systems.files.archive import archive_stream
 from tests.building import build

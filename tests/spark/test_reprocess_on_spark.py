@@ -4,7 +4,8 @@ import random
 from collections import Counter
 from contextlib import closing
 
-from runtime.assembly.history import HistorySpan, beside
+from runtime.assembly.history import beside
+from runtime.model.history import HistorySpan
 from runtime.reprocessing.recomputation import take_over
 from runtime.spark.batch import SparkEngine
 from runtime.spark.recomputation import staged_handover

@@ -25,6 +25,7 @@ from runtime.ports.membership import Membership
 from runtime.ports.sink import Limit
 from runtime.ports.state import StateReader
 from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, absent_error, check_name
+from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.client.clients import Producer, ended
 from runtime.systems.kafka.client.record_limits import SPARE, KafkaLimit, limits_of
 from runtime.systems.kafka.client.rights import check_rights
@@ -68,7 +69,6 @@ from runtime.systems.kafka.state.standby import Standby
 from runtime.systems.kafka.state.task_state import KafkaState
 from runtime.systems.kafka.streams.streams import REGISTRY, KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
-from runtime.systems.log.locks import owner_lock
 
 R = TypeVar("R")
 FENCED = ProducerFenced, InvalidProducerEpoch

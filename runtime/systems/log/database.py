@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from runtime.model.errors import NO_SPACE, Damaged, EnvironmentFault, EnvironmentFull, system_errors_told
+from runtime.systems.host.doorbell import Doorbell
+from runtime.systems.host.locks import Marker, allocate, locked, survey
 from runtime.systems.log.journal import Journals
-from runtime.systems.log.locks import Marker, allocate, locked, survey
 from runtime.systems.log.records import RESTORE, sealed
 from runtime.systems.log.recovery import (
     DATA_FILE,
@@ -41,6 +42,7 @@ _LITTLE_BYTES = 1 << 20
 """With less than this left, an input/output error is taken for a full disk: LMDB reports a short write as one."""
 _NUMBER = struct.Struct("<Q")
 _OPENING = "opening.lock"
+_DOORBELL = "doorbell"
 _READERS, _READERS_BYTES = "lock.mdb", 1 << 16
 """LMDB's table of readers, and its least length: every process writes into it by memory."""
 
@@ -86,6 +88,7 @@ class Database:
         self.store_ids: dict[tuple[str, str], int] = {}
         """The ids of stores by application and name, as committed; an id is never taken away."""
         self.journals = Journals(self)
+        self.doorbell = Doorbell(path / _DOORBELL)
         self._write_lock = threading.Lock()
         self._writes = 0
         self._distrusted = False

@@ -20,15 +20,16 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import wall_clock_ms
 from runtime.model.errors import EnvironmentFault
 from runtime.ports.commits import Commit, fenced_error, taken_error
-from runtime.ports.environment import StagingEnvironment
+from runtime.ports.environment import AudibleEnvironment, StagingEnvironment
 from runtime.ports.membership import Membership
 from runtime.ports.state import StateReader, StateWrites
 from runtime.ports.streams import END, Append, Offsets, Read, StreamConfig, check_config, check_name
+from runtime.systems.host.doorbell import Listener
+from runtime.systems.host.locks import owner_lock, owner_of
 from runtime.systems.log.batch import pack
 from runtime.systems.log.compaction import Compactor
 from runtime.systems.log.database import MAP_SIZES_BYTES, attach, verify
 from runtime.systems.log.journal import drop_journal, encode_items, holds_any, live_tally, overlaid, places_of
-from runtime.systems.log.locks import owner_lock, owner_of
 from runtime.systems.log.member_locks import Agreed, LogMembers, alive_in
 from runtime.systems.log.membership import holding_of, model_in
 from runtime.systems.log.records import PLACE, STORE, entries_between, fetch, sealed
@@ -50,7 +51,7 @@ _ENTRIES_PER_STEP = 256
 """A range is read in steps, each in a transaction of its own: a long one would keep all pages written meanwhile."""
 
 
-class LogEnvironment(StagingEnvironment):
+class LogEnvironment(StagingEnvironment, AudibleEnvironment):
     """Streams, state and checkpoints in the directory `path`, made where it is absent (mode 0700).
 
     Several processes may read and append at a time; each application has one owner. The same directory may be opened
@@ -138,12 +139,13 @@ class LogEnvironment(StagingEnvironment):
             prepared = self._streams.prepare(transaction, appends)
         with self._writing() as transaction:
             self._streams.append(transaction, prepared)
-        self._compact_where_due(append.stream for append in prepared)
+        self._after_appending(append.stream for append in prepared)
 
     def end_stream(self, stream: str) -> None:
         packed = pack(Batch([]), END, 0, 0)
         with self._writing() as transaction:
             self._streams.end(transaction, stream, packed)
+        self._database.doorbell.ring()
 
     def commit(self, commit: Commit) -> None:
         # All encoding is done before the write transaction: LMDB lets one process write at a time, so containers share
@@ -177,7 +179,7 @@ class LogEnvironment(StagingEnvironment):
         # Only once it is durable: a commit that fails must leave nothing in memory that readers would see.
         for one in journaled:
             journals.adopt(one)
-        self._compact_where_due(append.stream for append in prepared)
+        self._after_appending(append.stream for append in prepared)
 
     def stage(self, app: str, generation: int, appends: Iterable[Append]) -> None:
         # Bounded transactions, so that neither memory nor the pages that LMDB holds grow with what is staged.
@@ -192,11 +194,15 @@ class LogEnvironment(StagingEnvironment):
         with self._writing() as transaction:
             self._check_generation(transaction, app, generation)
             filled = self._staging.publish(transaction, app)
-        self._compact_where_due(filled)
+        self._after_appending(filled)
 
     def discard(self, app: str) -> None:
         with self._writing() as transaction:
             self._staging.discard(transaction, app)
+
+    def listener(self) -> Listener | None:
+        self._check_open()
+        return self._database.doorbell.listener()
 
     def compact(self, stream: str) -> None:
         self._check_open()
@@ -365,10 +371,15 @@ class LogEnvironment(StagingEnvironment):
         self._check_open()
         return self._database.writing()
 
-    def _compact_where_due(self, streams: Iterable[str]) -> None:
+    def _after_appending(self, streams: Iterable[str]) -> None:
+        filled = {*streams}
+        if not filled:
+            return
+        # Once it can be read, and not before: who hears of it looks at once.
+        self._database.doorbell.ring()
         # What was appended is durable already: an error here must not deny it, and comes up with the next write.
         with suppress(EnvironmentFault):
-            self._compactor.step_where_due(streams)
+            self._compactor.step_where_due(filled)
 
     def _lock(self, app: str) -> None:
         descriptor = owner_lock(self.path, app)

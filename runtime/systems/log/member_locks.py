@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runtime.model.assignment import Placement, sticky
 from runtime.model.errors import system_errors_told
 from runtime.ports.commits import fenced_error
-from runtime.systems.log.locks import is_locked, lock
+from runtime.systems.host.locks import is_locked, lock
 from runtime.systems.log.membership import Members, Shared
 from runtime.systems.log.records import fetch, sealed
 from runtime.systems.log.state import keys_from

@@ -20,10 +20,11 @@ from planner.model.plan import Options, StreamPlan
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
 from runtime.assembly.bindings import Bindings, check_source, config_of, is_another
-from runtime.assembly.history import History, HistorySpan, history_of
+from runtime.assembly.history import History, history_of
 from runtime.functions.user_functions import Around
 from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
+from runtime.model.history import HistorySpan
 from runtime.model.metrics import RunMetrics
 from runtime.ports.environment import Environment, LiveEnvironment, StagingEnvironment
 from runtime.ports.sink import Sink

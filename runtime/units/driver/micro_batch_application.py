@@ -33,8 +33,8 @@ from runtime.ports.streams import Offsets, StreamConfig
 from runtime.run.run import open_environment
 from runtime.stores.registry import DEFAULT, kind_of
 from runtime.systems.files.record_files import make_durable
+from runtime.systems.host.locks import lock
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
-from runtime.systems.log.locks import lock
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.driver.application import check_grouping, held, lives_in_environment
 from runtime.units.driver.micro_batch_inputs import Offered

@@ -14,7 +14,7 @@ from runtime.model.errors import Damaged, Owned, system_errors_told
 from runtime.model.metrics import RunMetrics
 from runtime.ports.environment import Environment
 from runtime.systems.files.record_files import make_durable
-from runtime.systems.log.locks import lock
+from runtime.systems.host.locks import lock
 
 
 class Intent(msgspec.Struct, frozen=True):

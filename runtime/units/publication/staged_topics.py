@@ -19,8 +19,8 @@ from runtime.ports.commits import Commit
 from runtime.ports.environment import Environment, StagingEnvironment
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.files.record_files import make_durable, replace_durably
+from runtime.systems.host.locks import lock
 from runtime.systems.kafka.client.topic import KafkaTopic
-from runtime.systems.log.locks import lock
 from runtime.units.frames import frames
 from runtime.units.publication.publishing import is_something, remove_others
 from runtime.units.shuffle_rows import AttemptReport, OutputRows

@@ -14,8 +14,8 @@ import msgspec
 
 from runtime.model.clock import SystemClock
 from runtime.model.errors import SamzaError
+from runtime.systems.host.locks import is_locked, lock, locked
 from runtime.systems.kafka.broker.jars import LIGHT, copy_formatted, jars, java_command
-from runtime.systems.log.locks import is_locked, lock, locked
 
 HOST = "127.0.0.1"
 START_MS = 60_000.0

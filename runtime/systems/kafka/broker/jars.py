@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from runtime.model.errors import SamzaError
-from runtime.systems.log.locks import locked
+from runtime.systems.host.locks import locked
 
 VERSION = "4.1.0"
 FORMATTED = "formatted"

@@ -15,9 +15,9 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import Damaged, EnvironmentFault, Owned
 from runtime.ports.commits import Commit
 from runtime.ports.state import StateReader, StateWrites
+from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.state.changelog import POSITIONS, TaskState
 from runtime.systems.log.environment import LogEnvironment
-from runtime.systems.log.locks import owner_lock
 
 SHARED = "shared"
 """The name of directories that have many tasks: the first one that nobody has is a process's own."""

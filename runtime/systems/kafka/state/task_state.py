@@ -13,13 +13,13 @@ from shutil import rmtree
 
 from runtime.model.errors import Damaged, EnvironmentFault, Owned
 from runtime.ports.state import StateWrites
+from runtime.systems.host.locks import owner_lock
 from runtime.systems.kafka.state.changelog import ChangelogEnd, TaskState, restore
 from runtime.systems.kafka.state.ledger import Ledger
 from runtime.systems.kafka.state.process_limits import Room
 from runtime.systems.kafka.state.shared_state import SHARED, SharedTask, apart_in, copies_in, move_in
 from runtime.systems.kafka.streams.streams import KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
-from runtime.systems.log.locks import owner_lock
 from runtime.systems.log.recovery import AnotherFormat
 
 MOST_APART = 32

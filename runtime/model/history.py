@@ -1,0 +1,42 @@
+"""The words of a reprocessing: the span of history that is computed anew, and the choice between two results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ALL = "*"
+"""All inputs that are not named."""
+Point = int | datetime
+"""A place in a stream: an offset, or the first record of each partition whose event time is at least so much."""
+
+
+@dataclass(frozen=True)
+class HistorySpan:
+    """The span of a run over history, as its user said it.
+
+    `start` and `until` have points by stream, by partition as "flights:3", or for `ALL`. With `hands_over`
+    nothing fires at the end that event time has not come to. Of the inputs `per_second` records are read at most.
+    """
+
+    start: Mapping[str, Point] = field(default_factory=dict)
+    until: Mapping[str, Point] = field(default_factory=dict)
+    hands_over: bool = False
+    per_second: float | None = None
+
+
+Merge = Callable[[Any, Any, Any], object]
+"""Returns the result that holds, given a key, the newest live result and the recomputed one; None is the live one."""
+
+
+def prefer_live(key: object, live: T, recomputed: T) -> T:
+    """Return the live result: it is of newer records than history is.
+
+    >>> prefer_live("AA", 12, 11)
+    12
+    """
+    return live
