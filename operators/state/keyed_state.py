@@ -35,8 +35,13 @@ def is_plain(value: object) -> bool:
     """
     if type(value) is not tuple:
         return type(value) in UNCHANGEABLE
-    others = {*map(type, value)} - UNCHANGEABLE
-    return not others or (others == {tuple} and all(is_plain(part) for part in value if type(part) is tuple))
+    if UNCHANGEABLE.issuperset(map(type, value)):
+        return True
+    for part in value:
+        kind = type(part)
+        if kind not in UNCHANGEABLE and (kind is not tuple or not is_plain(part)):
+            return False
+    return True
 
 
 def typed(form: Form | None, value: object) -> object:

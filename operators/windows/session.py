@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MAX_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Store
 from operators.state.entry_keys import beyond
-from operators.state.keyed_state import STATE, UNCHANGEABLE
+from operators.state.keyed_state import STATE, is_plain
 from operators.windows.window import NO_KEY, Pane, Window
 from operators.windows.window_types import Sessions
 
@@ -211,7 +211,7 @@ class SessionOperator:
         """Return start, end and accumulator of each session of a key."""
         sessions = self._all(key) if key in self._before else (self._last[key],)
         for one in sessions:
-            if not _is_unchangeable(one.held):
+            if not is_plain(one.held):
                 self._lent[key] = None
         return tuple([(one.start, one.end, one.held) for one in sessions])
 
@@ -223,7 +223,7 @@ class SessionOperator:
         if not stored:
             return None
         sessions = [Session(key, start, end, held) for start, end, held in stored]
-        if not all(_is_unchangeable(one.held) for one in sessions):
+        if not all(is_plain(one.held) for one in sessions):
             self._lent[key] = None
         self._keep(key, sessions)
         return sessions[-1]
@@ -320,16 +320,3 @@ class SessionOperator:
 def _apart(changed: dict[Key, None], last: dict[Key, Session]) -> tuple[list[Any], list[Any]]:
     """Return the keys that have sessions, and those that have none any more."""
     return [key for key in changed if key in last], [key for key in changed if key not in last]
-
-
-def _is_unchangeable(held: Any) -> bool:
-    """Whether an accumulator is of scalars and tuples alone, which nobody can change in place."""
-    if type(held) is not tuple:
-        return type(held) in UNCHANGEABLE
-    for part in held:
-        kind = type(part)
-        if kind in UNCHANGEABLE:
-            continue
-        if kind is not tuple or not (UNCHANGEABLE.issuperset(map(type, part)) or _is_unchangeable(part)):
-            return False
-    return True
