@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -102,16 +102,16 @@ class Spans:
         window = self.open.pop(0)
         return window.start, window.end, [*window.held]
 
-    def stored(self) -> list[Any] | None:
+    def stored(self) -> tuple[Any, ...] | None:
         """Return the windows in their stored form; None where there are none."""
         if not (self.open or self.aside or self.fired):
             return None
-        aside = [[stamp, *map(_fields, spans)] for stamp, spans in self.aside.items()]
-        later = [aside, [*map(_fields, self.fired)]] if aside or self.fired else []
-        return [[*map(_fields, self.open)], *later]
+        aside = tuple((stamp, *map(_fields, spans)) for stamp, spans in self.aside.items())
+        later = (aside, (*map(_fields, self.fired),)) if aside or self.fired else ()
+        return ((*map(_fields, self.open),), *later)
 
 
-def restored(stored: list[Any]) -> Spans:
+def restored(stored: Sequence[Any]) -> Spans:
     """Return the windows of a stored form."""
     open, aside, fired = stored if len(stored) > 1 else (*stored, [], [])
     return Spans(_spans(open), {stamp: _spans(spans) for stamp, *spans in aside}, _spans(fired))
@@ -155,19 +155,19 @@ def _merged(helds: Iterator[tuple[Any, ...]], merge: Callable[[Any, Any], Any]) 
         yield merged
 
 
-def _fields(span: Span) -> list[Any]:
-    """Return a span in its stored form: its numbers together, which are encoded at once, and the rest if any."""
-    numbers = [span.start, span.end, span.size, span.stamp, span.index]
-    rest = [span.new, span.gone, span.shown] if span.has_changed or span.shown else []
-    return [numbers, span.held, span.early, *rest]
+def _fields(span: Span) -> tuple[Any, ...]:
+    """Return a span in its stored form, in tuples, which are encoded at once: its numbers, and the rest if any."""
+    numbers = (span.start, span.end, span.size, span.stamp, span.index)
+    rest = (span.new, span.gone, span.shown) if span.has_changed or span.shown else ()
+    return (numbers, span.held, span.early, *rest)
 
 
-def _spans(stored: list[list[Any]]) -> list[Span]:
+def _spans(stored: Iterable[Sequence[Any]]) -> list[Span]:
     return [_span(*fields) for fields in stored]
 
 
 def _span(
-    numbers: list[int], held: tuple[Any, ...], early: Any, new: Any = (), gone: Any = (), shown: Any = ()
+    numbers: Sequence[int], held: tuple[Any, ...], early: Any, new: Any = (), gone: Any = (), shown: Any = ()
 ) -> Span:
     start, end, size, stamp, index = numbers
     return Span(start, end, held, [*new], [*gone], size, [*shown], stamp, index, early)

@@ -10,7 +10,7 @@ from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Copies, Key, Keys, Store
 from operators.state.agenda import Agenda
 from operators.state.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
-from operators.state.keyed_state import STATE
+from operators.state.keyed_state import STATE, is_plain
 from operators.windows.custom_window import Assigning
 from operators.windows.spans import Span, Spans, put, restored
 from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window
@@ -116,26 +116,39 @@ class TriggeredWindowOperator(Assigning):
         columns = zip(batch.values, batch.keys, batch.timestamps, batch.stamps, strict=True)
         signs = batch.signs or repeat(1)
         for row, ((value, key, timestamp, stamp), sign) in enumerate(zip(columns, signs, strict=False)):
-            plain, windows = self._windows_at(key, timestamp, value)
+            # A value mostly lies in the cell of the one before it, whose windows are known.
+            if self._cell.low <= timestamp < self._cell.high:
+                plain, windows = value, self._of_cell
+            else:
+                plain, windows = self._windows_at(key, timestamp, value)
             is_late = bool(windows)
             for bounds, start, end, awaited in windows:
-                if stamp < awaited + self._lateness_ms:
-                    is_late = False
-                    place = (bounds, key)
+                if stamp >= awaited + self._lateness_ms:
+                    continue
+                is_late = False
+                place = (bounds, key)
+                spans = touched.get(place)
+                if spans is None:
                     touched[place] = spans = self._read(place)
-                    span = Span(start, end)
-                    if sign == -1:
-                        span.gone, span.size = [plain], -1
-                    else:
-                        span.new, span.size = [plain], 1
-                    # In time it goes into its window at once; late it waits until event time has passed its stamp.
-                    if stamp < awaited:
-                        self._take_in(panes, key, spans, span, timestamp, stamp)
-                    else:
-                        span.stamp = stamp
-                        if self._again is not None:
-                            span.early = self._again.add(self._again.begin(), stamp, self._now_ms)
-                        put(spans.aside.setdefault(stamp, []), span, self.aggregation, self._again)
+                # Most values are in time, and within the one window that is open there.
+                if stamp < awaited and sign == 1 and len(spans.open) == 1:
+                    (into,) = spans.open
+                    if into.start <= start and end <= into.end:
+                        self._add(panes, key, into, plain, timestamp, stamp)
+                        continue
+                span = Span(start, end)
+                if sign == -1:
+                    span.gone, span.size = [plain], -1
+                else:
+                    span.new, span.size = [plain], 1
+                # In time it goes into its window at once; late it waits until event time has passed its stamp.
+                if stamp < awaited:
+                    self._take_in(panes, key, spans, span, timestamp, stamp)
+                else:
+                    span.stamp = stamp
+                    if self._again is not None:
+                        span.early = self._again.add(self._again.begin(), stamp, self._now_ms)
+                    put(spans.aside.setdefault(stamp, []), span, self.aggregation, self._again)
             if is_late:
                 late.append(row)
         # Folded once for each batch and place, since an aggregation takes a list of values as fast as C does.
@@ -219,7 +232,6 @@ class TriggeredWindowOperator(Assigning):
         if self._assigns:
             value, found = self.windows_of(key, timestamp, value)
             return value, [self._assigned(start, end, timestamp + 1 if self.merges else end) for start, end in found]
-        # A value mostly lies in the cell of the one before it, whose windows are known.
         if not self._cell.low <= timestamp < self._cell.high:
             self._cell = cast(WindowType, self.windows).cell(timestamp)
             self._of_cell = [self._assigned(start, end, end) for start, end in self._cell.windows]
@@ -228,6 +240,21 @@ class TriggeredWindowOperator(Assigning):
     def _assigned(self, start: int, end: int, awaited: int) -> Assigned:
         bounds = ALL if self.merges else (start, end) if self._assigns else (start,)
         return bounds, start, end, awaited + self._waits_ms
+
+    def _add(self, panes: Batch, key: Key, into: Span, value: Any, timestamp: int, stamp: int) -> None:
+        """Put a value in time into a window that spans it, as `_take_in` does."""
+        trigger = self._trigger
+        if trigger is None:
+            into.new.append(value)
+            into.size += 1
+            return
+        if (due := trigger.due(into.early, self._now_ms)) <= stamp:
+            self._emit(panes, key, self._early(into, due - 1))
+        into.new.append(value)
+        into.size += 1
+        into.early = trigger.add(into.early, timestamp, self._now_ms)
+        if trigger.due(into.early, self._now_ms) <= stamp:
+            self._emit(panes, key, self._early(into, stamp))
 
     def _take_in(self, panes: Batch, key: Key, spans: Spans, span: Span, timestamp: int, stamp: int) -> None:
         """Put a value in time into its window, and fire the early panes that are due at it.
@@ -327,7 +354,7 @@ class TriggeredWindowOperator(Assigning):
             span.held = ()
         elif goes_on:
             # `finish` may hand out or change the accumulator, and the window goes on with it.
-            held = self._copies.copy(held)
+            held = held if is_plain(held) else self._copies.copy(held)
         pane = Shown(span.start, span.end, span.index, timing, held, self.earliest)
         span.index += 1
         if self._retracts and goes_on:
