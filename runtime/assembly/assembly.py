@@ -613,21 +613,14 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
     held_kinds = plain_types(key) if own == key else frozenset[type]()
     by_key = own == keys.serde
 
-    def row_of(on: object) -> object:
-        if type(on) not in held_kinds:
-            return None if on is None else get(encode(on))
-        held, version = cast(Key, on), contents.version
-        row = in_use.get(held, ABSENT)
-        return use(held, get(encode(on)), version) if row is ABSENT else row
-
-    def row_of_key(held: Key) -> object:
-        if not by_key:
-            return get(encode_held(held))
-        version, row = contents.version, in_use.get(held, ABSENT)
-        return use(held, get(encode_held(held)), version) if row is ABSENT else row
-
     def lookup(on: object) -> object:
-        row = row_of(on)
+        if type(on) in held_kinds:
+            held, version = cast(Key, on), contents.version
+            row = in_use.get(held, ABSENT)
+            if row is ABSENT:
+                row = use(held, get(encode(on)), version)
+        else:
+            row = None if on is None else get(encode(on))
         if row is None:
             meetings.missed += 1
             if on is not None:
@@ -637,7 +630,11 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
     def lookup_key(held: Key | None) -> object:
         if held is None:
             raise ValueError("a record has no key, and this join needs one; partition_by(...) first")
-        row = row_of_key(held)
+        version, row = contents.version, in_use.get(held, ABSENT) if by_key else ABSENT
+        if row is ABSENT:
+            row = get(encode_held(held))
+            if by_key:
+                use(held, row, version)
         if row is None:
             meetings.missed += 1
             if not meetings.keys:
