@@ -37,7 +37,7 @@ class Aggregation(Generic[V, R]):
     merge. Where it `combines`, parts of the values may each be added to an `init()` of its own and merged in any order,
     with the same result. Of one of ours `of` is the function that reads a number or value off each value, and
     `add_read` adds what it has read, without any None, and leaves the list as it is; of several side by side `parts`
-    are these. An accumulator `keeps` numbers of ours, a tuple of values, a value or None,
+    are these, whose results `gather` takes. An accumulator `keeps` numbers of ours, a tuple of values, a value or None,
     or the user's own.
 
     >>> largest = Aggregation("largest", int, lambda m, values: max(m, *values), max, lambda m: m)
@@ -59,6 +59,7 @@ class Aggregation(Generic[V, R]):
     of: Callable[[Any], Any] | None = None
     add_read: Callable[[Any, list[Any]], Any] | None = None
     parts: tuple[Aggregation[Any, Any], ...] = ()
+    gather: Callable[..., Any] | None = None
     keeps: Literal["numbers", "values", "a value", "the user's"] = "numbers"
 
     def made_of(self, ready: Ready) -> Aggregation[V, R]:
@@ -73,7 +74,8 @@ class Aggregation(Generic[V, R]):
         return self.name
 
 
-def _itself(value: Any) -> Any:
+def itself(value: Any) -> Any:
+    """Return the value, as the result of an accumulator that is one."""
     return value
 
 
@@ -88,7 +90,7 @@ def count() -> Aggregation[Any, int]:
         int,
         lambda total, values: total + len(values),
         lambda a, b: a + b,
-        _itself,
+        itself,
         remake=lambda ready: count(),
         counts=True,
         remove=lambda total, values: total - len(values),
@@ -328,7 +330,7 @@ def fold(
     init: Callable[[], Any],
     add: Callable[[Any, V], Any],
     merge: Callable[[Any, Any], Any] | None = None,
-    finish: Callable[[Any], Any] = _itself,
+    finish: Callable[[Any], Any] = itself,
     remove: Callable[[Any, V], Any] | None = None,
 ) -> Aggregation[V, Any]:
     """Fold the values into an accumulator of your own: `add(accumulator, value)` returns the next one.
@@ -356,7 +358,7 @@ def fold(
         return change_by_all
 
     def remake(ready: Ready) -> Aggregation[V, Any]:
-        finished = finish if finish is _itself else ready(finish)
+        finished = finish if finish is itself else ready(finish)
         merged, removed = (None if one is None else ready(one) for one in (merge, remove))
         return fold(ready(init), ready(add), merged, finish=finished, remove=removed)
 
@@ -389,7 +391,7 @@ def aggregate(into: Callable[..., R], **parts: Aggregation[V, Any]) -> Aggregati
             raise mistake(f"aggregate({name}=...) got {part!r}, which is no aggregation", f"{name}=count()")
     if not takes(into, 0, parts):
         raise mistake(f"aggregate(...) can't make a {into!r} of {', '.join(parts)}", "the names that it takes")
-    return _side_by_side(parts, _ByName(into, tuple(parts)))
+    return _side_by_side(parts, ByName(into, tuple(parts)))
 
 
 def over(aggregation: Aggregation[V, R], values: list[V]) -> R:
@@ -419,11 +421,19 @@ def _by_arrival(
     if of is not None:
         check_plain(f"{name}(...)", of)
 
-    def add(state: Any, values: list[V]) -> Any:
-        found = values if of is None else [one for one in map(of, values) if one is not None]
+    def add_read(state: Any, found: list[Any]) -> Any:
         return merge(state, (found[place],)) if found else state
 
-    how: dict[str, Any] = {"order_sensitive": True, "remake": lambda ready: remake(ready, of), "keeps": "values"}
+    def add(state: Any, values: list[V]) -> Any:
+        return add_read(state, values if of is None else _read(of, values))
+
+    how: dict[str, Any] = {
+        "order_sensitive": True,
+        "remake": lambda ready: remake(ready, of),
+        "of": of,
+        "add_read": None if of is None else add_read,
+        "keeps": "values",
+    }
     return Aggregation(name, tuple, add, merge, _only, **how)
 
 
@@ -446,10 +456,10 @@ def _extreme(
         return add_read(state, _read(of, values))
 
     how: dict[str, Any] = {"remake": remake, "combines": True, "of": of, "add_read": add_read, "keeps": "a value"}
-    return Aggregation(name, lambda: None, add, merge, _itself, **how)
+    return Aggregation(name, lambda: None, add, merge, itself, **how)
 
 
-class _ByName:
+class ByName:
     """A function that is called with results in order, and hands them on by name."""
 
     def __init__(self, function: Callable[..., Any], names: tuple[str, ...]) -> None:
@@ -495,6 +505,7 @@ def _side_by_side(parts: Mapping[str, Aggregation[V, Any]], gather: Callable[...
         mergeable=all(part.mergeable for part in each),
         combines=all(part.combines for part in each),
         parts=each,
+        gather=gather,
     )
 
 

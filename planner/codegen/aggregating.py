@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType
 from typing import Any, TypeVar
 
-from operators.aggregations.aggregation import Aggregation
+from operators.aggregations.aggregation import Aggregation, ByName, itself
+from operators.state.keyed_state import is_plain
 from planner.codegen.inlining import expression
 
 V = TypeVar("V")
@@ -53,29 +55,67 @@ def written(aggregation: Aggregation[V, R]) -> str:
     return "\n".join(lines)
 
 
-def compiled(aggregation: Aggregation[V, R]) -> Aggregation[V, R]:
-    """Return an aggregation that adds by the function that is `written` for it."""
-    source = written(aggregation)
-    if not source:
-        return aggregation
-    parts = aggregation.parts or (aggregation,)
-    texts = [_reading(part, number) for number, part in enumerate(parts)]
-    namespace: dict[str, Any] = {f"of{number}": part.of for number, part in enumerate(parts)}
-    namespace |= {
-        f"add{number}": part.add_read if text else part.add
-        for number, (part, text) in enumerate(zip(parts, texts, strict=True))
-    }
-    # The text is the planner's own.
-    exec(_code(source), namespace)
-    add, called = namespace["add"], aggregation.add
+def finishing(aggregation: Aggregation[Any, Any]) -> str:
+    """Return the source of `finish(state)` for aggregations side by side; "" for a single one.
 
-    def add_or_tell(state: object, values: list[V]) -> object:
+    >>> from operators.aggregations.aggregation import aggregate, count, mean
+    >>> print(finishing(aggregate(dict, n=count(), mean=mean(len))))
+    def finish(state):
+        state0, state1, = state
+        return into(n=state0, mean=finish1(state1))
+    """
+    gather = aggregation.gather
+    if not isinstance(gather, ByName):
+        return ""
+    results = [
+        f"state{number}" if part.finish is itself else f"finish{number}(state{number})"
+        for number, part in enumerate(aggregation.parts)
+    ]
+    named = ", ".join(f"{name}={result}" for name, result in zip(gather.names, results, strict=True))
+    states = "".join(f"state{number}, " for number in range(len(results)))
+    return f"def finish(state):\n    {states}= state\n    return into({named})"
+
+
+def compiled(aggregation: Aggregation[Any, Any]) -> Aggregation[Any, Any]:
+    """Return an aggregation that adds, begins and finishes by the functions that are written for it."""
+    parts = aggregation.parts or (aggregation,)
+    changed: dict[str, Any] = {}
+    if source := written(aggregation):
+        texts = [_reading(part, number) for number, part in enumerate(parts)]
+        namespace: dict[str, Any] = {f"of{number}": part.of for number, part in enumerate(parts)}
+        namespace |= {
+            f"add{number}": part.add_read if text else part.add
+            for number, (part, text) in enumerate(zip(parts, texts, strict=True))
+        }
+        # The text is the planner's own.
+        exec(_code(source), namespace)
+        changed["add"] = _or_told(namespace["add"], aggregation.add)
+    if source := finishing(aggregation):
+        assert isinstance(aggregation.gather, ByName)
+        namespace = {f"finish{number}": part.finish for number, part in enumerate(parts)}
+        namespace["into"] = aggregation.gather.function
+        exec(_code(source), namespace)
+        changed["finish"] = namespace["finish"]
+    # What ours begin with is always the same, and nobody can change it in place.
+    if aggregation.parts and all(part.keeps != "the user's" for part in parts) and is_plain(aggregation.init()):
+        changed["init"] = partial(_itself, aggregation.init())
+    return replace(aggregation, **changed)
+
+
+def _itself(state: Any) -> Any:
+    return state
+
+
+def _or_told(add: Callable[[Any, list[Any]], Any], called: Callable[[Any, list[Any]], Any]) -> Callable[..., Any]:
+    """Return an `add` that, where it fails, has the user's functions called, whose tracebacks have their own lines."""
+
+    def add_or_tell(state: Any, values: list[Any]) -> Any:
         try:
             return add(state, values)
         except Exception:
-            return called(state, values)  # whose traceback has the user's own line
+            return called(state, values)
 
-    return replace(aggregation, add=add_or_tell)
+    return add_or_tell
 
 
 def _reading(part: Aggregation[V, R], number: int) -> str:

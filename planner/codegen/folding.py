@@ -35,11 +35,10 @@ def fold(graph: Graph, entry: str, inline: bool = True) -> list[SourceLine]:
 def window_behind(graph: Graph, id: str) -> Window | None:
     """Return the windows that messages may be grouped for before a repartitioning; None where rows have to go on.
 
-    A declared type or serde of its values may make others of them, and what more than one operator reads has no one
-    grouping.
+    What more than one operator reads has no one grouping.
     """
     spec, children = graph.of(PartitionBy).get(id), graph.children(id)
-    if spec is None or spec.value is not None or spec.combines is not None or len(children) != 1:
+    if spec is None or spec.combines is not None or len(children) != 1:
         return None
     window = graph.of(Window).get(children[0])
     return window if window is not None and window.fold is not None else None

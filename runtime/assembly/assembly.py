@@ -420,10 +420,11 @@ class _TaskBuilder:
         return found
 
     def _hands_groups(self, id: str) -> bool:
-        """Whether what a repartitioning writes may go on in groups: in memory, and not encoded at once."""
-        reading = next(stage for stage in self.assembly.plan.stages if self.graph.children(id)[0] in stage.operators)
-        spec = self.graph.of(PartitionBy)[id]
-        return self.assembly.is_relayed(reading) and self._as_it_is(spec) != "nothing"
+        """Whether what a repartitioning writes may go on in groups, as it does in memory."""
+        children = self.graph.children(id)
+        return all(
+            self.assembly.is_relayed(stage) for stage in self.assembly.plan.stages if children[0] in stage.operators
+        )
 
     def _as_it_is(self, spec: PartitionBy) -> AsItIs:
         """Return what goes on as it is in memory: not what a policy asks for, or a declared type would make other."""

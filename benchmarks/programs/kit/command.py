@@ -142,7 +142,7 @@ def show(figures: list[ProgramFigure], console: Console) -> None:
         "by hand",
         "per s",
     ):
-        table.add_column(name, justify="left" if name in ("program", "mode") else "right")
+        table.add_column(name, justify="left" if name in ("program", "mode") else "right", no_wrap=True)
     slope_of = slopes(figures)
     most: dict[tuple[str, str], int] = {}
     for one in figures:
@@ -158,7 +158,7 @@ def show(figures: list[ProgramFigure], console: Console) -> None:
             f"{one.partitions}",
             f"{one.messages:,}",
             f"{one.cpu_ratio:.2f} x",
-            f"{one.low:.2f} to {one.high:.2f}",
+            f"{one.low:.2f}-{one.high:.2f}",
             f"{one.wall_ratio:.2f} x",
             slope,
             *mib,

@@ -83,7 +83,8 @@ def shorten(text: Text) -> None:
 
 def split(text: Text) -> None:
     text.says('.flat_map(lambda e: [replace(e, kind=kind) for kind in e.kind.split("-")])')
-    text.does('for kind in kind.split("-"):')
+    text.does("of_event = amount", 'for kind in kind.split("-"):')
+    text.does("amount = of_event")  # which what follows may change
 
 
 def look_up(text: Text) -> None:
