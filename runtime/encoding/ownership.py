@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import chain, islice
 from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 import msgspec
 
-from operators.core.base import Serde
+from operators.core.base import Key, Serde
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import decoded, encode_all
 from runtime.encoding.storable import check_kept
@@ -47,6 +48,15 @@ class OwnValues:
         if len(some) == len(data):
             return decoded(serde, some)
         return [None if one is None else serde.decode(one) for one in data]
+
+    def own_groups(self, group: dict[Key, list[object]]) -> None:
+        """Make the values of each key of a group the next stage's own, as `own` does."""
+        values = [*chain.from_iterable(group.values())]
+        owned = self.own(values)
+        if owned is not values:
+            parts = iter(owned)
+            for key, found in group.items():
+                group[key] = [*islice(parts, len(found))]
 
 
 def are_unchangeable(values: list[Any]) -> bool:

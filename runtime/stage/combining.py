@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, cast
 
 from operators.aggregations.aggregation import Aggregation
-from operators.core.base import Batch, Key
-from operators.partition_by import Partitioner, hash_, murmur2
+from operators.core.base import Batch
 from operators.windows.count_window import CountedOperator
 from operators.windows.partials import Fold, Folds, Partials, folds_of, parts_of
 from operators.windows.window import NO_KEY, Window, WindowOperator
@@ -17,10 +15,9 @@ from operators.windows.window_groups import Groups
 from operators.windows.window_types import WindowType
 from planner.model.errors import PlanError
 from runtime.encoding.keys import KeySerde
-from runtime.encoding.serdes import Tagged, remembering
 from runtime.functions.failures import Failure
 from runtime.stage.exits import NO_TIME
-from runtime.stage.outputs import Destination, Outputs
+from runtime.stage.outputs import Destination, Outputs, routed
 
 
 class CombiningExit:
@@ -88,22 +85,6 @@ class CombiningExit:
         self._outputs.combined += len(partials.keys)
         row = Batch([self._to.value.encode(partials)], timestamps=[stamp], stamps=[stamp])
         self._outputs.append((self._to.stream, partition), row)
-
-
-def routed(by: Partitioner, keys: KeySerde, partitions: int) -> Callable[[Key], int]:
-    """Return what says the partition of a key as it is held.
-
-    Where that is by hashes alone, it is remembered from task to task of the process.
-    """
-    if by is hash_ and isinstance(keys.serde, Tagged):
-        return _hashed(partitions)
-    return remembering(lambda key: by.partition(keys.decode(key), keys.encode(key), partitions))
-
-
-@lru_cache(maxsize=2)
-def _hashed(partitions: int) -> Callable[[Key], int]:
-    keys = KeySerde(Tagged())
-    return remembering(lambda key: murmur2(keys.encode(key)) % partitions)
 
 
 class CombinedExit:

@@ -13,7 +13,7 @@ from typing import Any
 from operators.core.base import EVENT_COLUMNS, Batch, Key, Operator, Output
 from operators.core.untimed import Untimed
 from operators.joins.match_counts import Meetings
-from operators.partition_by import ByFunction, hash_, murmur2
+from operators.partition_by import ByFunction, hash_
 from operators.scan import ScanOperator
 from operators.task import Effects, Envelope, TaskContext, TaskOperator
 from operators.windows.window import WindowOperator
@@ -23,7 +23,7 @@ from runtime.encoding.lines import Lines
 from runtime.encoding.ownership import OwnValues
 from runtime.encoding.serdes import Json, Natural, encode_all, remembering
 from runtime.encoding.storable import check_kept
-from runtime.stage.outputs import Destination, FirstValues, Outputs
+from runtime.stage.outputs import Destination, FirstValues, Outputs, routed
 
 NO_TIME = "the records have no timestamps, and event time is needed here; give the input timestamp="
 
@@ -78,7 +78,7 @@ class PartitionByExit:
         self.calls = ["by"] if isinstance(to.by, ByFunction) else []
         assert to.key is not None
         self._keys, self._values = KeySerde(to.key), values
-        self._place_of: Callable[[Key], int] = remembering(lambda key: murmur2(self._keys.encode(key)) % to.partitions)
+        self._place_of = routed(hash_, self._keys, to.partitions)
 
     @property
     def by(self) -> Callable[[Any, int], int]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from operators.core.base import Batch, Serde
+from operators.core.base import Batch, Key, Serde
 from operators.core.wording import shown
 from operators.partition_by import Partitioner, hash_, murmur2
 from operators.windows.window_groups import Grouped
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.lines import NULL, Lines
 from runtime.encoding.ownership import OwnValues
-from runtime.encoding.serdes import Evolving, Json, encode_all
+from runtime.encoding.serdes import Evolving, Json, encode_all, remembering
 from runtime.model.errors import TooLarge
 from runtime.ports.sink import Limit, Sink
 from runtime.reading.relay import Relay, encoded
@@ -160,8 +161,7 @@ class Outputs:
             self.append(place, encoded(grouped.rows(), values.serde, keys))
             return
         for group in grouped.by_slots.values():
-            for key, found in group.items():
-                group[key] = values.own(found)
+            values.own_groups(group)
         self.handed.setdefault(place, []).append(grouped)
 
     def hand_on(self) -> None:
@@ -223,6 +223,26 @@ def _append(rows: dict[tuple[str, int], Batch], place: tuple[str, int], batch: B
         rows[place] = batch.copy()
     else:
         held.extend(batch)
+
+
+def routed(by: Partitioner, keys: KeySerde, partitions: int) -> Callable[[Key], int]:
+    """Return what says the partition of a key as it is held.
+
+    Where that is by hashes alone, it is remembered from task to task of the process.
+    """
+    if by is hash_:
+        serde: object = keys.serde
+        return _hashed(serde, partitions) if isinstance(serde, Hashable) else _hashing(keys, partitions)
+    return remembering(lambda key: by.partition(keys.decode(key), keys.encode(key), partitions))
+
+
+@lru_cache(maxsize=16)
+def _hashed(serde: Any, partitions: int) -> Callable[[Key], int]:
+    return _hashing(KeySerde(serde), partitions)
+
+
+def _hashing(keys: KeySerde, partitions: int) -> Callable[[Key], int]:
+    return remembering(lambda key: murmur2(keys.encode(key)) % partitions)
 
 
 def check_size(limit: Limit, batch: Batch) -> None:

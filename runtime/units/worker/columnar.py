@@ -20,7 +20,7 @@ from planner.columnar.terms import LARGEST, Term
 from runtime.encoding.keys import KeySerde
 from runtime.reading.event_times import looks_like_seconds
 from runtime.reading.folding import Folded
-from runtime.stage.combining import routed
+from runtime.stage.outputs import routed
 
 TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
 FORMATS: dict[pa.DataType, Literal["i", "q", "d"]] = {pa.int32(): "i", pa.int64(): "q", pa.float64(): "d"}
