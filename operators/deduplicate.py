@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from heapq import heapify, heappop, heappush
+from itertools import islice
+from typing import ClassVar, cast
 
-from operators.core.base import NEVER, Batch, OperatorContext, Serde, Spec, Store
-from operators.state.entry_keys import NUMBER_BYTES, number_at, ordered
+from operators.core.base import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    MOST_HELD,
+    NEVER,
+    Batch,
+    Key,
+    Keys,
+    OperatorContext,
+    Serde,
+    Spec,
+    Store,
+)
+from operators.state.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 
 ID, EXPIRY = b"i", b"x"
 """The first byte of entries in the store: of times by id, and of ids by the time at which they expire."""
+BUCKETS = 8
+"""The buckets of expiring ids that a time of `within_ms` is divided into."""
+CHUNK = 1_000
+"""The ids of one entry by the time at which they expire; an entry must fit into a record of a changelog."""
+Times = int | tuple[int, ...]
+"""The times at which messages with an id went on; mostly it is one."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -26,6 +46,7 @@ class Deduplicate(Spec):
     declares: ClassVar[str] = "deduplicate(..., id_type=MySerde())"
     stateful: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
+    holds: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     beyond_keys: ClassVar[bool] = True
@@ -48,60 +69,102 @@ class Deduplicate(Spec):
 
     def build(self, context: OperatorContext) -> DeduplicateOperator:
         """Return its operator, which takes note of the kinds of ids."""
-        serde = context.formats.serde(self.id_serde)
-        operator = DeduplicateOperator(self, context.functions["id_of"], context.store, serde)
-        operator.note = context.observer(serde)
+        ids = context.formats.keys(self.id_serde)
+        operator = DeduplicateOperator(self, context.functions["id_of"], context.store, ids, context.most_held)
+        operator.note = context.observer(context.formats.serde(self.id_serde))
         return operator
 
 
-class DeduplicateOperator:
-    """One task's share of a `deduplicate`: the times at which messages went on, by id, in the store.
+class Expiring:
+    """The ids that expire in one stretch of time; one whose times have gone on to others may still be there.
 
-    A time is forgotten when event time is `within_ms` past it. A message whose own source is that far does not heed it
-    any more, even if it is still there.
+    `new` are those that the store does not list, and `listed` those that it does; where not `is_whole` it lists others,
+    too. `entries` is the number of its entries, if the bucket began here.
+    """
+
+    __slots__ = ("began_here", "entries", "is_whole", "listed", "new")
+
+    def __init__(self, began_here: bool) -> None:
+        self.new: list[Key] = []
+        self.listed: list[Key] = []
+        self.entries = 0
+        self.began_here = self.is_whole = began_here
+
+
+class DeduplicateOperator:
+    """One task's share of a `deduplicate`: the times at which messages went on, by id.
+
+    A time is forgotten when event time is `within_ms` past it, or somewhat later, with others of its bucket. A message
+    whose own source is that far does not heed it any more, even if it is still there.
     """
 
     calls = ("id_of",)
 
-    def __init__(self, spec: Deduplicate, id_of: Callable[..., object], store: Store, ids: Serde) -> None:
+    def __init__(
+        self, spec: Deduplicate, id_of: Callable[..., object], store: Store, ids: Keys, most_held: int = MOST_HELD
+    ) -> None:
         self.id_of = id_of
         self.store = store
-        self.unwritten = 0
+        self.most_held = most_held
         self.late: Batch | None = None
         """The messages that came so late that nobody knows whether their id was there before."""
         self.note: Callable[[list[object]], None] = lambda ids: None
         """Takes note of the kinds of a batch's ids."""
         self._within_ms = spec.within_ms
-        self._encode = ids.encode
-        self._first = self._first_expiry()
+        self._width = max(spec.within_ms // BUCKETS, 1)
+        self._ids = ids
+        self._unheld_until = MIN_TIMESTAMP
+        """The watermark by which nothing is in the store alone any more; until then ids are looked up there."""
+        self.forget()
 
     def process(self, batch: Batch) -> Batch | None:
         """Return the messages that are no duplicates."""
         assert batch.timestamps is not None and batch.stamps is not None
-        found = [self.id_of(value) for value in batch.values]
-        self.note(found)
-        ids = [*map(self._encode, found)]
-        times = zip(ids, batch.timestamps, batch.stamps, strict=True)
-        rows = [row for row, (id, at, stamp) in enumerate(times) if self._is_first(id, at, stamp)]
-        within, columns = self._within_ms, zip(batch.timestamps, batch.stamps, strict=True)
-        late = [row for row, (at, stamp) in enumerate(columns) if at + within <= stamp]
+        within, width, times, changed = self._within_ms, self._width, self._times, self._changed
+        looks, last = self._unheld_until > MIN_TIMESTAMP, None
+        expiring: list[Key] = []
+        rows, late = [], []
+        columns = zip(self._held(batch.values), batch.timestamps, batch.stamps, strict=True)
+        for row, (id, at, stamp) in enumerate(columns):
+            expires = at + within
+            if expires <= stamp:
+                late.append(row)
+            before = times.get(id)
+            if before is None and looks:
+                before = self._look_up(id)
+            if before is None:
+                changed[id] = False
+                times[id] = at
+            else:
+                # A time that has expired for this message's own source counts no more, even where it is still there: so
+                # results do not depend on when it was forgotten.
+                if isinstance(before, int):
+                    if -within < at - before < within and before + within > stamp:
+                        continue
+                    times[id] = (before, at)
+                else:
+                    if any(-within < at - one < within and one + within > stamp for one in before):
+                        continue
+                    times[id] = (*before, at)
+                changed.setdefault(id, True)
+            rows.append(row)
+            number = expires // width
+            if number != last:
+                last, expiring = number, (self._buckets.get(number) or self._open(number)).new
+            expiring.append(id)
         self.late = batch.take(late) if late else None
-        kept = batch.take(rows)
-        return Batch(kept.values, kept.keys, kept.timestamps, kept.stamps) if rows else None
+        self._relieve()
+        if len(rows) < len(batch):
+            batch = batch.take(rows)
+        return Batch(batch.values, batch.keys, batch.timestamps, batch.stamps) if rows else None
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Forget the times that no message in time can be a duplicate of."""
-        # A second index by expiry, since the first one by id would have to be walked through as a whole.
-        end = EXPIRY + ordered(watermark + 1)
-        for place, _ in list(self.store.range(EXPIRY, end)):
-            id, expires = place[1 + NUMBER_BYTES :], number_at(place, 1)
-            self.store.delete(place)
-            kept = tuple(at for at in self.store.get(ID + id, ()) if at + self._within_ms > expires)
-            if kept:
-                self.store.put(ID + id, kept)
-            else:
-                self.store.delete(ID + id)
-        self._first = self._first_expiry()
+        while self.next_due() <= watermark:
+            number = heappop(self._numbers)
+            self._expire(self._buckets.pop(number), number, watermark)
+        if self._unheld_until <= watermark:
+            self._unheld_until = MIN_TIMESTAMP
         return None
 
     def drop_due(self) -> Batch:
@@ -110,32 +173,140 @@ class DeduplicateOperator:
 
     def next_due(self) -> int:
         """Return the watermark at which something can be forgotten."""
-        return self._first
+        return self._past(self._numbers[0]) if self._numbers else NEVER
 
     def lowest_stamp(self) -> int:
         """Return a stamp that is above all: it fires nothing."""
         return NEVER
 
+    @property
+    def unwritten(self) -> int:
+        """The number of ids whose times have changed since they were written back."""
+        return len(self._changed)
+
+    def newest(self, most: int) -> list[object]:
+        """Return the times of the ids that changed last, at most so many."""
+        return [self._times[id] for id in islice(reversed(self._changed), most)]
+
     def write_back(self) -> None:
-        """Everything is in the store."""
+        """Put what has changed into the store."""
+        changed, times = [*self._changed], self._times
+        self.store.update({ID + data: times[id] for id, data in zip(changed, self._encoded(changed), strict=True)})
+        self._changed.clear()
+        for number, bucket in self._buckets.items():
+            if bucket.new:
+                data = self._encoded(bucket.new)
+                self.store.update(
+                    {self._free(number, bucket): data[start : start + CHUNK] for start in range(0, len(data), CHUNK)}
+                )
+                if bucket.is_whole:
+                    bucket.listed += bucket.new
+                bucket.new = []
 
     def forget(self) -> None:
-        """Look up again when something can be forgotten."""
-        self._first = self._first_expiry()
+        """Drop all that is held, and look up when what the store has can be forgotten."""
+        self._times: dict[Key, Times] = {}
+        self._changed: dict[Key, bool] = {}
+        """Whether the store has older times of each id whose times have changed."""
+        self._buckets: dict[int, Expiring] = {}
+        # One look for each bucket, and not for each entry.
+        place, end = EXPIRY, beyond(EXPIRY)
+        while (found := next(self.store.range(place, end), None)) is not None:
+            number = number_at(found[0], 1) // self._width
+            self._buckets[number] = Expiring(began_here=False)
+            place = self._place(number + 1)
+        self._numbers = [*self._buckets]
+        """The numbers of the buckets, a heap."""
+        heapify(self._numbers)
+        self._unheld_until = self._last_past()
 
-    def _is_first(self, id: bytes, at: int, stamp: int) -> bool:
-        within, place = self._within_ms, ID + id
-        kept: tuple[int, ...] = self.store.get(place, ())
-        # A time that has expired for this message's own source counts no more, even where it is still there: so results
-        # do not depend on when it was forgotten.
-        if any(abs(at - one) < within and one + within > stamp for one in kept):
-            return False
-        expires = at + within
-        self.store.put(place, (*kept, at))
-        self.store.put(EXPIRY + ordered(expires) + id, True)
-        self._first = min(self._first, expires)
-        return True
+    def _held(self, values: list[object]) -> list[Key]:
+        ids = [*map(self.id_of, values)]
+        self.note(ids)
+        # None is an id like any other, and no key: it is held as its bytes.
+        return [self._ids.encode(cast(Key, None)) if id is None else id for id in self._ids.hold(ids)]
 
-    def _first_expiry(self) -> int:
-        first = next(self.store.range(EXPIRY), None)
-        return NEVER if first is None else number_at(first[0], 1)
+    def _encoded(self, ids: list[Key]) -> list[bytes]:
+        encoded: list[bytes] = self._ids.encode_all([*ids])
+        return encoded
+
+    def _look_up(self, id: Key) -> Times | None:
+        """Return the times of an id that the store has, and hold them."""
+        stored = self.store.get(ID + self._ids.encode(id))
+        if stored is not None:
+            self._times[id] = stored = stored if type(stored) is int else tuple(stored)
+        found: Times | None = stored
+        return found
+
+    def _relieve(self) -> None:
+        """Hold no more than so many ids that the store has, too; one in memory would hold them no better."""
+        if self.store.durable and len(self._times) > self.most_held:
+            self.write_back()
+            self._times.clear()
+            for bucket in self._buckets.values():
+                bucket.listed, bucket.is_whole = [], False
+            self._unheld_until = self._last_past()
+
+    def _expire(self, bucket: Expiring, number: int, watermark: int) -> None:
+        """Forget the times that have expired, of the ids of a bucket that is past."""
+        ids = bucket.new + (bucket.listed if bucket.is_whole else self._listed(number))
+        if not bucket.began_here:
+            self.store.drop(self._place(number), self._place(number + 1))
+        elif bucket.entries:
+            self.store.delete_all(self._entry(number, entry) for entry in range(bucket.entries))
+        times, changed, within, gone = self._times, self._changed, self._within_ms, list[Key]()
+        looks, oldest = self._unheld_until > MIN_TIMESTAMP, watermark - within if watermark < MAX_TIMESTAMP else NEVER
+        for id in ids:
+            before = times.get(id)
+            if before is None and looks:
+                before = self._look_up(id)
+            if before is None:
+                continue
+            kept = (before,) if isinstance(before, int) else before
+            left = () if max(kept) <= oldest else tuple(at for at in kept if at > oldest)
+            if not left:
+                del times[id]
+                if changed.pop(id, True):
+                    gone.append(id)
+                continue
+            if len(left) < len(kept):
+                changed.setdefault(id, True)
+                times[id] = left if len(left) > 1 else left[0]
+            # Mostly it is in a later bucket already; not so where `within_ms` was less when it went on.
+            number = (max(left) + within) // self._width
+            (self._buckets.get(number) or self._open(number)).new.append(id)
+        self.store.delete_all(map(ID.__add__, self._encoded(gone)))
+
+    def _listed(self, number: int) -> list[Key]:
+        """Return the ids that the store lists in a bucket."""
+        found: list[bytes] = []
+        for place, ids in self.store.range(self._place(number), self._place(number + 1)):
+            # Before there were lists, each id had an entry of its own.
+            found += [place[1 + NUMBER_BYTES :]] if ids is True else ids
+        return [id for id in self._ids.load(found) if id is not None]
+
+    def _open(self, number: int) -> Expiring:
+        bucket = self._buckets[number] = Expiring(began_here=True)
+        heappush(self._numbers, number)
+        return bucket
+
+    def _free(self, number: int, bucket: Expiring) -> bytes:
+        """Return the place of a new entry of a bucket."""
+        while True:
+            place = self._entry(number, bucket.entries)
+            bucket.entries += 1
+            if bucket.began_here or self.store.get(place) is None:
+                return place
+
+    def _entry(self, number: int, entry: int) -> bytes:
+        return self._place(number) + entry.to_bytes(4, "big")
+
+    def _place(self, number: int) -> bytes:
+        return EXPIRY + ordered(number * self._width)
+
+    def _past(self, number: int) -> int:
+        """Return the watermark at which all that expires in a bucket has expired."""
+        return min((number + 1) * self._width - 1, MAX_TIMESTAMP)
+
+    def _last_past(self) -> int:
+        return self._past(max(self._buckets)) if self._buckets else MIN_TIMESTAMP

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -209,6 +210,18 @@ class Store(Protocol):
     def range(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, Any]]:
         """Yield the (key, value) pairs with `start` <= key < `end`, in key order, as they are at the call."""
 
+    # A store may have faster ways of the two below than one call for each key.
+    def delete_all(self, keys: Iterable[bytes]) -> None:
+        """Remove many keys, each of which may be absent."""
+        for key in keys:
+            self.delete(key)
+
+    def drop(self, start: bytes, end: bytes, most: int | None = None) -> int:
+        """Remove the keys with `start` <= key < `end`, or the first `most` of them; return how many these were."""
+        found = [key for key, _ in islice(self.range(start, end), most)]
+        self.delete_all(found)
+        return len(found)
+
 
 class Serde(Protocol):
     """Turns values into bytes and back."""
@@ -239,6 +252,9 @@ class Keys(Protocol):
 
     def hold_one(self, key: object, /) -> Key | None:
         """Return a key of the user's as batches hold it; None for no key."""
+
+    def hold(self, keys: list[object], /) -> list[Key | None]:
+        """Return a column of keys of the user's as batches hold them; None stays None."""
 
     def encode(self, key: Key, /) -> bytes:
         """Return the bytes of a key."""
@@ -392,6 +408,7 @@ class Spec:
     where what is late there goes. What heeds the `wall_clock` and keeps state is `Clocked`. What fires only
     `waits_ms` after its time has event time below it stay behind by as much. What `fires_late` has panes of what is
     late, when event time is beyond where it was as that came. What `ignores_values` looks at keys and times alone.
+    What `holds` most of what it has written needs no cache of it.
     What looks at a partition `beyond_keys` goes by more of it than the messages of one key. What `takes_signs` may be
     handed retractions, and what `hands_on_signs` emits one for each. What is `beside_results` are the fields by which
     neither its results nor its state go. What is `stateful` builds its operator, but for what is `in_calls`, whose
@@ -452,6 +469,7 @@ class Spec:
     waits_ms: ClassVar[int] = 0
     fires_late: ClassVar[bool] = False
     ignores_values: ClassVar[bool] = False
+    holds: ClassVar[bool] = False
     beyond_keys: ClassVar[bool] = False
     takes_signs: ClassVar[bool] = False
     hands_on_signs: ClassVar[bool] = False

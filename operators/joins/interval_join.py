@@ -13,7 +13,6 @@ from operators.core.base import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     MOST_HELD,
-    NEVER,
     Batch,
     Form,
     Key,
@@ -25,9 +24,10 @@ from operators.core.base import (
 )
 from operators.core.policies import DeadLetterPolicy
 from operators.joins.match_counts import Meetings
+from operators.state.agenda import DueItems
 from operators.state.keyed_state import DECLARED_SIDES, typed_sides
 from operators.state.stamp_counts import Stamps
-from operators.state.time_buckets import OverRows, Row, RowsByTime
+from operators.state.time_buckets import Bucket, OverRows, Row, RowsByTime
 
 How = Literal["inner", "left", "right", "outer"]
 Keep = Literal["all", "latest"]
@@ -60,6 +60,7 @@ class IntervalJoin(Spec):
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
+    holds: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     sided: ClassVar[bool] = True
     keeps_order: ClassVar[bool] = False
@@ -142,7 +143,10 @@ class IntervalJoinOperator(OverRows):
     def process(self, batch: Batch) -> Batch | None:
         """Join each row with those that have come before, and keep it; late ones are set aside in `late`."""
         assert batch.timestamps is not None and batch.stamps is not None
-        sides, width, late, met = self._sides, self._width, [], 0
+        sides, width, late, met = self._sides, self._width, list[int](), 0
+        spans: list[tuple[int, int] | None] = [None, None]
+        near: list[list[Bucket]] = [[], []]
+        """The other side's buckets that the bounds of a row of each side reach into, as they were for the last one."""
         out = Batch([], keys=[], timestamps=[], stamps=[])
         values = batch.values if self._forms is None else typed_sides(self._forms, batch.values)
         columns = zip(batch.keys or [None] * len(batch), values, batch.timestamps, batch.stamps, strict=True)
@@ -152,15 +156,25 @@ class IntervalJoinOperator(OverRows):
             if at < stamp:
                 late.append(place)
                 continue
-            own, waits = sides[side], self._outer[side]
-            if self._meet(side, key, value, at, stamp, out):
-                waits = False
-                met += 1
-            elif waits:
+            own, waits, (low, high) = sides[side], self._outer[side], self._bounds[side]
+            span = (at + low) // width, (at + high) // width
+            if span != spans[side]:
+                # A bucket is at least as wide as the bounds, so a row's bounds lie in two buckets at most.
+                spans[side], others = span, sides[1 - side].buckets
+                near[side] = [others[number] for number in sorted({*span}) if number in others]
+            for bucket in near[side]:
+                if key in bucket.changed or key in bucket.clean or not bucket.is_whole:
+                    if self._meet(side, key, value, at, stamp, out):
+                        waits = False
+                        met += 1
+                    break
+            if waits:
                 self._wait(side, key, at, stamp)
             # As RowsByTime.add does it, written out to spare a call for each row.
             number = at // width
-            bucket = own.buckets.get(number) or own.open(number)
+            bucket = own.buckets.get(number)
+            if bucket is None:
+                bucket, spans[1 - side] = own.open(number), None
             rows = bucket.changed.get(key)
             if rows is None:
                 rows = own.changing(number, key)
@@ -244,8 +258,7 @@ class IntervalJoinOperator(OverRows):
         """Return the watermark at which the next row has waited long enough, or the next bucket is past."""
         if self._ripe:
             return self._reached
-        waiting = self._waiting[0][0] if self._waiting else NEVER
-        return min(waiting, *(side.next_past() for side in self._sides))
+        return min(self._waiting.first(), *(side.next_past() for side in self._sides))
 
     def lowest_stamp(self) -> int:
         """Return the smallest stamp of a row that waits."""
@@ -253,8 +266,8 @@ class IntervalJoinOperator(OverRows):
 
     def forget(self) -> None:
         """Drop all that is held, and look up what the store has."""
-        self._waiting: list[tuple[int, int, int, int, int, Key]] = []
-        """The rows that wait, by the time at which that is enough: with stamp, time, side, number and key."""
+        self._waiting: DueItems[tuple[int, int, int, Key, int, int]] = DueItems(self._width)
+        """The rows that wait, by the time at which that is enough: with number, side, key, time and stamp."""
         self._ripe: list[tuple[int, int, int, int, Key]] = []
         """The rows that have waited long enough, by stamp: with time, side, number and key."""
         self._stamps = Stamps()
@@ -268,22 +281,24 @@ class IntervalJoinOperator(OverRows):
 
     def _wait(self, side: int, key: Key, at: int, stamp: int) -> None:
         due = min(at + self._reach[side] + 1, MAX_TIMESTAMP)
-        heappush(self._waiting, (due, stamp, at, side, next(self._numbers), key))
+        self._waiting.add((due, next(self._numbers), side, key, at, stamp))
         self._stamps.add(stamp)
 
     def _no_longer_wait(self, side: RowsByTime, number: int, key: Key, start: int, stop: int) -> None:
         """Note that rows were met, and wait no longer."""
         rows = side.rows_of(number, key) or []
         for index in range(start, stop):
-            at, stamp, value, waits = rows[index]
-            if waits:
+            if rows[index][3]:
+                at, stamp, value, _ = rows[index]
                 rows = side.changing(number, key)
                 rows[index] = (at, stamp, value, False)
                 self._stamps.remove(stamp)
 
     def _ripen(self) -> None:
-        while self._waiting and self._waiting[0][0] <= self._reached:
-            heappush(self._ripe, heappop(self._waiting)[1:])
+        for _, number, side, key, at, stamp in self._waiting.take(self._reached):
+            # Most have met another by now.
+            if self._sides[side].waits_at(key, at, stamp) is not None:
+                heappush(self._ripe, (stamp, at, side, number, key))
 
     def _take_first(self) -> tuple[int, Key, Row] | None:
         """Remove the first row that has waited long enough; None where it was met."""

@@ -56,6 +56,7 @@ class TemporalJoin(Spec):
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
+    holds: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     sided: ClassVar[bool] = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any, Protocol
@@ -82,6 +82,10 @@ class RowsByTime:
         """The numbers of the buckets, and of some that are gone already; a heap."""
         self._kept_ms = kept_ms
         self.unwritten = 0
+        self._changed: dict[int, None] = {}
+        """The numbers of the buckets in which something has changed, in the order in which it did."""
+        self._held = 0
+        """The clean entries that are held, at most; those that left their buckets may be counted still."""
         # A bucket is one range of the store, so whatever is past goes as a whole, and no row needs a timer of its own.
         self._store = store
         self._keys = keys
@@ -108,6 +112,7 @@ class RowsByTime:
             stored = self._store.get(self._place(number) + self._keys.encode(key))
             if stored is not None:
                 rows = bucket.clean[key] = self._rows(stored)
+                self._held += 1
         return rows
 
     def changing(self, number: int, key: Key) -> list[Row]:
@@ -117,6 +122,7 @@ class RowsByTime:
         if key not in bucket.changed:
             bucket.changed[key] = rows = [] if rows is None else rows
             self.unwritten += 1
+            self._changed[number] = None
         assert rows is not None
         return rows
 
@@ -152,15 +158,22 @@ class RowsByTime:
 
     def take(self, key: Key, at: int, stamp: int) -> Row | None:
         """Remove a row that waits, and return it; None where none of this time and stamp waits any more."""
-        number = at // self._width
-        rows = self.rows_of(number, key) or []
-        for index in range(bisect_left(rows, (at,)), len(rows)):
-            row = rows[index]
-            if row[0] != at:
-                break
-            if row[1] == stamp and row[3]:
-                del self.changing(number, key)[index]
-                return row
+        index = self.waits_at(key, at, stamp)
+        if index is None:
+            return None
+        return self.changing(at // self._width, key).pop(index)
+
+    def waits_at(self, key: Key, at: int, stamp: int) -> int | None:
+        """Return the index of a row that waits, among those of its key and bucket; None where it waits no more."""
+        rows = self.rows_of(at // self._width, key)
+        if rows:
+            # Mostly a key has a single row, which need not be looked for.
+            for index in range(bisect_left(rows, (at,)) if len(rows) > 1 else 0, len(rows)):
+                row = rows[index]
+                if row[0] != at:
+                    break
+                if row[1] == stamp and row[3]:
+                    return index
         return None
 
     def next_past(self) -> int:
@@ -181,13 +194,31 @@ class RowsByTime:
 
     def _drop(self, number: int, most: int | None) -> int | None:
         """Drop a bucket, or the first `most` of its entries; return their number, None where some may be left."""
-        bucket = self.buckets[number]
+        bucket, left, dropped = self.buckets[number], most, 0
+        if most is not None and bucket.is_stored and bucket.changed:
+            # Changed rows go first: what the store has of them is older, and nobody may read that after a commit.
+            changed = list(islice(bucket.changed, most))
+            for key in changed:
+                del bucket.changed[key]
+            self._delete(self._place(number), changed)
+            self.unwritten -= len(changed)
+            dropped, left = len(changed), most - len(changed)
         if bucket.is_stored:
-            dropped = len(self.pop(number, most))
-            return None if number in self.buckets else dropped
+            # Nobody reads what is past: it goes without being decoded.
+            if bucket.is_whole:
+                stored = len(self._pop_clean(number, left))
+            else:
+                stored = self._store.drop(self._place(number), self._place(number + 1), left)
+                bucket.clean = {}
+            if stored == left:
+                return None
+            dropped += stored
         self.unwritten -= len(bucket.changed)
         del self.buckets[number]
-        return 0
+        return dropped
+
+    def _delete(self, prefix: bytes, keys: Iterable[Key]) -> None:
+        self._store.delete_all(map(prefix.__add__, self._keys.encode_all([*keys])))
 
     def pop(self, number: int, most: int | None) -> list[tuple[Key, list[Row]]]:
         """Remove a bucket, or the first `most` of its keys, and return their rows.
@@ -203,37 +234,63 @@ class RowsByTime:
                 self._store.delete(prefix + self._keys.encode(key))
         self.unwritten -= len(found)
         if bucket.is_stored and not bucket.changed:
-            left = None if most is None else most - len(found)
-            stored = list(islice(self._store.range(prefix, self._place(number + 1)), left))
-            keys = self._keys.load([place[len(prefix) :] for place, _ in stored])
-            for loaded, (place, rows) in zip(keys, stored, strict=True):
-                assert loaded is not None
-                self._store.delete(place)
-                bucket.clean.pop(loaded, None)
-                found.append((loaded, self._rows(rows)))
+            found += self._pop_stored(number, None if most is None else most - len(found))
         # Fewer than were asked for, so nothing is left of it.
         if len(found) != most:
             del self.buckets[number]
         return found
 
+    def _pop_stored(self, number: int, most: int | None) -> list[tuple[Key, list[Row]]]:
+        bucket, prefix = self.buckets[number], self._place(number)
+        if bucket.is_whole:
+            return self._pop_clean(number, most)
+        stored = list(islice(self._store.range(prefix, self._place(number + 1)), most))
+        keys = self._keys.load([place[len(prefix) :] for place, _ in stored])
+        found = [(key, self._rows(rows)) for key, (_, rows) in zip(keys, stored, strict=True) if key is not None]
+        for key, _ in found:
+            bucket.clean.pop(key, None)
+        self._delete(prefix, [key for key, _ in found])
+        return found
+
+    def _pop_clean(self, number: int, most: int | None) -> list[tuple[Key, list[Row]]]:
+        """Remove the entries of a bucket that is whole, so that the store need not be walked through."""
+        clean = self.buckets[number].clean
+        found = list(islice(clean.items(), most))
+        self.buckets[number].clean = dict(islice(clean.items(), len(found), None))
+        self._delete(self._place(number), [key for key, _ in found])
+        return found
+
     def write_back(self) -> None:
         """Put what has changed into the store."""
-        for number, bucket in self.buckets.items():
-            if bucket.changed:
-                prefix, encode = self._place(number), self._keys.encode
-                entries = {prefix + encode(key): rows for key, rows in bucket.changed.items()}
-                kept = {place: self._stored(rows) for place, rows in entries.items() if rows}
+        for number in self._changed:
+            bucket = self.buckets.get(number)
+            if bucket is not None and bucket.changed:
+                prefix, changed, stored, kept = self._place(number), bucket.changed, self._stored, {}
+                for data, rows in zip(self._keys.encode_all([*changed]), changed.values(), strict=True):
+                    if rows:
+                        kept[prefix + data] = stored(rows)
+                    elif bucket.is_stored:
+                        self._store.delete(prefix + data)
                 self._store.update(kept)
-                for place in entries.keys() - kept.keys() if bucket.is_stored else ():
-                    self._store.delete(place)
-                bucket.clean.update((key, rows) for key, rows in bucket.changed.items() if rows)
+                if len(kept) < len(changed):
+                    changed = {key: rows for key, rows in changed.items() if rows}
+                if bucket.clean:
+                    bucket.clean.update(changed)
+                else:
+                    bucket.clean = changed
+                self._held += len(changed)
                 bucket.changed = {}
                 bucket.is_stored = bucket.is_stored or bool(kept)
+        self._changed.clear()
         self.unwritten = 0
 
     def relieve(self, most_held: int) -> None:
         """Hold no more than so many entries that the store has, too."""
-        if sum(len(bucket.clean) for bucket in self.buckets.values()) > most_held:
+        # There may be thousands of buckets, which are counted anew only where there may be too much in them.
+        if self._held > most_held:
+            self._held = sum(len(bucket.clean) for bucket in self.buckets.values())
+        if self._held > most_held:
+            self._held = 0
             for bucket in self.buckets.values():
                 if bucket.clean:
                     bucket.clean = {}
@@ -242,7 +299,8 @@ class RowsByTime:
     def load(self) -> None:
         """Drop all that is held, and look up which buckets the store has."""
         self.buckets = {}
-        self.unwritten = 0
+        self._changed.clear()
+        self.unwritten = self._held = 0
         # One look for each bucket and not for each entry: behind the first entry found the next bucket is asked for.
         place, end = self._place(-SHIFT), beyond(self._prefix)
         while (found := next(self._store.range(place, end), None)) is not None:
@@ -268,7 +326,15 @@ class RowsByTime:
 
     def _stored(self, rows: list[Row]) -> list[object]:
         """Return rows as one entry: a list of all times, stamps and flags, which is encoded at once, and the values."""
-        values = [row[2] for row in rows] if self.form is None else [dumped(self.form, row[2]) for row in rows]
+        form = self.form
+        # A value of a declared type was brought into its form when it came; only a serde makes something else of it.
+        if form is None or form.dump is form.load:
+            values = [row[2] for row in rows]
+        else:
+            values = [dumped(form, row[2]) for row in rows]
+        if len(rows) == 1:
+            at, stamp, _, waits = rows[0]
+            return [[at, stamp, waits], *values]
         return [[field for at, stamp, _, waits in rows for field in (at, stamp, waits)], *values]
 
     def _rows(self, stored: list[Any]) -> list[Row]:

@@ -41,6 +41,8 @@ class Groups:
         self._lateness_ms = lateness_ms
         self._waits_ms = waits_ms
         self._met: deque[tuple[int, int, Any]] = deque(maxlen=RECENT)
+        self._in_time: dict[int, tuple[int, int, Any]] = {}
+        """The places of values in time, by where their stretch of time begins."""
 
     def place(self, timestamp: int, stamp: int) -> tuple[int, int, Any]:
         """Return the group of a value, and the stretch of time of others in it, if their stamps are before its end."""
@@ -48,15 +50,16 @@ class Groups:
             if met[0] <= timestamp < met[1] > stamp:
                 return met
         low, high, windows = self._windows.cell(timestamp)
-        group = self.of(windows, stamp, timestamp)
-        if group is None:
-            return LATE
         if stamp >= high:
-            return 0, 0, group
-        # What lies before EARLIEST_MS is no time at all.
-        met = (max(low, EARLIEST_MS), high, group)
-        self._met.append(met)
-        return met
+            group = self.of(windows, stamp, timestamp)
+            return LATE if group is None else (0, 0, group)
+        # In time for all of its windows, whatever the stamp is.
+        found = self._in_time.get(low)
+        if found is None:
+            # What lies before EARLIEST_MS is no time at all.
+            found = self._in_time[low] = max(low, EARLIEST_MS), high, self.of(windows, stamp, timestamp)
+        self._met.append(found)
+        return found
 
     def of(self, windows: Iterable[tuple[int, int]], stamp: int, timestamp: int = 0) -> Any:
         """Return the group of a value in these windows, None where it is too late for all of them."""

@@ -554,6 +554,7 @@ class _TaskBuilder:
                 serde or Evolving(),
                 plan.options.cache_entries,
                 keeps_plain=spec.keyed_code is None,
+                keeps_written=not spec.holds,
                 reads_again=not self.assembly.levers.trust,
                 owner=f"{spec.kind} {id!r} at {spec.site}",
             )

@@ -11,6 +11,7 @@ from runtime.job.key_kinds import to_note
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.clock import Clock
 from runtime.model.errors import SerdeError
+from runtime.model.garbage import resting_for
 from runtime.ports.commits import Commit
 from runtime.ports.sink import PartitionedSink
 from runtime.ports.state import StateWrites
@@ -90,7 +91,8 @@ class Committer:
                 # Event time of idle inputs is committed as far as that of the others has come, so that a restart does
                 # not fall back behind what it has told.
                 lane.follow()
-            state += self._changes(task)
+            with resting_for(task.dirty_count):
+                state += self._changes(task)
             appends += self._messages(task, among)
             positions = tuple(reader.position() for reader in task.readers)
             lowest = _lowest(str(task.number), positions)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import cache, cached_property
-from itertools import repeat
+from itertools import chain, islice, repeat
 from math import isfinite
 from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
@@ -256,6 +256,9 @@ class Tagged:
         elif (start := self._same_start(values)) is not None:
             with suppress(OverflowError, TypeError):
                 return [*map(start.__add__, map(_pack, values))]
+        elif set(map(type, values)) == {list}:
+            with suppress(OverflowError, TypeError):
+                return self._encode_lists(values)
         return list(map(self.encode, values))
 
     def decode(self, data: bytes) -> Any:
@@ -311,7 +314,7 @@ class Tagged:
         if kind in TAG_OF_SEQUENCE:
             if kind is list and not piecemeal and SCALARS.issuperset(map(type, value)):
                 return PLAIN + _pack(value)
-            parts = [self.encode(part) for part in value]
+            parts = [self.encode(part) for part in value] if piecemeal else self._parts(value)
             # Python orders a set by hashes, which differ from process to process: equal sets need equal bytes.
             return TAG_OF_SEQUENCE[kind] + _pack(sorted(parts) if kind in (set, frozenset) else parts)
         if kind is dict:
@@ -332,6 +335,24 @@ class Tagged:
                 "dataclass or plain types, or declare a serde"
             )
         return SUBTYPE + _pack((name_of(kind), self.encode(_plain(base, value))))
+
+    def _encode_lists(self, values: Any) -> list[bytes]:
+        """Return the bytes of lists; raises OverflowError or TypeError for what is encoded piece by piece."""
+        if any(SCALARS.issuperset(map(type, value)) for value in values):
+            return [self._encode(value, piecemeal=False) for value in values]
+        # The parts of all of them in one go, which spares calls for each.
+        parts, tag = iter(self._parts(chain.from_iterable(values))), TAG_OF_SEQUENCE[list]
+        return [tag + _pack([*islice(parts, len(value))]) for value in values]
+
+    def _parts(self, values: Iterable[Any]) -> list[bytes]:
+        """Return the bytes of each part; raises OverflowError or TypeError for what is encoded piece by piece."""
+        # Most parts are plain: their encoding is written out, to spare three calls for each.
+        return [
+            PLAIN + _pack(part)
+            if (kind := type(part)) in SCALARS or (kind is list and SCALARS.issuperset(map(type, part)))
+            else self.encode(part)
+            for part in values
+        ]
 
     def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if _is_whole(kind) and not piecemeal:
@@ -416,6 +437,17 @@ class Evolving(Tagged):
                 with suppress(OverflowError, TypeError):
                     return [*map(bytes.__add__, starts, map(_pack, values))]
         return super().encode_all(values)
+
+    def _parts(self, values: Iterable[Any]) -> list[bytes]:
+        starts = _starts
+        return [
+            PLAIN + _pack(part)
+            if (kind := type(part)) in SCALARS or (kind is list and SCALARS.issuperset(map(type, part)))
+            else starts[kind] + _pack(part)
+            if kind in starts
+            else self.encode(part)
+            for part in values
+        ]
 
     def _encode_record(self, value: object, kind: Class, piecemeal: bool) -> bytes:
         if not piecemeal and _is_whole_by_name(kind):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 MANY = 1_000
 """The rows, or calls, from which on the collector rests; a step has so many only where it takes 100 ms at most."""
@@ -34,6 +34,11 @@ def collector_resting() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def resting_for(many: int) -> AbstractContextManager[None]:
+    """Let the collector rest for a step of so many rows or entries, if these are many."""
+    return collector_resting() if many >= MANY else nullcontext()
 
 
 @contextmanager

@@ -79,6 +79,8 @@ class StorePlace:
     """The number of values that a cache may keep of those that are only read."""
     keeps_plain: bool = True
     """Whether a cache keeps values that nobody can change in place; not where the operator keeps them itself."""
+    keeps_written: bool = True
+    """Whether a cache keeps what is committed; not where the operator holds most of it."""
     reads_again: bool = False
     """Whether committed values are read again from the environment, as a restart would, and never from memory."""
     owner: str = ""

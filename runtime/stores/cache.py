@@ -69,6 +69,8 @@ class CachedStore(TaskStore):
         self.name = store
         self.reads_again = False
         """Whether committed values are read again from the environment, as a restart would, and never from memory."""
+        self.keeps_written = True
+        """Whether committed values are kept without having been read, for as long as there is place."""
         self.owner = f"the operator {store!r}"
         """The owner of the state, as errors name it."""
         self.get_ms = 0.0
@@ -90,6 +92,7 @@ class CachedStore(TaskStore):
         where = place.environment, place.app, place.operator, place.task
         store = cls(*where, place.serde, place.cache_entries, place.keeps_plain)
         store.reads_again, store.owner = place.reads_again, place.owner
+        store.keeps_written = place.keeps_written
         return store
 
     @property
@@ -138,6 +141,21 @@ class CachedStore(TaskStore):
         committed = self._environment.state_range(self._app, self._name, self._task, start, end)
         return self._handed_out(self._merged(written, committed))
 
+    def delete_all(self, keys: Iterable[bytes]) -> None:
+        gone = dict.fromkeys(keys, ABSENT)
+        if gone:
+            self._deletes = True
+            self.update(gone)
+
+    def drop(self, start: bytes, end: bytes, most: int | None = None) -> int:
+        # No value is read, as by range(): what goes has only to be known by its key.
+        dirty, state_range = self._dirty, self._environment.state_range
+        committed = (key for key, _ in state_range(self._app, self._name, self._task, start, end))
+        written = [key for key in self._order.between(start, end) if dirty[key] is not ABSENT]
+        gone = sorted({*written, *islice((key for key in committed if dirty.get(key) is not ABSENT), most)})[:most]
+        self.delete_all(gone)
+        return len(gone)
+
     def changes(self) -> StateWrites:
         values = [*self._dirty.values()]
         try:
@@ -170,16 +188,17 @@ class CachedStore(TaskStore):
         # The reader looks as of a moment before this commit, and would not see it.
         self._reader.release()
         clean, kept = self._clean, self._dirty
-        if not self._keeps_plain:
-            # The older value of a key must go, for the new one is not kept here: a look-up would find the wrong one.
-            if clean:
-                for key in clean.keys() & kept.keys():
-                    del clean[key]
+        # The older value of a key must go: the new one is put behind all others, or is not kept here at all.
+        if clean:
+            for key in clean.keys() & kept.keys():
+                del clean[key]
+        if not self.keeps_written:
+            kept = {}
+        elif not self._keeps_plain:
             kinds = set(map(type, kept.values()))
             kept = {} if kinds <= IMMUTABLE else {k: v for k, v in kept.items() if type(v) not in IMMUTABLE}
-        for key, value in kept.items():
-            clean[key] = value
-            clean.move_to_end(key)
+        # No more than there is place for, since the others would have to go at once.
+        clean.update(islice(kept.items(), max(len(kept) - self._capacity, 0), None))
         if self.reads_again:
             clean.clear()
         self._dirty.clear()

@@ -75,6 +75,11 @@ class MemoryStore(TaskStore):
         entries = self._entries
         return self._handed_out([(key, entries[key]) for key in self._order.between(start, end)])
 
+    def drop(self, start: bytes, end: bytes, most: int | None = None) -> int:
+        gone = self._order.between(start, end)[:most]
+        self.delete_all(gone)
+        return len(gone)
+
     def changes(self) -> StateWrites:
         """Return no writes: nothing is durable here."""
         return StateWrites(self.name, self._task, [])

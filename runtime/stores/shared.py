@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 from operators.core.base import Store
@@ -39,3 +39,11 @@ class SharedStore(Store):
         # A list: the walk through it goes on outside of the lock, when a thread may write to the store again.
         with self._alone:
             return iter([*self._store.range(start, end)])
+
+    def delete_all(self, keys: Iterable[bytes]) -> None:
+        with self._alone:
+            self._store.delete_all(keys)
+
+    def drop(self, start: bytes, end: bytes, most: int | None = None) -> int:
+        with self._alone:
+            return self._store.drop(start, end, most)

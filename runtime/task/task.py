@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import repeat
 from typing import Any
@@ -18,7 +17,7 @@ from runtime.functions.failures import Failure, Whence, attributed
 from runtime.functions.user_functions import Functions
 from runtime.job.key_kinds import KeyKinds
 from runtime.model.clock import Clock
-from runtime.model.garbage import MANY, collector_resting
+from runtime.model.garbage import resting_for
 from runtime.ports.store import TaskStore
 from runtime.reading.completion import Entry
 from runtime.reading.reader import Malformed, Reader, Taken
@@ -195,7 +194,7 @@ class Task:
 
     def feed(self, lane: Lane, reader: Reader, limit: int) -> int:
         """Take up to `limit` records of a reader in, and return how many there were."""
-        with collector_resting() if limit >= MANY else nullcontext():
+        with resting_for(limit):
             return self._feed(lane, reader, limit)
 
     def _feed(self, lane: Lane, reader: Reader, limit: int) -> int:
@@ -374,9 +373,10 @@ class Task:
                 if fired is not None and lane.units is not None and lane.chain.awaits_below(id):
                     self._admit_emitted(lane, id, fired, ())
                 elif fired is not None:
-                    lane.guard.each(
-                        _running(lane.chain, id), fired, Emitted(fired, lane.chain.graph, id), emitted_by(id)
-                    )
+                    with resting_for(len(fired)):
+                        lane.guard.each(
+                            _running(lane.chain, id), fired, Emitted(fired, lane.chain.graph, id), emitted_by(id)
+                        )
                 lane.firing_pace.took(number, self._clock.elapsed_ms() - began)
                 # What fired may await: the next operator fires only when that is complete, since it
                 # may be fed by it.
@@ -412,7 +412,8 @@ class Task:
             # Few at first, as with records: how slow the functions behind a pane or timer are is not
             # known.
             most = lane.firing_pace.rows
-            fired = lane.guard.fire(id, until, most, by_clock)
+            with resting_for(most):
+                fired = lane.guard.fire(id, until, most, by_clock)
             yield id, fired, most if next_due() <= until else 0
 
     def _refuse(self, guard: Guard, reader: Reader, malformed: Sequence[Malformed]) -> None:

@@ -167,6 +167,19 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.delete(key)
         self.model.pop(key, None)
 
+    @rule(keys=st.lists(KEYS, max_size=4))
+    def delete_all(self, keys):
+        self.store.delete_all(iter(keys))
+        for key in keys:
+            self.model.pop(key, None)
+
+    @rule(start=KEYS, end=KEYS, most=st.none() | st.integers(0, 3))
+    def drop(self, start, end, most):
+        expected = [key for key in sorted(self.model) if start <= key < end][:most]
+        assert self.store.drop(start, end, most) == len(expected)
+        for key in expected:
+            del self.model[key]
+
     @rule(key=KEYS)
     def get(self, key):
         assert self.store.get(key, "absent") == self.model.get(key, "absent")

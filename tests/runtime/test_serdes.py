@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import (
+    PLAIN,
     REFUSALS,
+    SCALARS,
+    TAG_OF_SEQUENCE,
     Bytes,
+    Evolving,
     Json,
     MessagePack,
     Natural,
@@ -218,6 +222,19 @@ def test_a_column_is_encoded_as_its_values_are_and_nothing_stays_nothing(column)
 )
 def test_a_column_of_records_is_encoded_as_each_is(column):
     assert encode_all(Tagged(), list(column)) == [Tagged().encode(value) for value in column]
+
+
+@pytest.mark.parametrize("serde", [Tagged(), Evolving()])
+@given(st.lists(st.lists(values | st.lists(scalars, max_size=3), max_size=3), max_size=5))
+def test_lists_are_encoded_part_by_part_unless_all_parts_are_scalars(serde, column):
+    expected = [
+        PLAIN + msgspec.msgpack.encode(value)
+        if all(type(part) in SCALARS for part in value)
+        and all(abs(part) < 2**63 for part in value if type(part) is int)
+        else TAG_OF_SEQUENCE[list] + msgspec.msgpack.encode([serde.encode(part) for part in value])
+        for value in column
+    ]
+    assert serde.encode_all(list(column)) == expected == [serde.encode(value) for value in column]
 
 
 @pytest.mark.parametrize("value", [object(), math, lambda: 0, Tagged().encode, iter([])])
