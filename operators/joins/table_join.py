@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from operators.core.base import Batch, Key, Keys, Spec, Store
+from operators.core.base import MOST_HELD, Batch, Key, Keys, Spec, Store
 from operators.core.untimed import Untimed
 from operators.io import TableInput
 
-ABSENT = object()
+ABSENT: Any = object()
+"""Stands for a row of which nobody has looked yet whether it is there."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,9 +40,17 @@ class TableJoin(Spec):
     @property
     def code(self) -> tuple[str, ...]:  # type: ignore[override]
         """The code that looks the row up, by function or by the message's key, and joins it."""
-        row = "row_{id} = {lookup}({on}({value}))" if self.on else "row_{id} = {lookup_key}({key})"
+        # First among the rows in use, whose keys are held: no call of Python's, and no bytes of a key.
+        if self.on:
+            rows: tuple[str, ...] = (
+                "on_{id} = {on}({value})",
+                "row_{id} = {in_use}(on_{id}) if type(on_{id}) in {held_kinds} else None",
+                "if row_{id} is None: row_{id} = {lookup}(on_{id})",
+            )
+        else:
+            rows = ("row_{id} = {in_use_by_key}({key})", "if row_{id} is None: row_{id} = {lookup_key}({key})")
         join = "{out} = {join}({value}, row_{id})"
-        return (row, join) if self.left else (row, "if row_{id} is not None:", join)
+        return (*rows, join) if self.left else (*rows, "if row_{id} is not None:", join)
 
     @property
     def one_to_one(self) -> bool:  # type: ignore[override]
@@ -60,8 +69,8 @@ class TableJoin(Spec):
 
     @property
     def binds(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The names of the look-up that the code calls."""
-        return ("lookup",) if self.on else ("lookup_key",)
+        """The names of the look-ups that the code calls, and of the kinds of keys that are held as they are."""
+        return ("in_use", "held_kinds", "lookup") if self.on else ("in_use_by_key", "lookup_key")
 
     @property
     def by_table_key(self) -> bool:  # type: ignore[override]
@@ -82,24 +91,48 @@ class TableJoin(Spec):
 
 
 class TableContents(Untimed):
-    """The newest row of each key of a table, over a store."""
+    """The newest row of each key of a table, over a store, with those in use in a plain dict.
 
-    def __init__(self, store: Store, keys: Keys) -> None:
+    Whoever looks a row up that is not in use reads `version` before it reads the store, and hands both to `use`: a
+    table that all tasks share may go on while threads look into it.
+    """
+
+    def __init__(self, store: Store, keys: Keys, most_used: int = MOST_HELD) -> None:
         self.store = store
         self.keys = keys
         self.seen: Key | None = None
         """The key that came last."""
+        self.version = 0
+        """The number of times that rows have changed."""
+        self.in_use: dict[Key, Any] = {}
+        """Rows as the store has them, by their keys as held; None for a key that has none."""
+        self._most_used = most_used
 
     def process(self, batch: Batch) -> Batch | None:
         """Take updates in; a row without a value removes its key."""
         put, delete, encode = self.store.put, self.store.delete, self.keys.encode
-        for key, value in zip(batch.keys or (), batch.values, strict=True):
+        keys = batch.keys or ()
+        for key, value in zip(keys, batch.values, strict=True):
             if key is None:
                 raise ValueError("a record of a table has no key; give the table key=, or key the stream")
             if value is None:
                 delete(encode(key))
             else:
                 put(encode(key), value)
-        if batch.keys:
-            self.seen = batch.keys[-1]
+        if keys:
+            self.seen = keys[-1]
+            self.version += 1
+            for key in keys:
+                self.in_use.pop(key, None)
         return None
+
+    def use(self, key: Key, row: Any, version: int) -> Any:
+        """Keep a row at hand that was read at this version, and return it; where too many are, all make room for it."""
+        in_use = self.in_use
+        if len(in_use) >= self._most_used:
+            in_use.clear()
+        if self._most_used:
+            in_use[key] = row
+            if self.version != version:
+                in_use.pop(key, None)
+        return row

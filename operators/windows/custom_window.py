@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from operators.core.base import EARLIEST_MS, LATEST_MS, MOST_HELD, Batch, Copies, Key, Keys, Store
 from operators.core.wording import shown
-from operators.windows.session import HELD, SessionOperator
+from operators.windows.session import Session, SessionOperator
 from operators.windows.window import NO_KEY, Window, WindowOperator
 from operators.windows.window_groups import Groups
 from operators.windows.window_types import ByRow
@@ -121,28 +120,20 @@ class MergingOperator(Assigning, SessionOperator):
         if batch.keys is None or None in batch.keys:
             raise ValueError(NO_KEY)
         assert batch.timestamps is not None and batch.stamps is not None
-        by_key: dict[Key, list[tuple[Bounds, Any]]] = defaultdict(list)
+        reached: list[Session] = []
         late: list[int] = []
         columns = zip(batch.values, batch.keys, batch.timestamps, batch.stamps, strict=True)
         for row, (value, key, timestamp, stamp) in enumerate(columns):
             plain, windows = self.windows_of(key, timestamp, value)
             if windows and timestamp < stamp - self._waits_ms:
                 late.append(row)
-            elif windows:
-                by_key[key] += [(window, plain) for window in windows]
-        for key, windows_of_key in by_key.items():
-            self._put_in(key, windows_of_key)
+                continue
+            for start, end in windows:
+                session = self._session_at(key, start, end)
+                if session.more is None:
+                    session.more = []
+                    reached.append(session)
+                session.more.append(plain)
+        self._add(reached)
         self.late = self.take_late(batch, late)
-        self.relieve()
         return None
-
-    def _put_in(self, key: Key, values: list[tuple[Bounds, Any]]) -> None:
-        """Put values of one key into their windows, in the order in which they came."""
-        sessions, add = [[*session, []] for session in self.read(key) or ()], self.aggregation.add
-        for (start, end), value in values:
-            sessions[self._session_at(key, sessions, start, end)][-1].append(value)
-        for session in sessions:
-            more = session.pop()
-            if more:
-                session[HELD] = add(session[HELD], more)
-        self.changed[key] = sessions

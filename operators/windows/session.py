@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MAX_TIMESTAMP, MOST_HELD, NEVER, Batch, Key, Keys, Store
 from operators.state.entry_keys import beyond
-from operators.state.key_cache import KeyStates
-from operators.state.keyed_state import STATE
+from operators.state.keyed_state import STATE, is_plain
 from operators.windows.window import NO_KEY, Pane, Window
 from operators.windows.window_types import Sessions
 
-START, END, HELD = range(3)
-"""The places of a session's bounds and accumulator; its new values lie behind these while a batch is taken in."""
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A session that is open, with the values of a batch at work that are not in its accumulator yet."""
+
+    key: Key
+    start: int
+    end: int
+    held: Any
+    more: list[Any] | None = None
 
 
-class SessionOperator(KeyStates):
+class SessionOperator:
     """The sessions of one task: per key those that are open, in order.
 
     A value at t is in the session that has [t, t + gap), and sessions that overlap become one. Since a value is late
     when its own source had passed its time, a value in time can't reach a session that has fired, however sources are
-    interleaved. A session is looked up when it might be due: it may have gone on since. Every open session is in the
-    heap at or before its end, and one thread at a time calls it, that of its task.
+    interleaved. A session is looked up when it might be due: it may have gone on since.
+
+    Four things hold. Every open session is in the heap at or before its end. A key is in use or has no session, or its
+    sessions are in the store as they are; of a key in use all are here, that which is last apart from those before it.
+    No accumulator that can be changed in place is both here and in the store. One thread at a time calls it, that of
+    its task.
     """
 
     calls: ClassVar[tuple[str, ...]] = ("aggregation",)
@@ -38,61 +50,88 @@ class SessionOperator(KeyStates):
         aggregation: Aggregation[Any, Any] | None = None,
         most_held: int = MOST_HELD,
     ) -> None:
-        super().__init__(store, keys, None, most_held)
+        self.store = store
+        self.keys = keys
+        self.most_held = most_held
         self.gap_ms = spec.windows.gap_ms if isinstance(spec.windows, Sessions) else 0
         self.aggregation = aggregation or spec.aggregation
         self.late: Batch | None = None
         self._waits_ms = spec.waits_ms
         self._in_time: tuple[Any, ...] = (0, "final") if spec.emit == "final" else ()
         """The number and the timing of a pane, where they are not its defaults."""
+        self._last: dict[Key, Session] = {}
+        """The last session of each key in use."""
+        self._before: dict[Key, list[Session]] = {}
+        """The sessions before the last one, of those keys in use that have several."""
+        self._changed: dict[Key, None] = {}
+        """The keys of which the store has other sessions than there are."""
+        self._lent: dict[Key, None] = {}
+        """The keys in use with an accumulator of the store's that can be changed in place."""
         self._due = [*self._stored()]
         """The ends of open sessions when they were last looked at, with their keys as bytes and as held; a heap."""
         heapq.heapify(self._due)
+        self._in_store = {key for *_, key in self._due}
+        """The keys that have sessions in the store: nobody needs to look there for others."""
         self._looked_at: list[tuple[int, bytes, Key]] = []
-        """The entries that were taken from the heap since the states were last written back."""
+        """The entries that were taken from the heap since the sessions were last written back."""
+
+    @property
+    def unwritten(self) -> int:
+        """The number of keys whose sessions have changed and are not in the store yet."""
+        return len(self._changed)
 
     def process(self, batch: Batch) -> Batch | None:
         """Put the values into sessions; those that are late are left in `late`."""
-        if batch.keys is None or None in batch.keys:
+        keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
+        if keys is None or None in keys:
             raise ValueError(NO_KEY)
-        assert batch.timestamps is not None and batch.stamps is not None
-        by_key: dict[Key, list[tuple[int, Any]]] = defaultdict(list)
-        late: list[int] = []
-        waits_ms = self._waits_ms
-        columns = zip(batch.values, batch.keys, batch.timestamps, batch.stamps, strict=True)
-        for row, (value, key, timestamp, stamp) in enumerate(columns):
+        assert timestamps is not None and stamps is not None
+        gap_ms, waits_ms, last, late = self.gap_ms, self._waits_ms, self._last.get, 0
+        reached: list[Session] = []
+        for value, key, timestamp, stamp in zip(batch.values, keys, timestamps, stamps, strict=True):
             if timestamp < stamp - waits_ms:
-                late.append(row)
+                late += 1
+                continue
+            # Most values are in the last session of their key, and make it longer at most. Its end lies a gap behind
+            # its last value, so that one that makes it longer is not before its start.
+            session, end = last(key), timestamp + gap_ms
+            if session is None or timestamp >= session.end:
+                session = self._session_at(key, timestamp, end)
+            elif end > session.end:
+                session.end = end
+            elif timestamp < session.start:
+                session = self._session_at(key, timestamp, end)
+            more = session.more
+            if more is None:
+                session.more = [value]
+                reached.append(session)
             else:
-                by_key[key].append((timestamp, value))
-        for key, values in by_key.items():
-            self._take_in(key, values)
-        self.late = batch.take(late) if late else None
-        self.relieve()
+                more.append(value)
+        self._add(reached)
+        self.late = batch.take(self._late_rows(timestamps, stamps)) if late else None
         return None
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Fire the sessions that have ended by `watermark`, and waited, by end, then by key."""
-        panes = Batch([], keys=[], timestamps=[], stamps=[])
-        assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
-        ended = watermark - self._waits_ms
-        while self._due and self._due[0][0] <= ended and (most is None or len(panes) < most):
-            key, session = self._next()
+        due, ended = self._due, watermark - self._waits_ms
+        fired: list[Session] = []
+        while due and due[0][0] <= ended and (most is None or len(fired) < most):
+            session = self._next()
             if session is not None:
-                start, end, held = session
-                result = self.aggregation.finish(held)
-                panes.values.append(Pane(self.keys.decode(key), start, end, result, *self._in_time))
-                panes.keys.append(key)
-                panes.timestamps.append(end - 1)
-                panes.stamps.append(end - 1)
-        return panes if panes.values else None
+                fired.append(session)
+        if not fired:
+            return None
+        decode, finish, in_time = self.keys.decode, self.aggregation.finish, self._in_time
+        panes = [Pane(decode(one.key), one.start, one.end, finish(one.held), *in_time) for one in fired]
+        times = [one.end - 1 for one in fired]
+        return Batch(panes, [one.key for one in fired], times, [*times])
 
     def drop_due(self) -> Batch:
         """Remove the first session that is due, and return its bounds and its accumulator."""
-        key, session = self._next()
+        session = self._next()
         while session is None:
-            key, session = self._next()
-        return Batch([tuple(session)], keys=[key])
+            session = self._next()
+        return Batch([(session.start, session.end, session.held)], keys=[session.key])
 
     def next_due(self) -> int:
         """Return a watermark before which no session fires."""
@@ -104,88 +143,180 @@ class SessionOperator(KeyStates):
 
     def write_back(self) -> None:
         """Put the sessions of keys that have changed into the store."""
-        super().write_back()
+        if self._changed:
+            self._write(*_apart(self._changed, self._last))
+            self._changed.clear()
+        # What can be changed in place does not stay: read again from the store, the store always has the old one for a
+        # savepoint to come back to.
+        for key in self._lent:
+            self._leave(key)
+        self._lent.clear()
+        if len(self._last) > self.most_held:
+            self._last.clear()
+            self._before.clear()
         self._looked_at.clear()
+
+    def newest(self, most: int) -> list[Any]:
+        """Return the sessions of at most so many of the keys that have changed, those that changed first last."""
+        keys = (key for key in reversed(self._changed) if key in self._last)
+        return [*map(self._in_stored_form, islice(keys, most))]
 
     def forget(self) -> None:
         """Drop all changes since the last `write_back`; the sessions looked at since are looked at again."""
-        super().forget()
+        for keys in (self._last, self._before, self._changed, self._lent):
+            keys.clear()
         # The sessions that were taken since are back in the store, and due as they were.
-        self._due += self._looked_at
-        heapq.heapify(self._due)
-        self._looked_at.clear()
+        if self._looked_at:
+            self._due += self._looked_at
+            heapq.heapify(self._due)
+            self._looked_at.clear()
+
+    def _late_rows(self, timestamps: list[int], stamps: list[int]) -> list[int]:
+        waits_ms = self._waits_ms
+        rows = enumerate(zip(timestamps, stamps, strict=True))
+        return [row for row, (timestamp, stamp) in rows if timestamp < stamp - waits_ms]
+
+    def _add(self, reached: list[Session]) -> None:
+        """Add the new values of sessions to their accumulators, and write back where too much is held."""
+        add, changed = self.aggregation.add, self._changed
+        for session in reached:
+            # There are none where it has become one with another since.
+            if session.more is not None:
+                session.held = add(session.held, session.more)
+                session.more = None
+                changed[session.key] = None
+        # Only a durable store frees memory: one in memory would hold the same beside what is here.
+        if self.store.durable and len(self._changed) > self.most_held:
+            self.write_back()
 
     def _stored(self) -> Iterator[tuple[int, bytes, Key]]:
-        for place, sessions in self.store.range(STATE, beyond(STATE)):
+        for place, stored in self.store.range(STATE, beyond(STATE)):
             data = place[len(STATE) :]
             (key,) = self.keys.load([data])
             assert key is not None
-            yield from ((session[END], data, key) for session in sessions)
+            yield from ((end, data, key) for _, end, _ in stored)
 
-    def _next(self) -> tuple[Key, list[Any] | None]:
+    def _write(self, keys: list[Any], gone: list[Any]) -> None:
+        """Put all sessions of keys into the store, and remove those of keys that have none any more."""
+        places = [*map(STATE.__add__, self.keys.encode_all(keys))]
+        self.store.update(dict(zip(places, map(self._in_stored_form, keys), strict=True)))
+        self._in_store.update(keys)
+        # Of a session that has begun and fired since the last commit the store has never heard.
+        gone = [key for key in gone if key in self._in_store]
+        for data in self.keys.encode_all(gone):
+            self.store.delete(STATE + data)
+        self._in_store.difference_update(gone)
+
+    def _in_stored_form(self, key: Key) -> tuple[tuple[int, int, Any], ...]:
+        """Return start, end and accumulator of each session of a key."""
+        sessions = self._all(key) if key in self._before else (self._last[key],)
+        for one in sessions:
+            if not is_plain(one.held):
+                self._lent[key] = None
+        return tuple([(one.start, one.end, one.held) for one in sessions])
+
+    def _take_into_use(self, key: Key) -> Session | None:
+        """Return the last session of a key that is not in use, from the store."""
+        if key not in self._in_store or key in self._changed:
+            return None
+        stored = self.store.get(STATE + self.keys.encode(key))
+        if not stored:
+            return None
+        sessions = [Session(key, start, end, held) for start, end, held in stored]
+        if not all(is_plain(one.held) for one in sessions):
+            self._lent[key] = None
+        self._keep(key, sessions)
+        return sessions[-1]
+
+    def _all(self, key: Key) -> list[Session]:
+        """Return the sessions of a key in use that has some."""
+        return [*self._before.get(key, ()), self._last[key]]
+
+    def _keep(self, key: Key, sessions: list[Session]) -> None:
+        """Let these be all sessions of a key."""
+        self._leave(key)
+        if sessions:
+            self._last[key] = sessions[-1]
+        if len(sessions) > 1:
+            self._before[key] = sessions[:-1]
+
+    def _leave(self, key: Key) -> None:
+        self._last.pop(key, None)
+        self._before.pop(key, None)
+
+    def _next(self) -> Session | None:
         """Remove the session that is due next; None where it has gone on, or was looked at before."""
         looked_at = heapq.heappop(self._due)
         self._looked_at.append(looked_at)
         end, data, key = looked_at
-        sessions = self.read(key) or []
-        for place, session in enumerate(sessions):
-            if session[END] == end:
-                self.changed[key] = [*sessions[:place], *sessions[place + 1 :]] or None
-                return key, session
-            # It has gone on: a value that makes a session longer touches no heap, and its new end is learned only here.
-            if session[START] < end < session[END]:
-                heapq.heappush(self._due, (session[END], data, key))
-        return key, None
-
-    def _take_in(self, key: Key, values: list[tuple[int, Any]]) -> None:
-        """Put the values of one key into its sessions, in the order in which they came."""
-        sessions, gap_ms, add = [[*session, []] for session in self.read(key) or ()], self.gap_ms, self.aggregation.add
-        session: list[Any] = [0, 0]
-        low = high = before = 0  # of the session at hand, and what it must not reach
-        # Values of a batch mostly follow each other in one session, which is so looked for once and only made longer.
-        for timestamp, value in values:
-            if low <= timestamp < high and timestamp + gap_ms <= before:
-                if timestamp + gap_ms > high:
-                    high = timestamp + gap_ms
-            else:
-                session[END] = high
-                place = self._session_at(key, sessions, timestamp, timestamp + gap_ms)
-                session = sessions[place]
-                low, high = session[:HELD]
-                before = sessions[place + 1][START] if place + 1 < len(sessions) else MAX_TIMESTAMP
-                more = session[-1]
-            more.append(value)
-        session[END] = high
+        last = self._last.get(key) or self._take_into_use(key)
+        if last is None:
+            return None
+        sessions = self._all(key) if key in self._before else (last,)
         for session in sessions:
-            more = session.pop()
-            if more:
-                session[HELD] = add(session[HELD], more)
-        self.changed[key] = sessions
+            if session.end == end:
+                self._changed[key] = None
+                if session is last and len(sessions) == 1:
+                    del self._last[key]
+                else:
+                    self._keep(key, [one for one in sessions if one is not session])
+                return session
+            # It has gone on: a value that makes a session longer touches no heap, and its new end is learned only here.
+            if session.start < end < session.end:
+                heapq.heappush(self._due, (session.end, data, key))
+        return None
 
-    def _session_at(self, key: Key, sessions: list[list[Any]], low: int, high: int) -> int:
-        """Return the place of the session that a value makes or joins, which may become one of several by it."""
-        first = next((place for place, session in enumerate(sessions) if low < session[END]), len(sessions))
-        last = first
-        while last < len(sessions) and sessions[last][START] < high:
+    def _session_at(self, key: Key, low: int, high: int) -> Session:
+        """Return the session that a value makes or joins, which may become one of several by it."""
+        last = self._last.get(key) or self._take_into_use(key)
+        before = self._before.get(key)
+        if last is None or low >= last.end:
+            if last is not None:
+                self._before.setdefault(key, []).append(last)
+            session = self._last[key] = self._begun(key, low, high)
+            return session
+        if high > last.start and (before is None or before[-1].end <= low):
+            last.start, last.end = min(low, last.start), max(high, last.end)
+            return last
+        return self._session_among(self._all(key), low, high)
+
+    def _session_among(self, sessions: list[Session], low: int, high: int) -> Session:
+        """Return the session of a value that is before the end of the last one of these, all that its key has."""
+        key = sessions[0].key
+        first = last = next(place for place, session in enumerate(sessions) if low < session.end)
+        while last < len(sessions) and sessions[last].start < high:
             last += 1
         if first == last:
-            sessions.insert(first, [low, high, self.aggregation.init(), []])
-            heapq.heappush(self._due, (high, self.keys.encode(key), key))
-            return first
-        session = sessions[first]
-        if last - first > 1:
+            session = self._begun(key, low, high)
+            sessions.insert(first, session)
+        else:
+            session = sessions[first]
             self._join(session, sessions[first + 1 : last])
             del sessions[first + 1 : last]
-        session[START], session[END] = min(low, session[START]), max(high, session[END])
-        return first
+            session.start, session.end = min(low, session.start), max(high, session.end)
+        self._keep(key, sessions)
+        return session
 
-    def _join(self, session: list[Any], others: list[list[Any]]) -> None:
+    def _begun(self, key: Key, low: int, high: int) -> Session:
+        """Return a new session, which is in the heap."""
+        heapq.heappush(self._due, (high, self.keys.encode(key), key))
+        return Session(key, low, high, self.aggregation.init())
+
+    def _join(self, session: Session, others: list[Session]) -> None:
         """Make one of sessions that overlap now."""
+        if not others:
+            return
         aggregation: Any = self.aggregation
         merge: Callable[[Any, Any], Any] = aggregation.merge
         # Values that are not in yet are added first, so that whole accumulators are merged, in the order of time.
         for one in (session, *others):
-            one[HELD], one[-1] = aggregation.add(one[HELD], one[-1]) if one[-1] else one[HELD], []
+            if one.more is not None:
+                one.held, one.more = aggregation.add(one.held, one.more), None
         for other in others:
-            session[HELD] = merge(session[HELD], other[HELD])
-            session[END] = other[END]
+            session.held = merge(session.held, other.held)
+            session.end = other.end
+
+
+def _apart(changed: dict[Key, None], last: dict[Key, Session]) -> tuple[list[Any], list[Any]]:
+    """Return the keys that have sessions, and those that have none any more."""
+    return [key for key in changed if key in last], [key for key in changed if key not in last]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, singledispatchmethod
 from pathlib import Path
 from threading import RLock
-from typing import cast
+from typing import Any, cast
 
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.core.base import MOST_HELD, Batch, Key, Operator, OperatorContext, Output, Serde, Spec, Store, unobserved
@@ -16,7 +16,7 @@ from operators.core.policies import DeadLetterPolicy
 from operators.io import Input, SendTo, SinkCall, TableInput
 from operators.joins.match_counts import MatchCounting, Meetings
 from operators.joins.remote_join import RemoteJoin
-from operators.joins.table_join import TableContents, TableJoin
+from operators.joins.table_join import ABSENT, TableContents, TableJoin
 from operators.partition_by import Broadcast, ByFunction, PartitionBy, hash_
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import UserTask as TaskSpec
@@ -29,7 +29,7 @@ from planner.model.levers import ALL, Levers
 from planner.model.plan import Plan, StagePlan
 from runtime.assembly.awaiting import feed_ahead, let_await
 from runtime.assembly.bindings import Bindings, intermediate_of
-from runtime.encoding.keys import KeySerde
+from runtime.encoding.keys import KeySerde, plain_types
 from runtime.encoding.ownership import AsItIs, OwnValues
 from runtime.encoding.serdes import Evolving, Natural, Tagged, copying, kept
 from runtime.encoding.storable import StoredFormats, form_of
@@ -505,7 +505,8 @@ class _TaskBuilder:
         stream = spec.stream
         if self.number < self.assembly.bindings.partitions(stream):
             store = self._store(id, spec, kept(spec.value))
-            contents = TableContents(store, self._kept_keys(id))
+            most_used = self.assembly.plan.options.cache_entries if self.assembly.levers.trust else 0
+            contents = TableContents(store, self._kept_keys(id), most_used)
             reader = self.assembly.reader(spec, stream, self.number, self.checkpoint, self.functions)
             guard = _table_guard(self.assembly, id, store, self.outputs)
             self.task.tables[stream] = (reader, contents, guard)
@@ -602,34 +603,54 @@ def _table_guard(assembly: Assembly, id: str, store: TaskStore, outputs: Outputs
     return Guard(Chain(stage, graph, {}, {}, {}, frozenset()), graph, [store], outputs, assembly.clock)
 
 
-def lookups(
-    contents: TableContents, key: Serde, keys: KeySerde, meetings: Meetings
-) -> dict[str, Callable[..., object]]:
+def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meetings) -> dict[str, Any]:
     """Return what finds a row by what `on` gave for a message, and by the message's own key.
 
-    `key` is the serde of the table's keys, `keys` that of the messages'. Only a miss is noted, in `meetings`.
+    `key` is the serde of the table's keys, `keys` that of the messages'. What is not among the rows in use is looked
+    up in the store, and is in use from then on. Only a miss is noted, in `meetings`.
     """
-    get, encode, encode_held = contents.store.get, key.encode, keys.encode
+    get, encode, encode_held, in_use, use = contents.store.get, key.encode, keys.encode, contents.in_use, contents.use
+    # What `on` returns is a key as held where it is of these kinds, and the table's own keys are held in the same way.
+    own = cast(KeySerde, contents.keys).serde
+    held_kinds = plain_types(key) if own == key else frozenset[type]()
+    by_key = own == keys.serde
 
     def lookup(on: object) -> object:
-        row = None if on is None else get(encode(on))
+        if type(on) in held_kinds:
+            held, version = cast(Key, on), contents.version
+            row = in_use.get(held, ABSENT)
+            if row is ABSENT:
+                row = use(held, get(encode(on)), version)
+        else:
+            row = None if on is None else get(encode(on))
         if row is None:
             meetings.missed += 1
             if on is not None:
                 meetings.keys[0] = on
         return row
 
-    def lookup_key(key: Key | None) -> object:
-        if key is None:
+    def lookup_key(held: Key | None) -> object:
+        if held is None:
             raise ValueError("a record has no key, and this join needs one; partition_by(...) first")
-        row = get(encode_held(key))
+        version, row = contents.version, in_use.get(held, ABSENT) if by_key else ABSENT
+        if row is ABSENT:
+            row = get(encode_held(held))
+            if by_key:
+                use(held, row, version)
         if row is None:
             meetings.missed += 1
             if not meetings.keys:
-                meetings.keys[0] = keys.decode(key)
+                meetings.keys[0] = keys.decode(held)
         return row
 
-    return {"lookup": lookup, "lookup_key": lookup_key}
+    return {
+        "lookup": lookup,
+        "in_use": in_use.get,
+        "held_kinds": held_kinds,
+        "lookup_key": lookup_key,
+        # Where the two write keys in other ways, bytes held of one may stand for another key of the other.
+        "in_use_by_key": in_use.get if by_key else {}.get,
+    }
 
 
 def inputs_of(stage: StagePlan, graph: Graph) -> list[Input]:

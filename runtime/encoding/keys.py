@@ -31,7 +31,7 @@ class KeySerde:
         self.serde = serde
         self.kind: type | None = None
         """The one type that all keys of the newest column have, if such keys are held as themselves."""
-        self._plain = _plain_types(serde)
+        self._plain = plain_types(serde)
         self._load: Callable[[Any], Key] = remembering(self._loaded)
         self._decode = remembering(serde.decode)
 
@@ -130,8 +130,8 @@ class KeySerde:
         return key if is_plain else data
 
 
-def _plain_types(serde: Serde) -> frozenset[type]:
-    """Return the types whose keys the serde gives back as they were."""
+def plain_types(serde: Serde) -> frozenset[type]:
+    """Return the types whose keys the serde gives back as they were, so that they are held as themselves."""
     if isinstance(serde, Tagged):
         return frozenset({int, str} if serde.type is Any else {int, str} & {serde.type})
     if type(serde) is String:

@@ -430,6 +430,14 @@ class Evolving(Tagged):
                 pass
         return super().encode(value)
 
+    def encode_all(self, values: list[Any]) -> list[bytes]:
+        if set(map(type, values)) == {tuple}:
+            starts = [start for value in values if (start := start_of(value)) is not None]
+            if len(starts) == len(values):
+                with suppress(OverflowError, TypeError):
+                    return [*map(bytes.__add__, starts, map(_pack, values))]
+        return super().encode_all(values)
+
     def _parts(self, values: Iterable[Any]) -> list[bytes]:
         starts = _starts
         return [

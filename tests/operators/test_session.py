@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from operators.aggregations.aggregation import collect, count, fold
+from operators.aggregations.aggregation import aggregate, collect, count, fold
 from operators.core.base import MAX_TIMESTAMP, Batch
 from operators.windows.session import SessionOperator
 from operators.windows.window import Window
 from operators.windows.window_types import session
 from runtime.encoding.keys import KeySerde
-from runtime.encoding.serdes import String
+from runtime.encoding.serdes import Evolving, String
 from runtime.stores.memory import MemoryStore
 from tests.operators.test_window import CUTS, DISORDER_MS, RECORDS, Driven
 from tests.scale import examples
@@ -26,9 +26,11 @@ class Case(NamedTuple):
     cuts: list[str]
     gap: int
 
+    most_held: int = 100_000
+
     def operator(self, store, aggregation):
         spec = Window(windows=session(milliseconds=self.gap), aggregation=aggregation)
-        return SessionOperator(spec, store, KeySerde(String()))
+        return SessionOperator(spec, store, KeySerde(String()), most_held=self.most_held)
 
 
 CASES = st.builds(Case, RECORDS, CUTS, st.sampled_from([1, 2, 5, 9, 30]))
@@ -62,6 +64,89 @@ def test_sessions_are_those_of_the_sorted_history(case):
     sessions, late = expected(case)
     assert Counter((p.key, p.start, p.end, tuple(sorted(p.value))) for p in driven.panes) == sessions
     assert driven.late == late
+
+
+class Durable(MemoryStore):
+    """Has operators write back what is too much to hold."""
+
+    durable = True
+
+
+class Attempted(Driven):
+    """One that does every piece of work twice: first it is taken back, with all that was never there."""
+
+    def __init__(self, case, aggregation, noise):
+        super().__init__(case, aggregation)
+        self.store = Durable()
+        self.windows = case.operator(self.store, aggregation)
+        self.noise = noise
+
+    def feed(self):
+        if self.held:
+            times = [at for *_, at in self.held] + self.noise
+            keys = [key for _, key, _ in self.held] + ["a"] * len(self.noise)
+            self.attempt(lambda: self.windows.process(Batch([*times], keys, times, [-(2**62)] * len(times))))
+        super().feed()
+
+    def fire(self, watermark, most=None):
+        self.attempt(lambda: self.windows.on_watermark(watermark, most))
+        super().fire(watermark, most)
+
+    def attempt(self, work):
+        self.windows.write_back()
+        self.store.savepoint()
+        work()
+        self.store.rollback()
+        self.windows.forget()
+
+
+def changed_in_place():
+    def add(held, value):
+        held.append(value)
+        return held
+
+    return fold(list, add, merge=lambda a, b: a.extend(b) or a, finish=tuple)
+
+
+AGGREGATIONS = st.sampled_from([collect, changed_in_place, lambda: aggregate(lambda all: all, all=collect())])
+MOST_HELD = st.sampled_from([0, 1, 2, 100_000])
+
+
+@settings(max_examples=examples(200, 10_000))
+@given(CASES, AGGREGATIONS, MOST_HELD, st.lists(st.integers(-30, 90), max_size=5))
+def test_what_was_taken_back_leaves_no_trace_however_little_is_held(case, made, most_held, noise):
+    driven = Attempted(case._replace(most_held=most_held), made(), noise).run()
+    sessions, late = expected(case)
+    assert Counter((p.key, p.start, p.end, tuple(sorted(p.value))) for p in driven.panes) == sessions
+    assert driven.late == late
+
+
+@given(RECORDS, MOST_HELD)
+def test_a_durable_store_bounds_what_is_held(records, most_held):
+    sessions = Case([], [], 3, most_held).operator(Durable(), collect())
+    for number, (source, key, at) in enumerate(records):
+        key = f"{key}{source}{number % 3}"
+        sessions.process(Batch([at], [key], [at], [-(2**62)]))
+        assert sessions.unwritten <= most_held
+
+
+@settings(max_examples=examples(50, 2_000))
+@given(CASES)
+def test_what_is_committed_is_read_as_it_was(case):
+    times = [at for *_, at in case.records]
+    batch = Batch(times, [key for _, key, _ in case.records], times, [-(2**62)] * len(times))
+    held, read = case.operator(MemoryStore(), collect()), MemoryStore()
+    before = MemoryStore()
+    for sessions in (held, case.operator(before, collect())):
+        if times:
+            sessions.process(batch.copy())
+        sessions.write_back()
+    for place, stored in before.range():
+        read.put(place, Evolving().decode(Evolving().encode(stored)))
+        as_before = [[start, end, held] for start, end, held in stored]  # the form of earlier versions
+        before.put(place, as_before)
+    panes = [one.on_watermark(MAX_TIMESTAMP) for one in (held, *(case.operator(s, collect()) for s in (read, before)))]
+    assert panes[0] == panes[1] == panes[2]
 
 
 @given(CASES)

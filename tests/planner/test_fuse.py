@@ -202,7 +202,9 @@ SOURCE = """
         n__positive = n__branch_arm_numbers = n__branch_arm_numbers_2 = 0
         def at__both(value, row):
             nonlocal n__positive, n__branch_arm_numbers, n__branch_arm_numbers_2
-            row_rows_of = lookup__rows_of(on__rows_of(value))
+            on_rows_of = on__rows_of(value)
+            row_rows_of = in_use__rows_of(on_rows_of) if type(on_rows_of) in held_kinds__rows_of else None
+            if row_rows_of is None: row_rows_of = lookup__rows_of(on_rows_of)
             if row_rows_of is not None:
                 v3 = (value, row_rows_of)
                 x1.append(None if v3 is None else encode__send(v3))
