@@ -224,6 +224,8 @@ def _listeners(
     written = {place for task in tasks for place, batch in task.outputs.pending.items() if batch.values}
     found: dict[str, dict[int, tuple[Task, Reader]]] = {}
     for task in tasks:
+        if task.firing or task.in_flight:
+            continue  # what fires, and what is in flight, belongs to the event time that is known: no more comes in
         for reader in (reader for lane in task.lanes for reader in lane.readers):
             place = stream, partition = reader.origin.stream, reader.origin.partition
             if place in relays and place not in written and reader.is_up_to_date:

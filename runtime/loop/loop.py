@@ -585,7 +585,7 @@ class Loop:
             return False
         if self.stopping:
             return all(task.at_cut for task in self.tasks)  # what has still to fire fires first in the next run
-        if not self._drained():
+        if not self._drained() or self._told:
             return False
         if self._awaits_streams():
             return False

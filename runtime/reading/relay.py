@@ -43,7 +43,8 @@ class Relay:
         """The number of rows that the commit at hand stores."""
 
     def __len__(self) -> int:
-        return self._given - self._gone
+        gone = self._gone  # first: what is given meanwhile by another thread makes it more, and never less than none
+        return self._given - gone
 
     def __bool__(self) -> bool:
         return bool(self.batches)

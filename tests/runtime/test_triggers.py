@@ -155,6 +155,20 @@ def test_what_waited_to_be_final_is_not_late_below(windows, lateness, parts, cra
     assert rows_of(environment, "late-panes") in ([], [[]])
 
 
+def test_who_fires_in_slices_hears_of_event_time_when_it_is_done():
+    app = App("chained", Options(max_uncommitted=4))
+    events = app.input("in", value=Event, key=lambda e: e.key, timestamp=lambda e: e.at, partitioned_by_key=True)
+    panes = events.partition_by(lambda e: e.key, partitions=2).window(tumbling(milliseconds=20), count())
+    again = panes.partition_by(lambda pane: pane.key, partitions=3).window(tumbling(milliseconds=20), collect())
+    again.map(lambda p: [p.key, p.start, p.value[0].value]).send_to(app.output("out", value=list))
+    environment = memory()
+    times = [("k0", 0), ("k0", 0), ("k2", 16), ("k0", 31), ("k2", 21), *[("k0", 51)] * 12, ("k0", 60)]
+    fill(environment, "in", stored([[], [Event(number, *one) for number, one in enumerate(times)]]))
+    run_through(lambda: app, environment)
+    of_k0 = [["k0", 0, 2], ["k0", 20, 1], ["k0", 40, 12], ["k0", 60, 1]]
+    assert sorted(numbers_in(environment)) == [*of_k0, ["k2", 0, 1], ["k2", 20, 1]]
+
+
 def counting(**how):
     app = App("counting")
     visits = app.input("visits", value=int, key=str, max_disorder_ms=0)
