@@ -7,9 +7,12 @@ import pytest
 
 from operators.core.base import MIN_TIMESTAMP, Batch
 from runtime.commit.commit import SHARED, Committer, forwardable
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Tagged
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, Control
+from runtime.reading.relay import Relay
 from runtime.stage.outputs import Outputs
 from runtime.task.task import Task
 from samza_dsl import App
@@ -65,6 +68,17 @@ class StandIn(SimpleNamespace):
     readers, table_readers = Task.readers, Task.table_readers
     committed = Task.committed
     kinds: ClassVar = {}
+    firing, in_flight = False, 0
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+
+class Listener(SimpleNamespace):
+    """A reader of a stream between stages, as far as it is told of event time."""
+
+    is_up_to_date = True
+
+    def hear(self, told):
+        self.heard += told
 
 
 class World:
@@ -303,3 +317,51 @@ def test_a_watermark_is_held_back_by_what_is_in_flight_or_still_to_fire(lowest, 
     units = None if isinstance(lowest, str) else SimpleNamespace(lowest_stamp=lowest)
     chain = SimpleNamespace(watermark_below=lambda watermark: min(watermark, due - 1))
     assert forwardable(SimpleNamespace(units=units, watermark=100, chain=chain)) == forwarded
+
+
+def listeners(world):
+    """Give each task a reader of the stream between the stages that is handed rows in memory; return them."""
+    found = []
+    for task in world.tasks:
+        one = reader(BETWEEN, task.number, 5, later=True)
+        found.append(Listener(heard=[], **vars(one)))
+        lane = SimpleNamespace(**{**vars(task.lanes[0]), "readers": [found[-1]], "writes": frozenset()})
+        task.lanes.append(lane)
+        world.committer.relays[BETWEEN, task.number] = Relay(KeySerde(Tagged()), KeySerde(Tagged()), "by-rest")
+    return found
+
+
+def test_readers_here_are_told_of_event_time_in_memory_and_only_when_it_is_durable():
+    world = World()
+    heard = listeners(world)
+    for task in world.tasks:
+        task.lanes[0].watermark = 100 + task.number
+    commit = world.gather()
+    assert [append for append in commit.appends if append.stream == BETWEEN] == []
+    assert all(not one.heard for one in heard)
+    world.committer.write(commit, world.tasks)
+    assert world.committer.done(commit, world.tasks) == world.tasks
+    assert all([told.watermark for told in one.heard] == [100, 101] for one in heard)
+    assert all(task.touched for task in world.tasks)  # so that a checkpoint has it
+    world.through()
+    assert all(len(one.heard) == 2 for one in heard), "it is told once"
+
+
+@pytest.mark.parametrize("why", ["fires", "is in flight", "is behind", "has rows"])
+def test_who_is_not_done_with_what_came_before_reads_it_in_the_log(why):
+    world = World()
+    first, second = listeners(world)
+    world.tasks[0].lanes[0].watermark = 100
+    if why == "fires":
+        world.tasks[1].firing = True
+    elif why == "is in flight":
+        world.tasks[1].in_flight = 1
+    elif why == "is behind":
+        second.is_up_to_date = False
+    else:
+        world.tasks[0].outputs.append((BETWEEN, 1), Batch([b"row"]))
+    commit = world.through()
+    told = {append.partition: append.control.watermark for append in commit.appends if append.stream == BETWEEN}
+    assert told == {1: 100}
+    assert [one.watermark for one in first.heard] == [100]
+    assert not second.heard
