@@ -332,7 +332,7 @@ class _TaskBuilder:
         relay = None
         if self.assembly.is_relayed(stage):
             keys, values = self.graph.key_serde(id) or Tagged(), spec.value or Evolving()
-            relay = Relay(KeySerde(values), KeySerde(keys), id)
+            relay = Relay(KeySerde(values), KeySerde(keys), id, asked=is_lenient(self.graph, stage))
         return Reader(
             self.assembly.bindings.origin(stream, number),
             Decoding(

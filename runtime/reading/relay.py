@@ -11,6 +11,7 @@ from typing import Any
 from operators.core.base import Batch, Slice
 from operators.windows.window_groups import Grouped
 from runtime.encoding.keys import KeySerde
+from runtime.encoding.ownership import are_unchangeable
 from runtime.encoding.serdes import encode_all
 
 MOST_RELAYED = 10_000
@@ -28,9 +29,11 @@ class Relay:
     nothing is given or taken, so what is cleared is what was stored.
     """
 
-    def __init__(self, values: KeySerde, keys: KeySerde, operator: str = "") -> None:
+    def __init__(self, values: KeySerde, keys: KeySerde, operator: str = "", asked: bool = False) -> None:
         self.operator = operator
         """The id of the operator that hands on."""
+        self._asked = asked
+        """Whether a policy of the stage that reads may ask for the bytes of a row, as it came."""
         self.values = values
         self.keys = keys
         self.batches: deque[Batch | Grouped] = deque()
@@ -63,8 +66,12 @@ class Relay:
         """Return the first rows, at most `limit`, and the same ones to be encoded."""
         batch = Batch.gather(self._first(limit))
         self._gone += len(batch.values)
-        # Encoding is left for the case that a dead letter asks for the row: few rows ever become one.
-        return batch, Relayed(self, batch.values, batch.keys)
+        values = batch.values
+        # Encoding is left for the case that a dead letter asks for the row: few rows ever become one. Not where the
+        # functions that fail may have changed a value by then.
+        if self._asked and not self.values.are_plain(values) and not are_unchangeable(values):
+            return batch, Relayed(self, encode_all(self.values.serde, values), batch.keys, are_bytes=True)
+        return batch, Relayed(self, values, batch.keys)
 
     def take_grouped(self, limit: int) -> Grouped | None:
         """Return the first rows where they are grouped, about `limit` in all; None where they are not."""
@@ -113,16 +120,18 @@ class Relay:
 
 @dataclass(frozen=True)
 class Relayed:
-    """Rows that were handed on, encoded only where a dead letter needs it."""
+    """Rows that were handed on; if they are no `bytes` yet they are encoded where a dead letter needs it."""
 
     relay: Relay
     values: list[Any]
     keys: list[Any] | None
+    are_bytes: bool = False
 
     def row(self, index: int) -> Batch:
         """Return the one at `index`, as bytes."""
-        key = self.keys and [self.keys[index]]
-        return encoded(Batch([self.values[index]], key), self.relay.values, self.relay.keys)
+        relay, value = self.relay, self.values[index]
+        key = None if self.keys is None else relay.keys.encode_all([self.keys[index]])
+        return Batch([value] if self.are_bytes else encode_all(relay.values.serde, [value]), key)
 
 
 def encoded(rows: Batch, values: KeySerde, keys: KeySerde) -> Batch:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from operators.core.base import Batch
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.ownership import OwnValues
-from runtime.encoding.serdes import Json, Tagged
+from runtime.encoding.serdes import Evolving, Json, Tagged
 from runtime.model.errors import OperatorFailure
 from runtime.reading.relay import Relay
 from runtime.stage.outputs import Outputs
@@ -125,6 +125,20 @@ def test_a_record_that_fails_there_says_where_it_came_from():
     app = counting(stage=lambda words: words.map(lambda word: word[5], op_id="sixth"))
     with pytest.raises(OperatorFailure, match=r"map 'sixth' at .* IndexError: .* on a message to counting-by-word/0; "):
         testing.run(app, {"lines": ["short"]})
+
+
+def test_a_dead_letter_has_a_value_as_it_came_whatever_was_done_to_it_since():
+    def spoilt(words):
+        return words.append("spoilt") or words[7]
+
+    app = App("spoiling")
+    lists = app.input("lines", value=str).map(str.split).partition_by(len, op_id="by-length")
+    lists.map(spoilt, on_error=dead_letter("bad")).send_to(app.output("out"))
+    environment = memory()
+    fill(environment, "lines", [[(None, b"a b", 0), (None, b"c", 0)]])
+    run_through(lambda: app, environment)
+    letters = [Evolving().decode(value) for _, value, _ in rows_of(environment, "bad")[0]]
+    assert sorted(letters) == [["a", "b"], ["c"]]
 
 
 def test_a_dead_letter_has_the_bytes_that_the_stream_would_have():
