@@ -422,7 +422,7 @@ class _TaskBuilder:
     def _hands_groups(self, id: str) -> bool:
         """Whether what a repartitioning writes may go on in groups, as it does in memory."""
         children = self.graph.children(id)
-        return all(
+        return any(
             self.assembly.is_relayed(stage) for stage in self.assembly.plan.stages if children[0] in stage.operators
         )
 
