@@ -14,16 +14,12 @@ from runtime.model.errors import EnvironmentFault
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.kafka.broker import broker as kafka_broker
 from runtime.systems.kafka.client import clients as kafka_clients
-from runtime.systems.kafka.client.clients import begun, ended
-from runtime.systems.kafka.client.thread import KafkaThread
 from runtime.systems.kafka.coordination import owner as kafka_owner
 from runtime.systems.kafka.environment import KafkaEnvironment
 from runtime.systems.kafka.streams.sink import send_all
 from samza_dsl import App, Json, KafkaCluster, Options, String
-from tests.kafka.test_clients import MAKE
 from tests.kafka.test_containers import check_counts
 from tests.kafka.test_crashes import PROGRAM, finished, read_so_far, started
-from tests.kafka.test_many_tasks import sockets
 from tests.kafka.topics import consume, create, produce
 
 
@@ -52,33 +48,6 @@ def test_who_appends_while_no_broker_answers_is_told_so_in_time(mortal, topics, 
         environment.close()
     (records,) = consume(broker, topics).values()
     assert [record.value for record in records] in ([b"before", b"after"], [b"before", b"meanwhile", b"after"])
-
-
-def test_a_client_that_is_not_answered_is_told_so_in_time_and_leaves_nothing_open(mortal):
-    _, broker = mortal
-
-    async def begin(within_s: float) -> list[type]:
-        failures = []
-        for make in MAKE.values():
-            try:
-                await ended(await begun(make(broker.bootstrap), within_s=within_s))
-            except TimeoutError:
-                failures.append(TimeoutError)
-        return failures
-
-    thread = KafkaThread.acquire()
-    try:
-        assert not thread.call(begin(60))
-        before = sockets()
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
-            assert thread.call(begin(0.2)) == [TimeoutError] * len(MAKE)
-        finally:
-            os.kill(broker.pid, signal.SIGCONT)
-        assert sockets() <= before
-        assert not thread.call(begin(60))
-    finally:
-        thread.release()
 
 
 def test_a_transaction_that_takes_too_long_is_given_up_and_the_run_goes_on_from_its_checkpoint(

@@ -1,7 +1,8 @@
-"""The beginning and end of aiokafka's clients on brokers that are not ready yet."""
+"""The beginning and end of aiokafka's clients on brokers that are not ready yet, or never answer."""
 
 from __future__ import annotations
 
+import socket
 from itertools import count
 from typing import Any
 
@@ -10,8 +11,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.cluster import ClusterMetadata
 
+from runtime.systems.kafka.client import clients
 from runtime.systems.kafka.client.clients import begun, ended
 from runtime.systems.kafka.client.thread import KafkaThread
+from tests.kafka.test_many_tasks import sockets
 
 MAKE = {
     "producer": lambda address: AIOKafkaProducer(bootstrap_servers=address, transactional_id="begins-early"),
@@ -42,3 +45,22 @@ def test_who_begins_before_a_broker_is_in_its_own_list_waits_for_it(broker, monk
         thread.call(begin())
     finally:
         thread.release()
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+def test_who_is_not_answered_is_told_so_in_time_and_leaves_nothing_open(monkeypatch, make):
+    monkeypatch.setattr(clients, "STOP_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel takes the connection, and nobody answers
+        host, port = silent.getsockname()
+
+        async def begin() -> None:
+            await begun(make(f"{host}:{port}"), within_s=0.1)
+
+        before = sockets()
+        thread = KafkaThread.acquire()
+        try:
+            with pytest.raises(TimeoutError):
+                thread.call(begin())
+        finally:
+            thread.release()  # behind it the loop has closed what it was asked to
+        assert sockets() <= before
