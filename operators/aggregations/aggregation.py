@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -69,6 +69,13 @@ class Aggregation(Generic[V, R]):
         names = ("init", "add", "merge", "finish") + (() if self.remove is None else ("remove",))
         named = {name: ready(getattr(self, name)) for name in names}
         return replace(self, **named)
+
+    def leaves(self) -> Iterator[Aggregation[V, Any]]:
+        """Yield the aggregations that it consists of, each of which has none side by side within."""
+        if not self.parts:
+            yield self
+        for part in self.parts:
+            yield from part.leaves()
 
     def __str__(self) -> str:
         return self.name

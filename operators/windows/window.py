@@ -258,8 +258,8 @@ class WindowOperator:
         self._accumulates = spec.panes == "accumulating"
         # Of ours, which can be made anew: one of the user's own may keep anything, and is not called before its time.
         self._keeps_numbers = all(
-            part.remake is not None and part.keeps == "numbers" and is_plain(part.init())
-            for part in spec.aggregation.parts or (spec.aggregation,)
+            one.remake is not None and one.keeps == "numbers" and is_plain(one.init())
+            for one in spec.aggregation.leaves()
         )
         self._copies = copies
         self._changed: dict[Slot, dict[Key, Any]] = {}

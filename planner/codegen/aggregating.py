@@ -28,8 +28,16 @@ def written(aggregation: Aggregation[V, R]) -> str:
         read1 = [read for value in values if (read := value[0]) is not None]
         return state0 + len(values), add1(state1, read1), add2(state2, read1)
     """
+    return _adding(aggregation, _readings(aggregation))
+
+
+def _readings(aggregation: Aggregation[V, R]) -> list[str]:
+    """Return the expression that each part reads off `value`; "" where it takes values as they are."""
+    return [_reading(part, number) for number, part in enumerate(aggregation.parts or (aggregation,))]
+
+
+def _adding(aggregation: Aggregation[V, R], texts: list[str]) -> str:
     parts = aggregation.parts or (aggregation,)
-    texts = [_reading(part, number) for number, part in enumerate(parts)]
     if not any(text and not text.startswith("of") for text in texts):
         return ""
     lines = ["def add(state, values):"]
@@ -80,8 +88,8 @@ def compiled(aggregation: Aggregation[Any, Any]) -> Aggregation[Any, Any]:
     """Return an aggregation that adds, begins and finishes by the functions that are written for it."""
     parts = aggregation.parts or (aggregation,)
     changed: dict[str, Any] = {}
-    if source := written(aggregation):
-        texts = [_reading(part, number) for number, part in enumerate(parts)]
+    texts = _readings(aggregation)
+    if source := _adding(aggregation, texts):
         namespace: dict[str, Any] = {f"of{number}": part.of for number, part in enumerate(parts)}
         namespace |= {
             f"add{number}": part.add_read if text else part.add
@@ -97,14 +105,10 @@ def compiled(aggregation: Aggregation[Any, Any]) -> Aggregation[Any, Any]:
         exec(_code(source), namespace)
         changed["finish"] = namespace["finish"]
     # What ours begin with is always the same, and nobody can change it in place.
-    are_ours = all(part.remake is not None and part.keeps != "the user's" and not part.parts for part in parts)
+    are_ours = all(one.remake is not None and one.keeps != "the user's" for one in aggregation.leaves())
     if aggregation.parts and are_ours and is_plain(aggregation.init()):
-        changed["init"] = partial(_itself, aggregation.init())
+        changed["init"] = partial(itself, aggregation.init())
     return replace(aggregation, **changed)
-
-
-def _itself(state: Any) -> Any:
-    return state
 
 
 def _or_told(add: Callable[[Any, list[Any]], Any], called: Callable[[Any, list[Any]], Any]) -> Callable[..., Any]:

@@ -311,3 +311,13 @@ def test_states_are_plain_values():
     for aggregation in [*KINDS.values(), *BY_ARRIVAL.values()]:
         state = aggregation.add(aggregation.init(), [(1.5, 2)])
         assert pickle.loads(pickle.dumps(state)) == state
+
+
+def test_the_leaves_of_an_aggregation_are_what_it_keeps_however_deep():
+    within = aggregate(dict, most=maximum(lambda v: v), n=count())
+    whole = aggregate(dict, mean=mean(lambda v: v), within=within)
+    assert [(leaf.name, leaf.keeps) for leaf in whole.leaves()] == [
+        ("mean", "numbers"),
+        ("maximum", "a value"),
+        ("count", "numbers"),
+    ]
