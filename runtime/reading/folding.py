@@ -34,8 +34,8 @@ class FoldingSegment:
     def __init__(self, plan: SegmentPlan, functions: Mapping[str, Mapping[str, Any]], graph: Graph) -> None:
         self.function, self.filename = compile_source(plan.folding, f"{plan.entry}, folding", functions)
         self._disorder_ms = graph.inputs[plan.entry].max_disorder_ms
-        self.grouped: dict[str, str] = {}
-        """The operators behind repartitionings for which values are grouped before, by these."""
+        self.grouped: set[str] = set()
+        """The repartitionings before which values are grouped for the windows behind."""
         self._windows: dict[str, Window] = {}
         self._rekeyed: dict[str, KeySerde] = {}
         self._kinds: dict[str, type] = {}
@@ -47,7 +47,7 @@ class FoldingSegment:
                 self._rekeyed[exit.id] = KeySerde(graph.key_serde(exit.id) or Tagged())
                 self._kinds[exit.id] = str
                 if graph.of(PartitionBy)[exit.id].combines is None:
-                    self.grouped[exit.id] = windows.op_id or ""
+                    self.grouped.add(exit.id)
 
     def run(self, batch: Batch, keys: KeySerde | None, watermark: int) -> Folded | None:
         """Read keys and times off the values and group them; None where anything is not as in most batches."""
