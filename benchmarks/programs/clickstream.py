@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from benchmarks.programs.kit.hand import Hand
+from benchmarks.programs.kit.hand import Hand, joined
 from benchmarks.programs.kit.program import Program, Stream
 from samza_dsl import App, aggregate, count, duration_ms, maximum, session, total
 
@@ -164,18 +164,6 @@ class ByHand(Hand):
                 if visit[0] < end < visit[1]:
                     heapq.heappush(due, (visit[1], user))
                     break
-
-
-def joined(visits: list[list[int]]) -> list[list[int]]:
-    """Make one of those that overlap."""
-    found: list[list[int]] = []
-    for one in sorted(visits):
-        if found and one[0] < found[-1][1]:
-            last = found[-1]
-            last[1:] = [max(last[1], one[1]), last[2] + one[2], last[3] + one[3], max(last[4], one[4])]
-        else:
-            found.append(one)
-    return found
 
 
 PROGRAM = Program(

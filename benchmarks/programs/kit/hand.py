@@ -119,3 +119,15 @@ class Lists:
 
     def finished(self, hand: Hand) -> None:
         """Nothing is kept."""
+
+
+def joined(sessions: list[list[int]]) -> list[list[int]]:
+    """Make one of those sessions that overlap, each with its bounds, two sums and a maximum."""
+    found: list[list[int]] = []
+    for one in sorted(sessions):
+        if found and one[0] < found[-1][1]:
+            last = found[-1]
+            last[1:] = [max(last[1], one[1]), last[2] + one[2], last[3] + one[3], max(last[4], one[4])]
+        else:
+            found.append(one)
+    return found
