@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
@@ -29,7 +30,7 @@ class Encoded(msgspec.Struct, frozen=True):
 
 
 def is_plain(value: object) -> bool:
-    """Whether nobody can change a value in place: a scalar, or a tuple or a frozen Struct of such.
+    """Whether nobody can change a value in place: a scalar, or a tuple, NamedTuple or frozen Struct of such.
 
     >>> is_plain((1, ("a", None))), is_plain((1, []))
     (True, False)
@@ -38,8 +39,8 @@ def is_plain(value: object) -> bool:
     if kind in UNCHANGEABLE:
         return True
     if kind is not tuple:
-        fields = _frozen_fields(kind)
-        return fields is not None and all(is_plain(getattr(value, field)) for field in fields)
+        readers = readers_of(kind)
+        return readers is not None and all(is_plain(read(value)) for read in readers)
     parts = cast("tuple[object, ...]", value)
     # A loop takes half as long here as a generator: the parts are few, and this is asked of each at each commit.
     if not UNCHANGEABLE.issuperset(map(type, parts)):
@@ -50,11 +51,13 @@ def is_plain(value: object) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _frozen_fields(kind: type) -> tuple[str, ...] | None:
-    """Return the fields of a Struct that is frozen; None for any other class."""
-    if not issubclass(kind, msgspec.Struct) or not kind.__struct_config__.frozen:
-        return None
-    return kind.__struct_fields__
+def readers_of(kind: type) -> tuple[Callable[[Any], object], ...] | None:
+    """Return what reads each part of a record that nobody can change if its parts are so; None for another class."""
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return tuple(itemgetter(place) for place, _ in enumerate(kind._fields))
+    if issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen:
+        return tuple(map(attrgetter, kind.__struct_fields__))
+    return None
 
 
 def typed(form: Form | None, value: object) -> object:

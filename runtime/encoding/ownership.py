@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import chain, islice
-from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
-import msgspec
-
 from operators.core.base import Key, Serde
+from operators.state.keyed_state import readers_of
 from runtime.encoding.keys import KeySerde
+from runtime.encoding.nested_tuples import SCALARS
 from runtime.encoding.serdes import decoded, encode_all
 from runtime.encoding.storable import check_kept
 
 LOOKED_AT = 16
 """Values of which it is looked, at the first ones that are handed on as they are, whether they have bytes at all."""
 AsItIs = Literal["all", "unchangeable", "nothing"]
-UNCHANGEABLE = frozenset({int, float, str, bytes, bool, complex, type(None)})
-"""The types of which every value is one that nobody can change."""
 
 
 class OwnValues:
@@ -65,26 +61,14 @@ def are_unchangeable(values: list[Any]) -> bool:
     >>> are_unchangeable([(1, "a"), (2, None)]), are_unchangeable([(1, []), (2, [])])
     (True, False)
     """
-    for kind in set(map(type, values)) - UNCHANGEABLE:
-        read = _parts_of(kind)
-        if read is None:
-            return False
+    # Part by part over the whole column, as `is_plain` is for one value: there may be many.
+    for kind in set(map(type, values)) - SCALARS:
         of_kind = [value for value in values if type(value) is kind]
         if kind is tuple:
             if not all(isinstance(value, tuple) and are_unchangeable([*value]) for value in of_kind):
                 return False
-        elif not all(are_unchangeable([*map(part, of_kind)]) for part in read):
+            continue
+        readers = readers_of(kind)
+        if readers is None or not all(are_unchangeable([*map(read, of_kind)]) for read in readers):
             return False
     return True
-
-
-@lru_cache(maxsize=256)
-def _parts_of(kind: type) -> tuple[Any, ...] | None:
-    """Return what reads each part of a value that is unchangeable if its parts are; None for any other kind."""
-    if kind is tuple:
-        return ()
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return tuple(itemgetter(place) for place, _ in enumerate(getattr(kind, "_fields", ())))
-    if issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen:
-        return tuple(map(attrgetter, kind.__struct_fields__))
-    return None

@@ -20,7 +20,7 @@ from runtime.encoding.classes import class_of, find, is_current, name_of
 from runtime.encoding.copies import COPIED, copied
 from runtime.encoding.evolution import as_it_was, fitted, fitted_record, revived_record
 from runtime.encoding.lines import ObjectLines
-from runtime.encoding.nested_tuples import NESTED, decoder_of, start_of, structure_in
+from runtime.encoding.nested_tuples import NESTED, SCALARS, decoder_of, start_of, structure_in
 from runtime.encoding.record_types import (
     ABOUT,
     description_of,
@@ -210,7 +210,6 @@ SHORT_TEXT = 0xD9
 """The first byte of text of 32 to 255 bytes in MessagePack."""
 SEQUENCES: dict[bytes, Callable[..., object]] = {TUPLE: tuple, LIST: list, SET: set, FROZEN_SET: frozenset}
 TAG_OF_SEQUENCE = {kind: tag for tag, kind in SEQUENCES.items()}
-SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 BASES = (str, int, float, bytes, list, dict, set, frozenset)
 """The built-in types whose subclasses can be stored, if these add no attributes."""
 LAST_TAG = NESTED
