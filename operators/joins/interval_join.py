@@ -113,10 +113,7 @@ class IntervalJoinOperator(OverRows):
         most_held: int = MOST_HELD,
     ) -> None:
         self.join = join
-        self.store = store
-        self.keys = keys
-        self.most_held = most_held
-        self.late: Batch | None = None
+        super().__init__(store, keys, most_held)
         self.meetings = Meetings(0, keys.decode)
         self._latest = spec.keep == "latest"
         low, high = spec.low_ms, spec.high_ms

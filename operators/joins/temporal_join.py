@@ -108,10 +108,7 @@ class TemporalJoinOperator(OverRows):
         most_held: int = MOST_HELD,
     ) -> None:
         self.join = join
-        self.store = store
-        self.keys = keys
-        self.most_held = most_held
-        self.late: Batch | None = None
+        super().__init__(store, keys, most_held)
         self.meetings = Meetings(0, keys.decode)
         self._left = spec.how == "left"
         self._retention = spec.table.retention_ms

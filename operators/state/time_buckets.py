@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any, Protocol
 
-from operators.core.base import MAX_TIMESTAMP, NEVER, Form, Key, Keys, Store
+from operators.core.base import MAX_TIMESTAMP, NEVER, Batch, Form, Key, Keys, Store
 from operators.state.entry_keys import NUMBER_BYTES, SHIFT, beyond, number_at, ordered
 from operators.state.keyed_state import Encoded, dumped, loaded
 
@@ -33,10 +33,12 @@ class Held(Protocol):
 class OverRows:
     """The common part of operators whose state is rows by time: it writes them back, and drops what is too much."""
 
-    store: Store
-    most_held: int
     held: tuple[Held, ...]
     """All parts of its state that are held beside the store."""
+
+    def __init__(self, store: Store, keys: Keys, most_held: int) -> None:
+        self.store, self.keys, self.most_held = store, keys, most_held
+        self.late: Batch | None = None
 
     @property
     def unwritten(self) -> int:

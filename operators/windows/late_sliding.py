@@ -38,10 +38,7 @@ class LateSlidingOperator(OverRows):
         assert isinstance(spec.windows, Sliding)
         self.size_ms = spec.windows.size_ms
         self.aggregation = aggregation or spec.aggregation
-        self.store = store
-        self.keys = keys
-        self.most_held = most_held
-        self.late: Batch | None = None
+        super().__init__(store, keys, most_held)
         self._lateness_ms = spec.allowed_lateness_ms
         self._accumulates = spec.panes != "discarding"
         self._retracts = spec.retracts
