@@ -430,12 +430,12 @@ class Evolving(Tagged):
         return super().encode(value)
 
     def encode_all(self, values: list[Any]) -> list[bytes]:
-        if set(map(type, values)) == {tuple}:
-            starts = [start for value in values if (start := start_of(value)) is not None]
-            if len(starts) == len(values):
-                with suppress(OverflowError, TypeError):
-                    return [*map(bytes.__add__, starts, map(_pack, values))]
-        return super().encode_all(values)
+        if set(map(type, values)) != {tuple}:
+            return super().encode_all(values)
+        by_parts = super().encode
+        with suppress(OverflowError, TypeError):
+            return [by_parts(value) if (start := start_of(value)) is None else start + _pack(value) for value in values]
+        return list(map(self.encode, values))
 
     def _parts(self, values: Iterable[Any]) -> list[bytes]:
         starts = _starts
