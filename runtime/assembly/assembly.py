@@ -421,10 +421,8 @@ class _TaskBuilder:
 
     def _hands_groups(self, id: str) -> bool:
         """Whether what a repartitioning writes may go on in groups, as it does in memory."""
-        children = self.graph.children(id)
-        return any(
-            self.assembly.is_relayed(stage) for stage in self.assembly.plan.stages if children[0] in stage.operators
-        )
+        child, stages = self.graph.children(id)[0], self.assembly.plan.stages
+        return any(child in stage.operators and self.assembly.is_relayed(stage) for stage in stages)
 
     def _as_it_is(self, spec: PartitionBy) -> AsItIs:
         """Return what goes on as it is in memory: not what a policy asks for, or a declared type would make other."""

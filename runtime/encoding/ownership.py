@@ -38,8 +38,11 @@ class OwnValues:
             return values
         if self._as_it_is == "unchangeable" and are_unchangeable(values):
             return values
+        return self.read(encode_all(self.serde.serde, values))
+
+    def read(self, data: list[bytes | None]) -> list[Any]:
+        """Return the values of bytes, of which each reader has its own; None stays None."""
         serde = self.serde.serde
-        data = encode_all(serde, values)
         some = [one for one in data if one is not None]
         if len(some) == len(data):
             return decoded(serde, some)

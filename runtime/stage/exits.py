@@ -142,8 +142,8 @@ class BroadcastExit:
         """Write."""
         if self._exactly:
             check_kept(self._to.value, batch.values, exactly=True)
-        for partition in range(self._to.partitions):
-            self._outputs.hand((self._to.stream, partition), batch, self._values, self._keys)
+        places = [(self._to.stream, partition) for partition in range(self._to.partitions)]
+        self._outputs.hand_all(places, batch, self._values, self._keys)
 
 
 class SinkExit:

@@ -146,14 +146,30 @@ class Outputs:
     def hand(self, place: tuple[str, int], rows: Batch, values: OwnValues, keys: KeySerde) -> None:
         """Give rows to the relay of a partition, when the work at hand is done; else append them, encoded."""
         if place in self.relays:
-            own = Batch(values.own(rows.values), rows.keys, rows.timestamps, rows.stamps, signs=rows.signs)
-            parts = self.handed.setdefault(place, [])
-            if parts and isinstance(last := parts[-1], Batch):
-                last.extend(own)
-            else:
-                parts.append(own.copy())
+            self._hand(place, rows, values.own(rows.values))
         else:
             self.append(place, encoded(rows, values.serde, keys))
+
+    def hand_all(self, places: Sequence[tuple[str, int]], rows: Batch, values: OwnValues, keys: KeySerde) -> None:
+        """Hand rows to several partitions, each with values of its own; these are encoded once for all of them."""
+        if values.serde.are_plain(rows.values):
+            for place in places:
+                self.hand(place, rows, values, keys)
+            return
+        stored = encoded(rows, values.serde, keys)
+        for place in places:
+            if place in self.relays:
+                self._hand(place, rows, values.read(stored.values))
+            else:
+                self.append(place, stored)
+
+    def _hand(self, place: tuple[str, int], rows: Batch, own: list[Any]) -> None:
+        handed = Batch(own, rows.keys, rows.timestamps, rows.stamps, signs=rows.signs)
+        parts = self.handed.setdefault(place, [])
+        if parts and isinstance(last := parts[-1], Batch):
+            last.extend(handed)
+        else:
+            parts.append(handed.copy())
 
     def hand_groups(self, place: tuple[str, int], grouped: Grouped, values: OwnValues, keys: KeySerde) -> None:
         """Give groups to the relay of a partition, when the work at hand is done; else append their rows, encoded."""
