@@ -128,12 +128,16 @@ class RowsByTime:
         assert rows is not None
         return rows
 
-    def add(self, key: Key, row: Row) -> None:
-        """Keep a row, behind those of its time."""
-        number = row[0] // self._width
+    def changing_at(self, key: Key, at: int) -> list[Row]:
+        """Return the rows of a key in the bucket of a time for the caller to change."""
+        number = at // self._width
         if number not in self.buckets:
             self.open(number)
-        rows = self.changing(number, key)
+        return self.changing(number, key)
+
+    def add(self, key: Key, row: Row) -> None:
+        """Keep a row, behind those of its time."""
+        rows = self.changing_at(key, row[0])
         if not rows or rows[-1][0] <= row[0]:
             rows.append(row)
         else:
