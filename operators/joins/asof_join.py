@@ -77,7 +77,7 @@ class AsofJoin(Spec):
     def describe(self) -> str:
         """Return the kind of the join, its direction and its tolerance."""
         within = "" if self.tolerance_ms is None else f", within {self.tolerance_ms:,} ms"
-        return f"{self.how} join as of then, {self.direction}{within}"
+        return f"{self.how} as-of join, {self.direction}{within}"
 
     def meaning(self) -> str:
         """Return the direction and the tolerance, by which rows are grouped, and kept."""

@@ -286,4 +286,4 @@ def test_the_plan_says_what_it_is_and_that_no_order_matters(app):
     left, right = both(app)
     left.join_asof(right, plus, direction="forward", tolerance=5_000, op_id="nearest").sink(print)
     (planned,) = (one for one in app.plan({"left": 1, "right": 1}).operators if one.id == "nearest")
-    assert (planned.label, planned.by_order) == ("inner join as of then, forward, within 5,000 ms", "")
+    assert (planned.label, planned.by_order) == ("inner as-of join, forward, within 5,000 ms", "")
