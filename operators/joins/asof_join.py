@@ -11,7 +11,6 @@ from operators.aggregations.identity import identity
 from operators.core.base import (
     MIN_TIMESTAMP,
     MOST_HELD,
-    NEVER,
     Batch,
     Form,
     Key,
@@ -159,18 +158,31 @@ class NearRows:
 
     def met_by(self, key: Key, at: int) -> object:
         """Return the value of the nearest row within reach of a time, of two as near the earlier one."""
-        met, distance = MISSING, NEVER
-        first, last = (at - self._before) // self._width, (at + self._after) // self._width
-        for number in (first,) if first == last else (first, last):
+        before = self._last(key, at) if self._before or not self._after else None
+        after = self._first(key, at) if self._after else None
+        if before is None or (after is not None and after[0] - at < at - before[0]):
+            return MISSING if after is None else after[2]
+        return before[2]
+
+    def _last(self, key: Key, at: int) -> Row | None:
+        """Return the last row up to a time that is within reach."""
+        earliest = at - self._before
+        for number in {at // self._width: None, earliest // self._width: None}:
             rows = self._rows.rows_of(number, key)
-            if not rows:
-                continue
-            place = bisect_left(rows, (at,))
-            # The nearest two are the last before that time, and the first of it or after it.
-            for row in rows[max(place - 1, 0) : place + 1]:
-                if -self._before <= row[0] - at <= self._after and abs(row[0] - at) < distance:
-                    met, distance = row[2], abs(row[0] - at)
-        return met
+            if rows and rows[0][0] <= at:
+                row = rows[-1] if rows[-1][0] <= at else rows[bisect_left(rows, (at + 1,)) - 1]
+                return row if row[0] >= earliest else None
+        return None
+
+    def _first(self, key: Key, at: int) -> Row | None:
+        """Return the first row from a time on that is within reach."""
+        latest = at + self._after
+        for number in {at // self._width: None, latest // self._width: None}:
+            rows = self._rows.rows_of(number, key)
+            if rows and rows[-1][0] >= at:
+                row = rows[0] if rows[0][0] >= at else rows[bisect_left(rows, (at,))]
+                return row if row[0] <= latest else None
+        return None
 
     def drop_past(self, horizon: int, most: int | None = None) -> int:
         """Drop the buckets that are past."""

@@ -144,7 +144,8 @@ class DueItems(Generic[T]):
 
     def pop(self) -> T:
         """Remove the first item, and return it; there must be one."""
-        self.first()
+        if self._taken == len(self._first):
+            self._begin()
         self._taken += 1
         return self._first[self._taken - 1]
 

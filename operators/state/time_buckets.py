@@ -119,13 +119,12 @@ class RowsByTime:
 
     def changing(self, number: int, key: Key) -> list[Row]:
         """Return the rows of a key in a bucket for the caller to change; the key counts as changed from now on."""
-        rows = self.rows_of(number, key)
-        bucket = self.buckets[number]
-        if key not in bucket.changed:
-            bucket.changed[key] = rows = [] if rows is None else rows
+        changed = self.buckets[number].changed
+        rows = changed.get(key)
+        if rows is None:
+            rows = changed[key] = self.rows_of(number, key) or []
             self.unwritten += 1
             self._changed[number] = None
-        assert rows is not None
         return rows
 
     def changing_at(self, key: Key, at: int) -> list[Row]:
