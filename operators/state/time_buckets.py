@@ -130,9 +130,12 @@ class RowsByTime:
     def changing_at(self, key: Key, at: int) -> list[Row]:
         """Return the rows of a key in the bucket of a time for the caller to change."""
         number = at // self._width
-        if number not in self.buckets:
-            self.open(number)
-        return self.changing(number, key)
+        bucket = self.buckets.get(number)
+        if bucket is None:
+            bucket = self.open(number)
+        # Mostly it has changed before, which saves a call.
+        rows = bucket.changed.get(key)
+        return self.changing(number, key) if rows is None else rows
 
     def add(self, key: Key, row: Row) -> None:
         """Keep a row, behind those of its time."""
