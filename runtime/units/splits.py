@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from operators.core.base import MAX_TIMESTAMP, Serde
@@ -10,7 +11,9 @@ from planner.columnar.lowering import Lowered
 from planner.columnar.projection import Reshaped
 from runtime.ports.source import Source, UncountedSource
 from runtime.ports.streams import Offsets, Read
-from runtime.systems.files.files import open_files, paths_of
+from runtime.systems.files.contents import stored_size
+from runtime.systems.files.files import files_of_one_kind, open_files
+from runtime.systems.files.locations import DataFile
 
 
 class Splits:
@@ -19,25 +22,25 @@ class Splits:
     The length of one is known when it was read to its end.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.partitions = len(paths)
-        self._paths = list(paths)
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        self.partitions = len(files)
+        self._files = list(files)
         self._sources: dict[int, Source] = {}
         self._ends: dict[int, int] = {}
         self._lowered: Lowered | Reshaped | None = None
 
     @classmethod
-    def at(cls, path: Path) -> Splits:
-        """Return those at a path: of a directory all its files; raises SamzaError where there are none."""
-        splits = cls([one.absolute() for one in paths_of(path)])
-        # One is opened at once, so that a missing file or an unknown kind is told here, and not by a worker.
+    def at(cls, what: str | Path) -> Splits:
+        """Return those of a path, a folder or a glob; raises SamzaError where there are none."""
+        splits = cls([replace(file, path=file.path.absolute()) for file in files_of_one_kind(what)])
+        # One is opened at once, so that what can't be read is told here, and not by a worker.
         splits._source(0)
         splits.close()
         return splits
 
     def in_columns(self, lowered: Lowered | Reshaped) -> Splits:
         """Return the same of Parquet, whose rows come in the columns that are looked at."""
-        splits = Splits(self._paths)
+        splits = Splits(self._files)
         splits._ends, splits._lowered = dict(self._ends), lowered
         return splits
 
@@ -79,7 +82,7 @@ class Splits:
 
     def size_bytes(self, partition: int) -> int:
         """Return how long a file is."""
-        return self._paths[partition].stat().st_size
+        return stored_size(self._files[partition].path)
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""
@@ -89,12 +92,12 @@ class Splits:
 
     def _source(self, partition: int) -> Source:
         if partition not in self._sources:
-            self._sources[partition] = self._opened(self._paths[partition])
+            self._sources[partition] = self._opened(self._files[partition])
         return self._sources[partition]
 
-    def _opened(self, path: Path) -> Source:
+    def _opened(self, file: DataFile) -> Source:
         if self._lowered is None:
-            return open_files([path])
+            return open_files([file])
         from runtime.systems.files.parquet_columns import ColumnsOfParquet
 
-        return ColumnsOfParquet([path], self._lowered.columns, self._lowered.needed)
+        return ColumnsOfParquet([file], self._lowered.columns, self._lowered.needed)

@@ -176,10 +176,10 @@ def bindings_of(
             if name in read:
                 # Opened once to be looked at: a mistyped path is told before anything begins, and with the word that
                 # was typed.
-                open_source(Path(path)).close()
+                open_source(path).close()
             elif not writes_directories:
                 open_sink(Path(path)).close()
         except SamzaError as error:
             raise Mistake(f"--bind {binding}: {error}") from error
-        bound[name] = Path(path)
+        bound[name] = path if name in read else Path(path)
     return bound

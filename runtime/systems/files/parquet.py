@@ -7,10 +7,11 @@ import math
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,6 +29,8 @@ from runtime.model.errors import Damaged, SamzaError, SerdeError, system_errors_
 from runtime.ports.sink import Sink
 from runtime.ports.source import Source
 from runtime.ports.streams import Offsets, Read
+from runtime.systems.files.folders import Folders
+from runtime.systems.files.locations import DataFile, RemoteFile
 from runtime.systems.files.record_files import check_not_beyond, make_durable
 from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
 
@@ -58,9 +61,13 @@ class ParquetSource(Source):
 
     name = "parquet"
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.partitions = len(paths)
-        self._files = [RowFile(path) for path in paths]
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        self.partitions = len(files)
+        self.folders = Folders(files)
+        self._files = [
+            RowFile(file.path, made=partial(json_rows, self.folders.values(number)))
+            for number, file in enumerate(files)
+        ]
 
     def serde(self, declared: Serde) -> Serde:
         """Return lax JSON of the declared type; String, Bytes or one of the user's reads the JSON itself."""
@@ -237,13 +244,13 @@ class RowFile:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | RemoteFile,
         at_once: int = ROWS_AT_ONCE,
         columns: list[str] | None = None,
         made: Callable[[pa.RecordBatch], Rows] | None = None,
     ) -> None:
         self.path = path
-        self._at_once, self._columns, self._made = at_once, columns, made or _json_rows
+        self._at_once, self._columns, self._made = at_once, columns, made or partial(json_rows, {})
         self._file: pq.ParquetFile | None = None
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._starts: list[int] = []
@@ -274,7 +281,7 @@ class RowFile:
     def _open(self) -> pq.ParquetFile:
         if self._file is None:
             try:
-                self._file = pq.ParquetFile(self.path)
+                self._file = open_parquet(self.path)
             except (OSError, pa.ArrowException) as error:
                 raise SamzaError(f"can't read {self.path} as Parquet: {error}") from error
             groups = (self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups))
@@ -301,7 +308,13 @@ class RowFile:
                 return
 
 
-def _json_rows(batch: pa.RecordBatch) -> list[bytes]:
+def open_parquet(path: Path | RemoteFile) -> pq.ParquetFile:
+    """Return a file of Parquet, open; raises OSError and Arrow's own errors."""
+    return pq.ParquetFile(path.opened() if isinstance(path, RemoteFile) else path)
+
+
+def json_rows(fields: Mapping[str, object], batch: pa.RecordBatch) -> list[bytes]:
+    """Return rows as JSON, with what the folders of their file say of all of them."""
     columns = [_in_microseconds(column) for column in batch.columns]
     rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="strict")
     for name, column in zip(batch.schema.names, columns, strict=True):
@@ -312,6 +325,9 @@ def _json_rows(batch: pa.RecordBatch) -> list[bytes]:
         elif pa.types.is_nested(column.type):
             for row in rows:
                 row[name] = _spelled(row[name])
+    if fields:
+        for row in rows:
+            row.update(fields)
     return list(map(msgspec.json.encode, rows))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from runtime.model.errors import SamzaError
 
@@ -42,4 +42,4 @@ def table_of(what: object) -> TableName | None:
     if not name.strip():
         example = {"table": "catalog.db.flights", "delta": "s3a://lake/flights", "iceberg": "catalog.db.flights"}
         raise SamzaError(f'"{what}" names no table: write "{found}:{example[found]}"')
-    return TableName(cast(TableFormat, found), name)
+    return TableName(found, name)

@@ -12,7 +12,8 @@ from runtime.model.clock import Clock
 from runtime.model.errors import SamzaError
 from runtime.ports.source import Source
 from runtime.ports.streams import Offsets
-from runtime.systems.files.files import KIND_OF_SUFFIX, open_source, paths_of
+from runtime.systems.files.files import KIND_OF_SUFFIX, open_source
+from runtime.systems.files.locations import files_of
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSource
 from runtime.units.growing import GrowingLines, Piece
@@ -44,7 +45,7 @@ class Offered:
     ) -> None:
         self._reads, self._clock, self._most_records = reads, clock, most_records
         self._paths = {
-            spec.stream: Path(what)
+            spec.stream: what
             for spec in reads
             if isinstance(what := bind.get(spec.stream), str | Path) and topic_of(what) is None
         }
@@ -192,9 +193,9 @@ class Offered:
         path = self._paths[spec.stream]
         if spec.stream in pieces:
             return GrowingLines(pieces[spec.stream]).look(path)
-        if all(KIND_OF_SUFFIX.get(file.suffix.lower()) == "jsonl" for file in paths_of(path)):
+        if all(KIND_OF_SUFFIX.get(file.path.suffix.lower()) == "jsonl" for file in files_of(path)):
             return GrowingLines.at(path, spec.partitions)
-        return open_source(path.absolute())
+        return open_source(path)
 
     def _end(self, place: Place, start: int, found: Offsets) -> int:
         """Return where a micro-batch ends in a partition, as far as it is for its size."""
