@@ -18,10 +18,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.columnar.terms import Term
+from runtime.encoding.columns import Columns
 from runtime.encoding.serdes import Json
 from runtime.systems.files import contents
 from runtime.systems.files.files import open_source
-from runtime.systems.files.locations import NO_VALUE, files_of, matches, opened_system
+from runtime.systems.files.locations import NO_VALUE, files_of, matches
+from runtime.systems.files.parquet import ParquetSource
+from runtime.systems.files.parquet_columns import ColumnsOfParquet
+from runtime.systems.files.remote import opened_system
 from samza_dsl import App, SamzaError
 from tests.runtime.object_store import object_store
 from tests.scale import examples
@@ -105,6 +110,24 @@ def test_fields_that_folders_name_have_the_declared_types(kind, legs, bound):
         source = open_source(bound.format(directory))
         assert source.partitions == folders
         assert sorted(read_all(source, Leg), key=repr) == sorted(legs, key=repr)
+
+
+def test_columns_have_the_fields_that_folders_name(tmp_path):
+    legs = [Leg(n, "AA", date(2026, 1, 1 + n % 3), n % 4 or None, "007") for n in range(12)]
+    laid_out(tmp_path, "parquet", legs)
+    fields = [Term("column", ("n",), "int"), Term("column", ("hour",), "int", optional=True)]
+    for needed in (["n", "hour"], ["hour"], ["hour", "code"]):
+        for file in files_of(tmp_path):
+            fields = [*fields[:2], Term("column", ("code",), "str")]
+            source = ColumnsOfParquet([file], fields, needed)
+            rows = ParquetSource([file]).read(0, 0).batch.values
+            found = source.read(0, 0).batch.values
+            assert isinstance(found, Columns)
+            decoded = [msgspec.to_builtins(msgspec.json.decode(row, type=Leg, strict=False)) for row in rows]
+            assert found.table.to_pylist() == [{name: row[name] for name in needed} for row in decoded]
+            assert found.rows() == rows
+    wrong = [Term("column", ("n",), "int"), Term("column", ("code",), "int")]
+    assert not isinstance(ColumnsOfParquet([file], wrong, ["n"]).read(0, 0).batch.values, Columns)
 
 
 def test_without_a_declared_type_the_names_of_folders_are_text(tmp_path):
@@ -218,6 +241,7 @@ def test_a_url_of_nothing_is_told_as_it_was_written(lake, bound, error):
 
 
 def test_a_url_names_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "runtime.systems.files.remote", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SamzaError, match=r"s3a://b/x.jsonl needs pyarrow, .* pip install 'samza-dsl\[files\]'"):
         open_source("s3a://b/x.jsonl")

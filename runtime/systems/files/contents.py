@@ -40,7 +40,7 @@ class Content(Protocol):
         """Let go of what is in memory."""
 
 
-class LocalBytes:
+class LocalBytes(Content):
     """The bytes of a file of this machine; between reads it is not open, as an input may have thousands of files."""
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class LocalBytes:
         """Nothing is in memory."""
 
 
-class RemoteBytes:
+class RemoteBytes(Content):
     """The bytes of a file behind a URL, fetched many at a time."""
 
     def __init__(self, file: RemoteFile) -> None:
@@ -82,7 +82,7 @@ class RemoteBytes:
         self._held = b""
 
 
-class UnpackedBytes:
+class UnpackedBytes(Content):
     """The bytes that a compressed file stands for, unpacked on from where the last read ended; else from its start.
 
     Its size is unknown until its end was seen, which is looked for one byte ahead.
@@ -157,9 +157,8 @@ class _PackedFile(io.RawIOBase):
 
 def _zstd(file: BinaryIO) -> BinaryIO:
     with needs_pyarrow("what zstd has compressed needs"):
-        import pyarrow as pa
-    unpacked: BinaryIO = pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
-    return unpacked
+        from runtime.systems.files.remote import unzstd
+    return unzstd(file)
 
 
 UNPACKING: dict[str, Callable[[BinaryIO], BinaryIO]] = {

@@ -15,6 +15,8 @@ from runtime.systems.files.jsonl import JsonlSink, JsonlSource
 from runtime.systems.files.locations import DataFile, RemoteFile, files_of, is_remote, local_path, needs_pyarrow
 
 KIND_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+COMPRESSED_WITHIN = {"parquet"}
+"""The kinds whose files are read at any place, and so are never compressed as a whole."""
 SUPPORTED = "JSON lines (.jsonl, .ndjson), CSV (.csv) and Parquet (.parquet)"
 
 
@@ -97,7 +99,7 @@ def kind_read(path: Path | RemoteFile) -> str:
     name = Path(path.name)
     suffix = Path(name.stem).suffix if name.suffix.lower() in UNPACKING else name.suffix
     kind = "jsonl" if suffix.lower() == ".json" else KIND_OF_SUFFIX.get(suffix.lower())
-    if kind is None or (kind == "parquet" and suffix != name.suffix):
+    if kind is None or (kind in COMPRESSED_WITHIN and suffix != name.suffix):
         raise _unknown(path)
     return kind
 

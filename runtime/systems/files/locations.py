@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -17,7 +16,6 @@ from runtime.model.errors import SamzaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.fs as pafs
 
 FolderFields = tuple[tuple[str, str | None], ...]
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -27,7 +25,7 @@ OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs", 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 """Begins a URL: a scheme of one letter is a drive."""
 _FIELD = re.compile(r"([^=]+)=(.*)", re.DOTALL)
-_MAGIC = re.compile(r"[*?\[{]")
+MAGIC = re.compile(r"[*?\[{]")
 _BRACES = re.compile(r"(.*?)\{([^{}]*)\}(.*)", re.DOTALL)
 
 
@@ -53,8 +51,9 @@ class RemoteFile:
 
     def opened(self) -> pa.NativeFile:
         """Return it open for reading at any place; raises OSError where that can't be."""
-        system, path = remote_system(self.url)
-        return system.open_input_file(path)
+        with needs_pyarrow(f"{self.url} needs", "files"):
+            from runtime.systems.files.remote import opened_file
+        return opened_file(self.url)
 
     def __str__(self) -> str:
         return self.url
@@ -104,11 +103,13 @@ def files_of(what: str | Path) -> list[DataFile]:
     What begins with a dot or an underscore is no data, or not finished. Raises SamzaError when nothing is there.
     """
     if is_remote(what):
-        return [DataFile(RemoteFile(url), fields_in(url)) for url in _remote_files(url_of(what))]
+        with needs_pyarrow(f"{what} needs", "files"):
+            from runtime.systems.files.remote import urls_of
+        return [DataFile(RemoteFile(url), fields_in(url)) for url in urls_of(url_of(what))]
     path = local_path(what)
     found = [path] if path.exists() else sorted({Path(one) for each in braced(str(path)) for one in _matching(each)})
     if not found:
-        is_glob = _MAGIC.search(str(path))
+        is_glob = MAGIC.search(str(path))
         raise SamzaError(
             f"there is no file or directory that {path} matches; check the pattern that the stream is bound to"
             if is_glob
@@ -153,22 +154,6 @@ def needs_pyarrow(what: str = "Parquet needs", extra: str = "parquet") -> Iterat
         raise SamzaError(f"{what} pyarrow, which is not installed: pip install 'samza-dsl[{extra}]'") from error
 
 
-def remote_system(url: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a URL, and the path in it; raises SamzaError where Arrow has none for it."""
-    with needs_pyarrow(f"{url} needs", "files"):
-        import pyarrow as pa
-    base, path = parted(url)
-    scheme, _, authority = base.partition(":")
-    try:
-        system, root = opened_system(f"{OBJECT_STORES.get(scheme.lower(), scheme)}:{authority}")
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise SamzaError(
-            f"can't open {url}: {error}; a local run opens s3://, gs://, abfss:// and hdfs:// by Arrow, with the "
-            "credentials that its own documentation names; Spark opens what its session can: on=Spark(session)"
-        ) from error
-    return system, f"{root.rstrip('/')}/{path}"
-
-
 def parted(url: str) -> tuple[str, str]:
     """Return what names the file system of a URL, and the path in it.
 
@@ -180,18 +165,9 @@ def parted(url: str) -> tuple[str, str]:
     return f"{found[1]}/", found[2]
 
 
-@cache
-def opened_system(url: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a bucket or a server, of which one is enough for all its files."""
-    from pyarrow.fs import FileSystem
-
-    system, root = FileSystem.from_uri(url)
-    return system, root
-
-
 def _matching(pattern: str) -> list[str]:
     """Return what a glob finds, but what is no data in or below the first folder that is not spelled out."""
-    fixed = len(_MAGIC.split(pattern)[0].split("/")) - 1
+    fixed = len(MAGIC.split(pattern)[0].split("/")) - 1
     return [one for one in glob.glob(pattern, recursive=True) if all(map(is_data, one.rstrip("/").split("/")[fixed:]))]
 
 
@@ -212,39 +188,6 @@ def is_data(name: str) -> bool:
     (False, True, True)
     """
     return name[:1] not in {".", "_"} or (name[:1] == "_" and "=" in name)
-
-
-def _remote_files(url: str) -> list[str]:
-    """Return the URLs of the files of a URL, which may be a glob, at any depth."""
-    base, path = parted(url)
-    fixed = _MAGIC.split(path)[0].rpartition("/")[0] if _MAGIC.search(path) else path.rstrip("/")
-    system, root = remote_system(base + fixed)
-    import pyarrow as pa
-
-    try:
-        found = list(_listed(system, root))
-    except (OSError, pa.ArrowException) as error:
-        raise SamzaError(f"can't look into {url}: {error}; check the URL, and who may read there") from error
-    below = [one[len(root) :].lstrip("/") for one in found]
-    names = [f"{fixed}/{one}".strip("/") if one else fixed for one in below]
-    if _MAGIC.search(path):
-        names = [name for name in names if any(matches(name, each) for each in braced(path.rstrip("/")))]
-    start = len(fixed.split("/")) if fixed else 0
-    names = sorted(name for name in names if all(map(is_data, name.split("/")[start:])))
-    if not names:
-        raise SamzaError(f"there is no file {url}, nor one below it; check the URL that the stream is bound to")
-    return [base + name for name in names]
-
-
-def _listed(system: pafs.FileSystem, root: str) -> Iterable[str]:
-    """Return the paths of all files at a place or below it."""
-    from pyarrow.fs import FileSelector, FileType
-
-    (at,) = system.get_file_info([root])
-    if at.type == FileType.File:
-        return [at.path]
-    found = system.get_file_info(FileSelector(root, recursive=True, allow_not_found=True))
-    return [one.path for one in found if one.type == FileType.File]
 
 
 def matches(path: str, pattern: str) -> bool:
