@@ -12,6 +12,7 @@ from runtime.job.pipeline import Pipeline
 from runtime.ports.environment import Environment
 from runtime.run.driver import Watch
 from runtime.run.settings import UNSAID, RunSettings
+from runtime.spark.laid_down import laid_down
 from runtime.spark.progress import Running, watched
 from runtime.spark.session import Spark, plainly_planned, tell_order
 from runtime.spark.spark_errors import as_said
@@ -62,14 +63,15 @@ def run_batch(
     while it published to topics, that is done, and nothing else.
     """
     cluster = cluster_of(settings.environment)
-    application = Application(pipeline, data, settings.bind or {}, settings.span, handover, cluster)
-    with closing(application):
-        session = None if application.is_unpublished else on.opened()
-        running = Running(application.plan)
-        tell_order(application.plan)
-        with watched(running, watch), running.failing():
-            done = _run(application, session, None if watch is None else running)
-            running.end(done.metrics())
+    with laid_down(on, pipeline.graph, settings.bind or {}, data) as bind:
+        application = Application(pipeline, data, bind, settings.span, handover, cluster)
+        with closing(application):
+            session = None if application.is_unpublished else on.opened()
+            running = Running(application.plan)
+            tell_order(application.plan)
+            with watched(running, watch), running.failing():
+                done = _run(application, session, None if watch is None else running)
+                running.end(done.metrics())
     return done
 
 

@@ -36,7 +36,7 @@ class JsonlSource(RecordSource):
 
     def serde(self, declared: Serde) -> Serde:
         """Return JSON of the declared type; Bytes, or a serde of the user's own, reads the line itself."""
-        found = _json_of(declared)
+        found = json_of(declared)
         self._kind = Any if found is None else found.type
         return found or declared
 
@@ -60,7 +60,7 @@ class JsonlSink(Sink):
 
     def serde(self, declared: Serde) -> Serde:
         """Return JSON of the declared type; what Bytes or a serde of the user's own makes is checked to be JSON."""
-        return _json_of(declared) or JsonLine(declared)
+        return json_of(declared) or JsonLine(declared)
 
     def together(self, values: list[object]) -> Lines:
         """Encode some values as JSON of their own, whatever they are; they come to what each by itself comes to."""
@@ -148,7 +148,7 @@ def split_lines(data: bytes, last: bool) -> tuple[list[bytes], int]:
     return lines, used
 
 
-def _json_of(declared: Serde) -> Json | None:
+def json_of(declared: Serde) -> Json | None:
     """Return the serde of the same values as JSON, where the declared one says no more than their type."""
     if isinstance(declared, Json):
         return declared

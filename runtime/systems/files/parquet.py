@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
@@ -48,8 +48,8 @@ _NUMBERS = {
     bytes(_MARKED[text]): spelled for text, spelled in (("nan", b"NaN"), ("inf", b"Infinity"), ("-inf", b"-Infinity"))
 }
 PART = re.compile(r"part-(\d{6,})\.parquet")
-Rows: TypeAlias = "list[bytes] | pa.RecordBatch"
-"""Rows as JSON, or as columns."""
+Rows: TypeAlias = Any
+"""Rows as JSON, with their offsets or without, or as columns: a list, or a batch of Arrow."""
 
 
 class ParquetSource(Source):
@@ -315,6 +315,21 @@ def open_parquet(path: Path | RemoteFile) -> pq.ParquetFile:
 
 def json_rows(fields: Mapping[str, object], batch: pa.RecordBatch) -> list[bytes]:
     """Return rows as JSON, with what the folders of their file say of all of them."""
+    rows = _spelled_rows(batch)
+    if fields:
+        for row in rows:
+            row.update(fields)
+    return list(map(msgspec.json.encode, rows))
+
+
+def json_values(batch: pa.RecordBatch) -> list[bytes]:
+    """Return the values of the only column as JSON."""
+    (name,) = batch.schema.names
+    return [msgspec.json.encode(row[name]) for row in _spelled_rows(batch)]
+
+
+def _spelled_rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
+    """Return rows whose numbers that JSON has not are spelled out."""
     columns = [_in_microseconds(column) for column in batch.columns]
     rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="strict")
     for name, column in zip(batch.schema.names, columns, strict=True):
@@ -325,10 +340,7 @@ def json_rows(fields: Mapping[str, object], batch: pa.RecordBatch) -> list[bytes
         elif pa.types.is_nested(column.type):
             for row in rows:
                 row[name] = _spelled(row[name])
-    if fields:
-        for row in rows:
-            row.update(fields)
-    return list(map(msgspec.json.encode, rows))
+    return cast("list[dict[str, object]]", rows)
 
 
 def _spelled(value: object) -> object:
@@ -369,7 +381,7 @@ def _table(rows: list[dict[str, object]], kind: object, where: Path) -> pa.Table
 
 
 def _column(values: list[object], info: inspect.Type) -> pa.Array:
-    column = pa.array(values, type=_arrow_type(info))
+    column = pa.array(values, type=arrow_type(info))
     if pa.types.is_null(column.type) and any(isinstance(kind, inspect.DateTimeType) for kind in alternatives(info)):
         return column.cast(pa.timestamp("us", "UTC"))
     return column.cast(pa.timestamp("us", "UTC")) if getattr(column.type, "tz", None) else column
@@ -388,7 +400,7 @@ _SCALARS: dict[type[inspect.Type], pa.DataType] = {
 }
 
 
-def _arrow_type(info: inspect.Type) -> pa.DataType | None:
+def arrow_type(info: inspect.Type) -> pa.DataType | None:
     """Return the column type for what msgspec knows of a field; None where the values must say it."""
     kinds = [kind for kind in alternatives(info) if not isinstance(kind, inspect.NoneType)]
     if {type(kind) for kind in kinds} == {inspect.IntType, inspect.FloatType}:
@@ -399,10 +411,10 @@ def _arrow_type(info: inspect.Type) -> pa.DataType | None:
     if isinstance(kind, inspect.DateTimeType) and kind.tz is not None:
         return pa.timestamp("us", "UTC" if kind.tz else None)
     if isinstance(kind, inspect.CollectionType):
-        item = _arrow_type(kind.item_type)
+        item = arrow_type(kind.item_type)
         return item and pa.list_(item)
     if isinstance(kind, inspect.DictType):
-        key, value = _arrow_type(kind.key_type), _arrow_type(kind.value_type)
+        key, value = arrow_type(kind.key_type), arrow_type(kind.value_type)
         return key and value and pa.map_(key, value)
     if isinstance(kind, inspect.StructType | inspect.DataclassType):
         return _struct_type(kind)
@@ -410,7 +422,7 @@ def _arrow_type(info: inspect.Type) -> pa.DataType | None:
 
 
 def _struct_type(kind: inspect.StructType | inspect.DataclassType) -> pa.DataType | None:
-    fields = [(each.encode_name, _arrow_type(each.type)) for each in kind.fields]
+    fields = [(each.encode_name, arrow_type(each.type)) for each in kind.fields]
     if not fields or getattr(kind, "tag", None) is not None or any(each is None for _, each in fields):
         return None
     return pa.struct(fields)

@@ -30,10 +30,10 @@ def urls_of(url: str) -> list[str]:
     if MAGIC.search(path):
         names = [name for name in names if any(matches(name, each) for each in braced(path.rstrip("/")))]
     start = len(fixed.split("/")) if fixed else 0
-    names = sorted(name for name in names if all(map(is_data, name.split("/")[start:])))
+    names = [name for name in names if all(map(is_data, name.split("/")[start:]))]
     if not names:
         raise SamzaError(f"there is no file {url}, nor one below it; check the URL that the stream is bound to")
-    return [base + name for name in names]
+    return [base + name for name in sorted(names, key=lambda one: one.split("/"))]
 
 
 def _listed(system: FileSystem, root: str) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,3 +44,45 @@ def table_of(what: object) -> TableName | None:
         example = {"table": "catalog.db.flights", "delta": "s3a://lake/flights", "iceberg": "catalog.db.flights"}
         raise SamzaError(f'"{what}" names no table: write "{found}:{example[found]}"')
     return TableName(found, name)
+
+
+@dataclass(frozen=True)
+class SparkTable:
+    """An input of a run on Spark whose partitions and order are said: `bind={"flights": SparkTable(frame, ...)}`.
+
+    `frame` is what an input may be bound to there: a DataFrame of Spark or pandas, an Arrow table, an RDD, the name of
+    a table, or the path or URL of Parquet. Rows that have the same in the columns `partition_by` are of one partition,
+    and in each partition rows are read as the columns `order_by` sort them, nulls first.
+
+    What is not said is as without a `SparkTable`: the columns `_partition` and `_offset` say it where there are such;
+    else each file, or each partition that Spark has, is a partition, in its own order.
+
+    >>> SparkTable("table:lake.flights", order_by="departed", partition_by=["carrier"])
+    SparkTable(frame='table:lake.flights', order_by=('departed',), partition_by=('carrier',))
+    """
+
+    frame: object
+    order_by: str | Sequence[str] = ()
+    partition_by: str | Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("order_by", "partition_by"):
+            said: object = getattr(self, name)
+            columns = (said,) if isinstance(said, str) else said
+            if not isinstance(columns, Sequence) or not all(isinstance(one, str) for one in columns):
+                raise SamzaError(f'SparkTable({name}={said!r}): write the names of columns: {name}="departed"')
+            object.__setattr__(self, name, tuple(columns))
+        if isinstance(self.frame, SparkTable):
+            raise SamzaError("SparkTable(SparkTable(...)): say order_by= and partition_by= in one of them")
+
+
+def only_on_spark(what: object) -> str | None:
+    """Return what to call something that only a run on Spark reads; None where any run can.
+
+    >>> only_on_spark("table:lake.flights"), only_on_spark("flights.jsonl")
+    ('a table', None)
+    """
+    if isinstance(what, SparkTable) or table_of(what) is not None:
+        return "a table"
+    package = type(what).__module__.partition(".")[0]
+    return f"a {type(what).__name__} of {package}" if package in {"pyspark", "pandas", "pyarrow"} else None
