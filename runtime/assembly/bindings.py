@@ -21,7 +21,7 @@ from runtime.ports.sink import Limit, LimitedSink, Sink
 from runtime.ports.source import LiveSource, Source, TransactionalSource, UncountedSource
 from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.reader import Origin, Reader
-from runtime.systems.files.tables import table_of
+from runtime.systems.files.tables import check_read_anywhere
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
 
@@ -384,10 +384,7 @@ def _source(stream: str, what: object) -> Source:
         from runtime.systems.kafka.streams.fetcher import KafkaSource
 
         return KafkaSource(topic)
-    if (table := table_of(what)) is not None:
-        raise SamzaError(
-            f"bind={{{stream!r}: '{table}'}}: only Spark opens tables; add on=Spark(session), or --on spark"
-        )
+    check_read_anywhere(what)
     if isinstance(what, str | Path):
         from runtime.systems.files.files import open_source
 

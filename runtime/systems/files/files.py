@@ -13,6 +13,7 @@ from runtime.systems.files.contents import UNPACKING
 from runtime.systems.files.csv_files import CsvSink, CsvSource
 from runtime.systems.files.jsonl import JsonlSink, JsonlSource
 from runtime.systems.files.locations import DataFile, RemoteFile, files_of, is_remote, local_path, needs_pyarrow
+from runtime.systems.files.tables import check_read_anywhere
 
 KIND_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 COMPRESSED_WITHIN = {"parquet"}
@@ -45,6 +46,7 @@ def open_source(what: str | Path) -> Source:
 
     Each file is a partition. Raises SamzaError when nothing is there, or when it is of no known kind.
     """
+    check_read_anywhere(what)
     if not is_remote(what) and is_archive(local_path(what)):
         return ArchiveSource(local_path(what))
     return open_files(files_of_one_kind(what))

@@ -86,3 +86,14 @@ def only_on_spark(what: object) -> str | None:
         return "a table"
     package = type(what).__module__.partition(".")[0]
     return f"a {type(what).__name__} of {package}" if package in {"pyspark", "pandas", "pyarrow"} else None
+
+
+def check_read_anywhere(what: object) -> None:
+    """Raise SamzaError for what only a run on Spark reads."""
+    kind = only_on_spark(what)
+    if kind is not None:
+        said = f"{what}: a table" if isinstance(what, str) else kind
+        raise SamzaError(
+            f"{said} is read by a run on Spark alone: add on=Spark(session), or --on spark; or bind files, such as "
+            '"flights.parquet"'
+        )

@@ -13,7 +13,8 @@ from runtime.model.errors import SamzaError
 from runtime.ports.source import Source
 from runtime.ports.streams import Offsets
 from runtime.systems.files.files import KIND_OF_SUFFIX, open_source
-from runtime.systems.files.locations import files_of
+from runtime.systems.files.locations import files_of, is_remote
+from runtime.systems.files.tables import only_on_spark
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSource
 from runtime.units.growing import GrowingLines, Piece
@@ -188,6 +189,11 @@ class Offered:
 
             self._topics[spec.stream] = GrowingTopic(topic)
             return self._topics[spec.stream]
+        if (kind := only_on_spark(what)) is not None or (isinstance(what, str | Path) and is_remote(what)):
+            raise SamzaError(
+                f"bind={{{spec.stream!r}: ...}}: {kind or 'a URL'} is read by a run on Spark that ends. One with a "
+                "checkpoint reads what grows: files of JSON lines, a topic (kafka://HOST:9092/TOPIC), or the log"
+            )
         if spec.stream not in self._paths:
             return ListSource(what) if isinstance(what, list) else cast(Source, what)
         path = self._paths[spec.stream]
