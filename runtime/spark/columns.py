@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
+from msgspec import inspect
 
 from operators.core.base import Serde
 from operators.io import Input
 from runtime.encoding.serdes import Bytes
 from runtime.model.errors import SamzaError
 from runtime.systems.files.jsonl import json_of
-from runtime.systems.files.parquet import arrow_type
-from runtime.systems.files.rows import column_types
+from runtime.systems.files.parquet import OF_ARROW, arrow_type
+from runtime.systems.files.rows import column_types, fields_wanted, has_columns, row_of
 from runtime.systems.files.schemas import (
     ColumnType,
     Difference,
     differences,
     differences_of_value,
-    fields_wanted,
-    is_record,
 )
 from runtime.systems.files.table_files import OFFSET, PARTITION
 from runtime.units.laid_rows import utc_type
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-NOT_IN_PYTHON = ("variant", "geometry", "geography", "udt", "interval")
-"""The words in Spark's types that have no counterpart in Python's own."""
+NOT_IN_PYTHON = {"variant", "geometry", "geography", "udt"}
+"""The names of Spark's types that Arrow has as something that is not the value."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Columns:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         kind = kind_of(reads[0].value)
-        names = fields_wanted(kind) if kind is not None and is_record(kind) else None
+        names = fields_wanted(kind) if kind is not None and has_columns(kind) else None
         if names is None:
             return None
         found = {name: arrow_type(info) for name, info in column_types(kind, names).items()}
@@ -69,7 +69,7 @@ class Columns:
     def are_values(self) -> bool:
         """Whether the only column is the record itself."""
         kinds = [kind_of(spec.value) for spec in self.reads]
-        return all(kind is not None and not is_record(kind) for kind in kinds)
+        return all(kind is not None and not has_columns(kind) for kind in kinds)
 
     @property
     def kept(self) -> list[str]:
@@ -83,6 +83,14 @@ class Columns:
             names = None if kind is None else fields_wanted(kind)
             wanted |= {*own} if names is None else {*names}
         return [name for name in own if name in wanted] or own[:1]
+
+    @property
+    def by_field(self) -> dict[str, str]:
+        """The columns by what functions of the application call them: fields of a Struct may be written otherwise."""
+        kinds = [kind_of(spec.value) for spec in self.reads]
+        fields = (one for kind in kinds if kind is not None for one in getattr(inspect.type_info(kind), "fields", ()))
+        renamed = {field.name: field.encode_name for field in fields}
+        return {name: name for name in self.types} | {name: one for name, one in renamed.items() if one in self.types}
 
     def check(self) -> None:
         """Raise SamzaError that lists all fields which these columns can't give."""
@@ -118,7 +126,7 @@ class Columns:
         return pa.schema([(name, kind) for name in kept if not isinstance(kind := self.types[name], str)])
 
     def _differences(self, kind: object) -> Iterable[Difference]:
-        if kind is None or is_record(kind):
+        if kind is None or has_columns(kind):
             if kind is not None:
                 yield from (one for one in differences(kind, self.types) if one.field not in self.given)
             odd = [(name, found) for name in self.kept if isinstance(found := self.types[name], str)]
@@ -135,6 +143,20 @@ class Columns:
         return [name for name in self.types if name not in {PARTITION, OFFSET, *self.given}]
 
 
+def by_name(row: object) -> object:
+    """Return a row of an RDD as its fields by name; a tuple without names is what its places say.
+
+    >>> by_name({"carrier": "AA"}), by_name(("AA", 12))
+    ({'carrier': 'AA'}, ('AA', 12))
+    """
+    fields = getattr(row, "__fields__", None)  # a Row of Spark's own, which is a tuple
+    if fields is not None and isinstance(row, tuple):
+        return dict(zip(fields, row, strict=True))
+    if isinstance(row, tuple | list | dict):
+        return row
+    return msgspec.to_builtins(row_of(row), builtin_types=OF_ARROW)
+
+
 def kind_of(declared: Serde) -> object:
     """Return the type of the records of an input; None where its serde says more than that."""
     if isinstance(declared, Bytes):
@@ -147,10 +169,18 @@ def type_of(kind: DataType) -> ColumnType:
     """Return the type of a column as Arrow has it, with its points in time in UTC; else what Spark calls it."""
     from pyspark.sql.pandas.types import to_arrow_type
 
-    told = kind.simpleString()
-    if any(word in told for word in NOT_IN_PYTHON if not told.startswith("interval day")):
-        return told
+    if NOT_IN_PYTHON & set(_names(kind)):
+        return kind.simpleString()
     try:
         return utc_type(to_arrow_type(kind, timezone="UTC"))
     except Exception:  # of Spark's own kinds, which differ among its versions
-        return told
+        return kind.simpleString()
+
+
+def _names(kind: DataType) -> Iterator[str]:
+    """Yield the name of a type, and of all that are in it."""
+    yield "udt" if hasattr(kind, "sqlType") else kind.typeName()
+    inner = [getattr(kind, name, None) for name in ("elementType", "keyType", "valueType")]
+    for one in [*inner, *(one.dataType for one in getattr(kind, "fields", ()))]:
+        if one is not None:
+            yield from _names(one)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,10 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from operators.io import Input
-from planner.columnar.terms import NotColumnar, Term, term_of
+from planner.columnar.lowering import event_time_column
 from runtime.model.errors import SamzaError
 from runtime.ports.source import Source
-from runtime.spark.columns import Columns
+from runtime.spark.columns import Columns, by_name
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.files import kind_read, open_files
 from runtime.systems.files.folders import Folders
@@ -93,8 +93,7 @@ def opened(session: SparkSession, stream: str, what: object, reads: Sequence[Inp
         return what, False
     made: Any = session.createDataFrame
     if isinstance(what, RDD):
-        schema = Columns.declared(reads)
-        return (made(what) if schema is None else made(what, schema)), True
+        return made(what.map(by_name), Columns.declared(reads)), True
     package, kind = type(what).__module__.partition(".")[0], type(what).__name__
     if (package, kind) in {("pandas", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")}:
         return made(pa.Table.from_batches([what]) if isinstance(what, pa.RecordBatch) else what), True
@@ -114,7 +113,8 @@ def _of_table(stream: str, asked: SparkTable, frame: DataFrame, has_order: bool,
     if not order and OFFSET in columns.types and not asked.partition_by:
         order = [OFFSET]
     elif not order and not has_order:
-        order = [*event_time_of(columns.types, reads)]
+        at = next((name for spec in reads if (name := event_time_column(spec, columns.by_field)) is not None), None)
+        order = [] if at is None else [at]
     opens = PlainRows if columns.are_values else OffsetRows if numbered and order == [OFFSET] else open_files
     kept = [*dict.fromkeys([*columns.kept, *([OFFSET] if opens is OffsetRows else [])])]
     columns.check_known("order_by", order)
@@ -157,18 +157,6 @@ def named(column: str) -> Column:
     from pyspark.sql import functions
 
     return functions.col("`" + column.replace("`", "``") + "`")
-
-
-def event_time_of(names: Mapping[str, object], reads: Sequence[Input]) -> Iterator[str]:
-    """Yield the column that event time is read off, where it is one: the order in which rows are best read."""
-    columns = {name: Term("column", (name,), "int") for name in names}
-    for spec in reads:
-        if spec.timestamp_of is not None:
-            with suppress(NotColumnar):
-                found = term_of(spec.timestamp_of, columns, ("int",))
-                if found.op == "column":
-                    yield str(found.parts[0])
-                    return
 
 
 def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequence[Input]) -> Frame:

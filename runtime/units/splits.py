@@ -38,6 +38,7 @@ class Splits:
         self._sources: dict[int, Source] = {}
         self._ranges = dict(ranges)
         self._lowered: Lowered | Reshaped | None = None
+        self._declared: Serde | None = None
 
     @classmethod
     def at(cls, what: str | Path) -> Splits:
@@ -70,6 +71,7 @@ class Splits:
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde that reads values of these files, given the one that the pipeline declares."""
+        self._declared = declared
         return self._source(next(iter(self._sources), 0)).serde(declared)
 
     def offsets(self, partition: int) -> Offsets:
@@ -105,6 +107,8 @@ class Splits:
     def _source(self, partition: int) -> Source:
         if partition not in self._sources:
             self._sources[partition] = self._open(self._files[partition])
+            if self._declared is not None:  # each file has the fields of its folders in the declared types
+                self._sources[partition].serde(self._declared)
         return self._sources[partition]
 
     def _open(self, file: DataFile) -> Source:

@@ -36,7 +36,7 @@ from runtime.systems.files.rows import RowSerde, alternatives, column_types, row
 
 ROWS_AT_ONCE = 8_192
 ROWS_PER_PART = 100_000
-_OF_ARROW = (datetime, date, time, timedelta, Decimal, bytes)
+OF_ARROW = (datetime, date, time, timedelta, Decimal, bytes)
 MARK = b'"\\u00'
 """The start of the text of a float that JSON has not: no other text has its first, readable, letter escaped."""
 _MARKED = {
@@ -184,7 +184,7 @@ class ParquetSink(Sink):
     def _first_rows(self) -> tuple[pa.Table, list[bytes | pa.RecordBatch]]:
         """Return the rows of the next part, and what stays pending."""
         rows = [row_of(self._rows.decode(value)) for value in self._pending[:ROWS_PER_PART]]
-        rows = [msgspec.to_builtins(row, builtin_types=_OF_ARROW) for row in rows]
+        rows = [msgspec.to_builtins(row, builtin_types=OF_ARROW) for row in rows]
         return _table(rows, self._rows.type, self._path), self._pending[ROWS_PER_PART:]
 
     def _first_columns(self) -> tuple[pa.Table, list[bytes | pa.RecordBatch]]:

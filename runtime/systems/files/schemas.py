@@ -25,26 +25,6 @@ class Difference(NamedTuple):
         return f"{self.field}: wanted {self.wanted}, found {self.found}"
 
 
-def is_record(kind: object) -> bool:
-    """Whether a type's values may be read of rows of named columns.
-
-    >>> is_record(dict[str, int]), is_record(int), is_record(list[str])
-    (True, False, False)
-    """
-    of_rows = (inspect.AnyType, inspect.DictType, inspect.CustomType)
-    found = alternatives(inspect.type_info(kind))
-    return any(hasattr(one, "fields") or isinstance(one, of_rows) for one in found)
-
-
-def fields_wanted(kind: object) -> list[str] | None:
-    """Return the names of the columns that a type's values have; None where these are not said, and all are taken."""
-    found = alternatives(inspect.type_info(kind))
-    if not all(hasattr(one, "fields") or isinstance(one, inspect.NoneType) for one in found):
-        return None
-    tags = [str(tag) for one in found if (tag := getattr(one, "tag_field", None)) is not None]
-    return [*dict.fromkeys([*tags, *(field.encode_name for one in found for field in getattr(one, "fields", ()))])]
-
-
 def differences(kind: object, columns: Mapping[str, ColumnType]) -> list[Difference]:
     """Return what of a declared type these columns can't give: fields that are not there, or of other types."""
     found = [one for one in alternatives(inspect.type_info(kind)) if not isinstance(one, inspect.NoneType)]
