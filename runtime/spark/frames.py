@@ -180,7 +180,7 @@ def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequ
     if len(kinds) > 1:
         raise SamzaError(f"{what} holds files of several kinds ({', '.join(kinds)}); bind one kind at a time")
     given = Folders(found).names
-    fields = {file: one.fields for file, one in zip(files, found, strict=True)}
+    fields = {same_spelling(file): one.fields for file, one in zip(files, found, strict=True)}
     group = functions.col("_metadata.file_path")
     if kinds != ["parquet"]:
         if asked.order_by:
@@ -194,6 +194,16 @@ def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequ
     rows = arranged(frame, columns.kept, asked.order_by, group, moved=False)
     opens = PlainRows if columns.are_values else open_files
     return Frame(stream, rows, columns.schema(columns.kept), opened=opens, fields=fields)
+
+
+def same_spelling(url: str) -> str:
+    """Return a URL as it is spelled here: Spark says both of these.
+
+    >>> same_spelling("file:/data/a.parquet") == same_spelling("file:///data/a.parquet")
+    True
+    """
+    scheme, _, rest = url.partition(":")
+    return f"{scheme}:{rest}" if rest.startswith("//") else f"{scheme}://{rest}"
 
 
 def whole_files(session: SparkSession) -> SparkSession:

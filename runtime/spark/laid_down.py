@@ -16,7 +16,7 @@ from planner.model.graph import Graph
 from runtime.model.errors import SamzaError, system_errors_told
 from runtime.ports.environment import Environment
 from runtime.ports.streams import Offsets
-from runtime.spark.frames import Frame, frame_of
+from runtime.spark.frames import Frame, frame_of, same_spelling
 from runtime.spark.session import Spark
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.locations import DataFile, is_remote
@@ -80,8 +80,10 @@ def laid(frame: Frame, place: Path) -> Splits:
     except Exception as error:
         same = told(error)
         raise same or as_said(error, f"{name}: Spark could not read it") from None
-    by_group = {one.group: one for one in found}
+    by_group = {same_spelling(one.group) if frame.fields else one.group: one for one in found}
+    groups = _groups(frame, [*by_group])
     assert len(by_group) == len(found), "the rows of a group come to one task"
+    assert by_group.keys() <= {*groups}, "each group is a partition"
     absent = next((one.file for one in found if not Path(one.file).exists()), None)
     if absent is not None:
         raise SamzaError(
@@ -89,7 +91,7 @@ def laid(frame: Frame, place: Path) -> Splits:
             "a file system that driver and workers share; say data= where such a one is"
         )
     files, ranges = [], {}
-    for number, group in enumerate(_groups(frame, [*by_group])):
+    for number, group in enumerate(groups):
         one = by_group.get(group)
         path = Path(one.file) if one is not None else _empty(frame, place)
         files.append(DataFile(path, frame.fields.get(group, ())))
