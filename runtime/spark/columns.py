@@ -19,7 +19,7 @@ from runtime.systems.files.parquet import OF_ARROW, arrow_type
 from runtime.systems.files.rows import column_types, fields_wanted, has_columns, row_of
 from runtime.systems.files.schemas import (
     ColumnType,
-    Difference,
+    FieldDifference,
     differences,
     differences_of_value,
 )
@@ -35,7 +35,7 @@ NOT_IN_PYTHON = {"variant", "geometry", "geography", "udt"}
 
 
 @dataclass(frozen=True)
-class Columns:
+class FrameColumns:
     """The columns of a frame, by name, and those who read them; `given` are fields that its folders give."""
 
     stream: str
@@ -44,7 +44,7 @@ class Columns:
     given: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, stream: str, frame: DataFrame, reads: Sequence[Input], given: tuple[str, ...] = ()) -> Columns:
+    def of(cls, stream: str, frame: DataFrame, reads: Sequence[Input], given: tuple[str, ...] = ()) -> FrameColumns:
         """Return those of a frame; raises SamzaError where two have one name."""
         twice = sorted({name for name in frame.columns if frame.columns.count(name) > 1})
         if twice:
@@ -125,18 +125,18 @@ class Columns:
         """Return the columns that are laid down."""
         return pa.schema([(name, kind) for name in kept if not isinstance(kind := self.types[name], str)])
 
-    def _differences(self, kind: object) -> Iterable[Difference]:
+    def _differences(self, kind: object) -> Iterable[FieldDifference]:
         if kind is None or has_columns(kind):
             if kind is not None:
                 yield from (one for one in differences(kind, self.types) if one.field not in self.given)
             odd = [(name, found) for name in self.kept if isinstance(found := self.types[name], str)]
             if kind is None or fields_wanted(kind) is None:
-                yield from (Difference(name, "a type that Python has", found) for name, found in odd)
+                yield from (FieldDifference(name, "a type that Python has", found) for name, found in odd)
         elif len(self._values) == 1:
             yield from differences_of_value(kind, self._values[0], self.types[self._values[0]])
         else:
             names = ", ".join(self._values) or "none"
-            yield Difference("(the record)", getattr(kind, "__name__", str(kind)), f"several columns: {names}")
+            yield FieldDifference("(the record)", getattr(kind, "__name__", str(kind)), f"several columns: {names}")
 
     @property
     def _values(self) -> list[str]:

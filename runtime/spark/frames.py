@@ -15,11 +15,19 @@ from operators.io import Input
 from planner.columnar.lowering import event_time_column
 from runtime.model.errors import SamzaError
 from runtime.ports.source import Source
-from runtime.spark.columns import Columns, by_name
+from runtime.spark.columns import FrameColumns, by_name
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.files import kind_read, open_files
 from runtime.systems.files.folders import Folders
-from runtime.systems.files.locations import DataFile, FolderFields, RemoteFile, fields_in, is_remote, local_path, url_of
+from runtime.systems.files.places.locations import (
+    DataFile,
+    FolderFields,
+    RemoteFile,
+    fields_in,
+    is_remote,
+    local_path,
+    url_of,
+)
 from runtime.systems.files.table_files import OFFSET, PARTITION, OffsetRows, PlainRows
 from runtime.systems.files.tables import SparkTable, table_of
 from runtime.units.laid_rows import GROUP, TEXT
@@ -93,7 +101,7 @@ def opened(session: SparkSession, stream: str, what: object, reads: Sequence[Inp
         return what, False
     made: Any = session.createDataFrame
     if isinstance(what, RDD):
-        return made(what.map(by_name), Columns.declared(reads)), True
+        return made(what.map(by_name), FrameColumns.declared(reads)), True
     package, kind = type(what).__module__.partition(".")[0], type(what).__name__
     if (package, kind) in {("pandas", "DataFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch")}:
         return made(pa.Table.from_batches([what]) if isinstance(what, pa.RecordBatch) else what), True
@@ -106,7 +114,7 @@ def opened(session: SparkSession, stream: str, what: object, reads: Sequence[Inp
 def _of_table(stream: str, asked: SparkTable, frame: DataFrame, has_order: bool, reads: Sequence[Input]) -> Frame:
     from pyspark.sql import functions
 
-    columns = Columns.of(stream, frame, reads)
+    columns = FrameColumns.of(stream, frame, reads)
     columns.check()
     numbered = PARTITION in columns.types and not asked.partition_by
     order = list(asked.order_by)
@@ -188,7 +196,7 @@ def _of_files(session: SparkSession, stream: str, asked: SparkTable, reads: Sequ
         lines = reader.option("lineSep", "\n").text(url).select(TEXT, group.alias(GROUP))
         return Frame(stream, lines, pa.schema([]), suffix=f".{kinds[0]}", fields=fields)
     frame = reader.option("mergeSchema", "true").parquet(url)
-    columns = Columns.of(stream, frame, reads, given)
+    columns = FrameColumns.of(stream, frame, reads, given)
     columns.check()
     columns.check_known("order_by", asked.order_by)
     rows = arranged(frame, columns.kept, asked.order_by, group, moved=False)

@@ -19,7 +19,7 @@ from runtime.ports.streams import Offsets
 from runtime.spark.frames import Frame, frame_of, same_spelling
 from runtime.spark.session import Spark
 from runtime.spark.spark_errors import as_said
-from runtime.systems.files.locations import DataFile, is_remote
+from runtime.systems.files.places.locations import DataFile, is_remote
 from runtime.systems.files.table_files import OffsetRows
 from runtime.systems.files.tables import only_on_spark
 from runtime.systems.kafka.client.topic import topic_of
@@ -33,9 +33,9 @@ from runtime.units.splits import Splits
 def laid_down(
     on: Spark, graph: Graph, bind: Mapping[str, object], data: str | Path | Environment
 ) -> Iterator[Mapping[str, object]]:
-    """Have the inputs that only Spark opens lie in files during a block, and give what all streams are bound to then.
+    """Lay inputs that only Spark opens down in files for a block, and give what all streams are bound to then.
 
-    Raises PlanError where their columns are not of the declared types, before a row is read.
+    Raises SamzaError where their columns are not of the declared types, before a row is read.
     """
     inputs = {spec.stream for spec in graph.inputs.values()}
     asked = {name: what for name, what in bind.items() if name in inputs and needs_session(what)}
@@ -72,7 +72,7 @@ def needs_session(what: object) -> bool:
 
 
 def laid(frame: Frame, place: Path) -> Splits:
-    """Have executors write the rows of an input to files, and return these as the input."""
+    """Let executors write the rows of an input to files, and return these as the input."""
     name = f"bind={{{frame.stream!r}: ...}}"
     laying = Laying(place, name, frame.suffix, frame.opened is OffsetRows)
     try:

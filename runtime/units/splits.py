@@ -12,10 +12,10 @@ from planner.columnar.lowering import Lowered
 from planner.columnar.projection import Reshaped
 from runtime.ports.source import Source, UncountedSource
 from runtime.ports.streams import Offsets, Read
-from runtime.systems.files.contents import stored_size
 from runtime.systems.files.files import files_of_one_kind, open_files
 from runtime.systems.files.folders import Folders
-from runtime.systems.files.locations import DataFile
+from runtime.systems.files.places.contents import stored_size
+from runtime.systems.files.places.locations import DataFile
 
 _UNKNOWN = Offsets(0, MAX_TIMESTAMP, ended=True)
 

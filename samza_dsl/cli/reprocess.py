@@ -79,7 +79,6 @@ def reprocess(
         options = options_in(kafka_options)
         cluster = KafkaCluster(environment, options) if environment is not None else None
         said = [*_inputs_said(app, sources), *_outputs_said(app, "--to", outputs), *(bind or [])]
-        merged = dict(one.split("=", 1) for one in _outputs_said(app, "--merge-into", merge_into))
         bound = bindings_of(app, said, options, on=on)
         run = RunRequest(data, environment=cluster, bind=bound, live=True, containers=1 if on else containers)
         request = ReprocessRequest(
@@ -88,7 +87,7 @@ def reprocess(
             until=_points("--until", until),
             per_second=None if throttle is None else rate_of(throttle),
             handover=handover,
-            merge_into=merged,
+            merge_into=dict(one.split("=", 1) for one in _outputs_said(app, "--merge-into", merge_into)),
             name=name,
         )
         reprocessed(app, request)

@@ -14,7 +14,7 @@ from runtime.model.errors import SamzaError
 from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
 from runtime.systems.files.files import open_sink, open_source
-from runtime.systems.files.locations import is_remote
+from runtime.systems.files.places.locations import is_remote
 from runtime.systems.files.tables import only_on_spark
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
 from samza_dsl.application.app import App

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from planner.columnar.terms import Term
 from runtime.encoding.columns import Columns
 from runtime.encoding.serdes import Json
-from runtime.systems.files import contents
 from runtime.systems.files.files import open_source
-from runtime.systems.files.locations import NO_VALUE, files_of, matches
 from runtime.systems.files.parquet import ParquetSource
 from runtime.systems.files.parquet_columns import ColumnsOfParquet
-from runtime.systems.files.remote import opened_system
+from runtime.systems.files.places import contents
+from runtime.systems.files.places.locations import NO_VALUE, files_of, matches
+from runtime.systems.files.places.remote import opened_system
 from samza_dsl import App, SamzaError
 from tests.runtime.object_store import object_store
 from tests.scale import examples
@@ -241,7 +241,7 @@ def test_a_url_of_nothing_is_told_as_it_was_written(lake, bound, error):
 
 
 def test_a_url_names_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, "runtime.systems.files.remote", raising=False)
+    monkeypatch.delitem(sys.modules, "runtime.systems.files.places.remote", raising=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SamzaError, match=r"s3a://b/x.jsonl needs pyarrow, .* pip install 'samza-dsl\[files\]'"):
         open_source("s3a://b/x.jsonl")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runtime.encoding.serdes import Bytes, Json, String
 from runtime.model.errors import Damaged, SamzaError
-from runtime.systems.files.locations import DataFile
+from runtime.systems.files.places.locations import DataFile
 from runtime.systems.files.table_files import OffsetRows, PlainRows
 from runtime.units import laid_rows
 from runtime.units.carried_error import WorkerFailed, told

@@ -18,7 +18,7 @@ from runtime.encoding.serdes import check_finite, may_be_infinite
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.ports.sink import Sink
-from runtime.systems.files.locations import DataFile, RemoteFile
+from runtime.systems.files.places.locations import DataFile, RemoteFile
 from runtime.systems.files.record_files import AppendedFile, RecordFile, RecordSource
 from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
 

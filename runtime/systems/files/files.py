@@ -9,10 +9,10 @@ from runtime.model.errors import SamzaError
 from runtime.ports.sink import Sink
 from runtime.ports.source import Source
 from runtime.systems.files.archive import ArchiveSource, is_archive
-from runtime.systems.files.contents import UNPACKING
 from runtime.systems.files.csv_files import CsvSink, CsvSource
 from runtime.systems.files.jsonl import JsonlSink, JsonlSource
-from runtime.systems.files.locations import DataFile, RemoteFile, files_of, is_remote, local_path, needs_pyarrow
+from runtime.systems.files.places.contents import UNPACKING
+from runtime.systems.files.places.locations import DataFile, RemoteFile, files_of, is_remote, local_path, needs_pyarrow
 from runtime.systems.files.tables import check_read_anywhere
 
 KIND_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}

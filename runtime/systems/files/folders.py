@@ -11,7 +11,7 @@ import msgspec
 from msgspec import inspect
 
 from runtime.model.errors import SamzaError
-from runtime.systems.files.locations import DataFile
+from runtime.systems.files.places.locations import DataFile
 from runtime.systems.files.rows import alternatives, column_types
 
 _TYPES: dict[type[inspect.Type], type] = {inspect.IntType: int, inspect.FloatType: float, inspect.BoolType: bool}

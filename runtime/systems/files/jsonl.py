@@ -15,7 +15,7 @@ from runtime.encoding.lines import NULL, Lines, ObjectLines, rows_in
 from runtime.encoding.serdes import Json, MessagePack, String, Tagged, to_json_lines
 from runtime.model.errors import SerdeError
 from runtime.ports.sink import Sink
-from runtime.systems.files.locations import DataFile
+from runtime.systems.files.places.locations import DataFile
 from runtime.systems.files.record_files import AppendedFile, RecordSource
 
 VISIBLE = b"!"

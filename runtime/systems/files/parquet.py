@@ -30,7 +30,7 @@ from runtime.ports.sink import Sink
 from runtime.ports.source import Source
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
-from runtime.systems.files.locations import DataFile, RemoteFile
+from runtime.systems.files.places.locations import DataFile, RemoteFile
 from runtime.systems.files.record_files import check_not_beyond, make_durable
 from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
 

@@ -16,8 +16,8 @@ from planner.columnar.terms import Term
 from runtime.encoding.columns import Columns
 from runtime.ports.streams import Read
 from runtime.systems.files.folders import typed
-from runtime.systems.files.locations import DataFile, RemoteFile
 from runtime.systems.files.parquet import ParquetSource, RowFile, open_parquet
+from runtime.systems.files.places.locations import DataFile, RemoteFile
 
 ROWS_AT_ONCE = 1 << 16
 

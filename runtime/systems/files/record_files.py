@@ -12,9 +12,9 @@ from operators.core.base import MAX_TIMESTAMP, Batch
 from runtime.model.errors import Damaged, SamzaError, system_errors_told
 from runtime.ports.source import UncountedSource
 from runtime.ports.streams import Offsets, Read
-from runtime.systems.files.contents import content_of
 from runtime.systems.files.folders import Folders
-from runtime.systems.files.locations import DataFile, RemoteFile
+from runtime.systems.files.places.contents import content_of
+from runtime.systems.files.places.locations import DataFile, RemoteFile
 
 BLOCK = 1 << 18
 """The bytes of a file that are read at a time: they stay in the processor's caches while they are decoded."""

@@ -14,7 +14,7 @@ ColumnType: TypeAlias = "pa.DataType | str"
 """The type of a column; a text where Arrow has none for it."""
 
 
-class Difference(NamedTuple):
+class FieldDifference(NamedTuple):
     """A field that a row can't have as it is declared."""
 
     field: str
@@ -25,19 +25,19 @@ class Difference(NamedTuple):
         return f"{self.field}: wanted {self.wanted}, found {self.found}"
 
 
-def differences(kind: object, columns: Mapping[str, ColumnType]) -> list[Difference]:
+def differences(kind: object, columns: Mapping[str, ColumnType]) -> list[FieldDifference]:
     """Return what of a declared type these columns can't give: fields that are not there, or of other types."""
     found = [one for one in alternatives(inspect.type_info(kind)) if not isinstance(one, inspect.NoneType)]
     tried = [[*_in_columns(one, columns, "")] for one in found]
     return min(tried, key=len, default=[])
 
 
-def differences_of_value(kind: object, column: str, found: ColumnType) -> list[Difference]:
+def differences_of_value(kind: object, column: str, found: ColumnType) -> list[FieldDifference]:
     """Return what is different where one column gives values of a plain type."""
     return [*_of(inspect.type_info(kind), found, column)]
 
 
-def _in_columns(kind: inspect.Type, columns: Mapping[str, ColumnType], where: str) -> Iterator[Difference]:
+def _in_columns(kind: inspect.Type, columns: Mapping[str, ColumnType], where: str) -> Iterator[FieldDifference]:
     if isinstance(kind, inspect.DictType):
         for name, found in columns.items():
             yield from _of(kind.value_type, found, f"{where}{name}")
@@ -47,21 +47,23 @@ def _in_columns(kind: inspect.Type, columns: Mapping[str, ColumnType], where: st
             yield from _of(field.type, columns[name], f"{where}{name}")
         elif field.required:
             like = next((one for one in columns if one.lower() == name.lower()), None)
-            yield Difference(f"{where}{name}", told(field.type), "no such column" + (f", but {like}" if like else ""))
+            yield FieldDifference(
+                f"{where}{name}", told(field.type), "no such column" + (f", but {like}" if like else "")
+            )
 
 
-def _of(wanted: inspect.Type, found: ColumnType, where: str) -> Iterator[Difference]:
+def _of(wanted: inspect.Type, found: ColumnType, where: str) -> Iterator[FieldDifference]:
     """Yield what is different in the place of a field."""
     kinds = alternatives(wanted)
     if not any(_takes(kind, found) for kind in kinds):
-        yield Difference(where, told(wanted), str(found))
+        yield FieldDifference(where, told(wanted), str(found))
         return
     # Of several types that take a column as a whole, the one that differs least within is meant.
     within = [[*_within(kind, found, where)] for kind in kinds if _takes(kind, found)]
     yield from min(within, key=len)
 
 
-def _within(kind: inspect.Type, found: ColumnType, where: str) -> Iterator[Difference]:
+def _within(kind: inspect.Type, found: ColumnType, where: str) -> Iterator[FieldDifference]:
     if isinstance(found, str):
         return
     if isinstance(kind, inspect.CollectionType) and pa.types.is_list(found):

@@ -13,8 +13,8 @@ from operators.core.base import Batch, Serde
 from runtime.encoding.serdes import Bytes
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.jsonl import json_of
-from runtime.systems.files.locations import DataFile
 from runtime.systems.files.parquet import LaxJson, ParquetSource, RowFile, json_rows, json_values, open_parquet
+from runtime.systems.files.places.locations import DataFile
 from runtime.systems.files.record_files import check_not_beyond
 
 PARTITION = "_partition"

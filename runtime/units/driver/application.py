@@ -34,7 +34,7 @@ from runtime.ports.streams import Append, Offsets, Read, StreamConfig
 from runtime.run.run import open_environment
 from runtime.systems.files.archive import ArchiveSource, is_archive
 from runtime.systems.files.files import KIND_OF_SUFFIX
-from runtime.systems.files.locations import is_remote, local_path
+from runtime.systems.files.places.locations import is_remote, local_path
 from runtime.systems.files.rows import type_of_rows
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
 from runtime.systems.memory.environment import MemoryEnvironment

@@ -192,7 +192,7 @@ def test_all_fields_that_differ_are_told_at_once(session, frame, tmp_path):
     app = App("flights")
     app.input("flights", value=Wanted).send_to(app.output("out", value=Wanted))
     error = (
-        r"input 'flights' at .*test_tables_on_spark.py:\d+: what 'flights' .*: carrier: wanted int, found string; "
+        r"input 'flights' at .*test_inputs_on_spark.py:\d+: what 'flights' .*: carrier: wanted int, found string; "
         r"Other: wanted str, found no such column, but other; at: wanted date, found int64; "
         r"legs: wanted list\[int\], found map<string, int64.*>\. Select"
     )

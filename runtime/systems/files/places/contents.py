@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from runtime.model.errors import Damaged, SamzaError
-from runtime.systems.files.locations import RemoteFile, needs_pyarrow
+from runtime.systems.files.places.locations import RemoteFile, needs_pyarrow
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -157,7 +157,7 @@ class _PackedFile(io.RawIOBase):
 
 def _zstd(file: BinaryIO) -> BinaryIO:
     with needs_pyarrow("what zstd has compressed needs"):
-        from runtime.systems.files.remote import unzstd
+        from runtime.systems.files.places.remote import unzstd
     return unzstd(file)
 
 

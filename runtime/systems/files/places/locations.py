@@ -52,7 +52,7 @@ class RemoteFile:
     def opened(self) -> pa.NativeFile:
         """Return it open for reading at any place; raises OSError where that can't be."""
         with needs_pyarrow(f"{self.url} needs", "files"):
-            from runtime.systems.files.remote import opened_file
+            from runtime.systems.files.places.remote import opened_file
         return opened_file(self.url)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ def files_of(what: str | Path) -> list[DataFile]:
     """
     if is_remote(what):
         with needs_pyarrow(f"{what} needs", "files"):
-            from runtime.systems.files.remote import urls_of
+            from runtime.systems.files.places.remote import urls_of
         return [DataFile(RemoteFile(url), fields_in(url)) for url in urls_of(url_of(what))]
     path = local_path(what)
     found = [path] if path.exists() else sorted({Path(one) for each in braced(str(path)) for one in _matching(each)})

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from runtime.model.errors import SamzaError
-from runtime.systems.files.locations import MAGIC, OBJECT_STORES, braced, is_data, matches, parted
+from runtime.systems.files.places.locations import MAGIC, OBJECT_STORES, braced, is_data, matches, parted
 
 if TYPE_CHECKING:
     from typing import BinaryIO
