@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -24,14 +24,29 @@ from runtime.systems.files.schemas import (
     differences_of_value,
 )
 from runtime.systems.files.table_files import OFFSET, PARTITION
-from runtime.units.laid_rows import utc_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
-NOT_IN_PYTHON = {"variant", "geometry", "geography", "udt"}
-"""The names of Spark's types that Arrow has as something that is not the value."""
+PLAIN: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    **dict.fromkeys(("string", "varchar", "char"), pa.string()),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "time": pa.time64("ns"),
+    "daytimeinterval": pa.duration("us"),
+    "void": pa.null(),
+}
+"""What Arrow calls Spark's types that have no parts. Those that are not here have no counterpart in Python."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,7 @@ class FrameColumns:
         if names is None:
             return None
         found = {name: arrow_type(info) for name, info in column_types(kind, names).items()}
-        return None if None in found.values() else from_arrow_schema(pa.schema([*found.items()]))
+        return None if None in found.values() else from_arrow_schema(pa.schema([*found.items()]), True)
 
     @property
     def are_values(self) -> bool:
@@ -167,20 +182,23 @@ def kind_of(declared: Serde) -> object:
 
 def type_of(kind: DataType) -> ColumnType:
     """Return the type of a column as Arrow has it, with its points in time in UTC; else what Spark calls it."""
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    if NOT_IN_PYTHON & set(_names(kind)):
-        return kind.simpleString()
     try:
-        return utc_type(to_arrow_type(kind, timezone="UTC"))
-    except Exception:  # of Spark's own kinds, which differ among its versions
+        return _arrow_of(kind)
+    except KeyError:
         return kind.simpleString()
 
 
-def _names(kind: DataType) -> Iterator[str]:
-    """Yield the name of a type, and of all that are in it."""
-    yield "udt" if hasattr(kind, "sqlType") else kind.typeName()
-    inner = [getattr(kind, name, None) for name in ("elementType", "keyType", "valueType")]
-    for one in [*inner, *(one.dataType for one in getattr(kind, "fields", ()))]:
-        if one is not None:
-            yield from _names(one)
+def _arrow_of(kind: DataType) -> pa.DataType:
+    """Return what Arrow calls a type; raises KeyError for what Python has not."""
+    parts: Any = kind  # each class of Spark's has other ones
+    match kind.typeName():
+        case "decimal":
+            return pa.decimal128(parts.precision, parts.scale)
+        case "array":
+            return pa.list_(_arrow_of(parts.elementType))
+        case "map":
+            return pa.map_(_arrow_of(parts.keyType), _arrow_of(parts.valueType))
+        case "struct":
+            return pa.struct([(one.name, _arrow_of(one.dataType)) for one in parts.fields])
+        case name:
+            return PLAIN[name]

@@ -28,6 +28,9 @@ from runtime.units.laid_rows import REPORT, LaidRows, Laying, lay_down
 from runtime.units.publication.staged_topics import place_of
 from runtime.units.splits import Splits
 
+MOST_PARTITIONS = 100_000
+"""The most partitions of an input; each is a file, and a task of a stage."""
+
 
 @contextmanager
 def laid_down(
@@ -113,6 +116,11 @@ def _groups(frame: Frame, found: list[str]) -> list[str]:
     if frame.fields:
         return [*frame.fields]
     numbers = sorted(map(int, found))
+    if numbers and not 0 <= numbers[0] <= numbers[-1] < MOST_PARTITIONS:
+        raise SamzaError(
+            f"bind={{{frame.stream!r}: ...}}: its _partition goes from {numbers[0]:,} to {numbers[-1]:,}, and "
+            f"partitions are numbered from 0 to {MOST_PARTITIONS - 1:,} at most: give other numbers, or drop the column"
+        )
     if frame.numbered:
         return [str(number) for number in range(max(numbers, default=0) + 1)]
     return [*map(str, numbers)] or ["0"]
@@ -129,6 +137,8 @@ def _range(rows: LaidRows | None) -> Offsets:
 def _empty(frame: Frame, place: Path) -> Path:
     """Return a file of an input that has no rows."""
     path = place / f"empty-{frame.stream}{frame.suffix}"
+    if path.exists():
+        return path
     if frame.suffix == ".parquet":
         pq.write_table(frame.schema.empty_table(), path)
     else:

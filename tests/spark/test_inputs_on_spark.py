@@ -221,6 +221,31 @@ def test_only_the_columns_of_the_fields_are_read(session, tmp_path):
     assert counts(session, table, tmp_path / "data") == panes()
 
 
+def test_tables_of_spark_are_looked_up_and_joined(session, frame, tmp_path):
+    names = session.createDataFrame([("A", "Aer"), ("B", "Ber")], "key string, name string")
+
+    class Name(msgspec.Struct):
+        key: str
+        name: str
+
+    app = App("joined")
+    table = app.table("names", value=Name, key=lambda one: one.key, broadcast=True)
+    flights = app.input("flights", value=Flight)
+    named = flights.join(table, lambda one, name: [one.at, name.name], on=lambda one: one.carrier)
+    named.send_to(app.output("out", value=list))
+    bound = {"names": names, "flights": frame}
+    found = app.run(on=Spark(session), bind=bound, data=tmp_path / "data").received("out")
+    assert sorted(found) == sorted([one.at, f"{one.carrier}er"] for one in FLIGHTS)
+
+
+def test_what_a_driver_has_left_that_died_goes(session, frame, tmp_path):
+    left = tmp_path / "data" / "spark" / "flights" / "inputs"
+    left.mkdir(parents=True)
+    (left / "0.parquet").touch()
+    assert counts(session, frame, tmp_path / "data") == panes()
+    assert not left.parent.exists()
+
+
 def test_without_a_declared_type_records_are_dicts(session, frame, tmp_path):
     app = App("flights")
     app.input("flights").send_to(app.output("out"))
@@ -258,6 +283,10 @@ def test_without_a_declared_type_records_are_dicts(session, frame, tmp_path):
                 [("A", 1, 0, 5), ("A", 1, 0, 5)], "carrier string, at long, _partition int, _offset int"
             ),
             "two rows of partition 0 have the same _offset",
+        ),
+        (
+            lambda session: session.range(3).selectExpr("id", "id * 1000000 AS _partition"),
+            "_partition goes from 0 to 2,000,000, and partitions are numbered from 0",
         ),
         (
             lambda session: session.createDataFrame([("A", 1, None)], "carrier string, at long, _partition int"),
