@@ -21,7 +21,7 @@ from runtime.ports.sink import Limit, LimitedSink, Sink
 from runtime.ports.source import LiveSource, Source, TransactionalSource, UncountedSource
 from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.reader import Origin, Reader
-from runtime.systems.files.tables import check_read_anywhere
+from runtime.systems.files.tables import check_read_anywhere, check_written_anywhere
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
 
@@ -399,6 +399,7 @@ def _source(stream: str, what: object) -> Source:
 
 
 def _sink(stream: str, what: object) -> Sink:
+    check_written_anywhere(what)
     if isinstance(what, str | Path):
         from runtime.systems.files.files import open_sink
 

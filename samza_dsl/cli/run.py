@@ -15,7 +15,7 @@ from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
 from runtime.systems.files.files import open_sink, open_source
 from runtime.systems.files.places.locations import is_remote
-from runtime.systems.files.tables import only_on_spark
+from runtime.systems.files.tables import check_written_anywhere, into_table, only_on_spark
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
 from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_app
@@ -182,6 +182,11 @@ def bindings_of(
                 continue
             if name in read and on is not None and (is_remote(path) or only_on_spark(path)):
                 bound[name] = path  # which the session opens
+                continue
+            if name in written and (into := into_table(path)) is not None:
+                if on is None or writes_directories:
+                    check_written_anywhere(into)
+                bound[name] = into
                 continue
             if name in read:
                 # Opened once to be looked at: a mistyped path is told before anything begins, and with the word that

@@ -18,6 +18,7 @@ NEED_SPARK = [
         "failures_on_spark",
         "inputs_on_spark",
         "input_types_on_spark",
+        "outputs_on_spark",
     )
 ]
 collect_ignore = NEED_SPARK if SCALE == "quick" else []
