@@ -107,7 +107,7 @@ def _run_bound(
 
 
 class KeptAlone:
-    """What is left of an application whose run was through before: its plan."""
+    """An application whose run was through before, of which the plan is left."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

@@ -5,7 +5,8 @@ from datetime import UTC, date, datetime
 import pytest
 from msgspec import Struct
 
-from runtime.spark import batch, table_outputs
+from runtime.spark import batch, table_outputs, table_writer
+from runtime.systems.files.tables import into_table
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.driver import application
 from runtime.units.publication.intent import Intent
@@ -190,7 +191,7 @@ def test_only_formats_that_merge_are_merged_into(session, tmp_path, table):
         (lambda: IntoTable("table:a", "replace"), "there are 'append'"),
         (lambda: IntoTable("folder", "append"), "a folder of Parquet is written as a whole"),
         (lambda: IntoTable("table:a", partition_by=[7]), "names of columns"),
-        (lambda: table_outputs.into_table("table:a?modus=append"), "no option modus"),
+        (lambda: into_table("table:a?modus=append"), "no option modus"),
     ],
 )
 def test_what_can_not_be_asked_of_a_table_is_refused(made, wrong):
@@ -205,7 +206,7 @@ STEPS = (
     (Intent, "sweep"),
     (application, "forget"),
     (table_outputs.KeptOutputs, "finish"),
-    (table_outputs.TableWriter, "write"),
+    (table_writer.TableWriter, "write"),
     (batch, "SparkRun"),
 )
 
@@ -229,7 +230,7 @@ def test_a_run_that_dies_is_gone_on_with_and_nothing_comes_twice(session, tmp_pa
 
 
 def test_another_run_does_not_go_on_with_what_an_earlier_one_has_left(session, tmp_path, table):
-    with death(), dying(table_outputs.TableWriter, "write", True, 1):
+    with death(), dying(table_writer.TableWriter, "write", True, 1):
         run(session, tmp_path, totals=f"table:{table}", app=pipeline(legs=False))
     with pytest.raises(SamzaError, match="an earlier run of 'legs' died while it wrote"):
         run(session, tmp_path, totals=f"table:{table}?mode=append", app=pipeline(legs=False))
@@ -242,7 +243,7 @@ def test_rows_are_added_once_to_a_table_whose_format_can_not_tell(session, tmp_p
     session.sql(f"CREATE TABLE {table} (carrier STRING, legs INT) USING parquet")
     session.sql(f"INSERT INTO {table} VALUES ('AA', 7)")
     into = {"totals": f"table:{table}?mode=append", "app": pipeline(legs=False)}
-    with death(), dying(table_outputs.TableWriter, "write", is_before, 1):
+    with death(), dying(table_writer.TableWriter, "write", is_before, 1):
         run(session, tmp_path, **into)
     run(session, tmp_path, **into)
     assert totals_in(session.table(table)) == [("AA", 7), *TOTALS]
@@ -251,7 +252,7 @@ def test_rows_are_added_once_to_a_table_whose_format_can_not_tell(session, tmp_p
 def test_a_table_that_may_have_some_of_the_rows_is_for_the_user_to_look_at(session, tmp_path, table):
     session.sql(f"CREATE TABLE {table} (carrier STRING, legs INT) USING parquet")
     into = {"totals": f"table:{table}?mode=append", "app": pipeline(legs=False)}
-    with death(), dying(table_outputs.TableWriter, "write", False, 1):
+    with death(), dying(table_writer.TableWriter, "write", False, 1):
         run(session, tmp_path, **into)
     session.sql(f"INSERT INTO {table} VALUES ('AA', 7)")
     with pytest.raises(SamzaError, match="a run died while it wrote to"):
