@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import inspect
 
 from operators.core.base import Batch
 from planner.columnar.terms import Term
 from runtime.encoding.columns import Columns
 from runtime.ports.streams import Read
-from runtime.systems.files.parquet import ParquetSource, RowFile
+from runtime.systems.files.folders import typed
+from runtime.systems.files.parquet import ParquetSource, RowFile, open_parquet
+from runtime.systems.files.places.locations import DataFile, RemoteFile
 
 ROWS_AT_ONCE = 1 << 16
 
@@ -25,11 +28,9 @@ class ColumnsOfParquet(ParquetSource):
     `needed` are the names of these columns. Rows of other files come as rows.
     """
 
-    def __init__(self, paths: Sequence[Path], fields: Sequence[Term], needed: Sequence[str]) -> None:
-        super().__init__(paths)
-        self._columns = [
-            RowFile(path, ROWS_AT_ONCE, list(needed), _itself) if holds(path, fields) else None for path in paths
-        ]
+    def __init__(self, files: Sequence[DataFile], fields: Sequence[Term], needed: Sequence[str]) -> None:
+        super().__init__(files)
+        self._columns = [self._file(file, number, fields, needed) for number, file in enumerate(files)]
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on, more where they come as columns; None at the end, and `Damaged` beyond it."""
@@ -47,6 +48,23 @@ class ColumnsOfParquet(ParquetSource):
             if file is not None:
                 file.close()
 
+    def _file(self, file: DataFile, partition: int, fields: Sequence[Term], needed: Sequence[str]) -> RowFile | None:
+        """Return a file as columns, where these and the fields of its folders hold what is declared."""
+        said, given, own = self.folders.values(partition), dict[str, pa.Scalar](), []
+        for field in fields:
+            name = str(field.parts[0])
+            if name not in said:
+                own.append(field)
+            elif (scalar := _scalar(said[name], field)) is not None:
+                given[name] = scalar
+            else:
+                return None
+        # Without a column of its own a batch would not say how many rows it has.
+        columns = [name for name in needed if name not in given] or [str(field.parts[0]) for field in own[:1]]
+        if not columns or not holds(file.path, own):
+            return None
+        return RowFile(file.path, ROWS_AT_ONCE, columns, partial(_with, given, list(needed)))
+
     def _rows(self, partition: int, first: int, number: int) -> list[bytes]:
         found: list[bytes] = []
         while len(found) < number:
@@ -54,9 +72,9 @@ class ColumnsOfParquet(ParquetSource):
         return found
 
 
-def holds(path: Path, fields: Sequence[Term]) -> bool:
+def holds(path: Path | RemoteFile, fields: Sequence[Term]) -> bool:
     """Whether each row of a file is sure to be a record of these fields, whatever it holds."""
-    with pq.ParquetFile(path) as file:
+    with open_parquet(path) as file:
         schema, metadata = file.schema_arrow, file.metadata
     names = schema.names
     if len(set(names)) < len(names) or len(names) != metadata.num_columns:
@@ -92,5 +110,24 @@ def _is_full(metadata: pq.FileMetaData, column: int) -> bool:
     return True
 
 
-def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
+_KINDS = {"int": inspect.IntType(), "float": inspect.FloatType(), "str": inspect.StrType(), "bool": inspect.BoolType()}
+_ARROW = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
+
+
+def _scalar(said: object, field: Term) -> pa.Scalar | None:
+    """Return what a folder says of a field as the field's type has it; None where it is not of that type."""
+    if said is None:
+        return pa.scalar(None, _ARROW[field.type]) if field.optional else None
+    try:
+        return pa.scalar(typed(str(said), _KINDS[field.type]), _ARROW[field.type])
+    except pa.ArrowException:
+        return None
+
+
+def _with(given: Mapping[str, pa.Scalar], needed: list[str], batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns that are needed, with those that are the same in all rows of a file."""
+    if not given:
+        return batch
+    return pa.RecordBatch.from_arrays(
+        [pa.repeat(given[name], len(batch)) if name in given else batch.column(name) for name in needed], names=needed
+    )
