@@ -36,6 +36,9 @@ PLAIN = (
 )
 """The parts of an expression that may be inlined: it calls nothing, binds nothing, and reads no name but parameters."""
 
+LONGEST_TEXT = 40
+"""The characters of a part of a function that are shown where it is why the function is called."""
+UNKNOWN = "its source is not at hand, or not what was compiled"
 MAKING = {name: getattr(msgspec.Struct, name) for name in ("__init__", "__new__")}
 Definition = ast.Lambda | ast.FunctionDef
 
@@ -136,6 +139,48 @@ def written_out(function: object, variable: str) -> Expression | None:
         return None
     keywords = [ast.keyword(name, value) for name, value in made.named.items()]
     return Expression(made.parameters, ast.Call(ast.Name(variable, ast.Load()), [*made.places], keywords))
+
+
+def why_called(function: object) -> str:
+    """Return in words why a function is called, and not written in the place of its calls; "" where it is written.
+
+    >>> why_called(lambda flight: flight.delay > 60), why_called(lambda word: word.lower())
+    ('', 'it calls word.lower')
+    """
+    if written_out(function, "made") is not None:
+        return ""
+    if type(function) is not FunctionType:
+        return (
+            f"{getattr(function, '__qualname__', type(function).__qualname__)} is no function with a source in Python"
+        )
+    if function.__closure__:
+        return f"it reads {function.__code__.co_freevars[0]} of the function around it"
+    source = "".join(linecache.getlines(function.__code__.co_filename, function.__globals__))
+    found = _definitions(source).get(function.__code__.co_firstlineno, []) if source else []
+    if len(found) > 1:
+        found = [node for node in found if _fingerprint(_compiled(node)) == _fingerprint(function.__code__)]
+    if not found:
+        return UNKNOWN
+    body, args = _returned(found[0]), found[0].args
+    if body is None:
+        return "it does more than return an expression"
+    if not _has_plain_parameters(args):
+        return "it has parameters that are not plain"
+    parameters = tuple(one.arg for one in (*args.posonlyargs, *args.args))
+    # A call says more than the names in it, and is found before these.
+    return next((_words_for(part) for part in ast.walk(body) if not _is_plain(part, parameters)), UNKNOWN)
+
+
+def _words_for(part: ast.AST) -> str:
+    match part:
+        case ast.Call(function):
+            return f"it calls {ast.unparse(function)}"
+        case ast.Name(name):
+            return f"it reads {name}, which is no parameter of it"
+        case ast.expr():
+            text = ast.unparse(part)
+            return f"it has {text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + '…'}"
+    return f"it has a {type(part).__name__.lower()}"
 
 
 def _is_construction(body: ast.expr, parameters: tuple[str, ...]) -> bool:

@@ -14,8 +14,9 @@ class Levers:
     and `scalars` has loops make nothing that they only read part by part. `columns` carries only what something
     downstream reads. `batches` takes in many messages at once, and completes them at once. `hot_state` keeps states as
     plain dicts until the commit. `relays` hands on in memory what one stage writes for the next. `flights` keeps
-    messages as columns while they await. `together` encodes at once what nobody's code has seen. `trust` takes it
-    that what is kept or handed on comes back as it was: else it is encoded, decoded and compared at once, as in tests.
+    messages as columns while they await. `gathering` lets what calls have come to wait a moment for more of it.
+    `together` encodes at once what nobody's code has seen. `trust` takes it that what is kept or handed on comes back
+    as it was: else it is encoded, decoded and compared at once, as in tests.
 
     Not an option of users, who can only switch off `inline`.
     """
@@ -32,6 +33,7 @@ class Levers:
     hot_state: bool = True
     relays: bool = True
     flights: bool = True
+    gathering: bool = True
     together: bool = True
     trust: bool = True
 

@@ -83,7 +83,7 @@ class Assembly:
     around: tuple[Around, ...]
     checkpoints: Mapping[str, Checkpoint]
     stop_at: Mapping[tuple[str, int], int]
-    wake: Callable[[], None]
+    on_returned: Callable[[], None]
     request: Callable[[Effects], None]
     data: Path | None = None
     relays: dict[tuple[str, int], Relay] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class _TaskBuilder:
         task.lanes = [self._lane(stage) for stage in self.stages]
         task.meetings, task.kinds = self.meetings, self.kinds
         kinds_of_task(self.checkpoint, self.kinds, kinds_before(self.assembly.checkpoints))
-        feed_ahead(task.lanes)
+        feed_ahead(task.lanes, self.assembly.plan.options)
         return task
 
     def _lane(self, stage: StagePlan) -> Lane:
@@ -297,7 +297,7 @@ class _TaskBuilder:
         self._add_timers(lane)
         if asynchronous:
             located = self.assembly.locates(ids) or bool(lane.task_exits)
-            let_await(lane, self.graph, self.assembly.plan.options, self.assembly.wake, located, levers.flights)
+            let_await(lane, self.graph, self.assembly.plan.options, self.assembly.on_returned, located, levers.flights)
         return lane
 
     def _input_readers(

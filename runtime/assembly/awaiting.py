@@ -19,7 +19,7 @@ MOST_CALLS = 2**62
 
 
 def let_await(
-    lane: Lane, graph: Graph, options: Options, wake: Callable[[], None], located: bool, as_columns: bool
+    lane: Lane, graph: Graph, options: Options, on_returned: Callable[[], None], located: bool, as_columns: bool
 ) -> None:
     """Give a lane what it awaits with: columns where they are enough, else units.
 
@@ -27,17 +27,17 @@ def let_await(
     """
     only = makes_one_call(lane.chain.stage, graph) if as_columns else None
     if only is None:
-        _go_on_as_units(lane, graph, options, wake)
+        _go_on_as_units(lane, graph, options, on_returned)
         return
     carried = [name for name in CARRIED if name not in ("offsets", "headers") or located]
-    flights = lane.units = Flights(lane.chain, lane.guard, only, carried, wake)
+    flights = lane.units = Flights(lane.chain, lane.guard, only, carried, on_returned)
     ended = flights.ended if lane.chain.stage.by_key else None
     _bound(lane, graph, options, options.max_in_flight)
     flights.pool = _calls(lane, graph, only, lane.width, flights.told, ended)
 
 
-def _go_on_as_units(lane: Lane, graph: Graph, options: Options, wake: Callable[[], None]) -> None:
-    units = lane.units = Units(lane.chain, {}, wake)
+def _go_on_as_units(lane: Lane, graph: Graph, options: Options, on_returned: Callable[[], None]) -> None:
+    units = lane.units = Units(lane.chain, {}, on_returned)
     for id in lane.chain.awaits:
         units.pools[id] = _calls(lane, graph, id, MOST_CALLS, partial(units.returned, id))
     _bound(lane, graph, options, MOST_CALLS)
@@ -77,7 +77,7 @@ def calls_at_once(graph: Graph, options: Options) -> int:
     return min(max(widths, default=0), options.max_in_flight)
 
 
-def feed_ahead(lanes: Iterable[Lane]) -> None:
+def feed_ahead(lanes: Iterable[Lane], options: Options) -> None:
     """Let as many messages wait for their turn as calls run, so that calls follow each other without a pause.
 
     In a task of which several lanes await they would run where another one's should.
@@ -87,3 +87,7 @@ def feed_ahead(lanes: Iterable[Lane]) -> None:
         (lane,) = awaiting
         lane.limit = min(lane.limit, 2 * lane.width)
         lane.ahead = lane.limit - lane.width
+    for lane in awaiting:
+        # While all calls run that may, there is time until more messages must come, and many at once are cheaper.
+        spare = min(lane.limit, options.max_in_flight + lane.ahead) - lane.width
+        lane.fewest = 1 if lane.one_at_a_time else max(spare // 4, 1)

@@ -152,6 +152,7 @@ class Committer:
         for stream, words in self._words.items():
             for task, reader in self._listeners[stream].values():
                 reader.hear(words)
+                task.told()
                 task.touched = True  # so that a checkpoint has what it heard before it may leave for elsewhere
                 heard[task] = None
         self._listeners, self._words = {}, {}

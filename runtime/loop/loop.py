@@ -37,8 +37,8 @@ class Choice(NamedTuple):
     reader: Reader
 
     def may_be_taken(self, slowest: int | None) -> bool:
-        """Whether there is something that it may be fed, given how far the slowest input is."""
-        return self.has_room and not self.is_held_up and not self.is_ahead(slowest)
+        """Whether it may be read on, given how far the slowest input is; what is handed on is taken in apart."""
+        return self.has_room and self.reader.is_stored() and not self.is_held_up and not self.is_ahead(slowest)
 
     @property
     def has_room(self) -> bool:
@@ -63,6 +63,10 @@ HEARING_POLL_MS = 500.0
 """The same where it hears of what others write."""
 LOOK_MS = 1_000.0
 """The ms between looks for new streams that match inputs' patterns, and, at most, for inputs that are idle."""
+GATHER_MS = 1.0
+"""The ms between looks at what calls have come to: those that return meanwhile go on together."""
+HAND_ON_MS = 10.0
+"""The ms for which few messages wait to be handed on, while calls are in flight of which more will come."""
 SLICE_MS = 5.0
 """The ms that the loop works before it lets other coroutines run."""
 REST = 24.0
@@ -79,13 +83,15 @@ class LoopMode:
     """The ways in which a loop differs from one that has all tasks to itself and reads as fast as it can.
 
     It looks for news every `poll_ms`. Where it is `shared`, other containers have tasks as well, and the end is for
-    others to see. It reads up to `per_second` records a second. Tasks commit together, or each `by_task`.
+    others to see. It reads up to `per_second` records a second. Tasks commit together, or each `by_task`. Where it
+    `gathers`, what calls come to, and what that leaves for later stages, waits a moment for more of it.
     """
 
     poll_ms: float = POLL_MS
     shared: bool = False
     per_second: float | None = None
     by_task: bool = False
+    gathers: bool = True
 
 
 ALONE = LoopMode()
@@ -132,6 +138,7 @@ class Loop:
         )
         self.stopping = False
         self._options = options
+        self._gather_ms, self._hand_on_ms = (GATHER_MS, HAND_ON_MS) if mode.gathers else (0.0, 0.0)
         self._poll_ms = mode.poll_ms
         self._clock = clock
         self._throttle = ReadThrottle(mode.per_second, clock, options.batch_records)
@@ -143,6 +150,10 @@ class Loop:
         self._hears = False
         """Whether it is woken by what others append, and need not look for it."""
         self._news: asyncio.TimerHandle | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+        self._has_returned = False
+        """Whether what calls have come to is to be taken in now."""
+        self._heard_ms = clock.elapsed_ms() - GATHER_MS
         self._running: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
@@ -155,6 +166,7 @@ class Loop:
         """Whether some input must not be ahead of others."""
         self._chooser: Chooser[Choice] = Chooser([])
         self._relayed: list[tuple[Relay, Choice]] = []
+        self._handed_on_ms = clock.elapsed_ms()
         self._tables = TableReads(broadcast, options.batch_records)
         self._told: dict[Task, None] = {}
         """The tasks that were told of event time since they last fired."""
@@ -171,6 +183,31 @@ class Loop:
             self._awake.set()
         else:
             self._running.call_soon_threadsafe(self._awake.set)
+
+    def call_returned(self) -> None:
+        """Be told that a call is done: it goes on now, or in a moment with others, where one has gone on just before.
+
+        A step costs as much for one as for many, and calls that are made in a thread return one by one.
+        """
+        if self._gathering is None and not self._has_returned:
+            due_in_ms = self._heard_ms + self._gather_ms - self._clock.elapsed_ms()
+            if due_in_ms <= 0:
+                self._take_returned()
+            else:
+                self._gathering = asyncio.get_running_loop().call_later(due_in_ms / 1_000, self._take_returned)
+
+    def _take_returned(self) -> None:
+        self._gathering, self._has_returned = None, True
+        self._awake.set()
+
+    def _hear_calls(self) -> None:
+        """Let tasks take what calls have come to, but for those that a thread is at work in: these when it is done."""
+        self._heard_ms = self._clock.elapsed_ms()
+        waiting = [task for task in self.tasks if not task.is_quiet]
+        self._has_returned = any(task.busy for task in waiting)
+        for task in waiting:
+            if not task.busy:
+                task.hear()
 
     @contextmanager
     def hearing(self, ear: Ear | None) -> Iterator[None]:
@@ -315,6 +352,8 @@ class Loop:
 
     def _step(self) -> bool:
         """Do one thing, if there is one to do."""
+        if self._has_returned:
+            self._hear_calls()
         moved = self._fire_told() if self._told and not self.stopping else False
         # Thousands of tasks may be quiet: what is known to have nothing to do costs nothing in a step.
         for task in [task for task in self.tasks if not task.is_quiet]:
@@ -349,6 +388,7 @@ class Loop:
         choice = self._relayed_next()
         if choice is not None:
             self._feed_from(choice)
+            self._handed_on_ms = self._clock.elapsed_ms()
         return choice is not None
 
     def _relayed_next(self) -> Choice | None:
@@ -372,6 +412,12 @@ class Loop:
         waiting = sum(len(relay) for relay, _ in self._relayed)
         enough = sum(min(WAITING_EACH, choice.lane.pace.fitting) for _, choice in self._relayed)
         return waiting >= min(enough, MOST_WAITING)
+
+    @property
+    def _waits_for_calls_ms(self) -> float:
+        """The ms for which what is handed on waits for more, while calls are in flight of which more will come."""
+        wait_ms = self._handed_on_ms + self._hand_on_ms - self._clock.elapsed_ms()
+        return wait_ms if wait_ms > 0 and any(task.in_flight for task in self.tasks) else 0.0
 
     def _takes_in(self, task: Task) -> bool:
         """Whether a task has begun, does not leave, and has nothing more to read of tables first."""
@@ -408,7 +454,7 @@ class Loop:
         choice = self._chooser.choose(may_be_fed, partial(self._is_awaited, is_open))
         if choice is not None:
             self._feed_from(choice)
-        elif self._feed_relayed():
+        elif not self._waits_for_calls_ms and self._feed_relayed():
             return True
         elif any(relay.is_full for relay in self.committer.relays.values()):
             self.want_commit()  # what waits there is stored, and the stages before it can go on
@@ -493,7 +539,6 @@ class Loop:
         """Do work in a task, in a thread where there are any; return whether there was something to do."""
         assert not task.busy, "one thread at a time is in a task"
         task.is_quiet = False
-        task.hear()
         if self._threads is None:
             moved = task.do(work)
             task.start_calls()
@@ -609,6 +654,7 @@ class Loop:
             max(self._look_ms - self._clock.elapsed_ms(), 1.0),
             self._throttle.wait_ms,
             most_ms,
+            self._waits_for_calls_ms or inf,
         )
         for task in self.tasks:
             if not task.busy and task not in self._tables.beginning and task.next_alarm < NEVER:

@@ -357,7 +357,7 @@ class Reader:
     @property
     def is_up_to_date(self) -> bool:
         """Whether it has read all that is stored, and nothing that was handed on waits for it."""
-        return self.relay is not None and not self.relay and not self._is_stored()
+        return self.relay is not None and not self.relay and not self.is_stored()
 
     def hear(self, told: Iterable[Control]) -> None:
         """Hear in memory, behind all that was read, how far event time is at who writes the stream."""
@@ -374,7 +374,7 @@ class Reader:
 
         Who decides what is read first asks what it `awaits` as well.
         """
-        return self._is_stored() or (bool(self.relay) and not self.awaits)
+        return self.is_stored() or (bool(self.relay) and not self.awaits)
 
     @property
     def _has_all(self) -> bool:
@@ -388,7 +388,8 @@ class Reader:
             return False
         return self.next_offset < self.origin.known().end
 
-    def _is_stored(self) -> bool:
+    def is_stored(self) -> bool:
+        """Whether there is something to take that was not handed on in memory."""
         if self._held is not None or self._offered is not None:
             return True
         if self._has_all:

@@ -352,7 +352,7 @@ class Run:
             around,
             self._environment.checkpoints(self.plan.app),
             ends,
-            lambda: self._loop.wake(),
+            lambda: self._loop.call_returned(),
             lambda effects: self._loop.grant(effects),
             Path(self._data) if isinstance(self._data, str | Path) else None,
             levers=storing(self._levers) if by_task else self._levers,
@@ -373,6 +373,7 @@ class Run:
             shared=share is not None,
             per_second=history.per_second if history is not None else None,
             by_task=by_task,
+            gathers=self._levers.gathering,
         )
         self._loop = composition.loop(committer, self._writer, mode)
         # Only now is there a loop that could be woken.

@@ -65,14 +65,14 @@ class Flights:
     pool: Calls
 
     def __init__(
-        self, chain: Chain, guard: Guard, operator: str, carried: Sequence[str], wake: Callable[[], None]
+        self, chain: Chain, guard: Guard, operator: str, carried: Sequence[str], on_returned: Callable[[], None]
     ) -> None:
         self.chain = chain
         self._guard = guard
         self._operator = operator
         self._by_key = chain.stage.by_key
         self._carried = carried
-        self._wake = wake
+        self._on_returned = on_returned
         self._admitted = 0
         self._messages = 0
         self._flights: dict[Flight, None] = {}
@@ -103,8 +103,8 @@ class Flights:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether a call has returned."""
-        return bool(self._told or self._landed)
+        """Whether it was heard that a call has returned."""
+        return bool(self._landed)
 
     def acceptable(self, keys: list[Key | None] | None, width: int, rounds: int) -> int:
         """Return how many messages with these keys may come in so that all end within so many rounds of calls."""
@@ -165,7 +165,7 @@ class Flights:
         """Be told that something of a flight has returned, or failed."""
         assert isinstance(flight, Flight)
         if not self._told:
-            self._wake()
+            self._on_returned()
         self._told[flight] = None
 
     def hear(self) -> None:

@@ -123,10 +123,10 @@ class Units:
     one thread that is at work in the task; `returned` may come while that is, and so only appends.
     """
 
-    def __init__(self, chain: Chain, pools: dict[str, Calls], wake: Callable[[], None]) -> None:
+    def __init__(self, chain: Chain, pools: dict[str, Calls], on_returned: Callable[[], None]) -> None:
         self.chain = chain
         self.pools = pools
-        self._wake = wake
+        self._on_returned = on_returned
         self.most_begun: float = inf
         self._begun: set[UnitInFlight] = set()
         self._waiting: list[tuple[int, UnitInFlight]] = []
@@ -186,9 +186,9 @@ class Units:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether a call has returned, or a message may take effect."""
+        """Whether it was heard that a call has returned, or a message may take effect."""
         ready = self._ready and (not self.chain.stage.ordered or self._sequence[0] in self._ready)
-        return bool(self._returned or self._heard or ready)
+        return bool(self._heard or ready)
 
     def start_calls(self) -> None:
         """Start the calls that were asked for; this, `returned` and `hear` are for the event loop alone."""
@@ -199,7 +199,7 @@ class Units:
     def returned(self, operator: str, call: CallInFlight) -> None:
         """Be told that a call is done; a thread may be at work here."""
         self._returned.append((operator, call))
-        self._wake()
+        self._on_returned()
 
     def hear(self) -> None:
         """Take what has returned up to now."""

@@ -42,6 +42,8 @@ class Lane:
     limit: int = 1
     ahead: int = 0
     """The number of messages that may wait for their calls to begin, beyond those whose calls run."""
+    fewest: int = 1
+    """The number of messages for which there must be room before more are taken in."""
     width: int = 1
     most_rounds: int | None = None
     one_at_a_time: bool = False

@@ -73,6 +73,7 @@ class Task:
         self.is_quiet = False
         """Whether nothing is to be done in it but what others have done first: feed it, or take it in anew."""
         self._uncommitted: int | None = None
+        self._has_due: bool | None = None
         self._options = options
         self._clock = clock
         self._firing: Generator[None, None, None] | None = None
@@ -161,6 +162,10 @@ class Task:
             if lane.units is not None:
                 lane.units.start_calls()
 
+    def told(self) -> None:
+        """Take note that event time may have gone on for its readers, other than by a piece of work."""
+        self._has_due = None
+
     def begin(self) -> None:
         """Make the first commit tell other stages what they must know before anything comes."""
         self.touched = any(lane.has_news for lane in self.lanes)
@@ -175,7 +180,7 @@ class Task:
             self.outputs.hand_on()
             return moved
         finally:
-            self.thread = self._uncommitted = None
+            self.thread = self._uncommitted = self._has_due = None
             # A transaction that only reads keeps pages from being used again: it lasts for one piece of
             # work, and no longer.
             for store in self.stores.values():
@@ -188,7 +193,7 @@ class Task:
         if lane.units is None:
             return lane.pace.rows
         room = min(lane.limit - len(lane.units), self._options.max_in_flight + lane.ahead - self.in_flight)
-        if room < max(lane.ahead // 4, 1):
+        if room < lane.fewest:
             return 0  # enough wait for their turn already, and many at once are cheaper
         return min(room, 1) if lane.one_at_a_time else room
 
@@ -319,12 +324,14 @@ class Task:
         """Notice which inputs are idle; return whether event time may go on by that."""
         now_ms = self._clock.elapsed_ms()
         found = [lane for lane in self.lanes if lane.look_for_idle(now_ms)]
+        self.told()
         self.touched = self.touched or any(lane.repartitions for lane in found)
         return bool(found)
 
     def go_on(self) -> bool:
         """Let event time go on by a ms where nothing comes and late panes wait for that; return whether it did."""
         went_on = [lane.go_on() for lane in self.lanes]
+        self.told()
         return any(went_on)
 
     def call_timers(self) -> None:
@@ -340,7 +347,10 @@ class Task:
     def _is_due(self) -> bool:
         if (self.timers and self.timers_due) or (self.clocked and self.next_alarm <= self._now_ms):
             return True
-        return any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)
+        # Asked at each step of the loop: only work in here, and what is told of event time, can change it.
+        if self._has_due is None or self.thread is not None:
+            self._has_due = any(lane.chain.is_due(lane.watermark) for lane in self.lanes if lane.chain.operators)
+        return self._has_due
 
     @cached_property
     def clocked(self) -> list[Lane]:

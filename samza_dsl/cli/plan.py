@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from planner.codegen import explanation
 from planner.columnar.lowering import to_text
 from planner.model.plan import Plan
 from runtime.assembly.bindings import Bindings
@@ -29,7 +30,10 @@ def plan(
     source: Annotated[
         str | None, typer.Option(metavar="STAGE", help="Print the Python that a stage's operators were fused into.")
     ] = None,
-    on: Annotated[Literal["spark"] | None, typer.Option(help="Tell what of it is native there, and why not.")] = None,
+    on: Annotated[
+        Literal["live", "spark"] | None,
+        typer.Option(help="Tell what of it is compiled in a live run, or native on Spark, and why the rest is not."),
+    ] = None,
     data: DataOption = DEFAULT,
     environment: EnvironmentOption = None,
     kafka_options: KafkaOption = None,
@@ -58,13 +62,18 @@ def plan(
         if chosen or (html is None and svg is None):
             typer.echo(_text(planned, chosen[0] if chosen else "", source))
             if on is not None:
-                typer.echo("\n" + on_spark(planned, app))
+                typer.echo("\n" + (on_spark(planned, app) if on == "spark" else live(planned, app)))
 
 
 def plan_of(app: App, environment: Environment) -> Plan:
     """Plan an application for the streams that exist in an environment."""
     graph = app.graph()
     return app.plan(Bindings(environment, graph, {}).partition_counts(graph))
+
+
+def live(planned: Plan, app: App) -> str:
+    """Return as text how each operator runs in a live run, and why it is not cheaper."""
+    return explanation.to_text(planned, app.graph(), wrapped=bool(app.around))
 
 
 def on_spark(planned: Plan, app: App) -> str:

@@ -114,7 +114,7 @@ class VirtualProcess:
                     bind=self._sinks,
                     clock=_LoopTime(self),
                     poll_ms=min(POLL_MS, self._app.options.commit_interval_ms),
-                    levers=Levers(trust=False),
+                    levers=Levers(trust=False, gathering=False),
                 ),
             )
             self._plan = self._run.plan

@@ -48,6 +48,12 @@ def test_what_is_native_on_spark_is_told_with_the_reasons(call, spending):
     assert (result.exit_code, "--json and --on" in result.stderr) == (2, True)
 
 
+def test_what_is_compiled_in_a_live_run_is_told_with_the_reasons(call, spending):
+    found = call("plan", "spending.py", "--on", "live")
+    assert found.exit_code == 0
+    assert "in one process\n  stage-1\n    orders" in found.stdout and ": compiled" not in found.stdout
+
+
 def test_an_unknown_stage_lists_those_that_there_are(call, spending):
     result = call("plan", "spending.py", "--source", "stage-7")
     assert (result.exit_code, "it has stage-1, stage-2" in result.stderr) == (2, True)

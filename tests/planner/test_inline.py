@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.codegen.inlining import expression, inlined, written_out
+from planner.codegen.inlining import UNKNOWN, expression, inlined, why_called, written_out
 from samza_dsl import App, Options
 
 files = (f"<inlining {number}>" for number in count())
@@ -132,7 +132,7 @@ def test_an_inlined_expression_does_what_the_function_does(source, one, other, r
     text = f"a = 3\n{text}"
     function = defined(text)
     found = expression(function)
-    assert found is not None
+    assert found is not None and not why_called(function)
     written = defined(f"def written(v1, value): return {found.of(['v1', 'value'])}\n", "written")
     assert outcome(written, one, other) == outcome(function, one, other)
     logs = [], []
@@ -222,7 +222,26 @@ CALLED = {
 
 @pytest.mark.parametrize("source", CALLED.values(), ids=CALLED)
 def test_all_else_is_called(source):
-    assert expression(defined(source + "\n")) is None
+    function = defined(source + "\n")
+    assert expression(function) is None
+    assert why_called(function)
+
+
+WHYS = {
+    "f = lambda n: n.strip().lower()": "it calls n.strip().lower",
+    "k = 1\nf = lambda n: n + k": "it reads k, which is no parameter of it",
+    "f = (lambda k: lambda n: n + k)(1)": "it reads k of the function around it",
+    "f = lambda n: [m for m in n]": "it has [m for m in n]",
+    "def f(n):\n    n\n    return n": "it does more than return an expression",
+    "def f(n, *, k=1): return n + k": "it has parameters that are not plain",
+    "f = int": "int is no function with a source in Python",
+    "f = lambda n: n + 1": "",
+}
+
+
+@pytest.mark.parametrize("source", WHYS)
+def test_it_is_said_why_a_function_is_called(source):
+    assert why_called(defined(source + "\n")) == WHYS[source]
 
 
 def test_a_function_is_called_when_its_source_is_not_at_hand_or_another():
@@ -232,6 +251,7 @@ def test_a_function_is_called_when_its_source_is_not_at_hand_or_another():
         text = f"f = lambda {body}\n"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         assert expression(function) is None
+        assert why_called(function) == UNKNOWN
     del linecache.cache[file]
     assert expression(function) is None
 

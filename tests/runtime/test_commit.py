@@ -67,6 +67,7 @@ class StandIn(SimpleNamespace):
 
     readers, table_readers = Task.readers, Task.table_readers
     committed = Task.committed
+    told = Task.told
     kinds: ClassVar = {}
     firing, in_flight = False, 0
     __eq__, __hash__ = object.__eq__, object.__hash__

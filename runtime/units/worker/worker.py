@@ -252,7 +252,7 @@ class UnitRun:
             job.around,
             {**environment.checkpoints(plan.app), **begun_at(job.history, unit.task)},
             ends,
-            lambda: self._loop.wake(),
+            lambda: self._loop.call_returned(),
             self._grant,
             job.directory,
             levers=Levers(relays=False),
