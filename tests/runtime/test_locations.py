@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.columnar.terms import Term
-from runtime.encoding.columns import Columns
+from runtime.encoding.columns import SureColumns
 from runtime.encoding.serdes import Json
 from runtime.systems.files.files import open_source
 from runtime.systems.files.parquet import ParquetSource
@@ -120,14 +120,14 @@ def test_columns_have_the_fields_that_folders_name(tmp_path):
         for file in files_of(tmp_path):
             fields = [*fields[:2], Term("column", ("code",), "str")]
             source = ColumnsOfParquet([file], fields, needed)
-            rows = ParquetSource([file]).read(0, 0).batch.values
+            rows = ParquetSource([file]).read(0, 0).batch.values.rows()
             found = source.read(0, 0).batch.values
-            assert isinstance(found, Columns)
+            assert isinstance(found, SureColumns)
             decoded = [msgspec.to_builtins(msgspec.json.decode(row, type=Leg, strict=False)) for row in rows]
             assert found.table.to_pylist() == [{name: row[name] for name in needed} for row in decoded]
             assert found.rows() == rows
     wrong = [Term("column", ("n",), "int"), Term("column", ("code",), "int")]
-    assert not isinstance(ColumnsOfParquet([file], wrong, ["n"]).read(0, 0).batch.values, Columns)
+    assert not isinstance(ColumnsOfParquet([file], wrong, ["n"]).read(0, 0).batch.values, SureColumns)
 
 
 def test_without_a_declared_type_the_names_of_folders_are_text(tmp_path):

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from msgspec import inspect
 
 from operators.core.base import Batch, Serde
+from runtime.encoding.columns import Columns
 from runtime.encoding.serdes import to_json
 from runtime.encoding.value_types import made_of_plain
 from runtime.model.errors import Damaged, SamzaError, SerdeError, system_errors_told
@@ -31,6 +32,7 @@ from runtime.ports.source import Source
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.locations import DataFile, RemoteFile
+from runtime.systems.files.plain_columns import values_in
 from runtime.systems.files.record_files import check_not_beyond, make_durable
 from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
 
@@ -68,11 +70,16 @@ class ParquetSource(Source):
             RowFile(file.path, made=partial(json_rows, self.folders.values(number)))
             for number, file in enumerate(files)
         ]
+        self._tables = [RowFile(file.path, made=partial(self._table, number)) for number, file in enumerate(files)]
+        self._kind: object = Any
 
     def serde(self, declared: Serde) -> Serde:
         """Return lax JSON of the declared type; String, Bytes or one of the user's reads the JSON itself."""
         kind = type_of_rows(declared)
-        return declared if kind is None else LaxJson(kind)
+        if kind is None:
+            return declared
+        self._kind = kind
+        return LaxJson(kind)
 
     def offsets(self, partition: int) -> Offsets:
         """Return the readable range, which the file's footer says."""
@@ -80,18 +87,32 @@ class ParquetSource(Source):
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on; None at the end, and `Damaged` beyond it."""
-        file = self._files[partition]
-        rows: list[bytes] = file.read(offset, max_records)
-        if not rows:
-            check_not_beyond(offset, file.count(), file.path)
+        table: pa.RecordBatch = self._tables[partition].read(offset, max_records)
+        if not len(table):
+            check_not_beyond(offset, self._files[partition].count(), self._files[partition].path)
             return None
-        end = offset + len(rows)
-        return Read(Batch(rows, offsets=range(offset, end)), None, end)
+        end = offset + len(table)
+        values = cast("list[object]", Columns(table, offset, partial(self._rows, partition)))
+        return Read(Batch(values, offsets=range(offset, end)), None, end)
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files:
+        for file in (*self._files, *self._tables):
             file.close()
+
+    def _table(self, partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with what the folders of their file say of all of them."""
+        said = self.folders.values(partition, self._kind)
+        if not said:
+            return batch
+        given = [pa.repeat(pa.scalar(value), len(batch)) for value in said.values()]
+        return pa.RecordBatch.from_arrays([*batch.columns, *given], names=[*batch.schema.names, *said])
+
+    def _rows(self, partition: int, first: int, number: int) -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < number:
+            found += self._files[partition].read(first + len(found), number - len(found))
+        return found
 
 
 class ParquetSink(Sink):
@@ -222,6 +243,11 @@ class LaxJson:
     def encode(self, value: object) -> bytes:
         """Return JSON; raises SerdeError for a NaN or an infinity."""
         return to_json(value)
+
+    def decode_table(self, columns: Columns) -> list[object]:
+        """Return the values of rows: made of their columns at once, where these hold what the type says."""
+        made = values_in(columns.table, self.type)
+        return list(map(self.decode, columns.rows())) if made is None else made
 
     def decode(self, data: bytes) -> object:
         """Return the value of a row."""

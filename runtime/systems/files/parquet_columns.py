@@ -13,11 +13,12 @@ from msgspec import inspect
 
 from operators.core.base import Batch
 from planner.columnar.terms import Term
-from runtime.encoding.columns import Columns
+from runtime.encoding.columns import SureColumns
 from runtime.ports.streams import Read
 from runtime.systems.files.folders import typed
 from runtime.systems.files.parquet import ParquetSource, RowFile, open_parquet
 from runtime.systems.files.places.locations import DataFile, RemoteFile
+from runtime.systems.files.plain_columns import type_of
 
 ROWS_AT_ONCE = 1 << 16
 
@@ -39,7 +40,7 @@ class ColumnsOfParquet(ParquetSource):
         if not len(table):
             return super().read(partition, offset, max_records)
         end = offset + len(table)
-        values = cast("list[object]", Columns(table, offset, partial(self._rows, partition)))
+        values = cast("list[object]", SureColumns(table, offset, partial(self._rows, partition)))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
 
     def close(self) -> None:
@@ -65,12 +66,6 @@ class ColumnsOfParquet(ParquetSource):
             return None
         return RowFile(file.path, ROWS_AT_ONCE, columns, partial(_with, given, list(needed)))
 
-    def _rows(self, partition: int, first: int, number: int) -> list[bytes]:
-        found: list[bytes] = []
-        while len(found) < number:
-            found += self._files[partition].read(first + len(found), number - len(found))
-        return found
-
 
 def holds(path: Path | RemoteFile, fields: Sequence[Term]) -> bool:
     """Whether each row of a file is sure to be a record of these fields, whatever it holds."""
@@ -79,26 +74,13 @@ def holds(path: Path | RemoteFile, fields: Sequence[Term]) -> bool:
     names = schema.names
     if len(set(names)) < len(names) or len(names) != metadata.num_columns:
         return False
-    types = dict(zip(names, map(_type_of, schema.types), strict=True))
+    types = dict(zip(names, map(type_of, schema.types), strict=True))
     known = {str(field.parts[0]): field for field in fields}
     if None in types.values() or not known.keys() <= types.keys():
         return False
     # An int column may stand for floats, as msgspec takes ints there, too; nothing else is converted.
     fits = all(types[name] in ({"float", "int"} if one.type == "float" else {one.type}) for name, one in known.items())
     return fits and all(_is_full(metadata, names.index(name)) for name, one in known.items() if not one.optional)
-
-
-def _type_of(kind: pa.DataType) -> str | None:
-    """Return what Python reads of a column, where that is plain."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_integer(kind):
-        return "int"
-    if pa.types.is_floating(kind):
-        return "float"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return "str"
-    return "bool" if pa.types.is_boolean(kind) else None
 
 
 def _is_full(metadata: pq.FileMetaData, column: int) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from operators.core.base import Batch, Serde
+from runtime.encoding.columns import Columns
 from runtime.encoding.serdes import Bytes
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.jsonl import json_of
-from runtime.systems.files.parquet import LaxJson, ParquetSource, RowFile, json_rows, json_values, open_parquet
+from runtime.systems.files.parquet import LaxJson, ParquetSource, RowFile, json_values, open_parquet
 from runtime.systems.files.places.locations import DataFile
 from runtime.systems.files.record_files import check_not_beyond
 
@@ -31,6 +33,14 @@ class PlainRows(ParquetSource):
         super().__init__(files)
         self._files = [RowFile(file.path, made=json_values) for file in files]
 
+    def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
+        """Return values from `offset` on; None at the end, and `Damaged` beyond it."""
+        found = super().read(partition, offset, max_records)
+        if found is not None:
+            columns = cast("Columns", found.batch.values)
+            found.batch.values = [*columns.rows()]
+        return found
+
     def serde(self, declared: Serde) -> Serde:
         """Return lax JSON of the declared type; a serde of the user's own reads the JSON itself."""
         if isinstance(declared, Bytes):
@@ -46,7 +56,6 @@ class OffsetRows(ParquetSource):
 
     def __init__(self, files: Sequence[DataFile]) -> None:
         super().__init__(files)
-        self._files = [RowFile(file.path, made=_with_offsets) for file in files]
         self._next: dict[int, tuple[int, int]] = {}
         """By partition, the offset behind the last read, and the row that has it or a later one."""
 
@@ -61,14 +70,15 @@ class OffsetRows(ParquetSource):
         expected, row = self._next.get(partition, (None, 0))
         if expected != offset:
             row = self._row(partition, offset)
-        found: list[tuple[int, bytes]] = file.read(row, max_records)
-        if not found:
+        table: pa.RecordBatch = self._tables[partition].read(row, max_records)
+        if not len(table):
             check_not_beyond(offset, self.offsets(partition).end, file.path)
             return None
-        offsets, rows = [*map(list, zip(*found, strict=True))]
+        offsets: list[int] = table.column(OFFSET).to_pylist()
         end = offsets[-1] + 1
-        self._next[partition] = (end, row + len(rows))
-        return Read(Batch(rows, offsets=offsets), None, end)
+        self._next[partition] = (end, row + len(table))
+        values = cast("list[object]", Columns(table, row, partial(self._rows, partition)))
+        return Read(Batch(values, offsets=offsets), None, end)
 
     def _row(self, partition: int, offset: int) -> int:
         """Return the number of the first row whose offset is not below another."""
@@ -103,7 +113,3 @@ class RowGroup(NamedTuple):
 
 def _columns(group: pq.RowGroupMetaData) -> Iterator[pq.ColumnChunkMetaData]:
     return (group.column(place) for place in range(group.num_columns))
-
-
-def _with_offsets(batch: pa.RecordBatch) -> list[tuple[int, bytes]]:
-    return [*zip(batch.column(OFFSET).to_pylist(), json_rows({}, batch), strict=True)]
