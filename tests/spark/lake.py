@@ -1,9 +1,7 @@
-"""Kills runs on Spark with -9 while they append to Delta and Iceberg: nothing is lost, and nothing comes twice.
+"""Kills runs on Spark with -9 while they append to Delta and Iceberg, by command, and counts what the tables have."""
 
-A command, not a test: it makes an environment with the newest PySpark that both formats support, and fetches jars.
-
-    python -m tests.spark.lake --kills 50
-"""
+# It makes an environment with the newest PySpark that both formats support, and fetches their jars:
+# python -m tests.spark.lake --kills 50
 
 import argparse
 import os
