@@ -103,7 +103,7 @@ class KeptOutputs:
     def left(self) -> RunMetrics | None:
         """The numbers of an earlier run that died behind its end; None where there is none. Raises SamzaError."""
         try:
-            begun = msgspec.json.decode((self.place / "begun.json").read_bytes(), type=KeptNote)
+            begun = msgspec.msgpack.decode((self.place / "begun.msgpack").read_bytes(), type=KeptNote)
         except FileNotFoundError:
             return None
         if not all((self.place / f"{name}.parquet").exists() for name in begun.into):
@@ -115,7 +115,7 @@ class KeptOutputs:
             )
         self._run = begun.run
         with suppress(FileNotFoundError):
-            return msgspec.json.decode((self.place / "through.json").read_bytes(), type=ThroughNote).metrics
+            return msgspec.msgpack.decode((self.place / "through.msgpack").read_bytes(), type=ThroughNote).metrics
         return RunMetrics()
 
     def begin(self, goes_on: bool) -> None:
@@ -136,18 +136,18 @@ class KeptOutputs:
                 TableWriter(self._on.opened(), one, one.into, self._run).check()
         if goes_on:
             with suppress(FileNotFoundError):
-                self._run = msgspec.json.decode((self.place / "begun.json").read_bytes(), type=KeptNote).run
+                self._run = msgspec.msgpack.decode((self.place / "begun.msgpack").read_bytes(), type=KeptNote).run
             return
         for left in self.place.iterdir():
             if left.name != "lock":
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-        self._note("begun.json", KeptNote(self._run, self._into))
+        self._note("begun.msgpack", KeptNote(self._run, self._into))
 
     def finish(self, metrics: RunMetrics) -> None:
         """Write to tables what is not there yet, and remove it here."""
         if not self.kept:
             return
-        self._note("through.json", ThroughNote(metrics))
+        self._note("through.msgpack", ThroughNote(metrics))
         for name, one in self.kept.items():
             done = self.place / f"{name}.done"
             if one.into is not None and not done.exists():
@@ -155,14 +155,14 @@ class KeptOutputs:
                 done.touch()
                 make_durable(self.place)
         # Not before all are through: whoever finds no note has nothing to go on with.
-        (self.place / "begun.json").unlink()
+        (self.place / "begun.msgpack").unlink()
         make_durable(self.place)
         for name, one in self.kept.items():
             if one.into is not None:
                 shutil.rmtree(one.path, ignore_errors=True)
             for left in (f"{name}.done", f"{name}.files"):
                 (self.place / left).unlink(missing_ok=True)
-        (self.place / "through.json").unlink(missing_ok=True)
+        (self.place / "through.msgpack").unlink(missing_ok=True)
 
     def collected(self) -> dict[str, KeptOutput]:
         """Move what was collected to a place of the run's own, and return it; the rest of this place is gone."""
@@ -176,7 +176,7 @@ class KeptOutputs:
 
     def tidy(self) -> None:
         """Remove the place, where nothing is left there that is to be gone on with."""
-        if self.kept and not (self.place / "begun.json").exists():
+        if self.kept and not (self.place / "begun.msgpack").exists():
             remove(self.place)
 
     @property
@@ -187,7 +187,7 @@ class KeptOutputs:
         with system_errors_told(self.place, "written"):
             unfinished = self.place / f".{name}"
             with unfinished.open("wb") as file:
-                file.write(msgspec.json.encode(note))
+                file.write(msgspec.msgpack.encode(note))
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(self.place / name)

@@ -186,10 +186,10 @@ class TableWriter:
         """
         found = [] if there is None else sorted(there.inputFiles())
         if not files.exists():
-            files.write_bytes(msgspec.json.encode(found))
+            files.write_bytes(msgspec.msgpack.encode(found))
             make_durable(files.parent)
             return False
-        more = {*found}.difference(msgspec.json.decode(files.read_bytes()))
+        more = {*found}.difference(msgspec.msgpack.decode(files.read_bytes()))
         if not more:
             return False
         if self._session.read.format(form).load(sorted(more)).count() == rows.count():

@@ -245,3 +245,22 @@ def test_a_url_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SamzaError, match=r"s3a://b/x.jsonl needs pyarrow, .* pip install 'samza-dsl\[files\]'"):
         open_source("s3a://b/x.jsonl")
+
+
+class Weighed(msgspec.Struct):
+    """A record whose folder says a number."""
+
+    n: int
+    km: float | None = None
+
+
+@pytest.mark.parametrize("said", ["nan", "inf", "-inf"])
+def test_a_folder_that_says_no_finite_number_is_never_read_as_none(tmp_path, said):
+    for kind in ("jsonl", "parquet"):
+        (tmp_path / kind / f"km={said}").mkdir(parents=True)
+        data, suffix = encoded(kind, [{"n": 1}])
+        (tmp_path / kind / f"km={said}" / f"a{suffix}").write_bytes(data)
+    (found,) = read_all(open_source(tmp_path / "parquet"), Weighed)
+    assert repr(found.km) == said
+    with pytest.raises(msgspec.ValidationError):
+        read_all(open_source(tmp_path / "jsonl"), Weighed)

@@ -220,7 +220,7 @@ def test_a_run_that_dies_is_gone_on_with_and_nothing_comes_twice(session, tmp_pa
         run(session, tmp_path, **bound)
     if totals := session.catalog.tableExists(table) and totals_in(session.table(table)):
         assert totals == TOTALS
-    over = not (tmp_path / "spark" / "legs" / "outputs" / "begun.json").exists() and totals
+    over = not (tmp_path / "spark" / "legs" / "outputs" / "begun.msgpack").exists() and totals
     if not over:
         run(session, tmp_path, **bound)
     assert totals_in(session.table(table)) == TOTALS

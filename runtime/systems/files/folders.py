@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import inspect
 
+from runtime.encoding.serdes import to_json
 from runtime.model.errors import SamzaError
 from runtime.systems.files.places.locations import DataFile
 from runtime.systems.files.rows import alternatives, column_types
@@ -37,7 +39,7 @@ class Folders:
 
     def with_json(self, partition: int, kind: object, lines: Sequence[bytes]) -> list[bytes]:
         """Return JSON objects with the fields of their file behind their own; other JSON stays as it is."""
-        added = msgspec.json.encode(self.values(partition, kind))[1:-1]
+        added = to_json(self.values(partition, kind))[1:-1]
         return [_with_fields(line, added) for line in lines]
 
     def with_cells(self, partition: int, records: Sequence[bytes]) -> list[bytes]:
@@ -61,7 +63,9 @@ def typed(text: str | None, info: inspect.Type) -> object:
     for kind, plain in _TYPES.items():
         if kind in kinds:
             try:
-                return msgspec.convert(text, plain, strict=False)
+                found = msgspec.convert(text, plain, strict=False)
+                # JSON has no NaN: as text it stays what whoever decodes it takes for one, or tells of.
+                return found if not isinstance(found, float) or math.isfinite(found) else text
             except msgspec.ValidationError:
                 continue
     return text
