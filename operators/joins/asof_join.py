@@ -87,6 +87,7 @@ class AsofJoin(Spec):
         join = context.functions["join"]
         operator = AsofJoinOperator(self, join, context.store, context.keys, context.most_held)
         operator.declare(*map(context.formats.form, self.state))
+        operator.encode = context.formats.serde(None).encode
         return operator
 
 
@@ -219,6 +220,8 @@ class AsofJoinOperator(OverRows):
         self.held = (self._waiting, self._rights)
         self._forms: tuple[Form | None, Form | None] | None = None
         self._form: Form | None = None
+        self.encode: Callable[[object], bytes] = identity
+        """Returns the bytes of a right value that has no identity, such as an array."""
         self._reached = MIN_TIMESTAMP
 
     def declare(self, left: Form | None, right: Form | None) -> None:
@@ -318,4 +321,8 @@ class AsofJoinOperator(OverRows):
             del rows[: bisect_left(rows, (floor + 1,)) - 1]
 
     def _rank(self, row: Row) -> tuple[int, bytes]:
-        return row[1], identity(dumped(self._form, row[2]))
+        value = dumped(self._form, row[2])
+        try:
+            return row[1], identity(value)
+        except (TypeError, ValueError):
+            return row[1], self.encode(value)

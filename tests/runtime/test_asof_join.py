@@ -3,6 +3,7 @@
 from collections import Counter
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -161,6 +162,19 @@ def test_a_run_comes_to_what_its_histories_say(
         assert in_panes == Counter((one, at - at % WINDOW_MS) for one, at in (written - late).elements())
         assert len({(key, start) for key, start, _ in panes}) == len(panes)
         assert number_of(environment, "late-found") == late.total()
+
+
+@pytest.mark.parametrize("made", [np.array, str, lambda part: {(part,): part}])
+def test_of_one_time_and_stamp_it_is_the_same_whichever_partition_was_read_first(made):
+    app = App("ties")
+    named = {"value": int, "timestamp": lambda n: 10}
+    left, right = app.input("left", **named), app.input("right", **named, partitions=3)
+    sides = [side.partition_by(lambda n: "k", op_id=f"by-{at}") for at, side in enumerate((left, right))]
+    found = sides[0].join_asof(sides[1].map(lambda n: (made(n), n)), lambda n, other: other[1], op_id="nearest")
+    found.send_to(app.output("out", value=int))
+    given_ = {"left": [0], "right": [[1], [2], [3]]}
+    seen = {tuple(testing.run(app, given_, testing.Schedule(seed))["out"]) for seed in range(10)}
+    assert seen == {(3,)}
 
 
 @pytest.fixture
