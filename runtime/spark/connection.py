@@ -230,6 +230,7 @@ class ThroughConnect:
         made = getattr(self.session, "cloneSession", None)
         if made is None:
             return self.session
+        assert self.session.version, "a session is there once it has asked something"
         copy: SparkSession = made()
         for name, value in PLAIN_PLANS.items():
             with suppress(Exception):  # one that only the server may set
