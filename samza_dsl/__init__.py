@@ -55,6 +55,7 @@ from runtime.model.errors import SamzaError
 from runtime.model.history import prefer_live
 from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
+from runtime.systems.files.tables import IntoTable, SparkTable
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic
 from samza_dsl.application.app import App
 from samza_dsl.data.streams import StreamSummary, archive, list_streams, produce
@@ -73,6 +74,7 @@ __all__ = [
     "Context",
     "Envelope",
     "Forget",
+    "IntoTable",
     "JoinedTable",
     "Json",
     "KafkaCluster",
@@ -91,6 +93,7 @@ __all__ = [
     "Revision",
     "SamzaError",
     "Spark",
+    "SparkTable",
     "StateTypes",
     "StreamSummary",
     "String",

@@ -51,6 +51,7 @@ from tests.strategies import (
     many,
     mapped,
     mixed,
+    nearest,
     new_key,
     rounded,
 )
@@ -142,6 +143,9 @@ class _Builder:
         if kind == "meet":
             how = {"within": (-MEETING_MS, MEETING_MS), **self.how}
             return above.join(streams[node.parents[1]], joined, **how)
+        if kind == "nearest":
+            how = {"direction": node.direction, "tolerance": node.tolerance_ms, **self.how}
+            return above.join_asof(streams[node.parents[1]], nearest, how="left" if node.number > 2 else "inner", **how)
         return getattr(self, f"_{kind}")(above)
 
     def _at(self, event: Event) -> int:

@@ -36,6 +36,7 @@ ORDER = (
     "runtime.systems.host",
     "runtime.systems.log",
     "runtime.systems.memory",
+    "runtime.systems.files.places",
     "runtime.systems.files",
     "runtime.systems.kafka.client",
     "runtime.systems.kafka.broker",

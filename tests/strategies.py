@@ -19,18 +19,33 @@ APP, SOURCE, LETTERS = "law", "events", "letters"
 TIMER_MS = 10 * 86_400_000
 """How long after a record its timer is due: longer than any disorder and window, so that none is set in the past."""
 ZONE = "America/New_York"
-KEYED = ("window", "process", "scan", "join", "meet", "remember")
+KEYED = ("window", "process", "scan", "join", "meet", "nearest", "remember")
 REPARTITIONS = ("partition_by", "broadcast", "window_all")
 WINDOWS = ("window", "window_all")
-TWO_SIDED = ("merge", "meet")
+TWO_SIDED = ("merge", "meet", "nearest")
 """What has two parents."""
 MEETING_MS = 60
 """How far apart records may be that meet in a join of two streams."""
+DIRECTIONS = {"key": "backward", "partition": "forward", "none": "nearest"}
+"""Where the nearest record lies that an as-of join is for, by the node's order."""
 LAST = ("sink", "task")
 """What hands nothing on."""
 KINDS = (
     *("filter", "map", "flat_map", "branch", "merge", "async", "async", "partition_by", "broadcast", "input"),
-    *("window", "window_all", "window", "process", "scan", "join", "meet", "lookup", "remember", "sink", "task"),
+    *(
+        "window",
+        "window_all",
+        "window",
+        "process",
+        "scan",
+        "join",
+        "meet",
+        "nearest",
+        "lookup",
+        "remember",
+        "sink",
+        "task",
+    ),
 )
 SEVERAL = ("flat_map", "async", "remember", "merge", "meet")
 """What may make several messages of one."""
@@ -38,6 +53,7 @@ SEVERAL_STAGES = [
     ("partition_by", "window", "map"),
     ("partition_by", "window", "process", "window_all"),
     ("partition_by", "meet", "meet", "merge", "window"),
+    ("partition_by", "nearest", "nearest", "merge", "window"),
     ("partition_by", "join", "lookup", "async", "remember"),
     ("broadcast", "window_all", "window", "task"),
     ("input", "merge", "meet", "partition_by", "window"),
@@ -83,6 +99,16 @@ class Node:
     def trigger(self) -> str:
         """By what its windows have early panes, if they have any."""
         return TRIGGERS[(AGGREGATIONS.index(self.aggregation) + self.number) % len(TRIGGERS)]
+
+    @property
+    def direction(self) -> str:
+        """Where the record lies that is nearest to another."""
+        return DIRECTIONS[self.order]
+
+    @property
+    def tolerance_ms(self) -> int | None:
+        """How far the nearest record may lie; None is any time, where nobody has to wait for it."""
+        return None if self.direction == "backward" and self.number % 2 else MEETING_MS * self.number
 
     @property
     def form(self) -> str:
@@ -199,6 +225,10 @@ def joined(event: Event, row: Event) -> Event:
     return Event((event.number + row.number) % 1_000_003, event.key, event.at)
 
 
+def nearest(event: Event, other: Event | None) -> Event:
+    return event if other is None else joined(event, other)
+
+
 def windows_of(node: Node, at: int) -> list[tuple[int, int]]:
     """Return the starts and the ends of windows: a few ms, or a day of New York; a session's is that of one record."""
     size, step = 25 * node.number, 10 * node.number
@@ -308,7 +338,7 @@ class _Growing:
         if node.kind == "task" and node.awaits and above in self._several:
             return False  # it takes one message at a time, and refuses a record that brings several
         entered = self.nodes[self._stage[above]].kind
-        return not (node.kind in ("join", "meet") and entered in ("window_all", "broadcast"))
+        return not (node.kind in ("join", "meet", "nearest") and entered in ("window_all", "broadcast"))
 
 
 def any_pipeline(chance: random.Random, most: int = 7, kinds: tuple[str, ...] = ()) -> Pipeline:

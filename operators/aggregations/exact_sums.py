@@ -60,7 +60,13 @@ def joined(a: Sum, b: Sum) -> Sum:
         plain = joined(plain_a, plain_b)
         both = exact_a if exact_b is None else exact_b if exact_a is None else _joined_exact(exact_a, exact_b, 1)
         return plain if both is None else _whole(plain, both)
-    return (*map(operator.add, a[:FIXED], b[:FIXED]), *_expansion([*a[FIXED:], *b[FIXED:]]))
+    whole_a, finite_a, above_a, below_a, unknown_a, *terms = a
+    whole_b, finite_b, above_b, below_b, unknown_b, *more = b
+    terms += more
+    return (
+        *(whole_a + whole_b, finite_a + finite_b, above_a + above_b, below_a + below_b, unknown_a + unknown_b),
+        *(_expansion(terms) if terms else ()),
+    )
 
 
 def value_of(state: Sum) -> Any:
@@ -109,6 +115,8 @@ def _with(state: Sum, numbers: Sequence[Any], sign: int) -> Sum:
     # sorted out one by one.
     if _INTS.issuperset(map(type, numbers)):
         return (state[0] + sign * sum(numbers), *state[1:])
+    if _FLOATS.issuperset(map(type, numbers)) and type(state[-1]) not in _PARTS:
+        return _with_floats(state, numbers, sign)
     floats = [number for number in numbers if type(number) is float]
     exact = None
     if len(floats) < len(numbers):
@@ -127,19 +135,21 @@ def _with(state: Sum, numbers: Sequence[Any], sign: int) -> Sum:
     return _with_floats(state, floats, sign)
 
 
-def _with_floats(state: Sum, floats: list[float], sign: int) -> Sum:
-    whole, finite, *rest = state
-    known = [*filter(math.isfinite, floats)]
-    if len(known) < len(floats):
-        rest[0] += sign * floats.count(math.inf)
-        rest[1] += sign * floats.count(-math.inf)
-        rest[2] += sign * sum(map(math.isnan, floats))
-    terms = known if sign > 0 else map(operator.neg, known)
-    return (whole, finite + sign * len(known), *rest[:3], *_expansion([*rest[3:], *terms]))
+def _with_floats(state: Sum, floats: Sequence[float], sign: int) -> Sum:
+    whole, finite, above, below, unknown, *terms = state
+    # The sum is finite where all terms are, so these are looked at one by one only where it is not.
+    if not math.isfinite(sum(floats)):
+        above += sign * floats.count(math.inf)
+        below += sign * floats.count(-math.inf)
+        unknown += sign * sum(map(math.isnan, floats))
+        floats = [*filter(math.isfinite, floats)]
+    terms += floats if sign > 0 else map(operator.neg, floats)
+    return (whole, finite + sign * len(floats), above, below, unknown, *_expansion(terms))
 
 
 _PARTS = frozenset({tuple, list})
 _INTS = frozenset({int, bool})
+_FLOATS = frozenset({float})
 _KINDS = ("b", "i", "u", "f")
 """The kinds of NumPy's scalars that are numbers; times are not."""
 
@@ -244,6 +254,16 @@ def _expansion(terms: list[float]) -> list[float]:
 
     They are Shewchuk's expansion, as in `math.fsum`.
     """
+    # One term or two are most of what comes at a time where there are many keys.
+    if len(terms) == 1:
+        return terms if terms[0] else []
+    if len(terms) == 2:
+        # What rounding takes off is found by subtraction (Knuth's sum of two), where nothing overflows.
+        one, other = terms
+        rounded = one + other
+        taken = rounded - one
+        if math.isfinite(rest := (one - (rounded - taken)) + (other - taken)):
+            return [rounded, rest] if rest else [rounded] if rounded else []
     # fsum() rounds the exact sum to the nearest float; with that taken off, the next one is what rounding has left.
     expansion: list[float] = []
     while rest := math.fsum(terms):

@@ -18,10 +18,14 @@ def width_of(retention_ms: int) -> int:
 
 
 class Versions:
-    """Buckets of versions by time, and under them, for each key, the last version of the buckets that are gone."""
+    """Buckets of versions by time, and under them, for each key, the last version of the buckets that are gone.
 
-    def __init__(self, store: Store, keys: Keys, retention_ms: int) -> None:
+    With `tombstones` a version that is None says that its key has no row.
+    """
+
+    def __init__(self, store: Store, keys: Keys, retention_ms: int, tombstones: bool = True) -> None:
         self._store = store
+        self._tombstones = tombstones
         self._keys = keys
         self._retention = retention_ms
         self._width = width_of(retention_ms)
@@ -38,21 +42,24 @@ class Versions:
         self._rows.form = form
 
     def add(self, key: Key, at: int, value: object) -> None:
-        """Keep the row that a key has from a time on; None for no row."""
-        number = at // self._width
-        if number not in self._rows.buckets:
-            self._rows.open(number)
-            insort(self._numbers, number)
+        """Keep the row that a key has from a time on."""
+        self._open(at)
         self._rows.add(key, (at, at, value, False))
 
-    def as_of(self, key: Key, at: int) -> object:
-        """Return a key's row at a time: the last version up to then, of equal times the last to come; or None."""
+    def changing_at(self, key: Key, at: int) -> list[Row]:
+        """Return the versions of a key in the bucket of a time for the caller to change."""
+        self._open(at)
+        return self._rows.changing(at // self._width, key)
+
+    def as_of(self, key: Key, at: int, default: object = None) -> object:
+        """Return a key's row at a time: the last version up to then, of equal times the last to come; or `default`."""
         # From the newest bucket back: the first row found is the last version up to then.
         for place in range(bisect_right(self._numbers, at // self._width) - 1, -1, -1):
             rows = self._rows.rows_of(self._numbers[place], key)
             if rows and rows[0][0] <= at:
                 return rows[bisect_right(rows, at, key=_time) - 1][2]
-        return loaded(self._rows.form, self._store.get(self._base(key)))
+        stored = self._store.get(self._base(key), default)
+        return stored if stored is default else loaded(self._rows.form, stored)
 
     def due(self) -> int:
         """Return the watermark at which the first bucket is folded, or NEVER."""
@@ -70,7 +77,7 @@ class Versions:
                 # Buckets are folded in the order of time, so the last one folded has the newest of the old versions.
                 folded += 1
                 value = rows[-1][2]
-                if value is None:
+                if value is None and self._tombstones:
                     self._store.delete(self._base(key))
                 else:
                     self._store.put(self._base(key), dumped(self._rows.form, value))
@@ -90,6 +97,12 @@ class Versions:
         """Drop all that is held, and look up which buckets the store has."""
         self._rows.load()
         self._numbers = sorted(self._rows.buckets)
+
+    def _open(self, at: int) -> None:
+        number = at // self._width
+        if number not in self._rows.buckets:
+            self._rows.open(number)
+            insort(self._numbers, number)
 
     def _end(self) -> int:
         return (self._numbers[0] + 1) * self._width

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import count
 from typing import ClassVar, Literal
 
 from operators.core.base import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     MOST_HELD,
-    NEVER,
     Batch,
     Form,
-    Key,
     Keys,
     OperatorContext,
     Serde,
@@ -26,9 +22,9 @@ from operators.core.policies import DeadLetterPolicy
 from operators.io import VersionedTable
 from operators.joins.match_counts import Meetings
 from operators.joins.row_versions import WIDTH_MS, Versions, width_of
+from operators.joins.waiting_rows import WaitingRows
 from operators.state.keyed_state import DECLARED_SIDES, typed_sides
-from operators.state.stamp_counts import Stamps
-from operators.state.time_buckets import OverRows, Row, RowsByTime
+from operators.state.time_buckets import OverRows
 
 STREAM, TABLE = 0, 1
 NO_KEY = "a record has no key, and a join with a table as of its time needs one"
@@ -112,16 +108,15 @@ class TemporalJoinOperator(OverRows):
         self.meetings = Meetings(0, keys.decode)
         self._left = spec.how == "left"
         self._retention = spec.table.retention_ms
-        self._rows = RowsByTime(store, keys, b"s", WIDTH_MS)
+        self._waiting = WaitingRows(store, keys, b"s", WIDTH_MS)
         self._versions = Versions(store, keys, self._retention)
-        self.held = (self._rows, self._versions)
+        self.held = (self._waiting, self._versions)
         self._forms: tuple[Form | None, Form | None] | None = None
         self._reached = MIN_TIMESTAMP
-        self.forget()
 
     def declare(self, left: Form | None, right: Form | None) -> None:
         """Set the stored forms of messages and of versions of rows."""
-        self._rows.form = left
+        self._waiting.declare(left)
         self._versions.declare(right)
         self._forms = None if left is right is None else (left, right)
 
@@ -139,8 +134,7 @@ class TemporalJoinOperator(OverRows):
             elif side == TABLE:
                 self._versions.add(key, at, value)
             else:
-                self._rows.add(key, (at, stamp, value, True))
-                self._wait(key, at, stamp)
+                self._waiting.add(key, at, stamp, value)
         self.meetings.note(batch, 0, 0)
         self.late = batch.take(late) if late else None
         if self.late is not None:
@@ -154,9 +148,9 @@ class TemporalJoinOperator(OverRows):
         out = Batch([], keys=[], timestamps=[], stamps=[])
         assert out.keys is not None and out.timestamps is not None and out.stamps is not None
         done = joined = missed = 0
-        while self._is_ripe() and (most is None or done < most):
+        while self._waiting.due() <= self._reached and (most is None or done < most):
             # Versions are folded only up to this message's time, which is still to ask for them.
-            key, (at, stamp, value, _) = self._take_first()
+            key, (at, stamp, value, _) = self._waiting.take()
             done += 1 + self._versions.fold(self._reached, at)
             row = self._versions.as_of(key, at)
             joined += 1
@@ -167,49 +161,28 @@ class TemporalJoinOperator(OverRows):
                 out.timestamps.append(at)
                 out.stamps.append(stamp)
         self.meetings.count(joined - missed, missed)
-        if not self._is_ripe():
-            left = self._rows.drop_past(self._reached, None if most is None else max(most - done, 0))
+        if self._waiting.due() > self._reached:
+            left = self._waiting.drop_past(self._reached, None if most is None else max(most - done, 0))
             if left != 0:
                 self._versions.fold(self._reached, MAX_TIMESTAMP, left)
         return out if out.values else None
 
     def drop_due(self) -> Batch:
         """Remove the first message that would be joined, and return its value."""
-        if not self._is_ripe():
+        if self._waiting.due() > self._reached:
             return Batch([])
-        key, row = self._take_first()
+        key, row = self._waiting.take()
         return Batch([row[2]], keys=[key])
 
     def next_due(self) -> int:
         """Return the watermark at which the next message can be joined, or rows are past."""
-        waiting = self._waiting[0][0] + 1 if self._waiting else NEVER
-        return min(waiting, self._rows.next_past(), self._versions.due())
+        return min(self._waiting.next_past(), self._versions.due())
 
     def lowest_stamp(self) -> int:
         """Return the smallest stamp of a message that waits."""
-        return self._stamps.lowest()
+        return self._waiting.lowest_stamp()
 
     def forget(self) -> None:
         """Drop all that is held, and look up what the store has."""
-        self._waiting: list[tuple[int, int, int, Key]] = []
-        """The messages that wait, by time and stamp: with a number in the order in which they came, and key."""
-        self._stamps = Stamps()
-        self._count = count()
-        self._rows.load()
+        self._waiting.load()
         self._versions.load()
-        for key, at, stamp in self._rows.waiting():
-            self._wait(key, at, stamp)
-
-    def _wait(self, key: Key, at: int, stamp: int) -> None:
-        heappush(self._waiting, (at, stamp, next(self._count), key))
-        self._stamps.add(stamp)
-
-    def _is_ripe(self) -> bool:
-        return bool(self._waiting) and self._waiting[0][0] < self._reached
-
-    def _take_first(self) -> tuple[Key, Row]:
-        at, stamp, _, key = heappop(self._waiting)
-        row = self._rows.take(key, at, stamp)
-        assert row is not None, "each message that waits is kept"
-        self._stamps.remove(stamp)
-        return key, row

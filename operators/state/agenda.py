@@ -104,8 +104,8 @@ class DueItems(Generic[T]):
     >>> items = DueItems(span_ms=100)
     >>> for item in [(70, 1), (30, 2), (30, 0), (5, 3)]:
     ...     items.add(item)
-    >>> items.take(30), items.first(), items.take(99), items.first() == NEVER
-    ([(5, 3), (30, 0), (30, 2)], 70, [(70, 1)], True)
+    >>> items.take(29), items.pop(), items.first(), items.take(99), items.first() == NEVER
+    ([(5, 3)], (30, 0), 30, [(30, 2), (70, 1)], True)
     """
 
     __slots__ = ("_end", "_first", "_later", "_numbers", "_taken", "_width")
@@ -141,6 +141,13 @@ class DueItems(Generic[T]):
             self._begin()
         time: int = self._first[self._taken][0]
         return time
+
+    def pop(self) -> T:
+        """Remove the first item, and return it; there must be one."""
+        if self._taken == len(self._first):
+            self._begin()
+        self._taken += 1
+        return self._first[self._taken - 1]
 
     def take(self, until: int) -> list[T]:
         """Remove the items that are due by a time, and return them in order."""

@@ -119,21 +119,27 @@ class RowsByTime:
 
     def changing(self, number: int, key: Key) -> list[Row]:
         """Return the rows of a key in a bucket for the caller to change; the key counts as changed from now on."""
-        rows = self.rows_of(number, key)
-        bucket = self.buckets[number]
-        if key not in bucket.changed:
-            bucket.changed[key] = rows = [] if rows is None else rows
+        changed = self.buckets[number].changed
+        rows = changed.get(key)
+        if rows is None:
+            rows = changed[key] = self.rows_of(number, key) or []
             self.unwritten += 1
             self._changed[number] = None
-        assert rows is not None
         return rows
+
+    def changing_at(self, key: Key, at: int) -> list[Row]:
+        """Return the rows of a key in the bucket of a time for the caller to change."""
+        number = at // self._width
+        bucket = self.buckets.get(number)
+        if bucket is None:
+            bucket = self.open(number)
+        # Mostly it has changed before, which saves a call.
+        rows = bucket.changed.get(key)
+        return self.changing(number, key) if rows is None else rows
 
     def add(self, key: Key, row: Row) -> None:
         """Keep a row, behind those of its time."""
-        number = row[0] // self._width
-        if number not in self.buckets:
-            self.open(number)
-        rows = self.changing(number, key)
+        rows = self.changing_at(key, row[0])
         if not rows or rows[-1][0] <= row[0]:
             rows.append(row)
         else:

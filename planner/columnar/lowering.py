@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from msgspec import inspect
+
 from operators.aggregations.aggregation import Aggregation
+from operators.io import Input
 from operators.partition_by import PartitionBy
 from operators.stateless import Filter
 from operators.windows.window import Window
@@ -102,6 +105,27 @@ def _how_native(graph: Graph, id: str, kind: object) -> str:
     return f"is native where it and {output} are bound to Parquet: read, filtered, mapped and written as columns"
 
 
+def event_time_column(spec: Input, columns: Mapping[str, str]) -> str | None:
+    """Return the column that event time is read off as it is, of these by field; None where it is made otherwise."""
+    if spec.timestamp_of is None:
+        return None
+    try:
+        found = term_of(
+            spec.timestamp_of, {name: Term("column", (one,), "int") for name, one in columns.items()}, ("int",)
+        )
+    except NotColumnar:
+        return None
+    return str(found.parts[0]) if found.op == "column" else None
+
+
+def order_to_text(spec: Input, kind: object) -> str:
+    """Return as text what the partitions of an input are on Spark, and their order."""
+    fields = getattr(inspect.type_info(kind), "fields", ())
+    at = event_time_column(spec, {field.name: field.encode_name for field in fields})
+    order = f"in the order of {at}" if at is not None else "in Spark's order: say SparkTable(..., order_by=...)"
+    return f"of files each is a partition; of a table _partition and _offset say it, else each that Spark has, {order}"
+
+
 def to_text(plan: Plan, graph: Graph, kinds: Mapping[str, object], wrapped: bool = False) -> str:
     """Return as text the native parts of each stage on Spark, and why the rest is not native."""
     told = dict(reasons(graph, kinds, wrapped))
@@ -111,6 +135,8 @@ def to_text(plan: Plan, graph: Graph, kinds: Mapping[str, object], wrapped: bool
         found = [f"    {id:<{width}}  {told[id]}" for id in stage.operators if id in told]
         why = "" if found else " · runs as it is: it reads no columns, and sends nothing on"
         lines += [f"  {stage.id}{why}", *found]
+    lines.append("  partitions and order of what is bound")
+    lines += [f"    {id:<{width}}  {order_to_text(graph.inputs[id], kind)}" for id, kind in kinds.items()]
     return "\n".join(lines)
 
 

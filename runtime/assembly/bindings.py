@@ -21,6 +21,7 @@ from runtime.ports.sink import Limit, LimitedSink, Sink
 from runtime.ports.source import LiveSource, Source, TransactionalSource, UncountedSource
 from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.reader import Origin, Reader
+from runtime.systems.files.tables import check_read_anywhere, check_written_anywhere
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSink
 
@@ -383,10 +384,11 @@ def _source(stream: str, what: object) -> Source:
         from runtime.systems.kafka.streams.fetcher import KafkaSource
 
         return KafkaSource(topic)
+    check_read_anywhere(what)
     if isinstance(what, str | Path):
         from runtime.systems.files.files import open_source
 
-        return open_source(Path(what))
+        return open_source(what)
     if isinstance(what, list):
         from runtime.systems.memory.lists import ListSource
 
@@ -397,6 +399,7 @@ def _source(stream: str, what: object) -> Source:
 
 
 def _sink(stream: str, what: object) -> Sink:
+    check_written_anywhere(what)
     if isinstance(what, str | Path):
         from runtime.systems.files.files import open_sink
 

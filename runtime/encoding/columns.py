@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Protocol, overload, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 class Columns(Sequence[bytes]):
-    """The rows of a source from `first` on: a table of some columns, whose slices cost nothing, and the stored rows."""
+    """The rows of a source from `first` on: a table of columns, whose slices cost nothing, and the stored rows."""
 
     def __init__(self, table: pa.Table, first: int, rows: Callable[[int, int], list[bytes]]) -> None:
         self.table = table
         self._first = first
         self._rows = rows
+        self._stored: list[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -30,10 +31,23 @@ class Columns(Sequence[bytes]):
         start, stop, step = place.indices(len(self))
         # The rows are read from `first` on, one after the other; nothing else could be asked of the source later.
         assert step == 1, "only neighbouring rows are a slice"
-        return Columns(self.table[start:stop], self._first + start, self._rows)
+        return type(self)(self.table[start:stop], self._first + start, self._rows)
 
     def rows(self) -> list[bytes]:
         """Return the rows as they are stored."""
-        found = self._rows(self._first, len(self))
-        assert len(found) == len(self), "the table and the stored rows are of other lengths"
-        return found
+        if self._stored is None:
+            self._stored = self._rows(self._first, len(self))
+            assert len(self._stored) == len(self), "the table and the stored rows are of other lengths"
+        return self._stored
+
+
+class SureColumns(Columns):
+    """Columns that are sure to hold what is declared, whatever the rows: they are computed on as they are."""
+
+
+@runtime_checkable
+class TableSerde(Protocol):
+    """A serde that makes values of columns, and not of each row's bytes, where that comes to the same."""
+
+    def decode_table(self, columns: Columns, /) -> list[object]:
+        """Return the values of all rows."""

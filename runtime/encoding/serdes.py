@@ -17,6 +17,7 @@ import msgspec
 from operators.core.base import Copies, Serde
 from operators.core.wording import named
 from runtime.encoding.classes import class_of, find, is_current, name_of
+from runtime.encoding.columns import Columns, TableSerde
 from runtime.encoding.copies import COPIED, copied
 from runtime.encoding.evolution import as_it_was, fitted, fitted_record, revived_record
 from runtime.encoding.lines import ObjectLines
@@ -624,6 +625,9 @@ def decoded(serde: Serde, column: Sequence[bytes]) -> list[object]:
     """Decode a column, none of which is None."""
     if isinstance(column, ObjectLines):
         return serde.decode_lines(column) if isinstance(serde, Json) else list(map(serde.decode, column.rows))
+    if isinstance(column, Columns):
+        rows = column.rows
+        return serde.decode_table(column) if isinstance(serde, TableSerde) else list(map(serde.decode, rows()))
     return serde.decode_all(column) if isinstance(serde, Tagged | Unread) else list(map(serde.decode, column))
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch, Serde
 from operators.windows.window_groups import Grouped
 from planner.model.errors import PlanError
-from runtime.encoding.columns import Columns
+from runtime.encoding.columns import Columns, SureColumns
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.lines import ObjectLines
 from runtime.encoding.serdes import decoded
@@ -492,10 +492,9 @@ class Reader:
 
     def _decode(self, raw: Batch, following: int, control: Control | None) -> Taken:
         columns: object = raw.values
-        if isinstance(columns, Columns):
-            watermark, folded = self._source.value, None
-            if self._columnar is not None:
-                folded = self._columnar.run(columns.table, watermark, self._pacing.max_disorder_ms)
+        if isinstance(columns, SureColumns):
+            assert self._columnar is not None, "nobody else asks for columns that are sure"
+            folded = self._columnar.run(columns.table, self._source.value, self._pacing.max_disorder_ms)
             if folded is not None and self._is_usual(folded, []):
                 return Taken(raw, raw, [], following, self._at_least(folded.watermark, control), control, folded)
             raw.values = columns.rows()
@@ -527,7 +526,7 @@ class Reader:
             self.relay.take_back(taken.raw)
             return self._take_relayed(self.relay, len(taken.raw))
         columns: object = taken.batch.values
-        if isinstance(columns, Columns):
+        if isinstance(columns, SureColumns):
             taken.raw.values = columns.rows()
             return self.unfold(self._decode_rows(taken.raw, taken.next_offset, taken.control))
         if not self._decoding.trusted:
@@ -568,7 +567,7 @@ class Reader:
         decode = serde.decode
 
         def decode_all(values: list[Any]) -> list[Any]:
-            if isinstance(values, ObjectLines) or None not in values:
+            if isinstance(values, ObjectLines | Columns) or None not in values:
                 return decoded(serde, values)
             if not self._decoding.tombstones:
                 raise SerdeError("the record has no value")

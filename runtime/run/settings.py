@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.model.levers import ALL, Levers
@@ -25,8 +25,9 @@ class RunSettings:
 
     `bind` has a place for each stream that lies elsewhere. A run goes on from the checkpoint, unless it is told
     `from_start`, and what becomes of `state` then. With `until_now` it ends with what is there now. A `span` is the
-    part of history that it runs over. In one container of several it has a `share` of another run. The `clock`, the
-    `levers` and `poll_ms`, after which it looks for news that nobody told, are for tests and benchmarks.
+    part of history that it runs over. On Spark it may `collect` outputs. In one container of several it has a
+    `share` of another run. The `clock`, the `levers` and `poll_ms`, after which it looks for news that nobody told,
+    are for tests and benchmarks.
     """
 
     bind: Mapping[str, object] | None = None
@@ -35,6 +36,7 @@ class RunSettings:
     until_now: bool = False
     span: HistorySpan | None = None
     environment: Cluster = None
+    collect: bool | str | Sequence[str] = False
     host_id: str | None = None
     placement: Placement = sticky
     share: Share | None = None

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from planner.model.plan import Plan
+from planner.passes import plan as make_plan
 from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
+from runtime.model.metrics import RunMetrics
 from runtime.ports.environment import Environment
 from runtime.run.driver import Watch
 from runtime.run.settings import UNSAID, RunSettings
-from runtime.spark.connection import Connection, ThroughJvm, arrow_of, connected
+from runtime.spark.connection import SparkConnection, ThroughJvm, arrow_of, connected
+from runtime.spark.laid_down import laid_down
 from runtime.spark.own_code import own_version, run_level_of, with_own_code
 from runtime.spark.progress import Running, watched
 from runtime.spark.session import Spark, tell_order
 from runtime.spark.spark_errors import as_said
+from runtime.spark.table_outputs import KeptOutputs, remove
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.units.carried_error import told
-from runtime.units.driver.application import Application
-from runtime.units.driver.engine import BatchRun, run_together
+from runtime.units.driver.application import Application, intent_of
+from runtime.units.driver.engine import BatchRun, Runnable, run_together
 from runtime.units.program import Program
 from runtime.units.publication.handover_parts import StagedHandover
 from runtime.units.shuffle_rows import ORDER, SCHEMA, SPARK_SCHEMA, from_bytes
@@ -68,13 +75,38 @@ def run_batch(
     settings: RunSettings = UNSAID,
     handover: StagedHandover | None = None,
     watch: Watch | None = None,
-) -> BatchRun:
+) -> SparkRun:
     """Run an application on Spark over what its inputs hold now, to its end; raises what the live run would raise.
 
     It heeds the settings `bind`, `span` and `environment`. `watch(run)` is awaited beside it, on its own thread.
     With a `span` it is run over that part of them, and what it came to there handed over. Where an earlier run has died
     while it published to topics, that is done, and nothing else.
     """
+    kept = KeptOutputs(on, pipeline.graph, settings.bind or {}, data, settings.collect)
+    with kept.begun():
+        left = kept.left if kept else None
+        if left is not None:
+            # An earlier run was through: only tables are written that do not have its rows yet.
+            kept.finish(left)
+            return SparkRun(KeptAlone(make_plan(pipeline.graph, pipeline.options)), left, kept, on)
+        bound = kept.bound(settings.bind or {})
+        intent = intent_of(pipeline.graph, bound, data)
+        kept.begin(goes_on=intent is not None and intent.exists())
+        with laid_down(on, pipeline.graph, bound, data) as bind:
+            done = _run_bound(pipeline, data, on, replace(settings, bind=bind), handover, watch)
+        kept.finish(done.metrics())
+        return SparkRun(done.application, done.metrics(), kept, on)
+
+
+def _run_bound(
+    pipeline: Pipeline,
+    data: str | Path | Environment,
+    on: Spark,
+    settings: RunSettings,
+    handover: StagedHandover | None,
+    watch: Watch | None,
+) -> BatchRun:
+    """Run an application over inputs and into outputs that workers open themselves."""
     cluster = cluster_of(settings.environment)
     application = Application(pipeline, data, settings.bind or {}, settings.span, handover, cluster)
     with closing(application):
@@ -85,6 +117,54 @@ def run_batch(
             done = _run(application, session, None if watch is None else running)
             running.end(done.metrics())
     return done
+
+
+class KeptAlone:
+    """An application whose run was through before, of which the plan is left."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def values_of(self, stream: str) -> list[object]:
+        """Raise SamzaError: the values are where an earlier run has put them."""
+        raise SamzaError(f"received({stream!r}): an earlier run has computed it, and this one has only put it in place")
+
+
+class SparkRun(BatchRun):
+    """A bounded run on Spark that is over, some outputs of which are tables, or DataFrames until it is closed."""
+
+    def __init__(self, application: Runnable, metrics: RunMetrics, kept: KeptOutputs, on: Spark) -> None:
+        super().__init__(application, metrics)
+        self._tables = {name: one.into for name, one in kept.kept.items() if one.into is not None}
+        self._collected, self._on = kept.collected(), on
+        kept.tidy()
+        places = {one.path.parent for one in self._collected.values()}
+        # Spark reads the rows when they are asked for: they stay for as long as somebody may ask.
+        self._removing = [weakref.finalize(self, remove, place) for place in places]
+
+    def output(self, stream: str) -> DataFrame:
+        """Return the rows of an output that was collected, of which nothing is read before Spark is asked for it.
+
+        Raises SamzaError for an output that was not collected, and once the run is closed.
+        """
+        one = self._collected.get(stream)
+        if one is None or not one.path.exists():
+            names = ", ".join(self._collected) or "none"
+            raise SamzaError(f"output({stream!r}): it was not collected, or the run is closed; collected are: {names}")
+        return one.frame(self._on.opened())
+
+    def received(self, stream: str) -> list[object]:
+        """Return the values of an output; raises SamzaError for one that is a table, or bound to a file."""
+        if stream in self._tables:
+            raise SamzaError(f"received({stream!r}): the output is in {self._tables[stream]}; read it there")
+        if stream in self._collected:
+            raise SamzaError(f"received({stream!r}): the output was collected: run.output({stream!r}) has its rows")
+        return super().received(stream)
+
+    def close(self) -> None:
+        """Remove the rows that were collected; a second call does nothing."""
+        for removing in self._removing:
+            removing()
 
 
 def _run(application: Application, session: SparkSession | None, running: Running | None) -> BatchRun:
@@ -98,7 +178,7 @@ def _run(application: Application, session: SparkSession | None, running: Runnin
 
 
 def run_job(
-    connection: Connection,
+    connection: SparkConnection,
     data: bytes,
     program: Program,
     most_tasks: int | None = None,
@@ -126,7 +206,7 @@ def run_job(
         raise as_said(error) from None
 
 
-def _run_levels(connection: Connection, program: Program, most_tasks: int | None, run: Level) -> pa.Table:
+def _run_levels(connection: SparkConnection, program: Program, most_tasks: int | None, run: Level) -> pa.Table:
     # Without a shuffle there is nothing for Spark SQL to plan, which takes its time.
     if len(program.levels) == 1 and isinstance(connection, ThroughJvm):
         return _at_once(connection, len(program.units), most_tasks, run, names_of_levels(program)[0])
@@ -141,7 +221,7 @@ def _at_once(connection: ThroughJvm, units: int, most_tasks: int | None, run: Le
     return from_bytes(numbers.mapPartitions(partial(run_alone, run)).collect())
 
 
-def _frame(connection: Connection, program: Program, most_tasks: int | None, run: Level) -> DataFrame:
+def _frame(connection: SparkConnection, program: Program, most_tasks: int | None, run: Level) -> DataFrame:
     """Return what the last level leaves: every level reads, sorted, what the one before it wrote for its units."""
     from pyspark.sql import functions
 

@@ -14,6 +14,7 @@ from urllib.parse import urlparse
 
 import pyarrow as pa
 
+from runtime.spark.session import is_remote
 from runtime.units.shuffle_rows import SCHEMA
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ ZIPS = (".zip", ".egg", ".jar")
 """The ends of the names of files that Spark puts on the path of its workers."""
 
 
-class Connection(Protocol):
-    """What a run asks of a session, however it is reached. One thread uses it."""
+class SparkConnection(Protocol):
+    """A session as a run asks it, however it is reached; one thread uses it."""
 
     session: SparkSession
 
@@ -79,14 +80,9 @@ class Connection(Protocol):
         """Put a zip of modules on the path of all workers that begin from now on."""
 
 
-def connected(session: SparkSession) -> Connection:
+def connected(session: SparkSession) -> SparkConnection:
     """Return the connection of a session."""
     return ThroughConnect(session) if is_remote(session) else ThroughJvm(session)
-
-
-def is_remote(session: object) -> bool:
-    """Whether a session is one of Spark Connect."""
-    return any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(session).__mro__)
 
 
 def arrow_of(frame: DataFrame) -> pa.Table:
@@ -151,7 +147,7 @@ class ThroughJvm:
         before = {name: self._context.getLocalProperty(name) for name in (GROUP, DESCRIPTION, CALL_SITE)}
         self._say({GROUP: before[GROUP] or group, DESCRIPTION: description})
         # Within such a block of PySpark's it does not name stages for its own functions.
-        block = SCCallSiteSync(self._context)
+        block = cast("Any", SCCallSiteSync)(self._context)
         block.__enter__()
         try:
             yield

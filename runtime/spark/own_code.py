@@ -18,7 +18,7 @@ from runtime.units.shipping import OURS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from runtime.spark.connection import Connection
+    from runtime.spark.connection import SparkConnection
 
 OTHER = "samza-dsl-of-another-version"
 _NAME = f"(?:{'|'.join(sorted(OURS))})"
@@ -43,7 +43,7 @@ def run_level_of(
     yield from run_level(data, micro_batches, level, batches)
 
 
-def with_own_code(connection: Connection, run: Callable[[], pa.Table]) -> pa.Table:
+def with_own_code(connection: SparkConnection, run: Callable[[], pa.Table]) -> pa.Table:
     """Return what `run` returns; where workers lack samza-dsl, it goes to them and `run` is called again.
 
     So a job on workers that have it looks nowhere before it begins. Raises what `run` raises.

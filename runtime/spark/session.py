@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, cast
 from operators.core.durations import Duration, whole_ms
 from planner.model.plan import Plan
 from runtime.model.errors import SamzaError
-from runtime.spark.connection import is_remote
-from runtime.spark.java import LOGGING, found
 from runtime.spark.spark_errors import as_said
 
 if TYPE_CHECKING:
@@ -89,6 +87,8 @@ class Spark:
     def _begun(self) -> SparkSession:
         from pyspark.sql import SparkSession
 
+        from runtime.spark.java import LOGGING, found
+
         builder = SparkSession.builder
         if self.master is not None:
             builder = builder.master(self.master)
@@ -146,6 +146,11 @@ def tell_order(plan: Plan) -> None:
             plan.app,
             told,
         )
+
+
+def is_remote(session: object) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(session).__mro__)
 
 
 def _is_stopped(session: object) -> bool:

@@ -38,7 +38,7 @@ class GrowingLines(Source):
         self.partitions = len(pieces)
 
     @classmethod
-    def at(cls, path: Path, partitions: int | None) -> GrowingLines:
+    def at(cls, path: str | Path, partitions: int | None) -> GrowingLines:
         """Return those at a path, of a directory all its files, in so many partitions: else as many as there are files.
 
         Raises SamzaError where there are none.
@@ -47,7 +47,7 @@ class GrowingLines(Source):
         found = cls([()] * (partitions or len(names)))
         return found.with_files(names)
 
-    def look(self, path: Path) -> GrowingLines:
+    def look(self, path: str | Path) -> GrowingLines:
         """Return them with files that have come since; raises SamzaError where one has grown that could no more."""
         # A file that has another behind it must not grow: its new lines would have the other's offsets.
         self._check_ended()

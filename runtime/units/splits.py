@@ -2,49 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from operators.core.base import MAX_TIMESTAMP, Serde
 from planner.columnar.lowering import Lowered
 from planner.columnar.projection import Reshaped
 from runtime.ports.source import Source, UncountedSource
 from runtime.ports.streams import Offsets, Read
-from runtime.systems.files.files import open_files, paths_of
+from runtime.systems.files.files import files_of_one_kind, open_files
+from runtime.systems.files.folders import Folders
+from runtime.systems.files.places.contents import stored_size
+from runtime.systems.files.places.locations import DataFile
+
+_UNKNOWN = Offsets(0, MAX_TIMESTAMP, ended=True)
 
 
 class Splits:
     """A bounded input of files, one per partition, opened where they are read.
 
-    The length of one is known when it was read to its end.
+    The length of one is known when it was read to its end, or where the `ranges` of partitions are said.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.partitions = len(paths)
-        self._paths = list(paths)
+    def __init__(
+        self,
+        files: Sequence[DataFile],
+        ranges: Mapping[int, Offsets] = MappingProxyType({}),
+        opened: Callable[[Sequence[DataFile]], Source] = open_files,
+    ) -> None:
+        self.partitions = len(files)
+        self._files = list(files)
+        self._opened = opened
         self._sources: dict[int, Source] = {}
-        self._ends: dict[int, int] = {}
+        self._ranges = dict(ranges)
         self._lowered: Lowered | Reshaped | None = None
+        self._declared: Serde | None = None
 
     @classmethod
-    def at(cls, path: Path) -> Splits:
-        """Return those at a path: of a directory all its files; raises SamzaError where there are none."""
-        splits = cls([one.absolute() for one in paths_of(path)])
-        # One is opened at once, so that a missing file or an unknown kind is told here, and not by a worker.
+    def at(cls, what: str | Path) -> Splits:
+        """Return those of a path, a folder or a glob; raises SamzaError where there are none."""
+        files = files_of_one_kind(what)
+        Folders(files)  # refuses such as give different fields
+        splits = cls([replace(file, path=file.path.absolute()) for file in files])
+        # One is opened at once, so that what can't be read is told here, and not by a worker.
         splits._source(0)
         splits.close()
         return splits
 
     def in_columns(self, lowered: Lowered | Reshaped) -> Splits:
         """Return the same of Parquet, whose rows come in the columns that are looked at."""
-        splits = Splits(self._paths)
-        splits._ends, splits._lowered = dict(self._ends), lowered
+        splits = Splits(self._files, self._ranges)
+        splits._lowered = lowered
         return splits
 
     def counted(self) -> Splits:
         """Read each file to its end, or its footer, to know how long it is, and return them."""
         for partition in range(self.partitions):
-            self._ends[partition] = self._source(partition).offsets(0).end
+            self._ranges[partition] = self._source(partition).offsets(0)
         self.close()
         return self
 
@@ -55,11 +71,12 @@ class Splits:
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde that reads values of these files, given the one that the pipeline declares."""
+        self._declared = declared
         return self._source(next(iter(self._sources), 0)).serde(declared)
 
     def offsets(self, partition: int) -> Offsets:
         """Return the readable range, open at its end until it was read to there."""
-        return Offsets(0, self._ends.get(partition, MAX_TIMESTAMP), ended=True)
+        return self._ranges.get(partition, _UNKNOWN)
 
     known = offsets
 
@@ -67,19 +84,19 @@ class Splits:
         """Return rows from `offset` on; None at the end."""
         found = self._source(partition).read(0, offset, max_records)
         if found is None:
-            self._ends[partition] = offset
+            self._ranges[partition] = self.offsets(partition)._replace(end=offset)
         return found
 
     def expected(self, partition: int) -> int:
         """Return how many records there are about, as far as that is known without reading for it."""
-        if partition in self._ends:
-            return self._ends[partition]
+        if partition in self._ranges:
+            return self._ranges[partition].end
         source = self._source(partition)
         return source.expected(0) if isinstance(source, UncountedSource) else source.offsets(0).end
 
     def size_bytes(self, partition: int) -> int:
         """Return how long a file is."""
-        return self._paths[partition].stat().st_size
+        return stored_size(self._files[partition].path)
 
     def close(self) -> None:
         """Release everything; a second call does nothing."""
@@ -89,12 +106,14 @@ class Splits:
 
     def _source(self, partition: int) -> Source:
         if partition not in self._sources:
-            self._sources[partition] = self._opened(self._paths[partition])
+            self._sources[partition] = self._open(self._files[partition])
+            if self._declared is not None:  # each file has the fields of its folders in the declared types
+                self._sources[partition].serde(self._declared)
         return self._sources[partition]
 
-    def _opened(self, path: Path) -> Source:
+    def _open(self, file: DataFile) -> Source:
         if self._lowered is None:
-            return open_files([path])
+            return self._opened([file])
         from runtime.systems.files.parquet_columns import ColumnsOfParquet
 
-        return ColumnsOfParquet([path], self._lowered.columns, self._lowered.needed)
+        return ColumnsOfParquet([file], self._lowered.columns, self._lowered.needed)

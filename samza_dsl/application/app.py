@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import UnionType
@@ -21,8 +21,8 @@ from samza_dsl.application.reprocessing import Reprocessing
 from samza_dsl.application.run_request import (
     ContainersOptions,
     LiveRunOptions,
-    RunOptions,
     RunRequest,
+    SparkRunOptions,
     in_background,
     served,
 )
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from runtime.run.driver import Watch
     from runtime.run.run import Run
     from runtime.run.settings import Cluster
+    from runtime.spark.batch import SparkRun
     from runtime.spark.session import Spark
     from runtime.units.driver.engine import BatchRun
     from samza_dsl.application.placement import Said
@@ -450,7 +451,7 @@ class App(Reprocessing):
     ) -> Run | Containers: ...
 
     @overload
-    def run(self, data: str | Path = DATA, *, on: Spark, **options: Unpack[RunOptions]) -> BatchRun: ...
+    def run(self, data: str | Path = DATA, *, on: Spark, **options: Unpack[SparkRunOptions]) -> SparkRun: ...
 
     def run(
         self,
@@ -468,6 +469,7 @@ class App(Reprocessing):
         placement: Said = "sticky",
         standby: int = 0,
         on: Spark | None = None,
+        collect: bool | str | Sequence[str] = False,
     ) -> Run | Containers | BatchRun:
         """Run on the embedded log in the directory `data` until the inputs end, or until SIGINT or SIGTERM.
 
@@ -496,7 +498,8 @@ class App(Reprocessing):
         With `on=Spark()` it runs on Spark over what its inputs hold now, as all there will be, and writes the whole of
         its outputs when all of it is through: files and streams that must not hold anything yet. With
         `on=Spark(checkpoint="directory")` it goes on and on there, in micro-batches, and is started again from there;
-        it is shown, or watched, as of the last one.
+        it is shown, or watched, as of the last one. Of outputs that a run to its end was told to `collect`, by their
+        names or True for all that are bound to nothing, `run.output(name)` is a DataFrame.
         """
         request = RunRequest(
             data=data,
@@ -512,6 +515,7 @@ class App(Reprocessing):
             placement=placement,
             standby=standby,
             on=on,
+            collect=collect,
         )
         return served(self, request)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +44,12 @@ class RunOptions(TypedDict, total=False):
     watch: Watch | None
 
 
+class SparkRunOptions(RunOptions, total=False):
+    """The options of a run on Spark."""
+
+    collect: bool | str | Sequence[str]
+
+
 class LiveRunOptions(RunOptions, total=False):
     """The options of a run that has its state in `data`."""
 
@@ -79,6 +85,7 @@ class RunRequest:
     placement: Said | str = "sticky"
     standby: int = 0
     on: Spark | None = None
+    collect: bool | str | Sequence[str] = False
     span: HistorySpan | None = None
     """The part of history that it reads; None for all that is there and will come."""
     beside: str = ""
@@ -100,6 +107,9 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     request = request.viewed()
     if request.on is not None:
         return ended(_run_on_spark(app, request.on, request), request.live)
+    if request.collect is not False:
+        wrong = "app.run(collect=...): only Spark has DataFrames"
+        raise refuse(here(), wrong, "on=Spark(session) beside it, or run.received(...) of a run here")
     check_standby(here(), request)
     return ended(run_live(app, app.graph(), request), request.live)
 
@@ -136,6 +146,7 @@ def settings_of(request: RunRequest) -> RunSettings:
         until_now=request.until_now,
         span=request.span,
         environment=request.environment,
+        collect=request.collect,
         host_id=request.host_id,
     )
 
@@ -193,6 +204,9 @@ def check_standby(site: Site, request: RunRequest) -> None:
 def check_for_spark(site: Site, on: Spark, request: RunRequest) -> None:
     """Raise PlanError where `app.run` was told what a run on Spark has no use for, or that run what it has not."""
     check_type(site, "app.run(on=...)", on, Spark, 'on=Spark(master="local[4]")')
+    if on.checkpoint is not None and request.collect is not False:
+        wrong = "app.run(collect=...) is about a run that ends, and one with a checkpoint goes on"
+        raise refuse(site, wrong, "a bound output, or leave checkpoint= out")
     ms_said(site, "Spark(interval_ms=...)", on.interval_ms, least=0)
     check_whole(site, "Spark(max_records=...)", on.max_records)
     about = [name for name in ("interval_ms", "max_records", "end") if getattr(on, name) != getattr(Spark(), name)]

@@ -78,7 +78,8 @@ def reprocess(
             raise Mistake("--master is about Spark: add --on spark, or leave it out")
         options = options_in(kafka_options)
         cluster = KafkaCluster(environment, options) if environment is not None else None
-        bound, merged = _streams_said(app, sources, outputs, bind, merge_into, options)
+        said = [*_inputs_said(app, sources), *_outputs_said(app, "--to", outputs), *(bind or [])]
+        bound = bindings_of(app, said, options, on=on)
         run = RunRequest(data, environment=cluster, bind=bound, live=True, containers=1 if on else containers)
         request = ReprocessRequest(
             run=run if on is None else replace(run, on=Spark(master=master)),
@@ -86,7 +87,7 @@ def reprocess(
             until=_points("--until", until),
             per_second=None if throttle is None else rate_of(throttle),
             handover=handover,
-            merge_into=merged,
+            merge_into=dict(one.split("=", 1) for one in _outputs_said(app, "--merge-into", merge_into)),
             name=name,
         )
         reprocessed(app, request)
@@ -144,21 +145,12 @@ def rate_of(said: str) -> float:
     return found
 
 
-def _streams_said(
-    app: App,
-    sources: Iterable[str] | None,
-    outputs: Iterable[str] | None,
-    bind: Iterable[str] | None,
-    merge_into: Iterable[str] | None,
-    options: Mapping[str, object],
-) -> tuple[dict[str, object], dict[str, str]]:
-    """Return the bindings, and the streams into which outputs are merged."""
-    graph = app.graph()
-    read = {spec.stream for spec in graph.inputs.values()}
-    written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
-    said = [*_named("--from", sources, read), *_named("--to", outputs, written), *(bind or [])]
-    into = _named("--merge-into", merge_into, written)
-    return bindings_of(app, said, options), {name: to for name, _, to in (one.partition("=") for one in into)}
+def _inputs_said(app: App, said: Iterable[str] | None) -> list[str]:
+    return _named("--from", said, {spec.stream for spec in app.graph().inputs.values()})
+
+
+def _outputs_said(app: App, option: str, said: Iterable[str] | None) -> list[str]:
+    return _named(option, said, {output.stream for spec in app.graph().specs.values() for output in spec.outputs})
 
 
 def _named(option: str, said: Iterable[str] | None, streams: set[str]) -> list[str]:
@@ -166,7 +158,8 @@ def _named(option: str, said: Iterable[str] | None, streams: set[str]) -> list[s
     found = []
     for one in said or []:
         name, equals, path = one.partition("=")
-        if not equals:
+        # Folders may be named for fields: data/day=2026-01-01 has no name in front.
+        if not equals or (name not in streams and "/" in name):
             if len(streams) != 1:
                 known = ", ".join(sorted(streams))
                 raise Mistake(f"{option} {one} names none of the streams {known}: write {option} NAME={one}")

@@ -14,6 +14,8 @@ from runtime.model.errors import SamzaError
 from runtime.model.state_choice import Forget
 from runtime.spark.session import Spark
 from runtime.systems.files.files import open_sink, open_source
+from runtime.systems.files.places.locations import is_remote
+from runtime.systems.files.tables import check_written_anywhere, into_table, only_on_spark
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
 from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_app
@@ -38,7 +40,8 @@ BindOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=PATH",
-        help="Read or write a file (.jsonl, .csv, .parquet), or a Kafka topic (kafka://HOST:PORT/TOPIC), instead.",
+        help="Read or write a file (.jsonl, .csv, .parquet), or a Kafka topic (kafka://HOST:PORT/TOPIC), instead; read "
+        "a folder, a glob or a URL, and on Spark a table (table:NAME, delta:PATH, iceberg:NAME).",
     ),
 ]
 ContainersOption = Annotated[
@@ -118,7 +121,7 @@ def run(
         # Options that would do nothing are refused: who says one takes it to hold.
         _check_about_spark(on, master, checkpoint, end)
         options = options_in(kafka_options)
-        bound = bindings_of(app, bind or [], options, writes_directories=checkpoint is not None)
+        bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = KafkaCluster(environment, options) if environment is not None else None
         request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now, live=True)
         if on is not None:
@@ -146,7 +149,11 @@ def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | No
 
 
 def bindings_of(
-    app: App, said: list[str], options: Mapping[str, object], writes_directories: bool = False
+    app: App,
+    said: list[str],
+    options: Mapping[str, object],
+    on: str | None = None,
+    writes_directories: bool = False,
 ) -> dict[str, object]:
     """Return what `--bind name=path` names; Kafka's clients have `options`. Raises `Mistake` for what can't be bound.
 
@@ -173,13 +180,21 @@ def bindings_of(
             if topic is not None:
                 bound[name] = replace(topic, options=options)
                 continue
+            if name in read and on is not None and (is_remote(path) or only_on_spark(path)):
+                bound[name] = path  # which the session opens
+                continue
+            if name in written and (into := into_table(path)) is not None:
+                if on is None or writes_directories:
+                    check_written_anywhere(into)
+                bound[name] = into
+                continue
             if name in read:
                 # Opened once to be looked at: a mistyped path is told before anything begins, and with the word that
                 # was typed.
-                open_source(Path(path)).close()
+                open_source(path).close()
             elif not writes_directories:
                 open_sink(Path(path)).close()
         except SamzaError as error:
             raise Mistake(f"--bind {binding}: {error}") from error
-        bound[name] = Path(path)
+        bound[name] = path if name in read else Path(path)
     return bound

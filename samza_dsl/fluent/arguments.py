@@ -8,6 +8,7 @@ from typing import Literal, TypedDict
 from operators.core.base import Serde, Site
 from operators.core.durations import Duration
 from operators.core.policies import DeadLetterPolicy, Policy
+from operators.joins.asof_join import Direction
 from operators.joins.interval_join import Keep
 from operators.windows.window import Emit
 from runtime.stores.registry import StoreName
@@ -65,6 +66,13 @@ class IntervalJoinOptions(StreamJoinOptions, total=False):
     """The options of a join of two streams by time."""
 
     keep: Keep
+
+
+class AsofJoinOptions(StreamJoinOptions, total=False):
+    """The options of a join with the nearest message of another stream."""
+
+    direction: Direction
+    tolerance: Duration | None
 
 
 class WindowJoinOptions(StoreOptions, total=False):

@@ -10,6 +10,7 @@ from operators.core.base import EARLIEST_MS, LATEST_MS, Serde, Site, Spec
 from operators.core.durations import Duration, whole_ms
 from operators.core.policies import DeadLetterPolicy
 from operators.io import TableInput, VersionedTable
+from operators.joins.asof_join import AsofJoin, Direction
 from operators.joins.interval_join import How, IntervalJoin, Keep
 from operators.joins.remote_join import RemoteJoin, RemoteRows
 from operators.joins.table_join import TableJoin
@@ -21,12 +22,21 @@ from planner.model.errors import refuse
 from runtime.encoding.serdes import Declared
 from runtime.stores.registry import DEFAULT
 from samza_dsl.fluent.arguments import Bounds, JoinFields, OperatorFields, Sides
-from samza_dsl.fluent.checks import both_said, check_function, check_late, check_store, ms_said, sides_said
+from samza_dsl.fluent.checks import (
+    both_said,
+    check_function,
+    check_late,
+    check_store,
+    ms_said,
+    optional_ms_said,
+    sides_said,
+)
 from samza_dsl.fluent.windows import WindowsBy, check_emit, check_kind
 
 LONGEST_MS = LATEST_MS - EARLIEST_MS
 """The longest time between two times, in ms."""
 HOW = ("inner", "left", "right", "outer")
+DIRECTIONS = ("backward", "forward", "nearest")
 HOW_IN_WINDOWS = ("inner", "left", "outer")
 KEEP = ("all", "latest")
 
@@ -39,6 +49,18 @@ class JoinArguments:
     how: How
     within: Bounds | None
     keep: Keep
+    late: DeadLetterPolicy | None
+    store: str
+    state: Sides
+
+
+@dataclass(frozen=True)
+class AsofJoinArguments:
+    """The arguments of `join_asof` beside its streams, their keys and its function."""
+
+    direction: Direction
+    tolerance: Duration | None
+    how: How
     late: DeadLetterPolicy | None
     store: str
     state: Sides
@@ -99,6 +121,34 @@ def _bounds_of(site: Site, join: JoinArguments) -> tuple[int, int]:
     if max(-low, high, low, -high) > LONGEST_MS:
         raise refuse(site, f"within={within!r} is more than any two times lie apart", "within=(-300_000, 600_000)")
     return low, high
+
+
+def asof_join(left: Spec, right: Spec, join: AsofJoinArguments, said: JoinFields) -> AsofJoin:
+    """Return the join of two streams by the nearest message; refuses what can't be meant."""
+    site = said["site"]
+    if join.direction not in DIRECTIONS:
+        wrong = f"direction={join.direction!r} does not say where the nearest message lies"
+        raise refuse(site, wrong, 'direction="backward", "forward" or "nearest"')
+    if join.how not in ("inner", "left"):
+        wrong = f"how={join.how!r} would have messages of the other stream that are nobody's nearest"
+        raise refuse(site, wrong, 'how="inner" or how="left"; or .join(..., within=(...), how="outer")')
+    tolerance = optional_ms_said(site, "tolerance", join.tolerance, least=0)
+    if tolerance is None and join.direction != "backward":
+        wrong = f"direction={join.direction!r} without a tolerance would wait for a message that may never come"
+        raise refuse(site, wrong, "tolerance=timedelta(minutes=5), the longest that it may lie after a message")
+    if tolerance is not None and tolerance > LONGEST_MS:
+        raise refuse(site, f"tolerance={tolerance!r} is more than any two times lie apart", "tolerance=300_000")
+    check_late(site, "join_asof", join.late)
+    return AsofJoin(
+        parents=(left, right),
+        direction=join.direction,
+        tolerance_ms=tolerance,
+        how=join.how,
+        late=join.late,
+        store=check_store(site, join.store),
+        state=both_said(site, "join_asof", join.state),
+        **said,
+    )
 
 
 def table_join(

@@ -13,6 +13,7 @@ from operators.core.policies import DeadLetterPolicy, Policy, fail
 from operators.core.sites import here, takes
 from operators.deduplicate import Deduplicate
 from operators.io import SendTo, SinkCall
+from operators.joins.asof_join import Direction
 from operators.joins.interval_join import How, Keep
 from operators.partition_by import Broadcast, ByFunction, PartitionBy, Partitioner, hash_
 from operators.process import Process, ProcessContext
@@ -27,6 +28,7 @@ from planner.model.errors import refuse
 from runtime.encoding.serdes import NoKey
 from runtime.stores.registry import DEFAULT
 from samza_dsl.fluent.arguments import (
+    AsofJoinOptions,
     AsyncOptions,
     Bounds,
     IntervalJoinOptions,
@@ -55,8 +57,10 @@ from samza_dsl.fluent.checks import (
     state_said,
 )
 from samza_dsl.fluent.joins import (
+    AsofJoinArguments,
     JoinArguments,
     WindowJoinArguments,
+    asof_join,
     interval_join,
     remote_join,
     table_join,
@@ -837,6 +841,103 @@ class MessageStream(Generic[K, V]):
             check_table(self.app, site, other)
             join = table_join(self.spec, other.spec, how_joined, said)
         return MessageStream(self.app, self.app.add(join))
+
+    @overload
+    def join_asof(
+        self,
+        other: MessageStream[K, T],
+        with_: Callable[[V, T], R],
+        *,
+        on: None = None,
+        how: Literal["inner"] = "inner",
+        **options: Unpack[AsofJoinOptions],
+    ) -> MessageStream[K, R]: ...
+
+    @overload
+    def join_asof(
+        self,
+        other: MessageStream[K, T],
+        with_: Callable[[V, T | None], R],
+        *,
+        on: None = None,
+        how: Literal["left"],
+        **options: Unpack[AsofJoinOptions],
+    ) -> MessageStream[K, R]: ...
+
+    @overload
+    def join_asof(
+        self,
+        other: MessageStream[Any, T],
+        with_: Callable[[V, T], R],
+        *,
+        on: tuple[Callable[[V], K2], Callable[[T], K2]],
+        how: Literal["inner"] = "inner",
+        **options: Unpack[AsofJoinOptions],
+    ) -> MessageStream[K2, R]: ...
+
+    @overload
+    def join_asof(
+        self,
+        other: MessageStream[Any, T],
+        with_: Callable[[V, T | None], R],
+        *,
+        on: tuple[Callable[[V], K2], Callable[[T], K2]],
+        how: Literal["left"],
+        **options: Unpack[AsofJoinOptions],
+    ) -> MessageStream[K2, R]: ...
+
+    def join_asof(
+        self,
+        other: MessageStream[Any, T],
+        with_: Callable[..., R],
+        *,
+        on: tuple[Callable[[V], Any], Callable[[T], Any]] | None = None,
+        direction: Direction = "backward",
+        tolerance: Duration | None = None,
+        how: Literal["inner", "left"] = "inner",
+        late: DeadLetterPolicy | None = None,
+        store: Kept = "lmdb",
+        state: Sides = None,
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[Any, R]:
+        """Join each message with the one message of its key in another stream that is nearest to it in event time.
+
+        Of a message at `t` it is `with_(value, other_value)`, with the last one there up to and with `t`; the first
+        from `t` on, `direction="forward"`; or the nearer of these two, `"nearest"`, the earlier where both are as near.
+        It lies at most `tolerance` from `t`; without one, which only `"backward"` can do, however long ago. A message
+        that meets none is dropped, or joined with None if `how="left"`.
+
+        The result has the message's time. It comes when the watermark is past `t`, and past the tolerance after `t`
+        where it looks forward: so it is the same whatever came first, after a crash, and on Spark. Of messages of one
+        time there the one with the larger stamp counts, whose source was further when it came; of those alike the one
+        whose bytes are larger. What is late, `late` and `state` are as in `join`. Both streams need keys, and lie in
+        equally many partitions; `on=(key, other_key)` first gives them keys, as `partition_by` does. Raises PlanError
+        when keys can't meet.
+
+        >>> app, numbers = example(key=lambda n: "all")
+        >>> even, odd = numbers.filter(lambda n: n % 2 == 0), numbers.filter(lambda n: n % 2)
+        >>> shown(app, even.join_asof(odd, lambda n, before: (n, before), how="left"))
+        [(0, None), (2, 1)]
+        >>> app, numbers = example(key=lambda n: "all")
+        >>> even, odd = numbers.filter(lambda n: n % 2 == 0), numbers.filter(lambda n: n % 2)
+        >>> shown(app, even.join_asof(odd, lambda n, after: (n, after), direction="forward", tolerance=1))
+        [(0, 1), (2, 3)]
+        """
+        site = here()
+        check_function(site, "join_asof(with_=...)", with_, 2)
+        check_ours(self.app, site, "join_asof(...)", other, MessageStream)
+        said: JoinFields = {**self._said(site, on_error, op_id), "with_": with_}
+        how_joined = AsofJoinArguments(direction, tolerance, how, late, store, state)
+        left: MessageStream[Any, Any] = self
+        right: MessageStream[Any, Any] = other
+        if on is not None:
+            if not (isinstance(on, tuple) and len(on) == 2):
+                wrong = f"join_asof(on=...) got {on!r}, and the keys of two streams are read off their values"
+                raise refuse(site, wrong, "on=(lambda value: value.id, lambda other: other.id)")
+            left = self.partition_by(on[0], on_error=on_error, op_id=op_id and f"{op_id}-left")
+            right = other.partition_by(on[1], on_error=on_error, op_id=op_id and f"{op_id}-right")
+        return MessageStream(self.app, self.app.add(asof_join(left.spec, right.spec, how_joined, said)))
 
     @overload
     def join_windows(

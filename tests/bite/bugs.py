@@ -350,4 +350,17 @@ BUGS = (
         "key in needed",
         Tested("tests/planner/test_scalars.py::test_loops_come_to_the_same"),
     ),
+    Bug(
+        "of several that are nearest join the one that came last",
+        "operators/joins/asof_join.py",
+        "if self._rank(row) > self._rank(rows[place])",
+        "if True",
+    ),
+    Bug(
+        "forget too soon what may be nearest",
+        "operators/joins/asof_join.py",
+        '        self._rows = RowsByTime(store, keys, b"n", self._width, sum(reach))\n',
+        '        self._rows = RowsByTime(store, keys, b"n", self._width, -self._width)\n',
+        Tested("tests/operators/test_asof_join.py"),
+    ),
 )

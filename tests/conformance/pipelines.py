@@ -247,6 +247,19 @@ def joins_of_streams(app: App) -> None:
 
 
 @pipeline
+def nearest(app: App) -> None:
+    pair = lambda one, other: (one.number, other and other.number)  # noqa: E731
+    left, right = events(app), events(app, "more")
+    left.join_asof(right, pair, how="left", late=dead_letter("late")).send_to(app.output("before"))
+    fifths = (lambda event: event.number % 5, lambda event: event.number % 3)
+    left.join_asof(right, pair, on=fifths, tolerance=40, op_id="within").send_to(app.output("within"))
+    there, here = (stream.partition_by(lambda event: event.number % 3, partitions=2) for stream in (left, right))
+    for how in ({"direction": "forward"}, {"direction": "nearest", "how": "left"}):
+        near = there.join_asof(here, pair, tolerance=40, op_id=how["direction"], **how)
+        near.send_to(app.output(how["direction"]))
+
+
+@pipeline
 def joins_of_tables(app: App) -> None:
     rows, few = app.table("rows", key=str, value=Event), app.table("few", key=str, value=Event, broadcast=True)
     versions = app.table("versions", key=str, value=Event, retention_ms=1_000, timestamp=lambda event: event.at)

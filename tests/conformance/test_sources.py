@@ -1,5 +1,7 @@
 """Every bound input reads the same rows, whatever the offsets and sizes of the reads."""
 
+import bz2
+import gzip
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -7,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -133,6 +136,48 @@ def test_reads_of_any_size_from_anywhere_agree_with_the_list(
         assert decoded(source) == rows
         source.close()
         source.close()
+
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".zst": lambda data: pa.compress(data, codec="zstd", asbytes=True),
+}
+
+
+def packed(path: Path, suffix: str, parts: int) -> Path:
+    """Compress a file in so many pieces, one behind the other, as `cat a.gz b.gz` has it."""
+    data, target = path.read_bytes(), path.with_name(path.name + suffix)
+    cuts = [len(data) * part // parts for part in range(parts + 1)]
+    target.write_bytes(b"".join(PACKED[suffix](data[start:stop]) for start, stop in pairwise(cuts)))
+    return target
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+@given(rows=ROWS.filter(bool), reads=READS, parts=st.integers(1, 3))
+@settings(deadline=None, max_examples=examples(20, 1_000))
+def test_compressed_files_read_like_others(
+    kind: str, suffix: str, rows: list[Row], reads: list[tuple[int, int]], parts: int
+) -> None:
+    with small_blocks() as directory:
+        written(directory / FILES[kind], rows).close()
+        source = open_source(packed(directory / FILES[kind], suffix, parts))
+        assert isinstance(source, RecordSource)
+        assert source.expected(0) > 0
+        check_reads(source, rows, reads)
+        assert source.expected(0) == len(rows)
+        source.close()
+        assert decoded(source) == rows
+
+
+@pytest.mark.parametrize("suffix", PACKED)
+def test_a_compressed_file_that_was_cut_off_is_told(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"".join(b'{"n": %d}\n' % n for n in range(10_000)))
+    path = packed(tmp_path / "in.jsonl", suffix, 1)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(Damaged, match=rf"in.jsonl{suffix} can't be unpacked"):
+        decoded(open_source(path), kind=dict)
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv"])

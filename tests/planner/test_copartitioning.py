@@ -30,6 +30,7 @@ KEYED = {
     "window": lambda numbers, **said: numbers.window(HOURLY, count()),
     "process": lambda numbers, **said: numbers.process(lambda value, context: [value]),
     "async_flat_map": lambda numbers, **said: numbers.async_flat_map(remember),
+    "asof_join": lambda numbers, **said: numbers.join_asof(numbers, max),
     "table_join": lambda numbers, **said: numbers.join(numbers.app.table("rows", value=int, key=abs, **said), max),
 }
 SAID = {"partitions": 2, "partitioned_by_key": True}

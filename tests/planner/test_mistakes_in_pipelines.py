@@ -154,6 +154,45 @@ def test_a_join_of_streams_that_can_not_be_meant(app, numbers, said, wrong, inst
         numbers.join(others, **{"with_": max, "within": (0, 1)} | said)
 
 
+@pytest.mark.parametrize(
+    ("said", "wrong", "instead"),
+    [
+        ({"direction": "back"}, "direction='back' does not say where", 'direction="backward", "forward" or "nearest"'),
+        ({"direction": "forward"}, "would wait for a message that may never come", "tolerance=timedelta(minutes=5)"),
+        ({"direction": "nearest"}, "would wait for a message that may never come", "tolerance=timedelta(minutes=5)"),
+        ({"tolerance": -1}, "tolerance=-1 is not a whole number of at least 0", "tolerance="),
+        ({"tolerance": 1.5}, "tolerance=1.5 is not a whole number", "tolerance="),
+        ({"tolerance": 10**18}, "is more than any two times lie apart", "tolerance=300_000"),
+        (
+            {"how": "outer"},
+            "how='outer' would have messages of the other stream",
+            'how="inner" or how="left"; or .join(',
+        ),
+        ({"on": abs}, "the keys of two streams are read off their values", "on=(lambda value: value.id, "),
+        ({"on": (abs, 5)}, "partition_by(...) got 5, which is not a function", "partition_by(lambda value: ...)"),
+        (
+            {"late": "late"},
+            "join_asof(late=...) got 'late', which is no DeadLetter",
+            'late=dead_letter("late-flights")',
+        ),
+        ({"store": "disk"}, "store='disk' is not a kind of store", 'store="memory"'),
+        ({"state": int}, "join_asof(state=...) got", "state=(Order, Payment)"),
+        ({"with_": abs}, "join_asof(with_=...) calls abs with 2 arguments", "a function of 2 arguments"),
+    ],
+)
+def test_an_as_of_join_that_can_not_be_meant(app, numbers, said, wrong, instead):
+    others = app.input("others", key=int)
+    with refused(wrong, instead):
+        numbers.join_asof(others, **{"with_": max} | said)
+
+
+def test_an_as_of_join_with_what_is_no_stream_of_this_app(app, numbers):
+    with refused("join_asof(...) got", "what app.input(...) returns"):
+        numbers.join_asof(app.table("rows", key=int), max)
+    with refused("join_asof(...) got something of the app 'other'", "what app.input(...) of this app returns"):
+        numbers.join_asof(App("other").input("others", key=int), max)
+
+
 @pytest.mark.parametrize("said", [{"within": (0, 1)}, {"keep": "latest"}])
 def test_a_join_with_a_table_that_says_what_only_streams_have(app, numbers, said):
     for table in (app.table("rows", key=int), app.table("versions", key=int, retention_ms=0)):

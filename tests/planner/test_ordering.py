@@ -50,12 +50,14 @@ OF_TWO = {
     "latest": lambda numbers: numbers.join(others(numbers), max, within=(0, 1), keep="latest"),
     "scan behind a merge": lambda numbers: numbers.merge(others(numbers)).scan(max, init=int),
     "scan behind a join": lambda numbers: numbers.join(others(numbers), max, within=(0, 1)).scan(max, init=int),
+    "scan behind an as-of join": lambda numbers: numbers.join_asof(others(numbers), max).scan(max, init=int),
     "table": lambda numbers: numbers.join(rows(numbers), max),
     "broadcast table": lambda numbers: numbers.join(
         numbers.app.table("rows", value=int, key=int, broadcast=True), max, on=abs
     ),
 }
 FREE = {
+    "as-of join": lambda numbers: numbers.join_asof(others(numbers), max),
     "window": lambda numbers: numbers.window(MINUTE, total(abs)),
     "all that match": lambda numbers: numbers.join(others(numbers), max, within=(0, 1)),
     "commuting": lambda numbers: numbers.window(MINUTE, reduce(max, commutative=True)),

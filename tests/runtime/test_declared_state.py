@@ -98,6 +98,14 @@ def temporal(app, made, state):
     return left.join(versions, lambda one, row: cents(one), how="left", state=state and (state, None), op_id="step")
 
 
+def nearest(**how):
+    def step(app, made, state):
+        left, right = stream_of(app, made), stream_of(app, made, "other")
+        return left.join_asof(right, pair, state=state and (state, state), op_id="step", **how)
+
+    return step
+
+
 def pair(one, other):
     return cents(one) * 100 + cents(other)
 
@@ -163,6 +171,8 @@ STEPS = {
     "deduplicate": one(unique),
     "join": joined,
     "join, versions": temporal,
+    "join_asof": nearest(),
+    "join_asof, within": nearest(direction="nearest", tolerance=10),
     "join, tables": rows,
     "join, tables on": foreign,
     "join_windows": in_windows,
@@ -178,6 +188,7 @@ OF_SPEC = {
     "AsyncFlatMap": ["async_flat_map"],
     "Deduplicate": ["deduplicate"],
     "IntervalJoin": ["join"],
+    "AsofJoin": ["join_asof", "join_asof, within"],
     "TemporalJoin": ["join, versions"],
     "KeyJoin": ["join, tables"],
     "ForeignKeyJoin": ["join, tables on"],
@@ -203,7 +214,7 @@ def app_of(step, made, state):
     return app
 
 
-SIDED = {"join", "join, tables", "join, tables on", "join_windows"}
+SIDED = {"join", "join_asof", "join_asof, within", "join, tables", "join, tables on", "join_windows"}
 
 
 def run_of(step, made, state, crashes):
@@ -267,6 +278,7 @@ def test_what_was_kept_before_a_type_was_declared_is_read_as_of_it(step):
         run.restart(app_of(step, lambda n: {"cents": n}, Coin))
         SEEN.clear()
         run.send("in", 3, **key)
+        run.end()
         before = run.received("out")
     assert before == run_of(step, lambda n: {"cents": n}, None, crashes=False)
 

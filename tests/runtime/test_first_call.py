@@ -137,6 +137,10 @@ def joined_with_itself(numbers, **how):
     return numbers.join(numbers, lambda one, other: later(one), within=(0, 0), op_id="it", **how)
 
 
+def nearest_of_itself(numbers, **how):
+    return numbers.join_asof(numbers, lambda one, other: later(one), op_id="it", **how)
+
+
 def as_of_then(app, key, timestamp, join, on_table=None, **said):
     rows = rows_of(app, lambda n: key(n), timestamp=lambda n: timestamp(n), retention_ms=0, **(on_table or {}))
     numbers_of(app).join(rows, join, **said).sink(print)
@@ -185,6 +189,7 @@ PLACES = {
     ("foreign_key_join", "join"): lambda app, how: tables_joined(
         app, abs, lambda n, row: later(n), on=abs, op_id="it", **how
     ),
+    ("asof_join", "join"): lambda app, how: nearest_of_itself(numbers_of(app), **how).sink(print),
     ("interval_join", "join"): lambda app, how: joined_with_itself(numbers_of(app), **how).sink(print),
     ("partition_by", "key"): lambda app, how: partitioned(numbers_of(app), lambda n: later(n), **how),
     ("partition_by", "by"): lambda app, how: partitioned(numbers_of(app), abs, by=lambda n, of: later(n), **how),

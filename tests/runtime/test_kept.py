@@ -123,6 +123,10 @@ def joined(stream, policy):
     return stream.map(held).join(stream, lambda a, b: b, within=(-1, 1), on_error=policy, op_id="step")
 
 
+def nearest(stream, policy):
+    return stream.map(held).join_asof(stream, lambda a, b: b, on_error=policy, op_id="step")
+
+
 MINUTE = tumbling(minutes=1)
 STEPS = {
     "process": lambda s, policy: s.process(in_state, on_error=policy, op_id="step"),
@@ -146,6 +150,7 @@ STEPS = {
     "sliding": windowed(sliding(minutes=1), collect()),
     "counted": windowed(counted(10), collect()),
     "join": joined,
+    "join_asof": nearest,
     "deduplicate": lambda s, policy: s.deduplicate(held, within_ms=1_000, on_error=policy, op_id="step"),
     "partition_by": lambda s, policy: s.map(held).partition_by(lambda one: 0, on_error=policy, op_id="step"),
     "key of partition_by": lambda s, policy: s.partition_by(held, on_error=policy, op_id="step"),

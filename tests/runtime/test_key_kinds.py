@@ -88,6 +88,8 @@ STEPS = {
     "join": lambda key: app_of(lambda n: n.join(n, max, within=(-1_000, 1_000), op_id="it"), key),
     "windows' join": lambda key: app_of(lambda n: n.join_windows(n, AGAIN, max, op_id="it"), key),
     "as of then": as_of,
+    "nearest": lambda key: app_of(lambda n: n.join_asof(n, max, op_id="it"), key),
+    "nearest within": lambda key: app_of(lambda n: n.join_asof(n, max, tolerance=1_000, op_id="it"), key),
     "tables": of_tables,
     "foreign key": lambda key: of_tables(key, on=lambda n: n),
     "behind another key": lambda key: app_of(

@@ -101,6 +101,13 @@ def as_of_then(retention_ms):
     return app
 
 
+def nearest(**how):
+    app = App("changing")
+    numbers = app.input("numbers", value=int, key=int, timestamp=lambda n: n)
+    numbers.join_asof(numbers, max, op_id="state", **how).send_to(app.output("out", value=int))
+    return app
+
+
 def of_tables(on=None):
     app = App("changing")
     numbers, table = (app.table(name, value=int, key=int) for name in ("numbers", "table"))
@@ -125,6 +132,12 @@ def environment_after(app):
 
 CHANGES = {
     "foreign key": (of_tables, lambda: of_tables(abs), r"key_join, rows.*foreign_key_join, rows"),
+    "tolerance": (nearest, lambda: nearest(tolerance=5), "backward within None.*backward within 5"),
+    "direction": (
+        lambda: nearest(tolerance=5),
+        lambda: nearest(tolerance=5, direction="forward"),
+        "backward within 5.*forward within 5",
+    ),
     "retention": (lambda: as_of_then(0), lambda: as_of_then(600_000), r"versions by 60000 ms.*versions by 600000 ms"),
     "length": (hour, lambda: windowed(tumbling(minutes=1), count()), r"size_ms=3600000.*size_ms=60000"),
     "offset": (hour, lambda: windowed(tumbling(hours=1, offset_ms=5), count()), r"offset_ms=0.*offset_ms=5"),

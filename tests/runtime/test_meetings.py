@@ -43,6 +43,14 @@ def interval(how, keep="all"):
     return build
 
 
+def nearest(direction):
+    def build(app):
+        others = app.input("products", value=dict, key=key, timestamp=lambda value: 1)
+        return sales(app, key).join_asof(others, both, direction=direction, tolerance=9, how="left", op_id="joined")
+
+    return build
+
+
 def tables(app):
     one, other = (app.table(name, value=dict, key=key) for name in ("sales", "products"))
     return one.join(other, both, op_id="joined").changes()
@@ -72,6 +80,8 @@ JOINS = {
     "interval": interval("inner"),
     "outer interval": interval("outer"),
     "latest": interval("inner", "latest"),
+    "nearest before": nearest("backward"),
+    "nearest after": nearest("forward"),
     "of tables": tables,
 }
 

@@ -68,6 +68,10 @@ def joined(within, **how):
     return app_of(lambda numbers: numbers.join(numbers, lambda a, b: 1, within=within, op_id="it", **how))
 
 
+def nearest(**how):
+    return app_of(lambda numbers: numbers.join_asof(numbers, lambda a, b: 1, op_id="it", **how))
+
+
 def as_of(retention_ms, how="inner"):
     app = App("changing")
     numbers = app.input("numbers", value=int, key=int)
@@ -169,6 +173,13 @@ CHANGES = {
     "bounds": (lambda: joined((-1, 1)), lambda: joined((-1, 2)), "high_ms was 1, and is 2"),
     "newest": (lambda: joined((-1, 1)), lambda: joined((-1, 1), keep="latest"), "keep was 'all', and is 'latest'"),
     "outer": (lambda: joined((-1, 1)), lambda: joined((-1, 1), how="left"), "how was 'inner', and is 'left'"),
+    "tolerance": (lambda: nearest(tolerance=5), lambda: nearest(tolerance=6), "tolerance_ms was 5, and is 6"),
+    "direction": (
+        lambda: nearest(tolerance=5),
+        lambda: nearest(tolerance=5, direction="nearest"),
+        "direction was 'backward', and is 'nearest'",
+    ),
+    "nearest or none": (nearest, lambda: nearest(how="left"), "how was 'inner', and is 'left'"),
     "retention": (lambda: as_of(1_000), lambda: as_of(2_000), "retention_ms was 1000, and is 2000"),
     "left join": (lambda: as_of(1_000), lambda: as_of(1_000, "left"), "how was 'inner', and is 'left'"),
     "windows' join": (together, lambda: together("outer"), "inner join of 2.*outer join of 2"),

@@ -237,6 +237,10 @@ REFUSED = {
         lambda app, s: s.join(s.map(abs), lambda a, b: a, within=(0, 1)).revisions().sink(print),
         "it can't take them back",
     ),
+    "an as-of join": (
+        lambda app, s: s.join_asof(s.map(abs), lambda a, b: a).revisions().sink(print),
+        "it can't take them back",
+    ),
     "a maximum": (
         lambda app, s: s.window(tumbling(hours=1), maximum(lambda v: v)).sink(print),
         "maximum can't take a value away",

@@ -231,7 +231,9 @@ def sent(pipeline: Pipeline, effects: Effects) -> dict[str, Counter[Event]]:
 @lru_cache
 def timed_streams(pipeline: Pipeline) -> set[str]:
     """Return the inputs that windows and timers lie below."""
-    timed = (place for place, node in enumerate(pipeline.nodes) if node.kind in (*WINDOWS, "process", "meet"))
+    timed = (
+        place for place, node in enumerate(pipeline.nodes) if node.kind in (*WINDOWS, "process", "meet", "nearest")
+    )
     above: set[int] = set().union(*map(pipeline.above, timed))
     return {stream for place, stream in pipeline.inputs().items() if place in above}
 
@@ -240,7 +242,7 @@ def fired_in(pipeline: Pipeline) -> set[int]:
     """Return the operators that emit panes and what timers emit, or see them in the stage where these are fired."""
     found: set[int] = set()
     for place, node in enumerate(pipeline.nodes):
-        if node.kind in (*WINDOWS, "process", "meet") or sees(pipeline, node, found):
+        if node.kind in (*WINDOWS, "process", "meet", "nearest") or sees(pipeline, node, found):
             found.add(place)
     return found
 
@@ -280,7 +282,7 @@ def _mixes(pipeline: Pipeline, place: int, stage: int) -> bool:
         return node.order == "none" or (node.order == "key" and pipeline.stage_of(place) != stage)
     if node.kind in ("remember", "scan"):
         return pipeline.stage_of(place) != stage
-    return node.kind in ("merge", "meet", "process", "broadcast", *WINDOWS)
+    return node.kind in ("merge", "meet", "nearest", "process", "broadcast", *WINDOWS)
 
 
 def sequences(rows: Sequence[Row]) -> list[list[Event]]:

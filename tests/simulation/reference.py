@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, product
 
+from operators.aggregations.identity import identity
 from operators.core.base import MIN_TIMESTAMP
 from tests.strategies import (
     KEYED,
@@ -24,6 +25,7 @@ from tests.strategies import (
     kept,
     many,
     mapped,
+    nearest,
     new_key,
     partition_of,
     sessions_of,
@@ -145,6 +147,9 @@ class Reference:
             if node.kind == "meet":
                 for task, pair in [*self._met(effects, place)]:
                     self._attempt(effects, place, task, pair)
+            if node.kind == "nearest":
+                for task, found in [*self._nearest(effects, place, node)]:
+                    self._attempt(effects, place, task, found)
             if node.kind == "process":
                 for _, task, key, at in sorted((t for t in effects.timers if t[0] == place), key=repr):
                     self._attempt(effects, place, task, Record(Event(at, key, at), key, at, at))
@@ -170,6 +175,24 @@ class Reference:
                 if abs(left.at - right.at) <= MEETING_MS:
                     times = max(left.at, right.at), max(left.stamp, right.stamp)
                     yield task, Record(joined(left.event, right.event), key, *times)
+
+    def _nearest(self, effects: Effects, place: int, node: Node) -> Iterable[tuple[int, Record]]:
+        """Yield each record of the first side with the one of the other side that is nearest to it, with their task."""
+        signs = {"backward": (-1,), "forward": (1,), "nearest": (-1, 1)}[node.direction]
+        for (where, task, key), (lefts, rights) in effects.sides.items():
+            for left in lefts if where == place else ():
+                near = [
+                    right
+                    for right in rights
+                    if any((right.at - left.at) * sign >= 0 for sign in signs)
+                    if node.tolerance_ms is None or abs(right.at - left.at) <= node.tolerance_ms
+                ]
+                near.sort(key=lambda right: (abs(right.at - left.at), right.at))
+                # Of one time the one that came when its source was further, and then the one with the larger bytes.
+                of_a_time = [right for right in near if right.at == near[0].at]
+                met = max(of_a_time, key=lambda right: (right.stamp, identity(right.event)), default=None)
+                if met is not None or node.number > 2:
+                    yield task, Record(nearest(left.event, met and met.event), key, left.at, left.stamp)
 
     def _attempt(self, effects: Effects, place: int, task: int, record: Record) -> None:
         one = Effects()
@@ -208,7 +231,7 @@ class Reference:
             self._pass(effects, place, node, task, record)
         elif node.kind == "window":
             self._gather(effects, place, task, record)
-        elif node.kind == "meet":
+        elif node.kind in ("meet", "nearest"):
             if record.at >= record.stamp:
                 effects.sides[place, task, record.key][side].append(record)
         elif node.kind == "sink":

@@ -16,6 +16,9 @@ NEED_SPARK = [
         "streaming_on_spark",
         "kafka_on_spark",
         "failures_on_spark",
+        "inputs_on_spark",
+        "input_types_on_spark",
+        "outputs_on_spark",
     )
 ]
 collect_ignore = NEED_SPARK if SCALE == "quick" else []

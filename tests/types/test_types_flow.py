@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeGuard, assert_type
 
 from samza_dsl import (
@@ -172,6 +173,29 @@ def test_joins_by_windows_know_which_side_may_be_missing() -> None:
     assert_type(inner, MessageStream[str, Pane[str, list[tuple[View, Flight]]]])
     outer = one.join_windows(two, hourly, lambda view, flight: (view, flight), how="outer", op_id="any-in-an-hour")
     assert_type(outer, MessageStream[str, Pane[str, list[tuple[View | None, Flight | None]]]])
+
+
+def test_joins_with_the_nearest_know_whether_it_may_be_missing_and_the_key() -> None:
+    quotes, trades = app.input("quotes", value=Flight, key=str), app.input("trades", value=View, key=str)
+    inner = trades.join_asof(quotes, lambda view, flight: (view, flight), op_id="nearest")
+    assert_type(inner, MessageStream[str, tuple[View, Flight]])
+    left = trades.join_asof(
+        quotes,
+        lambda view, flight: (view, flight),
+        how="left",
+        direction="nearest",
+        tolerance=timedelta(minutes=5),
+        op_id="nearest-or-none",
+    )
+    assert_type(left, MessageStream[str, tuple[View, Flight | None]])
+    by_length = trades.join_asof(
+        quotes,
+        lambda view, flight: (view, flight),
+        on=(lambda view: len(view.page), lambda flight: 5),
+        how="left",
+        op_id="by-length",
+    )
+    assert_type(by_length, MessageStream[int, tuple[View, Flight | None]])
 
 
 def test_joins_of_tables_know_both_rows() -> None:

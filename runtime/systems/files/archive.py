@@ -291,7 +291,7 @@ def _jsonl() -> _ReadsAndWrites:
 
 
 def _parquet() -> _ReadsAndWrites:
-    from runtime.systems.files.files import needs_pyarrow
+    from runtime.systems.files.places.locations import needs_pyarrow
 
     with needs_pyarrow():
         from runtime.systems.files.parquet_archive import read_parquet, write_parquet

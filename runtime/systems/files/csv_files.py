@@ -18,6 +18,7 @@ from runtime.encoding.serdes import check_finite, may_be_infinite
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import SamzaError, SerdeError
 from runtime.ports.sink import Sink
+from runtime.systems.files.places.locations import DataFile, RemoteFile
 from runtime.systems.files.record_files import AppendedFile, RecordFile, RecordSource
 from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
 
@@ -43,18 +44,23 @@ class CsvSource(RecordSource):
     name = "csv"
     skipped = 1
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        super().__init__(paths, split_rows)
-        headers = {header: path for path in paths if (header := _header_of(path)) is not None}
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        super().__init__(files, split_rows)
+        headers = {header: file.path for file in files if (header := _header_of(file.path)) is not None}
         if len(headers) > 1:
             (first, one), (second, other) = list(headers.items())[:2]
             raise SamzaError(f"{one} has the columns {first} and {other} has {second}; bind files with one header")
-        self.header = next(iter(headers), ())
+        # Where a file has a column of that name itself, what its folder says comes behind, and holds.
+        self.header = (*next(iter(headers), ()), *self.folders.names)
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde of rows with the declared type; String, Bytes or one of the user's reads the text itself."""
         kind = type_of_rows(declared)
         return declared if kind is None else CsvRow(self.header, kind)
+
+    def completed(self, partition: int, records: Sequence[bytes]) -> list[bytes]:
+        """Return records with the fields that their folders give."""
+        return self.folders.with_cells(partition, records)
 
 
 class CsvSink(Sink):
@@ -227,7 +233,7 @@ def _join_quoted(lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     return records, unfinished
 
 
-def _header_of(path: Path) -> tuple[str, ...] | None:
+def _header_of(path: Path | RemoteFile) -> tuple[str, ...] | None:
     first = RecordFile(path, split_rows).read(0, 1)
     if not first:
         return None

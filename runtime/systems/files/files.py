@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from runtime.model.errors import SamzaError
@@ -12,15 +11,20 @@ from runtime.ports.source import Source
 from runtime.systems.files.archive import ArchiveSource, is_archive
 from runtime.systems.files.csv_files import CsvSink, CsvSource
 from runtime.systems.files.jsonl import JsonlSink, JsonlSource
+from runtime.systems.files.places.contents import UNPACKING
+from runtime.systems.files.places.locations import DataFile, RemoteFile, files_of, is_remote, local_path, needs_pyarrow
+from runtime.systems.files.tables import check_read_anywhere
 
 KIND_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+COMPRESSED_WITHIN = {"parquet"}
+"""The kinds whose files are read at any place, and so are never compressed as a whole."""
 SUPPORTED = "JSON lines (.jsonl, .ndjson), CSV (.csv) and Parquet (.parquet)"
 
 
-def _parquet_source(paths: Sequence[Path]) -> Source:
+def _parquet_source(files: Sequence[DataFile]) -> Source:
     with needs_pyarrow():
         from runtime.systems.files.parquet import ParquetSource
-    return ParquetSource(paths)
+    return ParquetSource(files)
 
 
 def _parquet_sink(path: Path, lasting: bool) -> Sink:
@@ -29,18 +33,7 @@ def _parquet_sink(path: Path, lasting: bool) -> Sink:
     return ParquetSink(path)
 
 
-@contextmanager
-def needs_pyarrow() -> Iterator[None]:
-    """Say what to install where a block can't import pyarrow."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pyarrow":
-            raise
-        raise SamzaError("Parquet needs pyarrow, which is not installed: pip install 'samza-dsl[parquet]'") from error
-
-
-SOURCES: dict[str, Callable[[Sequence[Path]], Source]] = {
+SOURCES: dict[str, Callable[[Sequence[DataFile]], Source]] = {
     "jsonl": JsonlSource,
     "csv": CsvSource,
     "parquet": _parquet_source,
@@ -48,30 +41,46 @@ SOURCES: dict[str, Callable[[Sequence[Path]], Source]] = {
 SINKS: dict[str, Callable[[Path, bool], Sink]] = {"jsonl": JsonlSink, "csv": CsvSink, "parquet": _parquet_sink}
 
 
-def open_source(path: Path) -> Source:
-    """Return the bounded input at `path`: an archive, a file, or a directory of files of one kind, each a partition.
+def open_source(what: str | Path) -> Source:
+    """Return the bounded input at a path: an archive, or the files that it, a glob or a URL stands for, of one kind.
 
-    Raises SamzaError when nothing is there, or when it is of no known kind.
+    Each file is a partition. Raises SamzaError when nothing is there, or when it is of no known kind.
     """
-    if is_archive(path):
-        return ArchiveSource(path)
-    paths = paths_of(path)
-    kinds = sorted({_kind(file) for file in paths})
+    check_read_anywhere(what)
+    if not is_remote(what) and is_archive(local_path(what)):
+        return ArchiveSource(local_path(what))
+    return open_files(files_of_one_kind(what))
+
+
+def files_of_one_kind(what: str | Path) -> list[DataFile]:
+    """Return the files of an input; raises SamzaError where there are none, or of several kinds, or an unknown one."""
+    files = files_of(what)
+    kinds = sorted({kind_read(file.path) for file in files})
     if len(kinds) > 1:
-        raise SamzaError(f"{path} holds files of several kinds ({', '.join(kinds)}); bind one kind at a time")
-    return open_files(paths)
+        raise SamzaError(f"{what} holds files of several kinds ({', '.join(kinds)}); bind one kind at a time")
+    return files
 
 
-def paths_of(path: Path) -> list[Path]:
-    """Return the files that make up an input, one per partition; raises SamzaError when nothing is there."""
-    if not path.exists():
-        raise SamzaError(f"there is no file or directory {path}; check the path that the stream is bound to")
-    return _files_in(path) if path.is_dir() else [path]
+def paths_of(what: str | Path) -> list[Path]:
+    """Return the files of an input that grows, one per partition; raises SamzaError where it can't be read on and on.
+
+    They lie on this machine, and have no fields in the names of their folders, which lines that come have not either.
+    """
+    paths = []
+    for file in files_of(what):
+        if isinstance(file.path, RemoteFile) or file.fields:
+            why = "is behind a URL" if isinstance(file.path, RemoteFile) else "has fields in the names of its folders"
+            raise SamzaError(
+                f"{file.path} {why}, and a run with a checkpoint reads files on as they grow: bind it in a run "
+                "without one, or write what comes to a topic or to the log (samza-dsl streams produce)"
+            )
+        paths.append(file.path)
+    return paths
 
 
-def open_files(paths: Sequence[Path]) -> Source:
+def open_files(files: Sequence[DataFile]) -> Source:
     """Return the bounded input of files of one kind; raises SamzaError when it is not known."""
-    return SOURCES[_kind(paths[0])](paths)
+    return SOURCES[kind_read(files[0].path)](files)
 
 
 def open_sink(path: Path, lasting: bool = True) -> Sink:
@@ -87,16 +96,22 @@ def open_sink(path: Path, lasting: bool = True) -> Sink:
     return SINKS[kind](path, lasting)
 
 
-def _kind(path: Path) -> str:
-    kind = KIND_OF_SUFFIX.get(path.suffix.lower())
-    if kind is None:
-        raise SamzaError(f"can't tell what {path} holds by its suffix; known are {SUPPORTED}")
+def kind_read(path: Path | RemoteFile) -> str:
+    """Return the kind of an input's file, by its suffix in front of that of its compression; raises SamzaError."""
+    name = Path(path.name)
+    suffix = Path(name.stem).suffix if name.suffix.lower() in UNPACKING else name.suffix
+    kind = "jsonl" if suffix.lower() == ".json" else KIND_OF_SUFFIX.get(suffix.lower())
+    if kind is None or (kind in COMPRESSED_WITHIN and suffix != name.suffix):
+        raise _unknown(path)
     return kind
 
 
-def _files_in(directory: Path) -> list[Path]:
-    """Return the data files by name; a dot or an underscore in front marks what is no data, or not finished."""
-    files = sorted(path for path in directory.iterdir() if path.name[0] not in "._" and path.is_file())
-    if not files:
-        raise SamzaError(f"{directory} holds no files to read; known are {SUPPORTED}")
-    return files
+def _kind(path: Path) -> str:
+    kind = KIND_OF_SUFFIX.get(path.suffix.lower())
+    if kind is None:
+        raise _unknown(path)
+    return kind
+
+
+def _unknown(path: object) -> SamzaError:
+    return SamzaError(f"can't tell what {path} holds by its suffix; known are {SUPPORTED}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import filterfalse
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,7 @@ from runtime.encoding.lines import NULL, Lines, ObjectLines, rows_in
 from runtime.encoding.serdes import Json, MessagePack, String, Tagged, to_json_lines
 from runtime.model.errors import SerdeError
 from runtime.ports.sink import Sink
+from runtime.systems.files.places.locations import DataFile
 from runtime.systems.files.record_files import AppendedFile, RecordSource
 
 VISIBLE = b"!"
@@ -28,12 +30,19 @@ class JsonlSource(RecordSource):
 
     name = "jsonl"
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        super().__init__(paths, lines_in)
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        super().__init__(files, lines_in)
+        self._kind: object = Any
 
     def serde(self, declared: Serde) -> Serde:
         """Return JSON of the declared type; Bytes, or a serde of the user's own, reads the line itself."""
-        return _json_of(declared) or declared
+        found = json_of(declared)
+        self._kind = Any if found is None else found.type
+        return found or declared
+
+    def completed(self, partition: int, records: Sequence[bytes]) -> list[bytes]:
+        """Return JSON objects with the fields that their folders give, of the declared types."""
+        return self.folders.with_json(partition, self._kind, records)
 
 
 class JsonlSink(Sink):
@@ -51,7 +60,7 @@ class JsonlSink(Sink):
 
     def serde(self, declared: Serde) -> Serde:
         """Return JSON of the declared type; what Bytes or a serde of the user's own makes is checked to be JSON."""
-        return _json_of(declared) or JsonLine(declared)
+        return json_of(declared) or JsonLine(declared)
 
     def together(self, values: list[object]) -> Lines:
         """Encode some values as JSON of their own, whatever they are; they come to what each by itself comes to."""
@@ -139,7 +148,7 @@ def split_lines(data: bytes, last: bool) -> tuple[list[bytes], int]:
     return lines, used
 
 
-def _json_of(declared: Serde) -> Json | None:
+def json_of(declared: Serde) -> Json | None:
     """Return the serde of the same values as JSON, where the declared one says no more than their type."""
     if isinstance(declared, Json):
         return declared

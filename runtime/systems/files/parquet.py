@@ -7,13 +7,14 @@ import math
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import msgspec
 import pyarrow as pa
@@ -22,18 +23,22 @@ import pyarrow.parquet as pq
 from msgspec import inspect
 
 from operators.core.base import Batch, Serde
+from runtime.encoding.columns import Columns
 from runtime.encoding.serdes import to_json
 from runtime.encoding.value_types import made_of_plain
 from runtime.model.errors import Damaged, SamzaError, SerdeError, system_errors_told
 from runtime.ports.sink import Sink
 from runtime.ports.source import Source
 from runtime.ports.streams import Offsets, Read
+from runtime.systems.files.folders import Folders
+from runtime.systems.files.places.locations import DataFile, RemoteFile
+from runtime.systems.files.plain_columns import values_in
 from runtime.systems.files.record_files import check_not_beyond, make_durable
 from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
 
 ROWS_AT_ONCE = 8_192
 ROWS_PER_PART = 100_000
-_OF_ARROW = (datetime, date, time, timedelta, Decimal, bytes)
+OF_ARROW = (datetime, date, time, timedelta, Decimal, bytes)
 MARK = b'"\\u00'
 """The start of the text of a float that JSON has not: no other text has its first, readable, letter escaped."""
 _MARKED = {
@@ -45,8 +50,8 @@ _NUMBERS = {
     bytes(_MARKED[text]): spelled for text, spelled in (("nan", b"NaN"), ("inf", b"Infinity"), ("-inf", b"-Infinity"))
 }
 PART = re.compile(r"part-(\d{6,})\.parquet")
-Rows: TypeAlias = "list[bytes] | pa.RecordBatch"
-"""Rows as JSON, or as columns."""
+Rows: TypeAlias = Any
+"""Rows as JSON, with their offsets or without, or as columns: a list, or a batch of Arrow."""
 
 
 class ParquetSource(Source):
@@ -58,14 +63,23 @@ class ParquetSource(Source):
 
     name = "parquet"
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.partitions = len(paths)
-        self._files = [RowFile(path) for path in paths]
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        self.partitions = len(files)
+        self.folders = Folders(files)
+        self._files = [
+            RowFile(file.path, made=partial(json_rows, self.folders.values(number)))
+            for number, file in enumerate(files)
+        ]
+        self._tables = [RowFile(file.path, made=partial(self._table, number)) for number, file in enumerate(files)]
+        self._kind: object = Any
 
     def serde(self, declared: Serde) -> Serde:
         """Return lax JSON of the declared type; String, Bytes or one of the user's reads the JSON itself."""
         kind = type_of_rows(declared)
-        return declared if kind is None else LaxJson(kind)
+        if kind is None:
+            return declared
+        self._kind = kind
+        return LaxJson(kind)
 
     def offsets(self, partition: int) -> Offsets:
         """Return the readable range, which the file's footer says."""
@@ -73,18 +87,32 @@ class ParquetSource(Source):
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on; None at the end, and `Damaged` beyond it."""
-        file = self._files[partition]
-        rows: list[bytes] = file.read(offset, max_records)
-        if not rows:
-            check_not_beyond(offset, file.count(), file.path)
+        table: pa.RecordBatch = self._tables[partition].read(offset, max_records)
+        if not len(table):
+            check_not_beyond(offset, self._files[partition].count(), self._files[partition].path)
             return None
-        end = offset + len(rows)
-        return Read(Batch(rows, offsets=range(offset, end)), None, end)
+        end = offset + len(table)
+        values = cast("list[object]", Columns(table, offset, partial(self._rows, partition)))
+        return Read(Batch(values, offsets=range(offset, end)), None, end)
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files:
+        for file in (*self._files, *self._tables):
             file.close()
+
+    def _table(self, partition: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows with what the folders of their file say of all of them."""
+        said = self.folders.values(partition, self._kind)
+        if not said:
+            return batch
+        given = [pa.repeat(pa.scalar(value), len(batch)) for value in said.values()]
+        return pa.RecordBatch.from_arrays([*batch.columns, *given], names=[*batch.schema.names, *said])
+
+    def _rows(self, partition: int, first: int, number: int) -> list[bytes]:
+        found: list[bytes] = []
+        while len(found) < number:
+            found += self._files[partition].read(first + len(found), number - len(found))
+        return found
 
 
 class ParquetSink(Sink):
@@ -177,7 +205,7 @@ class ParquetSink(Sink):
     def _first_rows(self) -> tuple[pa.Table, list[bytes | pa.RecordBatch]]:
         """Return the rows of the next part, and what stays pending."""
         rows = [row_of(self._rows.decode(value)) for value in self._pending[:ROWS_PER_PART]]
-        rows = [msgspec.to_builtins(row, builtin_types=_OF_ARROW) for row in rows]
+        rows = [msgspec.to_builtins(row, builtin_types=OF_ARROW) for row in rows]
         return _table(rows, self._rows.type, self._path), self._pending[ROWS_PER_PART:]
 
     def _first_columns(self) -> tuple[pa.Table, list[bytes | pa.RecordBatch]]:
@@ -216,6 +244,11 @@ class LaxJson:
         """Return JSON; raises SerdeError for a NaN or an infinity."""
         return to_json(value)
 
+    def decode_table(self, columns: Columns) -> list[object]:
+        """Return the values of rows: made of their columns at once, where these hold what the type says."""
+        made = values_in(columns.table, self.type)
+        return list(map(self.decode, columns.rows())) if made is None else made
+
     def decode(self, data: bytes) -> object:
         """Return the value of a row."""
         if MARK not in data:
@@ -237,13 +270,13 @@ class RowFile:
 
     def __init__(
         self,
-        path: Path,
+        path: Path | RemoteFile,
         at_once: int = ROWS_AT_ONCE,
         columns: list[str] | None = None,
         made: Callable[[pa.RecordBatch], Rows] | None = None,
     ) -> None:
         self.path = path
-        self._at_once, self._columns, self._made = at_once, columns, made or _json_rows
+        self._at_once, self._columns, self._made = at_once, columns, made or partial(json_rows, {})
         self._file: pq.ParquetFile | None = None
         self._batches: Iterator[pa.RecordBatch] = iter(())
         self._starts: list[int] = []
@@ -274,7 +307,7 @@ class RowFile:
     def _open(self) -> pq.ParquetFile:
         if self._file is None:
             try:
-                self._file = pq.ParquetFile(self.path)
+                self._file = open_parquet(self.path)
             except (OSError, pa.ArrowException) as error:
                 raise SamzaError(f"can't read {self.path} as Parquet: {error}") from error
             groups = (self._file.metadata.row_group(group).num_rows for group in range(self._file.num_row_groups))
@@ -301,7 +334,28 @@ class RowFile:
                 return
 
 
-def _json_rows(batch: pa.RecordBatch) -> list[bytes]:
+def open_parquet(path: Path | RemoteFile) -> pq.ParquetFile:
+    """Return a file of Parquet, open; raises OSError and Arrow's own errors."""
+    return pq.ParquetFile(path.opened() if isinstance(path, RemoteFile) else path)
+
+
+def json_rows(fields: Mapping[str, object], batch: pa.RecordBatch) -> list[bytes]:
+    """Return rows as JSON, with what the folders of their file say of all of them."""
+    rows = _spelled_rows(batch)
+    if fields:
+        for row in rows:
+            row.update(fields)
+    return list(map(msgspec.json.encode, rows))
+
+
+def json_values(batch: pa.RecordBatch) -> list[bytes]:
+    """Return the values of the only column as JSON."""
+    (name,) = batch.schema.names
+    return [msgspec.json.encode(row[name]) for row in _spelled_rows(batch)]
+
+
+def _spelled_rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
+    """Return rows whose numbers that JSON has not are spelled out."""
     columns = [_in_microseconds(column) for column in batch.columns]
     rows = pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist(maps_as_pydicts="strict")
     for name, column in zip(batch.schema.names, columns, strict=True):
@@ -312,7 +366,7 @@ def _json_rows(batch: pa.RecordBatch) -> list[bytes]:
         elif pa.types.is_nested(column.type):
             for row in rows:
                 row[name] = _spelled(row[name])
-    return list(map(msgspec.json.encode, rows))
+    return cast("list[dict[str, object]]", rows)
 
 
 def _spelled(value: object) -> object:
@@ -353,7 +407,7 @@ def _table(rows: list[dict[str, object]], kind: object, where: Path) -> pa.Table
 
 
 def _column(values: list[object], info: inspect.Type) -> pa.Array:
-    column = pa.array(values, type=_arrow_type(info))
+    column = pa.array(values, type=arrow_type(info))
     if pa.types.is_null(column.type) and any(isinstance(kind, inspect.DateTimeType) for kind in alternatives(info)):
         return column.cast(pa.timestamp("us", "UTC"))
     return column.cast(pa.timestamp("us", "UTC")) if getattr(column.type, "tz", None) else column
@@ -372,7 +426,7 @@ _SCALARS: dict[type[inspect.Type], pa.DataType] = {
 }
 
 
-def _arrow_type(info: inspect.Type) -> pa.DataType | None:
+def arrow_type(info: inspect.Type) -> pa.DataType | None:
     """Return the column type for what msgspec knows of a field; None where the values must say it."""
     kinds = [kind for kind in alternatives(info) if not isinstance(kind, inspect.NoneType)]
     if {type(kind) for kind in kinds} == {inspect.IntType, inspect.FloatType}:
@@ -383,10 +437,10 @@ def _arrow_type(info: inspect.Type) -> pa.DataType | None:
     if isinstance(kind, inspect.DateTimeType) and kind.tz is not None:
         return pa.timestamp("us", "UTC" if kind.tz else None)
     if isinstance(kind, inspect.CollectionType):
-        item = _arrow_type(kind.item_type)
+        item = arrow_type(kind.item_type)
         return item and pa.list_(item)
     if isinstance(kind, inspect.DictType):
-        key, value = _arrow_type(kind.key_type), _arrow_type(kind.value_type)
+        key, value = arrow_type(kind.key_type), arrow_type(kind.value_type)
         return key and value and pa.map_(key, value)
     if isinstance(kind, inspect.StructType | inspect.DataclassType):
         return _struct_type(kind)
@@ -394,7 +448,7 @@ def _arrow_type(info: inspect.Type) -> pa.DataType | None:
 
 
 def _struct_type(kind: inspect.StructType | inspect.DataclassType) -> pa.DataType | None:
-    fields = [(each.encode_name, _arrow_type(each.type)) for each in kind.fields]
+    fields = [(each.encode_name, arrow_type(each.type)) for each in kind.fields]
     if not fields or getattr(kind, "tag", None) is not None or any(each is None for _, each in fields):
         return None
     return pa.struct(fields)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import inspect
 
 from operators.core.base import Batch
 from planner.columnar.terms import Term
-from runtime.encoding.columns import Columns
+from runtime.encoding.columns import SureColumns
 from runtime.ports.streams import Read
-from runtime.systems.files.parquet import ParquetSource, RowFile
+from runtime.systems.files.folders import typed
+from runtime.systems.files.parquet import ParquetSource, RowFile, open_parquet
+from runtime.systems.files.places.locations import DataFile, RemoteFile
+from runtime.systems.files.plain_columns import type_of
 
 ROWS_AT_ONCE = 1 << 16
 
@@ -25,11 +29,9 @@ class ColumnsOfParquet(ParquetSource):
     `needed` are the names of these columns. Rows of other files come as rows.
     """
 
-    def __init__(self, paths: Sequence[Path], fields: Sequence[Term], needed: Sequence[str]) -> None:
-        super().__init__(paths)
-        self._columns = [
-            RowFile(path, ROWS_AT_ONCE, list(needed), _itself) if holds(path, fields) else None for path in paths
-        ]
+    def __init__(self, files: Sequence[DataFile], fields: Sequence[Term], needed: Sequence[str]) -> None:
+        super().__init__(files)
+        self._columns = [self._file(file, number, fields, needed) for number, file in enumerate(files)]
 
     def read(self, partition: int, offset: int, max_records: int = 10_000) -> Read | None:
         """Return rows from `offset` on, more where they come as columns; None at the end, and `Damaged` beyond it."""
@@ -38,7 +40,7 @@ class ColumnsOfParquet(ParquetSource):
         if not len(table):
             return super().read(partition, offset, max_records)
         end = offset + len(table)
-        values = cast("list[object]", Columns(table, offset, partial(self._rows, partition)))
+        values = cast("list[object]", SureColumns(table, offset, partial(self._rows, partition)))
         return Read(Batch(values, offsets=range(offset, end)), None, end)
 
     def close(self) -> None:
@@ -47,40 +49,38 @@ class ColumnsOfParquet(ParquetSource):
             if file is not None:
                 file.close()
 
-    def _rows(self, partition: int, first: int, number: int) -> list[bytes]:
-        found: list[bytes] = []
-        while len(found) < number:
-            found += self._files[partition].read(first + len(found), number - len(found))
-        return found
+    def _file(self, file: DataFile, partition: int, fields: Sequence[Term], needed: Sequence[str]) -> RowFile | None:
+        """Return a file as columns, where these and the fields of its folders hold what is declared."""
+        said, given, own = self.folders.values(partition), dict[str, pa.Scalar](), []
+        for field in fields:
+            name = str(field.parts[0])
+            if name not in said:
+                own.append(field)
+            elif (scalar := _scalar(said[name], field)) is not None:
+                given[name] = scalar
+            else:
+                return None
+        # Without a column of its own a batch would not say how many rows it has.
+        columns = [name for name in needed if name not in given] or [str(field.parts[0]) for field in own[:1]]
+        if not columns or not holds(file.path, own):
+            return None
+        return RowFile(file.path, ROWS_AT_ONCE, columns, partial(_with, given, list(needed)))
 
 
-def holds(path: Path, fields: Sequence[Term]) -> bool:
+def holds(path: Path | RemoteFile, fields: Sequence[Term]) -> bool:
     """Whether each row of a file is sure to be a record of these fields, whatever it holds."""
-    with pq.ParquetFile(path) as file:
+    with open_parquet(path) as file:
         schema, metadata = file.schema_arrow, file.metadata
     names = schema.names
     if len(set(names)) < len(names) or len(names) != metadata.num_columns:
         return False
-    types = dict(zip(names, map(_type_of, schema.types), strict=True))
+    types = dict(zip(names, map(type_of, schema.types), strict=True))
     known = {str(field.parts[0]): field for field in fields}
     if None in types.values() or not known.keys() <= types.keys():
         return False
     # An int column may stand for floats, as msgspec takes ints there, too; nothing else is converted.
     fits = all(types[name] in ({"float", "int"} if one.type == "float" else {one.type}) for name, one in known.items())
     return fits and all(_is_full(metadata, names.index(name)) for name, one in known.items() if not one.optional)
-
-
-def _type_of(kind: pa.DataType) -> str | None:
-    """Return what Python reads of a column, where that is plain."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_integer(kind):
-        return "int"
-    if pa.types.is_floating(kind):
-        return "float"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return "str"
-    return "bool" if pa.types.is_boolean(kind) else None
 
 
 def _is_full(metadata: pq.FileMetaData, column: int) -> bool:
@@ -92,5 +92,24 @@ def _is_full(metadata: pq.FileMetaData, column: int) -> bool:
     return True
 
 
-def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
+_KINDS = {"int": inspect.IntType(), "float": inspect.FloatType(), "str": inspect.StrType(), "bool": inspect.BoolType()}
+_ARROW = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
+
+
+def _scalar(said: object, field: Term) -> pa.Scalar | None:
+    """Return what a folder says of a field as the field's type has it; None where it is not of that type."""
+    if said is None:
+        return pa.scalar(None, _ARROW[field.type]) if field.optional else None
+    try:
+        return pa.scalar(typed(str(said), _KINDS[field.type]), _ARROW[field.type])
+    except pa.ArrowException:
+        return None
+
+
+def _with(given: Mapping[str, pa.Scalar], needed: list[str], batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the columns that are needed, with those that are the same in all rows of a file."""
+    if not given:
+        return batch
+    return pa.RecordBatch.from_arrays(
+        [pa.repeat(given[name], len(batch)) if name in given else batch.column(name) for name in needed], names=needed
+    )

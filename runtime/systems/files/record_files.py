@@ -12,6 +12,9 @@ from operators.core.base import MAX_TIMESTAMP, Batch
 from runtime.model.errors import Damaged, SamzaError, system_errors_told
 from runtime.ports.source import UncountedSource
 from runtime.ports.streams import Offsets, Read
+from runtime.systems.files.folders import Folders
+from runtime.systems.files.places.contents import content_of
+from runtime.systems.files.places.locations import DataFile, RemoteFile
 
 BLOCK = 1 << 18
 """The bytes of a file that are read at a time: they stay in the processor's caches while they are decoded."""
@@ -36,16 +39,15 @@ class RecordFile:
     Between reads no file is open; the records of the last block stay in memory.
     """
 
-    def __init__(self, path: Path, split: Split) -> None:
+    def __init__(self, path: Path | RemoteFile, split: Split) -> None:
         self.path = path
         self._split = split
+        self._content = content_of(path)
         try:
-            self._size = path.stat().st_size
-            with path.open("rb") as file:
-                marked = file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK
+            marked = self._content.read(0, len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK
         except OSError as error:
             raise SamzaError(f"can't read {path}: {error.strerror}; check the path and its permissions") from error
-        # One entry per block, and no file that stays open: an input may have thousands of files.
+        # One entry per block: an input may have thousands of files.
         self._positions = [len(BYTE_ORDER_MARK) if marked else 0]
         self._firsts = [0]
         self._first = 0
@@ -67,22 +69,27 @@ class RecordFile:
     @property
     def is_counted(self) -> bool:
         """Whether it was read to its end."""
-        return self._positions[-1] >= self._size
+        return self._positions[-1] >= self._content.size
 
     def expected(self) -> int:
         """Return how many records there are about, by how many there are in what was read: in one block at least."""
-        if self._firsts == [0] and self._positions[0] < self._size:
+        if self._firsts == [0] and self._positions[0] < self._content.size:
             self._load(0)
-        return self._firsts[-1] * self._size // max(self._positions[-1], 1)
+        return self._firsts[-1] * self._content.expected_size() // max(self._positions[-1], 1)
 
     def forget(self) -> None:
         """Let go of the records in memory; a later read fetches them again."""
         self._records = []
 
+    def close(self) -> None:
+        """Let go of all that is in memory."""
+        self.forget()
+        self._content.forget()
+
     def _find(self, record: int) -> None:
         block = bisect_right(self._firsts, record) - 1
         self.forget()
-        while self._positions[block] < self._size:
+        while self._positions[block] < self._content.size:
             self._load(block)
             if record < self._first + len(self._records):
                 return
@@ -94,8 +101,8 @@ class RecordFile:
         length = self._length(block)
         used = 0
         while not used:
-            data = self._bytes(position, min(length, self._size - position))
-            self._records, used = self._split(data, position + len(data) == self._size)
+            data = self._bytes(position, length)
+            self._records, used = self._split(data, position + len(data) == self._content.size)
             if not used and length >= LONGEST_RECORD:
                 raise Damaged(
                     f"{self.path} has no end of record within {LONGEST_RECORD} bytes from byte {position} on: "
@@ -105,7 +112,7 @@ class RecordFile:
             length *= 8
         self._first = self._firsts[block]
         if block + 1 == len(self._positions):
-            assert position < position + used <= self._size, "a block leads on, and not beyond the file"
+            assert position < position + used <= self._content.size, "a block leads on, and not beyond the file"
             self._positions.append(position + used)
             self._firsts.append(self._first + len(self._records))
 
@@ -118,10 +125,8 @@ class RecordFile:
         return min(max(BLOCK, MANY * self._positions[-1] // self._firsts[-1]), LARGE_BLOCK)
 
     def _bytes(self, position: int, length: int) -> bytes:
-        with self.path.open("rb", buffering=0) as file:
-            file.seek(position)
-            data = file.read(length)
-        if len(data) < length:
+        data = self._content.read(position, min(length, self._content.size - position))
+        if len(data) < min(length, self._content.size - position):
             raise Damaged(f"{self.path} became shorter while it was read; bind a file that nobody changes")
         return data
 
@@ -132,9 +137,10 @@ class RecordSource(UncountedSource):
     skipped = 0
     """The records at the beginning of each file that are a header."""
 
-    def __init__(self, paths: Sequence[Path], split: Split) -> None:
-        self.partitions = len(paths)
-        self._files = [RecordFile(path, split) for path in paths]
+    def __init__(self, files: Sequence[DataFile], split: Split) -> None:
+        self.partitions = len(files)
+        self._files = [RecordFile(file.path, split) for file in files]
+        self.folders = Folders(files)
 
     def offsets(self, partition: int) -> Offsets:
         """Return the readable range; the first call reads on to the end of the file, to count the records."""
@@ -149,21 +155,27 @@ class RecordSource(UncountedSource):
 
         Raises `Damaged` beyond the end: the file had more records when that offset was committed.
         """
-        records = cast("list[bytes]", self._files[partition].read(offset + self.skipped, max_records))
+        records = self._files[partition].read(offset + self.skipped, max_records)
         if not records:
             check_not_beyond(offset, self.offsets(partition).end, self._files[partition].path)
             return None
         end = offset + len(records)
-        return Read(Batch(records, offsets=range(offset, end)), None, end)
+        if self.folders.names:
+            records = self.completed(partition, records)
+        return Read(Batch(cast("list[bytes]", records), offsets=range(offset, end)), None, end)
 
     def expected(self, partition: int) -> int:
         """Return how many records there are about, given what was read of them."""
         return max(0, self._files[partition].expected() - self.skipped)
 
+    def completed(self, partition: int, records: Sequence[bytes]) -> list[bytes]:
+        """Return records with the fields that the folders of their file give."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Release the records held in memory."""
         for file in self._files:
-            file.forget()
+            file.close()
 
 
 class AppendedFile:
@@ -231,7 +243,7 @@ class AppendedFile:
         self._durable = sync
 
 
-def check_not_beyond(offset: int, end: int, path: Path) -> None:
+def check_not_beyond(offset: int, end: int, path: object) -> None:
     """Raise `Damaged` when a reader is to go on behind the end of its file."""
     if offset > end:
         raise Damaged(

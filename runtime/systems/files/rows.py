@@ -102,6 +102,26 @@ def column_types(kind: object, names: Iterable[str]) -> Mapping[str, inspect.Typ
     return {name: known.get(name, other) for name in names}
 
 
+def has_columns(kind: object) -> bool:
+    """Whether a type's values may be read of rows of named columns.
+
+    >>> has_columns(dict[str, int]), has_columns(int), has_columns(list[str])
+    (True, False, False)
+    """
+    of_rows = (inspect.AnyType, inspect.DictType, inspect.CustomType)
+    found = alternatives(inspect.type_info(kind))
+    return any(hasattr(one, "fields") or isinstance(one, of_rows) for one in found)
+
+
+def fields_wanted(kind: object) -> list[str] | None:
+    """Return the names of the columns that a type's values have; None where these are not said, and all are taken."""
+    found = alternatives(inspect.type_info(kind))
+    if not all(hasattr(one, "fields") or isinstance(one, inspect.NoneType) for one in found):
+        return None
+    tags = [str(tag) for one in found if (tag := getattr(one, "tag_field", None)) is not None]
+    return [*dict.fromkeys([*tags, *(field.encode_name for one in found for field in getattr(one, "fields", ()))])]
+
+
 def alternatives(info: inspect.Type) -> tuple[inspect.Type, ...]:
     """Return the types of a union, or the type alone, without annotations."""
     if isinstance(info, inspect.Metadata):

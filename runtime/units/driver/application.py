@@ -34,6 +34,7 @@ from runtime.ports.streams import Append, Offsets, Read, StreamConfig
 from runtime.run.run import open_environment
 from runtime.systems.files.archive import ArchiveSource, is_archive
 from runtime.systems.files.files import KIND_OF_SUFFIX
+from runtime.systems.files.places.locations import is_remote, local_path
 from runtime.systems.files.rows import type_of_rows
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
 from runtime.systems.memory.environment import MemoryEnvironment
@@ -436,6 +437,6 @@ def _source(stream: str, what: object, is_counted: bool) -> Source:
         return ListSource(what)
     if not _is_path(what):
         return cast(Source, what)
-    if is_archive(Path(what)):
-        return ArchiveSource(Path(what))
-    return Splits.at(Path(what)).counted() if is_counted else Splits.at(Path(what))
+    if not is_remote(what) and is_archive(local_path(what)):
+        return ArchiveSource(local_path(what))
+    return Splits.at(what).counted() if is_counted else Splits.at(what)

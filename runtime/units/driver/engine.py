@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from planner.model.plan import Plan
 from runtime.containers.protocol import combined
 from runtime.model.clock import monotonic_ms
 from runtime.model.metrics import RunMetrics
@@ -18,8 +19,6 @@ from runtime.units.shuffle_rows import AttemptReport, OutputRows, decode_told
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from runtime.units.driver.micro_batch_application import Streamed
 
 
 class BatchEngine(Protocol):
@@ -46,14 +45,23 @@ class BatchEngine(Protocol):
         """
 
 
+class Runnable(Protocol):
+    """An application that was run, as far as its results are asked for."""
+
+    plan: Plan
+
+    def values_of(self, stream: str) -> list[object]:
+        """Return the values of an output."""
+
+
 class BatchRun:
     """A bounded run that is over: its plan, its numbers, and what it has written."""
 
     failed = stopping = False
 
-    def __init__(self, application: Application | Streamed, metrics: RunMetrics) -> None:
+    def __init__(self, application: Runnable, metrics: RunMetrics) -> None:
         self.plan = application.plan
-        self._application, self._metrics = application, metrics
+        self.application, self._metrics = application, metrics
 
     def metrics(self, stores: bool = True) -> RunMetrics:
         """Return what it came to, task by task; there are no stores any more."""
@@ -64,7 +72,7 @@ class BatchRun:
 
         Raises SamzaError for an output that is bound to a file.
         """
-        return self._application.values_of(stream)
+        return self.application.values_of(stream)
 
 
 def run_together(

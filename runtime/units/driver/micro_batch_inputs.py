@@ -12,7 +12,9 @@ from runtime.model.clock import Clock
 from runtime.model.errors import SamzaError
 from runtime.ports.source import Source
 from runtime.ports.streams import Offsets
-from runtime.systems.files.files import KIND_OF_SUFFIX, open_source, paths_of
+from runtime.systems.files.files import KIND_OF_SUFFIX, open_source
+from runtime.systems.files.places.locations import files_of, is_remote
+from runtime.systems.files.tables import only_on_spark
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSource
 from runtime.units.growing import GrowingLines, Piece
@@ -44,7 +46,7 @@ class Offered:
     ) -> None:
         self._reads, self._clock, self._most_records = reads, clock, most_records
         self._paths = {
-            spec.stream: Path(what)
+            spec.stream: what
             for spec in reads
             if isinstance(what := bind.get(spec.stream), str | Path) and topic_of(what) is None
         }
@@ -187,14 +189,19 @@ class Offered:
 
             self._topics[spec.stream] = GrowingTopic(topic)
             return self._topics[spec.stream]
+        if (kind := only_on_spark(what)) is not None or (isinstance(what, str | Path) and is_remote(what)):
+            raise SamzaError(
+                f"bind={{{spec.stream!r}: ...}}: {kind or 'a URL'} is read by a run on Spark that ends. One with a "
+                "checkpoint reads what grows: files of JSON lines, a topic (kafka://HOST:9092/TOPIC), or the log"
+            )
         if spec.stream not in self._paths:
             return ListSource(what) if isinstance(what, list) else cast(Source, what)
         path = self._paths[spec.stream]
         if spec.stream in pieces:
             return GrowingLines(pieces[spec.stream]).look(path)
-        if all(KIND_OF_SUFFIX.get(file.suffix.lower()) == "jsonl" for file in paths_of(path)):
+        if all(KIND_OF_SUFFIX.get(file.path.suffix.lower()) == "jsonl" for file in files_of(path)):
             return GrowingLines.at(path, spec.partitions)
-        return open_source(path.absolute())
+        return open_source(path)
 
     def _end(self, place: Place, start: int, found: Offsets) -> int:
         """Return where a micro-batch ends in a partition, as far as it is for its size."""

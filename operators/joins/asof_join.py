@@ -1,0 +1,321 @@
+"""The as-of join: each left record with the right one of its key that is nearest to it in event time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+from operators.aggregations.identity import identity
+from operators.core.base import (
+    MIN_TIMESTAMP,
+    MOST_HELD,
+    Batch,
+    Form,
+    Key,
+    Keys,
+    OperatorContext,
+    Serde,
+    Spec,
+    Store,
+)
+from operators.core.policies import DeadLetterPolicy
+from operators.joins.interval_join import LEAST_WIDTH_MS, NO_KEY
+from operators.joins.match_counts import Meetings
+from operators.joins.row_versions import WIDTH_MS, Versions
+from operators.joins.waiting_rows import WaitingRows
+from operators.state.keyed_state import DECLARED_SIDES, dumped, typed_sides
+from operators.state.time_buckets import Held, OverRows, Row, RowsByTime
+
+Direction = Literal["backward", "forward", "nearest"]
+LEFT, RIGHT = 0, 1
+MISSING = object()
+"""Stands for the value of a right row where there is none; None may be the value of one."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AsofJoin(Spec):
+    """Join each left record at t with the one right record of its key that is nearest to t, in a direction.
+
+    Its parents are the left and the right stream. Backward is the last up to and with t, forward the first from t on,
+    and nearest the nearer of these two, the earlier one where both are as near. It lies at most `tolerance_ms` from t;
+    None is no bound, which only backward has. Of right records of one time the one with the largest stamp counts, of
+    equal stamps the one whose value has the largest bytes: so that never matters which came first. A left record waits
+    until no right one can come any more that it might meet; the result keeps its timestamp and stamp. An inner join
+    drops one that meets none; a left join hands None to the user's function.
+    """
+
+    with_: Callable[..., object]
+    direction: Direction = "backward"
+    tolerance_ms: int | None = None
+    how: Literal["inner", "left"] = "inner"
+    late: DeadLetterPolicy | None = None
+    store: str = "lmdb"
+    state: tuple[Serde | None, Serde | None] = (None, None)
+
+    kind: ClassVar[str] = "asof_join"
+    declares: ClassVar[str] = DECLARED_SIDES.replace("join(", "join_asof(")
+    stateful: ClassVar[bool] = True
+    keyed: ClassVar[bool] = True
+    event_time: ClassVar[bool] = True
+    holds: ClassVar[bool] = True
+    needs_id: ClassVar[bool] = True
+    sided: ClassVar[bool] = True
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The ms before a left record's time and after it in which it meets right ones, where both are bounded."""
+        bound = self.tolerance_ms or 0
+        return (0 if self.direction == "forward" else bound), (0 if self.direction == "backward" else bound)
+
+    def functions(self) -> dict[str, Callable[..., object]]:
+        """The user's function."""
+        return {"join": self.with_}
+
+    def describe(self) -> str:
+        """Return the kind of the join, its direction and its tolerance."""
+        within = "" if self.tolerance_ms is None else f", within {self.tolerance_ms:,} ms"
+        return f"{self.how} as-of join, {self.direction}{within}"
+
+    def meaning(self) -> str:
+        """Return the direction and the tolerance, by which rows are grouped, and kept."""
+        return f"as-of join {self.direction} within {self.tolerance_ms}"
+
+    def build(self, context: OperatorContext) -> AsofJoinOperator:
+        """Return its operator, which keeps the values of either side as was declared."""
+        join = context.functions["join"]
+        operator = AsofJoinOperator(self, join, context.store, context.keys, context.most_held)
+        operator.declare(*map(context.formats.form, self.state))
+        return operator
+
+
+class Candidates(Held, Protocol):
+    """The right rows that may still be met, by key and time, one for each time."""
+
+    def declare(self, form: Form | None) -> None:
+        """Set the stored form of values."""
+
+    def changing_at(self, key: Key, at: int) -> list[Row]:
+        """Return the rows of a key that lie by a time, in the order of their times, for the caller to change."""
+
+    def met_by(self, key: Key, at: int) -> object:
+        """Return the value of the right row that a left one at a time meets; MISSING where there is none."""
+
+    def drop_past(self, horizon: int, most: int | None = None) -> int:
+        """Drop what only left rows that are due before a watermark may meet, at most so many entries; return how many.
+
+        Without `most` it may return fewer than there were.
+        """
+
+    def next_past(self) -> int:
+        """Return the watermark at which something can be dropped, or NEVER."""
+
+    def load(self) -> None:
+        """Drop all that is held, and look up what the store has."""
+
+
+class LastRows(Versions):
+    """The right rows of a backward join without a bound: of those below the watermark the last of each key stays."""
+
+    def __init__(self, store: Store, keys: Keys) -> None:
+        super().__init__(store, keys, retention_ms=0, tombstones=False)
+
+    def met_by(self, key: Key, at: int) -> object:
+        """Return the value of the last row up to a time."""
+        return self.as_of(key, at, MISSING)
+
+    def drop_past(self, horizon: int, most: int | None = None) -> int:
+        """Fold the buckets that end by a watermark."""
+        return self.fold(horizon, horizon, most)
+
+    def next_past(self) -> int:
+        """Return the watermark at which the first bucket is folded."""
+        return self.due()
+
+
+class NearRows:
+    """The right rows of a join with a tolerance, in buckets that are dropped when nothing can meet them any more."""
+
+    def __init__(self, store: Store, keys: Keys, reach: tuple[int, int]) -> None:
+        self._before, self._after = reach
+        # A bucket is at least as wide as the reach of a left row, so that lies in two buckets at most.
+        self._width = max(sum(reach) + 1, LEAST_WIDTH_MS)
+        # A left row at t is due when the watermark is past t and the reach after it.
+        self._rows = RowsByTime(store, keys, b"n", self._width, sum(reach))
+        self.changing_at, self.relieve, self.load = self._rows.changing_at, self._rows.relieve, self._rows.load
+        self.write_back, self.next_past = self._rows.write_back, self._rows.next_past
+        self.load()
+
+    @property
+    def unwritten(self) -> int:
+        """The number of entries, each of a key and a bucket, that have changed since they were written back."""
+        return self._rows.unwritten
+
+    def declare(self, form: Form | None) -> None:
+        """Set the stored form of values."""
+        self._rows.form = form
+
+    def met_by(self, key: Key, at: int) -> object:
+        """Return the value of the nearest row within reach of a time, of two as near the earlier one."""
+        before = self._last(key, at) if self._before or not self._after else None
+        after = self._first(key, at) if self._after else None
+        if before is None or (after is not None and after[0] - at < at - before[0]):
+            return MISSING if after is None else after[2]
+        return before[2]
+
+    def _last(self, key: Key, at: int) -> Row | None:
+        """Return the last row up to a time that is within reach."""
+        earliest = at - self._before
+        for number in {at // self._width: None, earliest // self._width: None}:
+            rows = self._rows.rows_of(number, key)
+            if rows and rows[0][0] <= at:
+                row = rows[-1] if rows[-1][0] <= at else rows[bisect_left(rows, (at + 1,)) - 1]
+                return row if row[0] >= earliest else None
+        return None
+
+    def _first(self, key: Key, at: int) -> Row | None:
+        """Return the first row from a time on that is within reach."""
+        latest = at + self._after
+        for number in {at // self._width: None, latest // self._width: None}:
+            rows = self._rows.rows_of(number, key)
+            if rows and rows[-1][0] >= at:
+                row = rows[0] if rows[0][0] >= at else rows[bisect_left(rows, (at,))]
+                return row if row[0] <= latest else None
+        return None
+
+    def drop_past(self, horizon: int, most: int | None = None) -> int:
+        """Drop the buckets that are past."""
+        left = self._rows.drop_past(horizon, most)
+        return 0 if most is None or left is None else most - left
+
+
+class AsofJoinOperator(OverRows):
+    """One task's share of a join: the left rows that wait, and the right ones that these and later ones may meet.
+
+    Results leave in the order of their times.
+    """
+
+    calls = ("join",)
+
+    def __init__(
+        self,
+        spec: AsofJoin,
+        join: Callable[..., object],
+        store: Store,
+        keys: Keys,
+        most_held: int = MOST_HELD,
+    ) -> None:
+        self.join = join
+        super().__init__(store, keys, most_held)
+        self.meetings = Meetings(0, keys.decode)
+        self._left = spec.how == "left"
+        self._backward = spec.direction == "backward"
+        before, after = spec.reach
+        width = max(after, WIDTH_MS)
+        self._waiting = WaitingRows(store, keys, b"l", width, after)
+        self._rights: Candidates
+        self._rights = LastRows(store, keys) if spec.tolerance_ms is None else NearRows(store, keys, (before, after))
+        self.held = (self._waiting, self._rights)
+        self._forms: tuple[Form | None, Form | None] | None = None
+        self._form: Form | None = None
+        self._reached = MIN_TIMESTAMP
+
+    def declare(self, left: Form | None, right: Form | None) -> None:
+        """Set the stored forms of the values of either side."""
+        self._waiting.declare(left)
+        self._rights.declare(right)
+        self._form = right
+        self._forms = None if left is right is None else (left, right)
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Keep each row; late ones are set aside in `late`."""
+        assert batch.timestamps is not None and batch.stamps is not None
+        late = []
+        # No left row that waits or is still to come lies before it, as none is before its stamp.
+        floor = min(self._reached, self._waiting.due() - 1) if self._backward else MIN_TIMESTAMP
+        values = batch.values if self._forms is None else typed_sides(self._forms, batch.values)
+        columns = zip(batch.keys or [None] * len(batch), values, batch.timestamps, batch.stamps, strict=True)
+        for place, (key, (side, value), at, stamp) in enumerate(columns):
+            if key is None:
+                raise ValueError(NO_KEY)
+            if at < stamp:
+                late.append(place)
+            elif side == RIGHT:
+                self._keep(self._rights.changing_at(key, at), (at, stamp, value, False), floor)
+            else:
+                self._waiting.add(key, at, stamp, value)
+        self.meetings.note(batch, 0, 0)
+        self.late = batch.take(late) if late else None
+        if self.late is not None:
+            self.late.values = [value for _, value in self.late.values]
+        self.relieve()
+        return None
+
+    def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
+        """Join the left rows that are due, in the order of their times, and drop right ones that nothing can meet."""
+        self._reached = max(self._reached, watermark)
+        out = Batch([], keys=[], timestamps=[], stamps=[])
+        assert out.keys is not None and out.timestamps is not None and out.stamps is not None
+        waiting, rights = self._waiting, self._rights
+        done = joined = missed = 0
+        past = rights.next_past()
+        while (due := waiting.due()) <= self._reached and (most is None or done < most):
+            if due > past:
+                # Only what none of the rows that are due from now on may meet: so no look-up passes many buckets.
+                done += rights.drop_past(due - 1)
+                past = rights.next_past()
+            key, (at, stamp, value, _) = waiting.take()
+            met = rights.met_by(key, at)
+            done += 1
+            joined += 1
+            if met is MISSING:
+                missed += 1
+                if not self._left:
+                    continue
+                met = None
+            out.values.append(self.join(value, met))
+            out.keys.append(key)
+            out.timestamps.append(at)
+            out.stamps.append(stamp)
+        self.meetings.count(joined - missed, missed)
+        if waiting.due() > self._reached:
+            left = waiting.drop_past(self._reached, None if most is None else max(most - done, 0))
+            if left != 0:
+                rights.drop_past(self._reached, left)
+        return out if out.values else None
+
+    def drop_due(self) -> Batch:
+        """Remove the first left row that is due, and return its value."""
+        if self._waiting.due() > self._reached:
+            return Batch([])
+        key, row = self._waiting.take()
+        return Batch([row[2]], keys=[key])
+
+    def next_due(self) -> int:
+        """Return the watermark at which the next left row is due, or rows are past."""
+        return min(self._waiting.next_past(), self._rights.next_past())
+
+    def lowest_stamp(self) -> int:
+        """Return the smallest stamp of a left row that waits."""
+        return self._waiting.lowest_stamp()
+
+    def forget(self) -> None:
+        """Drop all that is held, and look up what the store has."""
+        self._waiting.load()
+        self._rights.load()
+
+    def _keep(self, rows: list[Row], row: Row, floor: int) -> None:
+        """Put a right row among those of its key, in the place of one of its time, where it counts before that."""
+        place = bisect_left(rows, (row[0],)) if rows and rows[-1][0] >= row[0] else len(rows)
+        if place < len(rows) and rows[place][0] == row[0]:
+            if self._rank(row) > self._rank(rows[place]):
+                rows[place] = row
+            return
+        rows.insert(place, row)
+        # Backward, the last up to the floor hides all before it: however long the tolerance, few rows of a key stay.
+        if len(rows) > 1 and rows[1][0] <= floor:
+            del rows[: bisect_left(rows, (floor + 1,)) - 1]
+
+    def _rank(self, row: Row) -> tuple[int, bytes]:
+        return row[1], identity(dumped(self._form, row[2]))

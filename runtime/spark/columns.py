@@ -1,0 +1,204 @@
+"""The columns of a DataFrame beside the types that the inputs declare which read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import inspect
+
+from operators.core.base import Serde
+from operators.io import Input
+from runtime.encoding.serdes import Bytes
+from runtime.model.errors import SamzaError
+from runtime.systems.files.jsonl import json_of
+from runtime.systems.files.parquet import OF_ARROW, arrow_type
+from runtime.systems.files.rows import column_types, fields_wanted, has_columns, row_of
+from runtime.systems.files.schemas import (
+    ColumnType,
+    FieldDifference,
+    differences,
+    differences_of_value,
+)
+from runtime.systems.files.table_files import OFFSET, PARTITION
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+PLAIN: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    **dict.fromkeys(("string", "varchar", "char"), pa.string()),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "time": pa.time64("ns"),
+    "daytimeinterval": pa.duration("us"),
+    "void": pa.null(),
+}
+"""What Arrow calls Spark's types that have no parts. Those that are not here have no counterpart in Python."""
+
+
+@dataclass(frozen=True)
+class FrameColumns:
+    """The columns of a frame, by name, and those who read them; `given` are fields that its folders give."""
+
+    stream: str
+    types: Mapping[str, ColumnType]
+    reads: Sequence[Input]
+    given: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, stream: str, frame: DataFrame, reads: Sequence[Input], given: tuple[str, ...] = ()) -> FrameColumns:
+        """Return those of a frame; raises SamzaError where two have one name."""
+        twice = sorted({name for name in frame.columns if frame.columns.count(name) > 1})
+        if twice:
+            raise SamzaError(
+                f"bind={{{stream!r}: ...}}: the frame has several columns {', '.join(twice)}: rename or drop them"
+            )
+        return cls(stream, {one.name: type_of(one.dataType) for one in frame.schema.fields}, reads, given)
+
+    @staticmethod
+    def declared(reads: Sequence[Input]) -> StructType | None:
+        """Return the columns that are declared, as Spark has them; None where the types don't say all of it."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        kind = kind_of(reads[0].value)
+        names = fields_wanted(kind) if kind is not None and has_columns(kind) else None
+        if names is None:
+            return None
+        found = {name: arrow_type(info) for name, info in column_types(kind, names).items()}
+        return None if None in found.values() else from_arrow_schema(pa.schema([*found.items()]), True)
+
+    @property
+    def are_values(self) -> bool:
+        """Whether the only column is the record itself."""
+        kinds = [kind_of(spec.value) for spec in self.reads]
+        return all(kind is not None and not has_columns(kind) for kind in kinds)
+
+    @property
+    def kept(self) -> list[str]:
+        """The columns that are read: of a Struct its fields, of which one at least."""
+        own = [name for name in self.types if name not in self.given]
+        if self.are_values:
+            return self._values
+        wanted: set[str] = set()
+        for spec in self.reads:
+            kind = kind_of(spec.value)
+            names = None if kind is None else fields_wanted(kind)
+            wanted |= {*own} if names is None else {*names}
+        return [name for name in own if name in wanted] or own[:1]
+
+    @property
+    def by_field(self) -> dict[str, str]:
+        """The columns by what functions of the application call them: fields of a Struct may be written otherwise."""
+        kinds = [kind_of(spec.value) for spec in self.reads]
+        fields = (one for kind in kinds if kind is not None for one in getattr(inspect.type_info(kind), "fields", ()))
+        renamed = {field.name: field.encode_name for field in fields}
+        return {name: name for name in self.types} | {name: one for name, one in renamed.items() if one in self.types}
+
+    def check(self) -> None:
+        """Raise SamzaError that lists all fields which these columns can't give."""
+        for spec in self.reads:
+            found = [*self._differences(kind_of(spec.value))]
+            if found:
+                listed = "; ".join(map(str, found))
+                raise SamzaError(
+                    f"{spec.kind} {spec.op_id!r} at {spec.site}: what {self.stream!r} is bound to has other columns "
+                    f"than its type has fields: {listed}. Select, rename and cast columns, or declare what there is"
+                )
+
+    def check_known(self, what: str, names: Iterable[str]) -> None:
+        """Raise SamzaError where columns are named that are not there."""
+        absent = [name for name in names if name not in self.types]
+        if absent:
+            raise SamzaError(
+                f"bind={{{self.stream!r}: SparkTable({what}=...)}}: there is no column {', '.join(absent)}; there are "
+                f"{', '.join(self.types)}"
+            )
+
+    def check_whole(self, name: str) -> None:
+        """Raise SamzaError where a column that numbers rows holds no whole numbers."""
+        kind = self.types[name]
+        if isinstance(kind, str) or not pa.types.is_integer(kind):
+            raise SamzaError(
+                f"bind={{{self.stream!r}: ...}}: the column {name} says where a row lay in a stream, as a whole "
+                f"number, and is {kind}: cast it, or rename it"
+            )
+
+    def schema(self, kept: Sequence[str]) -> pa.Schema:
+        """Return the columns that are laid down."""
+        return pa.schema([(name, kind) for name in kept if not isinstance(kind := self.types[name], str)])
+
+    def _differences(self, kind: object) -> Iterable[FieldDifference]:
+        if kind is None or has_columns(kind):
+            if kind is not None:
+                yield from (one for one in differences(kind, self.types) if one.field not in self.given)
+            odd = [(name, found) for name in self.kept if isinstance(found := self.types[name], str)]
+            if kind is None or fields_wanted(kind) is None:
+                yield from (FieldDifference(name, "a type that Python has", found) for name, found in odd)
+        elif len(self._values) == 1:
+            yield from differences_of_value(kind, self._values[0], self.types[self._values[0]])
+        else:
+            names = ", ".join(self._values) or "none"
+            yield FieldDifference("(the record)", getattr(kind, "__name__", str(kind)), f"several columns: {names}")
+
+    @property
+    def _values(self) -> list[str]:
+        return [name for name in self.types if name not in {PARTITION, OFFSET, *self.given}]
+
+
+def by_name(row: object) -> object:
+    """Return a row of an RDD as its fields by name; a tuple without names is what its places say.
+
+    >>> by_name({"carrier": "AA"}), by_name(("AA", 12))
+    ({'carrier': 'AA'}, ('AA', 12))
+    """
+    fields = getattr(row, "__fields__", None)  # a Row of Spark's own, which is a tuple
+    if fields is not None and isinstance(row, tuple):
+        return dict(zip(fields, row, strict=True))
+    if isinstance(row, tuple | list | dict):
+        return row
+    return msgspec.to_builtins(row_of(row), builtin_types=OF_ARROW)
+
+
+def kind_of(declared: Serde) -> object:
+    """Return the type of the records of an input; None where its serde says more than that."""
+    if isinstance(declared, Bytes):
+        return bytes
+    found = json_of(declared)
+    return None if found is None else found.type
+
+
+def type_of(kind: DataType) -> ColumnType:
+    """Return the type of a column as Arrow has it, with its points in time in UTC; else what Spark calls it."""
+    try:
+        return _arrow_of(kind)
+    except KeyError:
+        return kind.simpleString()
+
+
+def _arrow_of(kind: DataType) -> pa.DataType:
+    """Return what Arrow calls a type; raises KeyError for what Python has not."""
+    parts: Any = kind  # each class of Spark's has other ones
+    match kind.typeName():
+        case "decimal":
+            return pa.decimal128(parts.precision, parts.scale)
+        case "array":
+            return pa.list_(_arrow_of(parts.elementType))
+        case "map":
+            return pa.map_(_arrow_of(parts.keyType), _arrow_of(parts.valueType))
+        case "struct":
+            return pa.struct([(one.name, _arrow_of(one.dataType)) for one in parts.fields])
+        case name:
+            return PLAIN[name]

@@ -1,0 +1,218 @@
+"""Outputs that a run's session keeps: laid down as Parquet by workers, then written to tables or handed to the user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import msgspec
+
+from planner.model.graph import Graph
+from runtime.model.errors import Owned, SamzaError, system_errors_told
+from runtime.model.metrics import RunMetrics
+from runtime.ports.environment import Environment
+from runtime.spark.session import Spark
+from runtime.spark.table_writer import KeptOutput, TableWriter
+from runtime.systems.files.record_files import make_durable
+from runtime.systems.files.rows import has_columns
+from runtime.systems.files.tables import into_table
+from runtime.systems.host.locks import lock
+from runtime.units.publication.staged_topics import place_of
+
+if TYPE_CHECKING:
+    pass
+
+
+class KeptNote(msgspec.Struct):
+    """The note of a run that keeps outputs: which it is, and where each of them goes."""
+
+    run: str
+    into: dict[str, str]
+
+
+class ThroughNote(msgspec.Struct):
+    """The note of a run whose outputs are all laid down, before any is in its table."""
+
+    metrics: RunMetrics
+
+
+class KeptOutputs:
+    """The outputs of one run on Spark that go to tables, or are collected as DataFrames.
+
+    Workers lay them down in a directory of the application's, and all come to be there at once, with the other outputs.
+    From then on the run is through: whoever runs the application again after a death writes what is not yet in its
+    table, and computes nothing. Into Delta and Iceberg rows come once however often that is tried.
+    """
+
+    def __init__(
+        self, on: Spark, graph: Graph, bind: Mapping[str, object], data: str | Path | Environment, collect: object
+    ) -> None:
+        declared = {one.stream: one for spec in graph.specs.values() for one in spec.outputs}
+        into = {name: found for name, what in bind.items() if name in declared and (found := into_table(what))}
+        asked = _collected(collect, declared, bind)
+        self._on = on
+        self._is_temporary = not isinstance(data, str | Path)
+        self.place = (
+            (place_of(Path(data), graph.app) / "outputs").absolute()
+            if isinstance(data, str | Path)
+            else Path(tempfile.gettempdir(), f"samza-dsl-{uuid4().hex}", "outputs")
+        )
+        self.kept = {
+            name: KeptOutput(declared[name], self.place / f"{name}.parquet", into.get(name))
+            for name in {**into, **asked}
+        }
+        self._app = graph.app
+        self._lock: int | None = None
+        self._run = uuid4().hex
+
+    def __bool__(self) -> bool:
+        return bool(self.kept)
+
+    def bound(self, bind: Mapping[str, object]) -> dict[str, object]:
+        """Return what streams are bound to while workers lay outputs down."""
+        return {**bind, **{name: str(one.path) for name, one in self.kept.items()}}
+
+    @contextmanager
+    def begun(self) -> Iterator[None]:
+        """Hold the place for a block, which ends with all in its tables; what was collected stays there."""
+        if not self.kept:
+            yield
+            return
+        with system_errors_told(self.place, "made"):
+            self.place.mkdir(parents=True, exist_ok=True)
+        self._lock = lock(self.place / "lock", wait=False)
+        if self._lock is None:
+            raise Owned(f"another run of {self._app!r} writes its outputs just now, as {self.place} says")
+        try:
+            yield
+        except BaseException:
+            if self._is_temporary:  # nobody could go on with it
+                remove(self.place)
+            raise
+        finally:
+            os.close(self._lock)
+            self._lock = None
+
+    @property
+    def left(self) -> RunMetrics | None:
+        """The numbers of an earlier run that died behind its end; None where there is none. Raises SamzaError."""
+        try:
+            begun = msgspec.msgpack.decode((self.place / "begun.msgpack").read_bytes(), type=KeptNote)
+        except FileNotFoundError:
+            return None
+        if not all((self.place / f"{name}.parquet").exists() for name in begun.into):
+            return None
+        if begun.into != self._into:
+            raise SamzaError(
+                f"an earlier run of {self._app!r} died while it wrote to {', '.join(begun.into.values())}: run it "
+                f"again with these outputs bound as they were, which computes nothing; or remove {self.place}"
+            )
+        self._run = begun.run
+        with suppress(FileNotFoundError):
+            return msgspec.msgpack.decode((self.place / "through.msgpack").read_bytes(), type=ThroughNote).metrics
+        return RunMetrics()
+
+    def begin(self, goes_on: bool) -> None:
+        """Note which outputs are kept, unless an earlier run `goes_on`, which has noted that before it died.
+
+        Raises SamzaError for what can't come to its table, before any row is computed.
+        """
+        if not self.kept:
+            return
+        for one in self.kept.values():
+            if one.kind is None or not has_columns(one.kind):
+                raise SamzaError(
+                    f"{one.where}: its values have no named fields, which are the columns: map them to a msgspec "
+                    "Struct, a dataclass or a dict"
+                )
+        for one in self.kept.values():
+            if one.into is not None:
+                TableWriter(self._on.opened(), one, one.into, self._run).check()
+        if goes_on:
+            with suppress(FileNotFoundError):
+                self._run = msgspec.msgpack.decode((self.place / "begun.msgpack").read_bytes(), type=KeptNote).run
+            return
+        for left in self.place.iterdir():
+            if left.name != "lock":
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+        self._note("begun.msgpack", KeptNote(self._run, self._into))
+
+    def finish(self, metrics: RunMetrics) -> None:
+        """Write to tables what is not there yet, and remove it here."""
+        if not self.kept:
+            return
+        self._note("through.msgpack", ThroughNote(metrics))
+        for name, one in self.kept.items():
+            done = self.place / f"{name}.done"
+            if one.into is not None and not done.exists():
+                TableWriter(self._on.opened(), one, one.into, self._run).write(self.place / f"{name}.files")
+                done.touch()
+                make_durable(self.place)
+        # Not before all are through: whoever finds no note has nothing to go on with.
+        (self.place / "begun.msgpack").unlink()
+        make_durable(self.place)
+        for name, one in self.kept.items():
+            if one.into is not None:
+                shutil.rmtree(one.path, ignore_errors=True)
+            for left in (f"{name}.done", f"{name}.files"):
+                (self.place / left).unlink(missing_ok=True)
+        (self.place / "through.msgpack").unlink(missing_ok=True)
+
+    def collected(self) -> dict[str, KeptOutput]:
+        """Move what was collected to a place of the run's own, and return it; the rest of this place is gone."""
+        own = self.place.with_name(f"collected-{uuid4().hex}")
+        found = {}
+        for name, one in self.kept.items():
+            if one.into is None:
+                own.mkdir(exist_ok=True)
+                found[name] = KeptOutput(one.output, one.path.replace(own / one.path.name), None)
+        return found
+
+    def tidy(self) -> None:
+        """Remove the place, where nothing is left there that is to be gone on with."""
+        if self.kept and not (self.place / "begun.msgpack").exists():
+            remove(self.place)
+
+    @property
+    def _into(self) -> dict[str, str]:
+        return {name: "" if one.into is None else repr(one.into) for name, one in sorted(self.kept.items())}
+
+    def _note(self, name: str, note: KeptNote | ThroughNote) -> None:
+        with system_errors_told(self.place, "written"):
+            unfinished = self.place / f".{name}"
+            with unfinished.open("wb") as file:
+                file.write(msgspec.msgpack.encode(note))
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(self.place / name)
+            make_durable(self.place)
+
+
+def _collected(collect: object, declared: Collection[str], bind: Mapping[str, object]) -> dict[str, None]:
+    """Return the outputs that are to be DataFrames; raises SamzaError for what is none, or goes elsewhere."""
+    if collect is True:
+        return dict.fromkeys(name for name in declared if name not in bind)
+    names = [collect] if isinstance(collect, str) else [] if collect is False else collect
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise SamzaError(
+            f'app.run(collect={collect!r}): write collect=True, or the names of outputs: collect=["delays"]'
+        )
+    for name in names:
+        if name not in declared:
+            raise SamzaError(f"app.run(collect=[{name!r}]): there is no such output; there are {', '.join(declared)}")
+        if name in bind:
+            raise SamzaError(f"app.run(collect=[{name!r}]): this output is bound to {bind[name]}: read it there")
+    return dict.fromkeys(names)
+
+
+def remove(place: Path) -> None:
+    """Remove a directory, and the application's own, which it is in, where that has nothing else."""
+    shutil.rmtree(place, ignore_errors=True)
+    with suppress(OSError):
+        place.parent.rmdir()

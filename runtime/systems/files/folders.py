@@ -1,0 +1,83 @@
+"""The fields that the folders of an input's files give: the same ones for each file, of the types that are declared."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from runtime.encoding.serdes import to_json
+from runtime.model.errors import SamzaError
+from runtime.systems.files.places.locations import DataFile
+from runtime.systems.files.rows import alternatives, column_types
+
+_TYPES: dict[type[inspect.Type], type] = {inspect.IntType: int, inspect.FloatType: float, inspect.BoolType: bool}
+
+
+class Folders:
+    """By file, the fields that the names of its folders give; raises SamzaError where files have different ones."""
+
+    def __init__(self, files: Sequence[DataFile]) -> None:
+        self._fields = [dict(file.fields) for file in files]
+        self.names = tuple(self._fields[0]) if files else ()
+        for file, fields in zip(files, self._fields, strict=True):
+            if fields.keys() != set(self.names):
+                raise SamzaError(
+                    f"the folders of {files[0].path} give the fields {_told(self.names)}, and those of {file.path} "
+                    f"{_told(tuple(fields))}: bind folders that give the same ones"
+                )
+
+    def values(self, partition: int, kind: object = Any) -> dict[str, object]:
+        """Return the fields of a file as a record type has them: as text where that does not say otherwise."""
+        fields = self._fields[partition]
+        return {name: typed(fields[name], info) for name, info in column_types(kind, self.names).items()}
+
+    def with_json(self, partition: int, kind: object, lines: Sequence[bytes]) -> list[bytes]:
+        """Return JSON objects with the fields of their file behind their own; other JSON stays as it is."""
+        added = to_json(self.values(partition, kind))[1:-1]
+        return [_with_fields(line, added) for line in lines]
+
+    def with_cells(self, partition: int, records: Sequence[bytes]) -> list[bytes]:
+        """Return records of CSV with the fields of their file behind their own."""
+        cells = io.StringIO()
+        # An empty cell in front, so that what is written begins with a comma.
+        csv.writer(cells, lineterminator="").writerow(["", *(self._fields[partition][name] for name in self.names)])
+        added = cells.getvalue().encode()
+        return [record + added for record in records]
+
+
+def typed(text: str | None, info: inspect.Type) -> object:
+    """Return the value of a folder's name as a type has it; text where it can't be, which tells whoever decodes it.
+
+    >>> typed("7", inspect.IntType()), typed("7", inspect.StrType()), typed("seven", inspect.IntType())
+    (7, '7', 'seven')
+    """
+    kinds = [type(kind) for kind in alternatives(info)]
+    if text is None or inspect.StrType in kinds:
+        return text
+    for kind, plain in _TYPES.items():
+        if kind in kinds:
+            try:
+                found: object = msgspec.convert(text, plain, strict=False)
+                # JSON has no NaN: as text it stays what whoever decodes it takes for one, or tells of.
+                return found if not isinstance(found, float) or math.isfinite(found) else text
+            except msgspec.ValidationError:
+                continue
+    return text
+
+
+def _with_fields(line: bytes, added: bytes) -> bytes:
+    bare = line.strip()
+    if bare[:1] != b"{" or bare[-1:] != b"}":
+        return line
+    own = bare[:-1].rstrip()
+    return own + (b"," if own != b"{" else b"") + added + b"}"
+
+
+def _told(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "(none)"

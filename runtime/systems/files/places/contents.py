@@ -1,0 +1,184 @@
+"""The bytes of a file from any place on: of one here or behind a URL, and of one that is compressed."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from runtime.model.errors import Damaged, SamzaError
+from runtime.systems.files.places.locations import RemoteFile, needs_pyarrow
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+UNKNOWN = sys.maxsize
+"""The size of what was not unpacked to its end."""
+AHEAD = 1 << 23
+"""The bytes that are fetched at a time of what lies behind a network."""
+PACKED_AT_ONCE = 1 << 16
+SKIPPED_AT_ONCE = 1 << 20
+
+
+class Content(Protocol):
+    """The bytes of one file."""
+
+    size: int
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return so many bytes from a position on, fewer where the file ends before."""
+
+    def expected_size(self) -> int:
+        """Return how many bytes there are about."""
+
+    def forget(self) -> None:
+        """Let go of what is in memory."""
+
+
+class LocalBytes(Content):
+    """The bytes of a file of this machine; between reads it is not open, as an input may have thousands of files."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.size = path.stat().st_size
+
+    def read(self, position: int, length: int) -> bytes:
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(position)
+            return file.read(length)
+
+    def expected_size(self) -> int:
+        return self.size
+
+    def forget(self) -> None:
+        """Nothing is in memory."""
+
+
+class RemoteBytes(Content):
+    """The bytes of a file behind a URL, fetched many at a time."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file = file.opened()
+        self.size: int = self._file.size()
+        self._start, self._held = 0, b""
+
+    def read(self, position: int, length: int) -> bytes:
+        start = position - self._start
+        if not 0 <= start <= start + min(length, self.size - position) <= len(self._held):
+            self._held = self._file.read_at(max(length, AHEAD), position)
+            self._start = position
+            start = 0
+        return self._held[start : start + length]
+
+    def expected_size(self) -> int:
+        return self.size
+
+    def forget(self) -> None:
+        self._held = b""
+
+
+class UnpackedBytes(Content):
+    """The bytes that a compressed file stands for, unpacked on from where the last read ended; else from its start.
+
+    Its size is unknown until its end was seen, which is looked for one byte ahead.
+    """
+
+    def __init__(self, packed: Content, unpack: Callable[[BinaryIO], BinaryIO], name: object) -> None:
+        self._packed, self._unpack, self._name = packed, unpack, name
+        self.size = UNKNOWN
+        self._stream: BinaryIO | None = None
+        self._raw: _PackedFile | None = None
+        self._start, self._held = 0, b""
+
+    def read(self, position: int, length: int) -> bytes:
+        if self._stream is None or position < self._start:
+            self._raw = _PackedFile(self._packed)
+            self._stream, self._start, self._held = self._unpack(io.BufferedReader(self._raw, PACKED_AT_ONCE)), 0, b""
+        while position > self._start + len(self._held):
+            self._start += len(self._held)
+            self._held = self._more(min(SKIPPED_AT_ONCE, position - self._start))
+            if not self._held:
+                return b""
+        self._held = self._held[position - self._start :]
+        self._start = position
+        self._held += self._more(length + 1 - len(self._held))
+        return self._held[:length]
+
+    def expected_size(self) -> int:
+        """Return how much there is if the rest is as dense as what was unpacked."""
+        if self.size != UNKNOWN or self._raw is None:
+            return self.size
+        return (self._start + len(self._held)) * self._packed.size // max(self._raw.tell(), 1)
+
+    def forget(self) -> None:
+        self._stream, self._held = None, b""
+        self._packed.forget()
+
+    def _more(self, length: int) -> bytes:
+        parts: list[bytes] = []
+        missing = length
+        try:
+            # A read may give less than there is, where one compressed stream ends and the next begins.
+            while missing > 0 and self._stream is not None and (part := self._stream.read(missing)):
+                parts.append(part)
+                missing -= len(part)
+        except (OSError, EOFError, zlib.error) as error:
+            raise Damaged(
+                f"{self._name} can't be unpacked: {error}; it was cut off, or is no such file: restore it"
+            ) from error
+        if missing > 0:
+            self.size = self._start + len(self._held) + length - missing
+        return b"".join(parts)
+
+
+class _PackedFile(io.RawIOBase):
+    """A compressed file as who unpacks it wants it, read from its start on."""
+
+    def __init__(self, packed: Content) -> None:
+        self._packed, self._position = packed, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        data = self._packed.read(self._position, len(buffer))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._position
+
+
+def _zstd(file: BinaryIO) -> BinaryIO:
+    with needs_pyarrow("what zstd has compressed needs"):
+        from runtime.systems.files.places.remote import unzstd
+    return unzstd(file)
+
+
+UNPACKING: dict[str, Callable[[BinaryIO], BinaryIO]] = {
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),  # type: ignore[dict-item, return-value]  # one is as good
+    ".bz2": lambda file: bz2.BZ2File(file),  # type: ignore[dict-item, return-value]
+    ".zst": _zstd,
+}
+"""By suffix, how a compressed file is read as what it stands for."""
+
+
+def content_of(path: Path | RemoteFile) -> Content:
+    """Return the bytes of a file, unpacked where its suffix says that it is compressed; raises SamzaError."""
+    try:
+        packed: Content = RemoteBytes(path) if isinstance(path, RemoteFile) else LocalBytes(path)
+    except OSError as error:
+        raise SamzaError(f"can't read {path}: {error.strerror or error}; check the path and its permissions") from error
+    unpack = UNPACKING.get(path.suffix.lower())
+    return packed if unpack is None else UnpackedBytes(packed, unpack, path)
+
+
+def stored_size(path: Path | RemoteFile) -> int:
+    """Return how many bytes a file takes where it lies."""
+    return path.stat().st_size if isinstance(path, Path) else RemoteBytes(path).size

@@ -1,0 +1,207 @@
+"""The files that a path, a glob or a URL stands for, with the fields that the names of their folders give."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from runtime.model.errors import SamzaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FolderFields = tuple[tuple[str, str | None], ...]
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""Stands for None in the name of a folder, as Hive and Spark write it."""
+OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfss"}
+"""Schemes whose first name is that of a bucket, and what Arrow calls them."""
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+"""Begins a URL: a scheme of one letter is a drive."""
+_FIELD = re.compile(r"([^=]+)=(.*)", re.DOTALL)
+MAGIC = re.compile(r"[*?\[{]")
+_BRACES = re.compile(r"(.*?)\{([^{}]*)\}(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file behind a URL, which Arrow opens."""
+
+    url: str
+
+    @property
+    def name(self) -> str:
+        """The name of the file without its folders."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The end of its name, as of a `Path`."""
+        return Path(self.name).suffix
+
+    def absolute(self) -> RemoteFile:
+        """Return it, whatever the directory that a process works in."""
+        return self
+
+    def opened(self) -> pa.NativeFile:
+        """Return it open for reading at any place; raises OSError where that can't be."""
+        with needs_pyarrow(f"{self.url} needs", "files"):
+            from runtime.systems.files.places.remote import opened_file
+        return opened_file(self.url)
+
+    def __str__(self) -> str:
+        return self.url
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file of an input, and the fields that the names of its folders give: `day=2026-01-01/` gives `day`."""
+
+    path: Path | RemoteFile
+    fields: FolderFields = ()
+
+
+def is_remote(what: str | Path) -> bool:
+    """Whether something is a URL of what lies in another file system than this machine's.
+
+    >>> is_remote("s3a://lake/flights"), is_remote("file:///data"), is_remote("data/flights.jsonl")
+    (True, False, False)
+    """
+    scheme = SCHEME.match(str(what))
+    return scheme is not None and scheme[1].lower() != "file"
+
+
+def url_of(what: str | Path) -> str:
+    """Return a URL as it is to be written, where a `Path` was made of it, which takes slashes together.
+
+    >>> url_of(Path("s3a://lake/flights"))
+    's3a://lake/flights'
+    """
+    scheme, _, rest = str(what).partition(":/")
+    return f"{scheme}://{rest.lstrip('/')}" if scheme.lower() in OBJECT_STORES else str(what)
+
+
+def local_path(what: str | Path) -> Path:
+    """Return the path of what lies in a file system of this machine.
+
+    >>> local_path("file:///data/my%20flights").as_posix()
+    '/data/my flights'
+    """
+    said = str(what)
+    return Path(unquote(urlsplit(said).path)) if SCHEME.match(said) else Path(what)
+
+
+def files_of(what: str | Path) -> list[DataFile]:
+    """Return the files of an input, one per partition, by name: one, or those of a folder or a glob, at any depth.
+
+    What begins with a dot or an underscore is no data, or not finished. Raises SamzaError when nothing is there.
+    """
+    if is_remote(what):
+        with needs_pyarrow(f"{what} needs", "files"):
+            from runtime.systems.files.places.remote import urls_of
+        return [DataFile(RemoteFile(url), fields_in(url)) for url in urls_of(url_of(what))]
+    path = local_path(what)
+    found = [path] if path.exists() else sorted({Path(one) for each in braced(str(path)) for one in _matching(each)})
+    if not found:
+        is_glob = MAGIC.search(str(path))
+        raise SamzaError(
+            f"there is no file or directory that {path} matches; check the pattern that the stream is bound to"
+            if is_glob
+            else f"there is no file or directory {path}; check the path that the stream is bound to"
+        )
+    files = [file for one in found for file in (_below(one) if one.is_dir() else [one])]
+    if not files:
+        raise SamzaError(f"{path} holds no files to read")
+    return [DataFile(file, fields_in(file.as_posix())) for file in dict.fromkeys(files)]
+
+
+def fields_in(path: str) -> FolderFields:
+    """Return the fields that the names of folders on a path give.
+
+    >>> fields_in("flights/day=2026-01-01/city=S%C3%A3o Paulo/part-1.parquet")
+    (('day', '2026-01-01'), ('city', 'São Paulo'))
+    """
+    found = (_FIELD.fullmatch(folder) for folder in path.split("/")[:-1])
+    return tuple((unquote(one[1]), None if one[2] == NO_VALUE else unquote(one[2])) for one in found if one)
+
+
+def braced(pattern: str) -> list[str]:
+    """Return the globs that one with alternatives in braces stands for.
+
+    >>> braced("day={01,02}/*.{csv,csv.gz}")
+    ['day=01/*.csv', 'day=01/*.csv.gz', 'day=02/*.csv', 'day=02/*.csv.gz']
+    """
+    found = _BRACES.fullmatch(pattern)
+    if found is None:
+        return [pattern]
+    return [one for each in found[2].split(",") for one in braced(found[1] + each + found[3])]
+
+
+@contextmanager
+def needs_pyarrow(what: str = "Parquet needs", extra: str = "parquet") -> Iterator[None]:
+    """Say what to install where a block can't import pyarrow."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyarrow":
+            raise
+        raise SamzaError(f"{what} pyarrow, which is not installed: pip install 'samza-dsl[{extra}]'") from error
+
+
+def parted(url: str) -> tuple[str, str]:
+    """Return what names the file system of a URL, and the path in it.
+
+    >>> parted("s3a://lake/flights/1.csv"), parted("dbfs:/flights")
+    (('s3a://lake/', 'flights/1.csv'), ('dbfs:/', 'flights'))
+    """
+    found = re.match(r"([^:]+:(?://[^/]*)?)/*(.*)", url, re.DOTALL)
+    assert found is not None, "a URL has a scheme"
+    return f"{found[1]}/", found[2]
+
+
+def _matching(pattern: str) -> list[str]:
+    """Return what a glob finds, but what is no data in or below the first folder that is not spelled out."""
+    fixed = len(MAGIC.split(pattern)[0].split("/")) - 1
+    return [one for one in glob.glob(pattern, recursive=True) if all(map(is_data, one.rstrip("/").split("/")[fixed:]))]
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    """Yield the data files of a directory, folder by folder, each by name."""
+    for path in sorted(directory.iterdir()):
+        if is_data(path.name):
+            if path.is_dir():
+                yield from _below(path)
+            else:
+                yield path
+
+
+def is_data(name: str) -> bool:
+    """Whether a file or folder is data, or finished: others have a dot or an underscore in front.
+
+    >>> is_data("_SUCCESS"), is_data("part-1.parquet"), is_data("_day=2026-01-01")
+    (False, True, True)
+    """
+    return name[:1] not in {".", "_"} or (name[:1] == "_" and "=" in name)
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a glob stands for a path, or for a folder above it.
+
+    >>> matches("a/day=1/x/1.csv", "a/day=*"), matches("a/b/c.csv", "a/*.csv"), matches("a/b/c.csv", "a/**/*.csv")
+    (True, False, True)
+    """
+    return _matches(path.split("/"), pattern.split("/"))
+
+
+def _matches(names: list[str], patterns: list[str]) -> bool:
+    if not patterns:
+        return True
+    if patterns[0] == "**":
+        return any(_matches(names[skipped:], patterns[1:]) for skipped in range(len(names) + 1))
+    return bool(names) and fnmatchcase(names[0], patterns[0]) and _matches(names[1:], patterns[1:])

@@ -1,0 +1,145 @@
+"""Columns held against a declared type, before a row is read; one of the homes of pyarrow, so import it late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+import pyarrow as pa
+from msgspec import inspect
+
+from runtime.systems.files.rows import alternatives
+
+ColumnType: TypeAlias = "pa.DataType | str"
+"""The type of a column; a text where Arrow has none for it."""
+
+
+class FieldDifference(NamedTuple):
+    """A field that a row can't have as it is declared."""
+
+    field: str
+    wanted: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: wanted {self.wanted}, found {self.found}"
+
+
+def differences(kind: object, columns: Mapping[str, ColumnType]) -> list[FieldDifference]:
+    """Return what of a declared type these columns can't give: fields that are not there, or of other types."""
+    found = [one for one in alternatives(inspect.type_info(kind)) if not isinstance(one, inspect.NoneType)]
+    tried = [[*_in_columns(one, columns, "")] for one in found]
+    return min(tried, key=len, default=[])
+
+
+def differences_of_value(kind: object, column: str, found: ColumnType) -> list[FieldDifference]:
+    """Return what is different where one column gives values of a plain type."""
+    return [*_of(inspect.type_info(kind), found, column)]
+
+
+def _in_columns(kind: inspect.Type, columns: Mapping[str, ColumnType], where: str) -> Iterator[FieldDifference]:
+    if isinstance(kind, inspect.DictType):
+        for name, found in columns.items():
+            yield from _of(kind.value_type, found, f"{where}{name}")
+    for field in getattr(kind, "fields", ()):
+        name = field.encode_name
+        if name in columns:
+            yield from _of(field.type, columns[name], f"{where}{name}")
+        elif field.required:
+            like = next((one for one in columns if one.lower() == name.lower()), None)
+            yield FieldDifference(
+                f"{where}{name}", told(field.type), "no such column" + (f", but {like}" if like else "")
+            )
+
+
+def _of(wanted: inspect.Type, found: ColumnType, where: str) -> Iterator[FieldDifference]:
+    """Yield what is different in the place of a field."""
+    kinds = alternatives(wanted)
+    if not any(_takes(kind, found) for kind in kinds):
+        yield FieldDifference(where, told(wanted), str(found))
+        return
+    # Of several types that take a column as a whole, the one that differs least within is meant.
+    within = [[*_within(kind, found, where)] for kind in kinds if _takes(kind, found)]
+    yield from min(within, key=len)
+
+
+def _within(kind: inspect.Type, found: ColumnType, where: str) -> Iterator[FieldDifference]:
+    if isinstance(found, str):
+        return
+    if isinstance(kind, inspect.CollectionType) and pa.types.is_list(found):
+        yield from _of(kind.item_type, found.value_type, f"{where}[]")
+    elif isinstance(kind, inspect.TupleType) and pa.types.is_list(found):
+        for item in kind.item_types:
+            yield from _of(item, found.value_type, f"{where}[]")
+    elif isinstance(kind, inspect.DictType) and pa.types.is_map(found):
+        yield from _of(kind.key_type, found.key_type, f"{where}{{}}")
+        yield from _of(kind.value_type, found.item_type, f"{where}[]")
+    elif pa.types.is_struct(found):
+        yield from _in_columns(kind, {one.name: one.type for one in found}, f"{where}.")
+
+
+_TEXTS = (
+    *(inspect.StrType, inspect.BytesType, inspect.DateTimeType, inspect.DateType, inspect.TimeType),
+    *(inspect.TimeDeltaType, inspect.DecimalType, inspect.UUIDType, inspect.EnumType, inspect.LiteralType),
+)
+"""The types that JSON has as text, and that are read of columns of text, too."""
+
+
+def _takes(kind: inspect.Type, found: ColumnType) -> bool:
+    """Whether values of a type are read of a column, as far as the column as a whole tells."""
+    if isinstance(kind, inspect.AnyType | inspect.CustomType | inspect.RawType):
+        return not isinstance(found, str)
+    if isinstance(found, str):
+        return False
+    types = pa.types
+    if types.is_null(found):
+        return isinstance(kind, inspect.NoneType)
+    if types.is_string(found) or types.is_large_string(found):
+        return isinstance(kind, _TEXTS)
+    if types.is_struct(found):
+        return hasattr(kind, "fields") or isinstance(kind, inspect.DictType)
+    taking = next(taking for holds, taking in _COLUMNS if holds(found))
+    if isinstance(kind, inspect.DateTimeType) and types.is_timestamp(found):
+        return kind.tz is None or kind.tz == (found.tz is not None)
+    return isinstance(kind, taking)
+
+
+_COLUMNS = (
+    (pa.types.is_boolean, (inspect.BoolType,)),
+    (
+        pa.types.is_integer,
+        (inspect.IntType, inspect.FloatType, inspect.DecimalType, inspect.EnumType, inspect.LiteralType),
+    ),
+    (pa.types.is_floating, (inspect.FloatType,)),
+    (pa.types.is_decimal, (inspect.DecimalType,)),
+    (lambda one: pa.types.is_binary(one) or pa.types.is_large_binary(one), (inspect.BytesType,)),
+    (pa.types.is_date, (inspect.DateType,)),
+    (pa.types.is_timestamp, ()),
+    (pa.types.is_time, (inspect.TimeType,)),
+    (pa.types.is_duration, (inspect.TimeDeltaType,)),
+    (pa.types.is_list, (inspect.CollectionType, inspect.TupleType)),
+    (pa.types.is_map, (inspect.DictType,)),
+    (lambda one: True, ()),
+)
+"""The types that are read of columns, by the kind of these; what is none of them nothing is read of."""
+
+
+def told(kind: inspect.Type) -> str:
+    """Return a type as it is written in a program, about.
+
+    >>> told(inspect.type_info(dict[str, list[int] | None]))
+    'dict[str, list[int] | None]'
+    """
+    kinds = alternatives(kind)
+    if len(kinds) != 1:
+        return " | ".join(map(told, kinds))
+    (kind,) = kinds
+    if isinstance(kind, inspect.DateTimeType):
+        return {None: "datetime", True: "datetime with a time zone", False: "datetime without a time zone"}[kind.tz]
+    if isinstance(kind, inspect.DictType):
+        return f"dict[{told(kind.key_type)}, {told(kind.value_type)}]"
+    name = type(kind).__name__.removesuffix("Type").lower()
+    if isinstance(kind, inspect.CollectionType):
+        return f"{name}[{told(kind.item_type)}]"
+    own = getattr(kind, "cls", None)
+    return own.__name__ if own is not None else {"none": "None", "decimal": "Decimal", "any": "Any"}.get(name, name)

@@ -1,0 +1,112 @@
+"""Values that are made of whole columns are those that each row's JSON decodes to, and raw rows are as stored."""
+
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.encoding.columns import Columns
+from runtime.encoding.serdes import Json, decoded
+from runtime.systems.files.files import open_source
+from runtime.systems.files.plain_columns import values_in
+from tests.scale import examples
+
+INTS = st.integers(-(2**63), 2**63 - 1)
+COLUMNS = {
+    "int": (pa.int64(), INTS),
+    "small": (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    "float": (pa.float64(), st.floats()),
+    "single": (pa.float32(), st.floats(width=32)),
+    "str": (pa.string(), st.text(st.characters(exclude_categories=["Cs"]), max_size=8)),
+    "bool": (pa.bool_(), st.booleans()),
+    "dictionary": (pa.dictionary(pa.int32(), pa.string()), st.sampled_from("abc")),
+}
+TYPES = [int, float, str, bool, int | None, float | None, str | None, bool | None, Any, int | str]
+TYPES += [Annotated[int, msgspec.Meta(ge=0)], list[int]]
+NAMES = ("a", "b", "c", "d")
+
+
+@st.composite
+def tables(draw):
+    """Draw a table, some of whose columns have nulls."""
+    rows, found = draw(st.integers(1, 12)), {}
+    for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True)):
+        kind, values = COLUMNS[draw(st.sampled_from(sorted(COLUMNS)))]
+        values = values | st.none() if draw(st.booleans()) else values
+        found[name] = pa.array(draw(st.lists(values, min_size=rows, max_size=rows)), kind)
+    return pa.table(found)
+
+
+@st.composite
+def kinds(draw, names):
+    """Draw a type for rows: mostly a Struct with about the fields that there are, some with defaults or other names."""
+    if draw(st.integers(0, 5)) == 0:
+        return draw(st.sampled_from([Any, dict, dict[str, Any], dict[str, int]]))
+    fields = draw(st.lists(st.sampled_from(names) if draw(st.booleans()) else st.sampled_from(NAMES), unique=True))
+    made = [(name, draw(st.sampled_from(TYPES))) for name in fields]
+    how = draw(
+        st.sampled_from(
+            [{}, {}, {"forbid_unknown_fields": True}, {"kw_only": True}, {"rename": "upper"}, {"tag": True}]
+        )
+    )
+    if draw(st.booleans()):
+        made = [(*field, None) for field in made]
+    return msgspec.defstruct("Row", made, frozen=draw(st.booleans()), **how)
+
+
+def outcomes(make, rows):
+    """Return what comes of each row: its value, with its type and those of its fields, or that it can't be decoded."""
+    found = []
+    for row in rows:
+        try:
+            value = make(row)
+        except msgspec.ValidationError:
+            found.append("malformed")
+        else:
+            found.append((type(value), repr(value)))
+    return found
+
+
+@given(st.data())
+@settings(max_examples=examples(150, 20_000))
+def test_what_is_made_of_columns_is_what_the_json_of_each_row_is_decoded_to(tmp_path_factory, data):
+    table = data.draw(tables())
+    kind = data.draw(kinds(table.column_names))
+    path = tmp_path_factory.mktemp("rows") / "rows.parquet"
+    pq.write_table(table, path)
+    source = open_source(path)
+    serde = source.serde(Json(kind))
+    columns = source.read(0, 0).batch.values
+    assert isinstance(columns, Columns) and len(columns) == len(table)
+    one_by_one = outcomes(serde.decode, columns.rows())
+    if "malformed" in one_by_one:
+        with pytest.raises(msgspec.ValidationError):
+            decoded(serde, columns)
+    else:
+        assert [(type(value), repr(value)) for value in decoded(serde, columns)] == one_by_one
+    start = data.draw(st.integers(0, len(table) - 1))
+    assert [*columns[start:]] == columns.rows()[start:]
+    source.close()
+
+
+class Bounded(msgspec.Struct):
+    """A class whose field is more than its type says."""
+
+    a: Annotated[int, msgspec.Meta(le=3)]
+
+
+class Plain(msgspec.Struct):
+    """A class of one plain field."""
+
+    a: int
+
+
+@pytest.mark.parametrize("kind", [Bounded, int, list])
+def test_only_what_the_constructor_alone_makes_is_made_of_columns(kind):
+    table = pa.table({"a": [1, 2]})
+    assert values_in(table, kind) is None
+    assert values_in(table, Plain) == [Plain(1), Plain(2)]

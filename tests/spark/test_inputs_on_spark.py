@@ -1,0 +1,429 @@
+"""Inputs that a Spark user has: DataFrames, tables, RDDs and URLs, beside the same records in files."""
+
+import datetime as dt
+import json
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import Row
+from pyspark.sql import functions as f
+from typer.testing import CliRunner
+
+from runtime.spark.laid_down import laid_down
+from runtime.systems.files.files import open_source
+from samza_dsl import App, SamzaError, Spark, SparkTable, count, skip, tumbling
+from samza_dsl.cli.main import commands
+from tests.runtime.test_locations import Leg, laid_out, read_all
+
+pytestmark = [pytest.mark.ci, pytest.mark.timeout(900)]
+
+
+class Flight(msgspec.Struct, frozen=True):
+    carrier: str
+    at: int
+    delay: float | None = None
+
+
+FLIGHTS = [Flight("AB"[n % 2], 1_000 * (n * 7 % 40), None if n % 3 else n / 2) for n in range(40)]
+"""Out of the order of their times."""
+
+
+def flights_app(**options):
+    app = App("flights")
+    flights = app.input("flights", value=Flight, timestamp=lambda flight: flight.at, **options)
+    counted = flights.partition_by(lambda flight: flight.carrier).window(tumbling(seconds=10), count())
+    counted.map(lambda pane: [pane.key, pane.start, pane.value]).send_to(app.output("counts", value=list))
+    return app
+
+
+def panes(flights=FLIGHTS):
+    found = Counter((flight.carrier, flight.at // 10_000 * 10_000) for flight in flights)
+    return sorted([carrier, start, number] for (carrier, start), number in found.items())
+
+
+def counts(session, what, data, app=None):
+    return sorted((app or flights_app()).run(on=Spark(session), bind={"flights": what}, data=data).received("counts"))
+
+
+def rows(flights=FLIGHTS):
+    return [{"carrier": one.carrier, "at": one.at, "delay": one.delay, "other": "x"} for one in flights]
+
+
+@pytest.fixture(scope="module")
+def frame(session):
+    return session.createDataFrame(
+        [Row(**row) for row in rows()], "carrier string, at bigint, delay double, other string"
+    )
+
+
+FORMS = {
+    "a DataFrame": lambda frame, session: frame,
+    "one that was shuffled": lambda frame, session: frame.repartition(7).filter("at >= 0").union(frame.limit(0)),
+    "a view": lambda frame, session: (frame.createOrReplaceTempView("flights"), "table:flights")[1],
+    "a table": lambda frame, session: (frame.write.mode("overwrite").saveAsTable("kept_flights"), "table:kept_flights")[
+        1
+    ],
+    "pandas": lambda frame, session: pd.DataFrame(rows()).astype({"delay": object}),
+    "Arrow": lambda frame, session: pa.Table.from_pylist(rows()),
+    "a batch of Arrow": lambda frame, session: pa.RecordBatch.from_pylist(rows()),
+    "an RDD of rows": lambda frame, session: frame.rdd,
+    "an RDD of dicts": lambda frame, session: session.sparkContext.parallelize(rows(), 3),
+    "an RDD of records": lambda frame, session: session.sparkContext.parallelize(FLIGHTS, 3),
+    "an RDD of tuples": lambda frame, session: session.sparkContext.parallelize(
+        [msgspec.structs.astuple(one) for one in FLIGHTS]
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def warehouse(session, tmp_path_factory, request):
+    """Keep tables where tests keep what they write, for as long as they run."""
+    yield
+    session.sql("DROP TABLE IF EXISTS kept_flights")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_whatever_a_table_is_its_rows_are_the_records(session, frame, tmp_path, monkeypatch, form):
+    monkeypatch.chdir(tmp_path)
+    what = SparkTable(FORMS[form](frame, session), order_by="at")
+    assert counts(session, what, tmp_path / "data") == panes()
+    assert not [*(tmp_path / "data" / "spark").rglob("*")], "what was laid down is removed"
+
+
+def test_a_table_without_an_order_is_read_in_that_of_event_time(session, frame, tmp_path):
+    assert counts(session, frame, tmp_path / "data") == panes()
+
+
+def test_rows_that_have_an_order_keep_it(session, frame, tmp_path):
+    """As a live run over these records has it: what comes late is dropped, as event time was further."""
+    app = flights_app()
+    live = app.run(bind={"flights": FLIGHTS}, data=tmp_path / "live").received("counts")
+    one_partition = session.sparkContext.parallelize(rows(), 1)
+    assert counts(session, one_partition, tmp_path / "data") == sorted(live) != panes()
+
+
+def numbered(flights, partitions=3):
+    """Return rows with the partitions and the offsets that they have in a stream, in which some offsets have no row."""
+    found, ends = [], [0] * partitions
+    for number, row in enumerate(rows(flights)):
+        partition = number % (partitions - 1) * 2  # one has nothing
+        found.append({**row, "_partition": partition, "_offset": ends[partition] * 3 + 100})
+        ends[partition] += 1
+    return found
+
+
+def test_columns_of_an_archive_say_partition_and_order(session, tmp_path):
+    table = session.createDataFrame(numbered(FLIGHTS)).orderBy(f.rand(1)).repartition(5)
+    parts = [[row for row in numbered(FLIGHTS) if row["_partition"] == number] for number in range(3)]
+    app = App("reading")
+    app.input("flights", value=Flight).send_to(app.output("out", value=Flight))
+    with laid_down(Spark(session), app.graph(), {"flights": table}, tmp_path) as bind:
+        source = bind["flights"]
+        assert source.partitions == 3
+        serde = source.serde(next(iter(app.graph().inputs.values())).value)
+        for number, part in enumerate(parts):
+            offsets = [row["_offset"] for row in part]
+            assert source.offsets(number)[:2] == ((offsets[0], offsets[-1] + 1) if part else (0, 0))
+            for start in range(len(part)):
+                read = source.read(number, offsets[start] - 1, 4)
+                assert (
+                    read.batch.offsets == offsets[start : start + 4] and read.next_offset == read.batch.offsets[-1] + 1
+                )
+                assert [serde.decode(one).at for one in read.batch.values] == [
+                    row["at"] for row in part[start : start + 4]
+                ]
+            assert source.read(number, source.offsets(number).end) is None
+
+
+def test_results_are_those_of_a_live_run_over_the_same_partitions(session, tmp_path):
+    table = session.createDataFrame(numbered(FLIGHTS)).repartition(5)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(3):
+        part = [json.dumps(row) for row in numbered(FLIGHTS) if row["_partition"] == number]
+        (folder / f"{number}.jsonl").write_text("\n".join(part))
+    live = flights_app().run(bind={"flights": folder}, data=tmp_path / "live").received("counts")
+    assert counts(session, table, tmp_path / "data") == sorted(live) != panes()
+
+
+def test_reprocessing_begins_and_stops_at_the_offsets_of_a_table(session, tmp_path):
+    table = session.createDataFrame(numbered(FLIGHTS, partitions=2)).repartition(2)
+    app = App("reading")
+    app.input("flights", value=Flight).map(lambda one: one.at).send_to(app.output("out", value=int))
+    options = {"on": Spark(session), "bind": {"flights": table}, "data": tmp_path / "data"}
+    found = app.reprocess(start={"flights": 110}, until={"flights": 130}, **options).received("out")
+    assert sorted(found) == sorted(row["at"] for row in numbered(FLIGHTS, partitions=2) if 110 <= row["_offset"] < 130)
+
+
+def test_partitions_and_order_may_be_said(session, frame, tmp_path):
+    app = App("ordered")
+    app.input("flights", value=Flight, partitions=3).send_to(app.output("out", value=Flight))
+    what = SparkTable(frame, order_by=["at", "delay"], partition_by="carrier")
+    with laid_down(Spark(session), app.graph(), {"flights": what}, tmp_path) as bind:
+        source = bind["flights"]
+        found = [read_partition(source, app, number) for number in range(source.partitions)]
+    assert sorted(map(len, found)) == [20, 20]
+    assert all(
+        part == sorted((one for one in FLIGHTS if one.carrier == part[0].carrier), key=lambda one: one.at)
+        for part in found
+    )
+
+
+def read_partition(source, app, number):
+    decode = source.serde(next(iter(app.graph().inputs.values())).value).decode
+    read = source.read(number, source.offsets(number).start)
+    return [*map(decode, read.batch.values)] if read is not None else []
+
+
+def test_all_fields_that_differ_are_told_at_once(session, frame, tmp_path):
+    class Wanted(msgspec.Struct):
+        carrier: int
+        delay: float
+        Other: str
+        at: dt.date
+        legs: list[int]
+        absent: str = ""
+
+    app = App("flights")
+    app.input("flights", value=Wanted).send_to(app.output("out", value=Wanted))
+    error = (
+        r"input 'flights' at .*test_inputs_on_spark.py:\d+: what 'flights' .*: carrier: wanted int, found string; "
+        r"Other: wanted str, found no such column, but other; at: wanted date, found int64; "
+        r"legs: wanted list\[int\], found map<string, int64.*>\. Select"
+    )
+    table = frame.withColumn("legs", f.expr("map('a', at)"))
+    with pytest.raises(SamzaError, match=error):
+        app.run(on=Spark(session), bind={"flights": table}, data=tmp_path / "data")
+
+
+def test_a_null_that_a_type_has_not_names_its_field_and_goes_by_the_policy(session, tmp_path):
+    table = session.createDataFrame([("A", 1), (None, 2), ("B", 3)], "carrier string, at bigint").coalesce(1)
+    app = App("flights")
+    app.input("flights", value=Flight, on_error=skip).send_to(app.output("out", value=Flight))
+    assert len(app.run(on=Spark(session), bind={"flights": table}, data=tmp_path / "a").received("out")) == 2
+    app = App("flights")
+    app.input("flights", value=Flight).send_to(app.output("out", value=Flight))
+    with pytest.raises(
+        SamzaError, match=r"input 'flights' at .*py:\d+: .*Expected `str`, got `null` - at `\$.carrier`"
+    ):
+        app.run(on=Spark(session), bind={"flights": table}, data=tmp_path / "b")
+
+
+def test_only_the_columns_of_the_fields_are_read(session, tmp_path):
+    """The function that another column is made by is never called."""
+    fails = f.udf(lambda at: 1 // 0, "bigint")
+    table = session.createDataFrame(rows()).withColumn("wrong", fails("at"))
+    assert counts(session, table, tmp_path / "data") == panes()
+
+
+def test_tables_of_spark_are_looked_up_and_joined(session, frame, tmp_path):
+    names = session.createDataFrame([("A", "Aer"), ("B", "Ber")], "key string, name string")
+
+    class Name(msgspec.Struct):
+        key: str
+        name: str
+
+    app = App("joined")
+    table = app.table("names", value=Name, key=lambda one: one.key, broadcast=True)
+    flights = app.input("flights", value=Flight)
+    named = flights.join(table, lambda one, name: [one.at, name.name], on=lambda one: one.carrier)
+    named.send_to(app.output("out", value=list))
+    bound = {"names": names, "flights": frame}
+    found = app.run(on=Spark(session), bind=bound, data=tmp_path / "data").received("out")
+    assert sorted(found) == sorted([one.at, f"{one.carrier}er"] for one in FLIGHTS)
+
+
+def test_what_a_driver_has_left_that_died_goes(session, frame, tmp_path):
+    left = tmp_path / "data" / "spark" / "flights" / "inputs"
+    left.mkdir(parents=True)
+    (left / "0.parquet").touch()
+    assert counts(session, frame, tmp_path / "data") == panes()
+    assert not left.parent.exists()
+
+
+def test_without_a_declared_type_records_are_dicts(session, frame, tmp_path):
+    app = App("flights")
+    app.input("flights").send_to(app.output("out"))
+    found = app.run(on=Spark(session), bind={"flights": frame}, data=tmp_path / "data").received("out")
+    assert sorted(found, key=repr) == sorted(rows(), key=repr)
+
+
+@pytest.mark.parametrize(
+    ("what", "error"),
+    [
+        (
+            lambda session: session.readStream.format("rate").load(),
+            "a streaming DataFrame .* Spark\\(checkpoint=...\\)",
+        ),
+        (lambda session: "table:not.there", "Spark can't open table:not.there: .*not found|cannot be found"),
+        (lambda session: "delta:/nowhere", "Spark can't open delta:/nowhere: "),
+        (lambda session: "s3a://bucket/x.jsonl", "Spark can't open s3a://bucket/x.jsonl: .*S3AFileSystem not found"),
+        (lambda session: "viewfs:///absent", "Spark can't open viewfs:///absent: "),
+        (lambda session: SparkTable("table:x", order_by="at"), "Spark can't open table:x"),
+        (
+            lambda session: SparkTable(session.range(3), order_by="nothing"),
+            "order_by=.*no column nothing; there are id",
+        ),
+        (lambda session: session.range(3).selectExpr("id", "id AS id"), "several columns id: rename or drop"),
+        (
+            lambda session: pa.RecordBatchReader.from_batches(pa.schema([]), []),
+            "a RecordBatchReader of pyarrow is no table",
+        ),
+        (
+            lambda session: session.range(3).selectExpr("id", "1.5D AS _partition"),
+            "_partition .* whole number, and is double",
+        ),
+        (
+            lambda session: session.createDataFrame(
+                [("A", 1, 0, 5), ("A", 1, 0, 5)], "carrier string, at long, _partition int, _offset int"
+            ),
+            "two rows of partition 0 have the same _offset",
+        ),
+        (
+            lambda session: session.range(3).selectExpr("id", "id * 1000000 AS _partition"),
+            "_partition goes from 0 to 2,000,000, and partitions are numbered from 0",
+        ),
+        (
+            lambda session: session.createDataFrame([("A", 1, None)], "carrier string, at long, _partition int"),
+            "a row has no _partition",
+        ),
+        (lambda session: session.createDataFrame(rows()).withColumn("at", f.expr("1 div (at - at)")), "DIVIDE_BY_ZERO"),
+    ],
+)
+def test_what_can_not_be_read_is_told_in_one_error(session, tmp_path, what, error):
+    app = App("flights")
+    app.input("flights", value=dict).send_to(app.output("out", value=dict))
+    with pytest.raises(SamzaError, match=error):
+        app.run(on=Spark(session), bind={"flights": what(session)}, data=tmp_path / "data")
+    assert not [*(tmp_path / "data").rglob("*.parquet")]
+
+
+def test_a_run_that_goes_on_refuses_tables(session, frame, tmp_path):
+    for what in (frame, "table:flights", "s3a://b/x"):
+        with pytest.raises(SamzaError, match=r"is read by a run on Spark that ends\. One with a checkpoint reads"):
+            flights_app().run(
+                on=Spark(session, checkpoint=tmp_path / "c"), bind={"flights": what}, data=tmp_path / "data"
+            )
+
+
+@pytest.fixture
+def mounted(session, tmp_path):
+    """Return a folder, and the URL by which Hadoop alone knows it."""
+    session.sparkContext._jsc.hadoopConfiguration().set(
+        f"fs.viewfs.mounttable.{tmp_path.name}.link./lake", (tmp_path / "lake").as_uri()
+    )
+    (tmp_path / "lake").mkdir()
+    return tmp_path / "lake", f"viewfs://{tmp_path.name}/lake"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "csv.bz2", "parquet"])
+@pytest.mark.parametrize("bound", ["", "/day=*", "/day=2026-01-0{1,2,3}/hour=*"])
+def test_urls_are_read_as_the_same_files_are_by_a_local_run(session, mounted, tmp_path, kind, bound):
+    folder, url = mounted
+    legs = [
+        Leg(n, 'AÄ"B,'[n % 5] * n, dt.date(2026, 1, 1 + n % 3), n % 4 or None, "a/b é%"[n % 2 * 3 :])
+        for n in range(1, 50)
+    ]
+    files = laid_out(folder, kind, legs)
+    app = App("legs")
+    app.input("legs", value=Leg).send_to(app.output("out", value=Leg))
+    with laid_down(Spark(session), app.graph(), {"legs": url + bound}, tmp_path / "data") as bind:
+        source = bind["legs"]
+        assert source.partitions == files
+        found = [read_partition(source, app, number) for number in range(files)]
+    local = open_source(f"{folder}{bound}")
+    assert found == [read_partition(local, app, number) for number in range(files)]
+    assert sorted((leg for part in found for leg in part), key=repr) == sorted(legs, key=repr)
+
+
+def test_a_large_file_is_one_partition_in_its_order(session, mounted, tmp_path):
+    folder, url = mounted
+    pq.write_table(pa.table({"n": range(100_000)}), folder / "a.parquet", row_group_size=1_000)
+    (folder / "lines").mkdir()
+    (folder / "lines" / "a.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(100_000)))
+    (folder / "lines" / "b.jsonl").touch()
+    for what, partitions in ((f"{url}/a.parquet", 1), (f"{url}/lines", 2)):
+        app = App("numbers")
+        app.input("numbers", value=dict[str, int]).send_to(app.output("out", value=dict))
+        session.conf.set("spark.sql.files.maxPartitionBytes", "10000")
+        try:
+            with laid_down(Spark(session), app.graph(), {"numbers": what}, tmp_path / "data") as bind:
+                assert bind["numbers"].partitions == partitions
+                found = read_all(_Only(bind["numbers"]), dict)
+        finally:
+            session.conf.unset("spark.sql.files.maxPartitionBytes")
+        assert [one["n"] for one in found] == [*range(100_000)]
+
+
+def test_a_plan_says_which_partitions_and_which_order_there_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("app.py").write_text(PROGRAM)
+    told = CliRunner().invoke(commands, ["plan", "app.py", "--on", "spark"]).output
+    assert "flights  of files each is a partition; of a table _partition and _offset say it, else each" in told
+    assert told.rstrip().endswith("that Spark has, in the order of at")
+
+
+class _Only:
+    """A source whose partitions are read one after the other, in large pieces."""
+
+    def __init__(self, source):
+        self.partitions, self.serde, self.close = source.partitions, source.serde, source.close
+        self.read = lambda partition, offset, _: source.read(partition, offset)
+
+
+def test_a_url_of_parquet_is_checked_and_reads_the_fields_alone(session, mounted, tmp_path):
+    folder, url = mounted
+    pq.write_table(pa.Table.from_pylist(rows()), folder / "a.parquet")
+    for number, what in enumerate((url, folder / "a.parquet", str(folder))):
+        assert counts(session, SparkTable(what, order_by="at"), tmp_path / f"data{number}") == panes()
+    pq.write_table(pa.table({"carrier": [1]}), folder / "a.parquet")
+    with pytest.raises(SamzaError, match="carrier: wanted str, found int64; at: wanted int, found no such column"):
+        counts(session, url, tmp_path / "data")
+
+
+PROGRAM = """
+import msgspec
+from samza_dsl import App
+
+class Flight(msgspec.Struct):
+    carrier: str
+    at: int
+
+app = App("flights")
+app.input("flights", value=Flight, timestamp=lambda flight: flight.at).send_to(app.output("out", value=Flight))
+"""
+
+
+def test_the_commands_take_tables_and_urls(session, frame, mounted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("app.py").write_text(PROGRAM)
+    frame.createOrReplaceTempView("flights")
+    folder, url = mounted
+    laid_out(folder, "jsonl", [Leg(1, "AA", dt.date(2026, 1, 1), 7, "007")])
+    Path("plain/day=2026-01-01").mkdir(parents=True)
+    Path("plain/day=2026-01-01/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows()))
+    run, again = ["run", "app.py"], ["reprocess", "app.py"]
+    for number, (command, source, done) in enumerate(
+        [
+            ([*run, "--on", "spark", "--bind"], "flights=table:flights", 40),
+            ([*again, "--on", "spark", "--from"], "table:flights", 40),
+            ([*again, "--on", "spark", "--from"], "plain/day=2026-01-01", 40),
+            ([*run, "--bind"], "flights=plain/day=*/", 40),
+            ([*run, "--bind"], "flights=table:flights", "a table is read by a run on Spark alone"),
+            ([*run, "--on", "spark", "--bind"], "flights=s3a://b/x", "Spark can't open s3a://b/x"),
+            ([*run, "--on", "spark", "--bind"], f"flights={url}", "missing required field `at`"),
+        ]
+    ):
+        to = ["--to" if command[0] == "reprocess" else "--bind", f"out=out{number}.jsonl", "--data", f"data{number}"]
+        result = CliRunner().invoke(commands, [*command, source, *to])
+        if isinstance(done, int):
+            assert (result.exit_code, result.stderr) == (0, ""), result.output
+            assert len(Path(f"out{number}.jsonl").read_text().splitlines()) == done
+        else:
+            assert result.exit_code in (1, 2) and done in result.output
+            assert "there is no file or directory s3a:/" not in result.output

@@ -1,0 +1,152 @@
+"""What workers lay down of a table, and what is read of it: no Spark is needed for that."""
+
+import tempfile
+from itertools import groupby
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.encoding.serdes import Bytes, Json, String
+from runtime.model.errors import Damaged, SamzaError
+from runtime.systems.files.places.locations import DataFile
+from runtime.systems.files.table_files import OffsetRows, PlainRows
+from runtime.units import laid_rows
+from runtime.units.carried_error import WorkerFailed, told
+from runtime.units.growing import GrowingLines
+from runtime.units.laid_rows import GROUP, LaidRows, Laying, lay_down
+from runtime.units.splits import Splits
+from tests.scale import examples
+
+
+def batches(rows, size, **columns):
+    """Return rows as a task gets them of Spark, so many in a batch."""
+    schema = pa.schema([*columns.items()])
+    found = [pa.RecordBatch.from_pylist(rows[start : start + size], schema) for start in range(0, len(rows), size)]
+    return iter(found or [schema.empty_table().to_batches(max_chunksize=1)][0])
+
+
+def laid(laying, task, given):
+    return [LaidRows(*row.values()) for batch in lay_down(laying, task, given) for row in batch.to_pylist()]
+
+
+GROUPED = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 99)), max_size=30).map(sorted)
+
+
+@given(rows=GROUPED, size=st.integers(1, 9), at_once=st.integers(1, 7))
+@settings(deadline=None, max_examples=examples(60, 3_000))
+def test_each_group_is_one_file_with_its_rows_in_order(rows, size, at_once):
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(laid_rows, "ROWS_AT_ONCE", at_once)
+        given_rows = [{"n": n, GROUP: group} for group, n in rows]
+        found = laid(Laying(Path(directory), "t"), 0, batches(given_rows, size, n=pa.int64(), **{GROUP: pa.string()}))
+        assert [one.group for one in found] == sorted({group for group, _ in rows})
+        splits = Splits([DataFile(Path(one.file)) for one in found]) if found else None
+        for number, (one, (_, group)) in enumerate(zip(found, groupby(rows, lambda row: row[0]), strict=True)):
+            expected = [n for _, n in group]
+            assert one.rows == len(expected)
+            values = splits.read(number, 0).batch.values
+            assert [msgspec.json.decode(value)["n"] for value in values] == expected
+
+
+def test_what_another_attempt_has_written_is_not_in_the_way(tmp_path):
+    first, second = (laid(Laying(tmp_path, "t"), 3, batches([{"n": 1}], 1, n=pa.int64())) for _ in range(2))
+    assert [one.group for one in first + second] == ["3", "3"]
+    assert len({one.file for one in first + second}) == 2
+
+
+LINES = st.lists(st.binary(max_size=5).filter(lambda line: b"\n" not in line), max_size=20)
+
+
+@given(lines=LINES, size=st.integers(1, 5))
+def test_lines_are_written_as_they_are(lines, size):
+    with tempfile.TemporaryDirectory() as directory:
+        laying = Laying(Path(directory), "t", suffix=".jsonl")
+        rows = [{"value": line, GROUP: "f"} for line in lines]
+        found = laid(laying, 0, batches(rows, size, value=pa.binary(), **{GROUP: pa.string()}))
+        assert [Path(one.file).read_bytes() for one in found] == (
+            [b"".join(line + b"\n" for line in lines)] if lines else []
+        )
+
+
+OFFSETS = st.sets(st.integers(0, 60), min_size=1).map(sorted)
+
+
+@given(offsets=OFFSETS, reads=st.lists(st.tuples(st.integers(0, 70), st.integers(1, 20))), at_once=st.integers(1, 9))
+@settings(deadline=None, max_examples=examples(60, 3_000))
+def test_rows_are_read_from_any_offset_on(offsets, reads, at_once):
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(laid_rows, "ROWS_AT_ONCE", at_once)
+        rows = [{"n": -one, "_offset": one} for one in offsets]
+        laying = Laying(Path(directory), "t", offsets=True)
+        (one,) = laid(laying, 0, batches(rows, 4, n=pa.int64(), _offset=pa.int32()))
+        assert (one.first, one.last) == (offsets[0], offsets[-1])
+        source = OffsetRows([DataFile(Path(one.file))])
+        assert source.offsets(0) == (offsets[0], offsets[-1] + 1, True)
+        # One after the other, as they come, and then from anywhere.
+        reads = [*((offset, 2) for offset in offsets), *reads]
+        for offset, size in reads:
+            expected = [other for other in offsets if other >= offset]
+            if offset > offsets[-1] + 1:
+                with pytest.raises(Damaged, match="fewer than"):
+                    source.read(0, offset, size)
+                continue
+            read = source.read(0, offset, size)
+            if not expected:
+                assert read is None
+                continue
+            assert read.batch.offsets == expected[: len(read.batch)]
+            assert 1 <= len(read.batch) <= size and read.next_offset == read.batch.offsets[-1] + 1
+            assert [msgspec.json.decode(value)["n"] for value in read.batch.values] == [
+                -one for one in read.batch.offsets
+            ]
+        source.close()
+
+
+@pytest.mark.parametrize(
+    ("offsets", "error"),
+    [([1, 1], "have the same _offset"), ([2, 1], "have the same _offset"), ([1, None], "has no _offset")],
+)
+@pytest.mark.parametrize("size", [1, 2])
+def test_offsets_that_do_not_rise_are_refused(tmp_path, offsets, error, size):
+    rows = [{"_offset": one} for one in offsets]
+    with pytest.raises(WorkerFailed) as failed:
+        laid(Laying(tmp_path, "bind={'t': ...}", offsets=True), 0, batches(rows, size, _offset=pa.int64()))
+    same = told(failed.value)
+    assert isinstance(same, SamzaError) and error in str(same)
+
+
+@pytest.mark.parametrize(
+    ("serde", "kind", "values"),
+    [
+        (String(), pa.string(), ["a", 'é"', ""]),
+        (Bytes(), pa.binary(), [b"\x00\xff", b""]),
+        (Json(int), pa.int32(), [1, -1]),
+        (Json(float | None), pa.float64(), [1.5, None, float("inf")]),
+        (Json(list[int]), pa.list_(pa.int64()), [[1], []]),
+    ],
+)
+def test_a_single_column_is_the_record(tmp_path, serde, kind, values):
+    (one,) = laid(Laying(tmp_path, "t"), 0, batches([{"only": value} for value in values], 2, only=kind))
+    source = PlainRows([DataFile(Path(one.file))])
+    decode = source.serde(serde).decode
+    assert [decode(value) for value in source.read(0, 0).batch.values] == values
+
+
+def test_folders_that_name_fields_do_not_grow(tmp_path):
+    (tmp_path / "day=1").mkdir()
+    (tmp_path / "day=1" / "a.jsonl").write_text("1\n")
+    with pytest.raises(SamzaError, match="has fields in the names of its folders, and a run with a checkpoint reads"):
+        GrowingLines.at(tmp_path, None)
+
+
+def test_each_file_of_folders_has_their_fields_in_the_declared_types(tmp_path):
+    for day in (1, 2):
+        (tmp_path / f"day={day}").mkdir()
+        (tmp_path / f"day={day}" / "a.jsonl").write_text('{"n": 1}\n')
+    splits = Splits.at(tmp_path)
+    decode = splits.serde(Json(dict[str, int])).decode
+    assert [decode(splits.read(number, 0).batch.values[0])["day"] for number in (0, 1)] == [1, 2]

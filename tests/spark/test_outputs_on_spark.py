@@ -1,0 +1,259 @@
+"""Outputs of a run on Spark as DataFrames and tables of its session: all of them once, whoever dies on the way."""
+
+from datetime import UTC, date, datetime
+
+import pytest
+from msgspec import Struct
+
+from runtime.spark import batch, table_outputs, table_writer
+from runtime.systems.files.tables import into_table
+from runtime.systems.memory.environment import MemoryEnvironment
+from runtime.units.driver import application
+from runtime.units.publication.intent import Intent
+from samza_dsl import App, IntoTable, PlanError, SamzaError, Spark, count, tumbling
+from tests.spark.deaths import death
+from tests.spark.test_streaming import dying
+
+
+class Leg(Struct, frozen=True):
+    """A flight's leg."""
+
+    carrier: str
+    day: date
+    at: datetime
+    km: float | None
+    stops: list[str]
+
+
+class Total(Struct, frozen=True):
+    """The number of legs of a carrier."""
+
+    carrier: str
+    legs: int
+
+
+LEGS = [
+    Leg(f"C{n % 3}", date(2026, 1, 1 + n % 2), datetime(2026, 1, 1, n, tzinfo=UTC), n or None, ["a"] * (n % 3))
+    for n in range(12)
+]
+TOTALS = [("C0", 4), ("C1", 4), ("C2", 4)]
+
+
+def pipeline(legs=True):
+    app = App("legs")
+    read = app.input("legs", value=Leg, timestamp=lambda leg: leg.at)
+    if legs:
+        read.filter(lambda leg: leg.km is None or leg.km > 0).send_to(app.output("copies", value=Leg))
+    totals = read.partition_by(lambda leg: leg.carrier, partitions=2).window(tumbling(days=1), count())
+    totals.map(lambda pane: Total(pane.key, pane.value)).send_to(app.output("totals", value=Total))
+    return app
+
+
+def run(session, data, collect=False, app=None, **outputs):
+    return (app or pipeline()).run(data, on=Spark(session), bind={"legs": LEGS, **outputs}, collect=collect)
+
+
+@pytest.fixture
+def table(session, request):
+    """Return the name of a table that is not there."""
+    name = f"outputs_{abs(hash(request.node.name)):x}"
+    session.sql(f"DROP TABLE IF EXISTS {name}")
+    yield name
+    session.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+def totals_in(frame):
+    return sorted(map(tuple, frame.collect()))
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_outputs_are_collected_as_frames_of_their_declared_types(session, tmp_path, in_memory):
+    data = MemoryEnvironment() if in_memory else tmp_path
+    done = run(session, data, collect=True)
+    found = done.output("copies")
+    assert [(field.name, field.dataType.simpleString()) for field in found.schema.fields] == [
+        ("carrier", "string"),
+        ("day", "date"),
+        ("at", "timestamp"),
+        ("km", "double"),
+        ("stops", "array<string>"),
+    ]
+    expected = sorted((leg.carrier, leg.day, leg.at.timestamp(), leg.km, leg.stops) for leg in LEGS)
+    rows = found.selectExpr("carrier", "day", "unix_micros(at) / 1e6", "km", "stops").collect()
+    assert sorted(map(tuple, rows), key=lambda row: row[:3]) == sorted(expected, key=lambda row: row[:3])
+    assert totals_in(done.output("totals")) == TOTALS
+    with pytest.raises(SamzaError, match=r"run\.output\('totals'\)"):
+        done.received("totals")
+    done.close()
+    done.close()
+    with pytest.raises(SamzaError, match="closed"):
+        done.output("totals")
+    if not in_memory:
+        assert not (tmp_path / "spark" / "legs").exists()
+
+
+def test_what_was_collected_goes_with_the_run(session, tmp_path):
+    done = run(session, tmp_path, collect="totals", copies=str(tmp_path / "copies.jsonl"))
+    assert [*(tmp_path / "spark" / "legs").iterdir()]
+    assert totals_in(done.output("totals")) == TOTALS
+    with pytest.raises(SamzaError, match="it was not collected"):
+        done.output("copies")
+    del done
+    assert not [*(tmp_path / "spark").glob("legs/*")]
+
+
+def test_an_output_without_rows_is_an_empty_frame(session, tmp_path):
+    app = App("none")
+    app.input("legs", value=Leg).filter(lambda leg: False).send_to(app.output("none", value=Total))
+    found = run(session, tmp_path, collect=True, app=app).output("none")
+    assert (found.columns, found.count()) == (["carrier", "legs"], 0)
+
+
+@pytest.mark.parametrize(
+    ("collect", "wrong"),
+    [(["delays"], "no such output; there are copies, totals"), (7, "write collect=True"), (["copies"], "is bound to")],
+)
+def test_only_outputs_that_go_nowhere_else_are_collected(session, tmp_path, collect, wrong):
+    with pytest.raises(SamzaError, match=wrong):
+        run(session, tmp_path, collect=collect, copies=str(tmp_path / "copies.jsonl"))
+
+
+def test_values_without_fields_are_no_rows(session, tmp_path):
+    app = App("numbers")
+    app.input("legs", value=Leg).map(lambda leg: 7).send_to(app.output("numbers", value=int))
+    with pytest.raises(SamzaError, match=r"output 'numbers' at .*: its values have no named fields"):
+        run(session, tmp_path, collect=True, app=app)
+
+
+def test_only_spark_collects(tmp_path):
+    with pytest.raises(PlanError, match="only Spark has DataFrames"):
+        pipeline().run(tmp_path, collect=True)
+    with pytest.raises(SamzaError, match="a run on Spark alone"):
+        pipeline().run(tmp_path, bind={"legs": LEGS, "totals": "table:totals"})
+
+
+def test_a_table_is_made_and_only_then_added_to_or_replaced(session, tmp_path, table):
+    bound = {"copies": str(tmp_path / "copies.jsonl")}
+    done = run(session, tmp_path, totals=f"table:{table}", **bound)
+    assert totals_in(session.table(table)) == TOTALS
+    with pytest.raises(SamzaError, match=f"in table:{table}"):
+        done.received("totals")
+    assert not (tmp_path / "spark" / "legs").exists()
+    bound = {"app": pipeline(legs=False)}
+    with pytest.raises(SamzaError, match=r"output 'totals' at .*has rows already: say what becomes of them"):
+        run(session, tmp_path, totals=f"table:{table}", **bound)
+    run(session, tmp_path, totals=f"table:{table}?mode=append", **bound)
+    assert totals_in(session.table(table)) == sorted(TOTALS * 2)
+    run(session, tmp_path, totals=IntoTable(f"table:{table}", "overwrite"), **bound)
+    assert totals_in(session.table(table)) == TOTALS
+
+
+def test_columns_are_those_of_the_table_by_name(session, tmp_path, table):
+    session.sql(f"CREATE TABLE {table} (legs INT, note STRING, carrier STRING) USING parquet")
+    run(session, tmp_path, totals=IntoTable(f"table:{table}", "append"), app=pipeline(legs=False))
+    assert totals_in(session.table(table).select("carrier", "legs")) == TOTALS
+    session.sql(f"DROP TABLE {table}")
+    session.sql(f"CREATE TABLE {table} (legs STRING, airline STRING) USING parquet")
+    with pytest.raises(SamzaError, match=r"carrier: wanted str, found no such column.*legs: wanted int, found string"):
+        run(session, tmp_path, totals=IntoTable(f"table:{table}", "append"), app=pipeline(legs=False))
+
+
+def test_a_table_or_a_folder_is_parted_by_columns(session, tmp_path, table):
+    made = IntoTable(f"table:{table}", partition_by=["day"])
+    run(session, tmp_path, copies=made, totals=IntoTable(tmp_path / "totals", partition_by="carrier"))
+    assert session.table(table).count() == len(LEGS)
+    assert session.table(table).where("day = '2026-01-02'").count() == 6
+    assert "day=2026-01-02" in " ".join(session.table(table).inputFiles())
+    assert sorted(one.name for one in (tmp_path / "totals").iterdir() if one.is_dir()) == [
+        "carrier=C0",
+        "carrier=C1",
+        "carrier=C2",
+    ]
+    assert totals_in(session.read.parquet(str(tmp_path / "totals")).select("carrier", "legs")) == TOTALS
+    with pytest.raises(SamzaError, match="has something in it already"):
+        run(session, tmp_path, totals=IntoTable(tmp_path / "totals"), app=pipeline(legs=False))
+
+
+def test_only_formats_that_merge_are_merged_into(session, tmp_path, table):
+    into = IntoTable(f"table:{table}", "merge", key="carrier")
+    with pytest.raises(SamzaError, match="is not there yet: merge into a table of Delta or Iceberg"):
+        run(session, tmp_path, totals=into, app=pipeline(legs=False))
+    session.sql(f"CREATE TABLE {table} (carrier STRING, legs INT) USING parquet")
+    with pytest.raises(SamzaError, match="is of parquet without MERGE"):
+        run(session, tmp_path, totals=into, app=pipeline(legs=False))
+
+
+@pytest.mark.parametrize(
+    ("made", "wrong"),
+    [
+        (lambda: IntoTable("table:a", "merge"), "merge needs the columns"),
+        (lambda: IntoTable("table:a", "append", key="b"), "key= is for merge"),
+        (lambda: IntoTable("table:a", "replace"), "there are 'append'"),
+        (lambda: IntoTable("folder", "append"), "a folder of Parquet is written as a whole"),
+        (lambda: IntoTable("table:a", partition_by=[7]), "names of columns"),
+        (lambda: into_table("table:a?modus=append"), "no option modus"),
+    ],
+)
+def test_what_can_not_be_asked_of_a_table_is_refused(made, wrong):
+    with pytest.raises(SamzaError, match=wrong):
+        made()
+
+
+STEPS = (
+    (table_outputs.KeptOutputs, "begin"),
+    (application.Application, "publish"),
+    (Intent, "rename"),
+    (Intent, "sweep"),
+    (application, "forget"),
+    (table_outputs.KeptOutputs, "finish"),
+    (table_writer.TableWriter, "write"),
+    (batch, "SparkRun"),
+)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step[1])
+@pytest.mark.parametrize("is_before", [True, False], ids=["before", "behind"])
+def test_a_run_that_dies_is_gone_on_with_and_nothing_comes_twice(session, tmp_path, table, step, is_before):
+    bound = {"copies": f"table:{table}_copies", "totals": f"table:{table}?mode=append"}
+    session.sql(f"DROP TABLE IF EXISTS {table}_copies")
+    with death(), dying(*step, is_before, 1):
+        run(session, tmp_path, **bound)
+    if totals := session.catalog.tableExists(table) and totals_in(session.table(table)):
+        assert totals == TOTALS
+    over = not (tmp_path / "spark" / "legs" / "outputs" / "begun.msgpack").exists() and totals
+    if not over:
+        run(session, tmp_path, **bound)
+    assert totals_in(session.table(table)) == TOTALS
+    assert session.table(f"{table}_copies").count() == len(LEGS)
+    assert not (tmp_path / "spark" / "legs" / "outputs").exists() or over
+    session.sql(f"DROP TABLE {table}_copies")
+
+
+def test_another_run_does_not_go_on_with_what_an_earlier_one_has_left(session, tmp_path, table):
+    with death(), dying(table_writer.TableWriter, "write", True, 1):
+        run(session, tmp_path, totals=f"table:{table}", app=pipeline(legs=False))
+    with pytest.raises(SamzaError, match="an earlier run of 'legs' died while it wrote"):
+        run(session, tmp_path, totals=f"table:{table}?mode=append", app=pipeline(legs=False))
+    run(session, tmp_path, totals=f"table:{table}", app=pipeline(legs=False))
+    assert totals_in(session.table(table)) == TOTALS
+
+
+@pytest.mark.parametrize("is_before", [True, False], ids=["before", "behind"])
+def test_rows_are_added_once_to_a_table_whose_format_can_not_tell(session, tmp_path, table, is_before):
+    session.sql(f"CREATE TABLE {table} (carrier STRING, legs INT) USING parquet")
+    session.sql(f"INSERT INTO {table} VALUES ('AA', 7)")
+    into = {"totals": f"table:{table}?mode=append", "app": pipeline(legs=False)}
+    with death(), dying(table_writer.TableWriter, "write", is_before, 1):
+        run(session, tmp_path, **into)
+    run(session, tmp_path, **into)
+    assert totals_in(session.table(table)) == [("AA", 7), *TOTALS]
+
+
+def test_a_table_that_may_have_some_of_the_rows_is_for_the_user_to_look_at(session, tmp_path, table):
+    session.sql(f"CREATE TABLE {table} (carrier STRING, legs INT) USING parquet")
+    into = {"totals": f"table:{table}?mode=append", "app": pipeline(legs=False)}
+    with death(), dying(table_writer.TableWriter, "write", False, 1):
+        run(session, tmp_path, **into)
+    session.sql(f"INSERT INTO {table} VALUES ('AA', 7)")
+    with pytest.raises(SamzaError, match="a run died while it wrote to"):
+        run(session, tmp_path, **into)
