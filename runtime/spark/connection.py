@@ -14,7 +14,7 @@ from urllib.parse import urlparse
 
 import pyarrow as pa
 
-from runtime.spark.session import is_remote
+from runtime.spark.session import is_of_connect
 from runtime.units.shuffle_rows import SCHEMA
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class SparkConnection(Protocol):
 
 def connected(session: SparkSession) -> SparkConnection:
     """Return the connection of a session."""
-    return ThroughConnect(session) if is_remote(session) else ThroughJvm(session)
+    return ThroughConnect(session) if is_of_connect(session) else ThroughJvm(session)
 
 
 def arrow_of(frame: DataFrame) -> pa.Table:

@@ -78,8 +78,8 @@ class Spark:
         check_installed()
         active = _active()
         if active is not None:
-            if self.master is not None and (is_remote(active) or self.master != active.sparkContext.master):
-                place = "Spark Connect" if is_remote(active) else active.sparkContext.master
+            if self.master is not None and (is_of_connect(active) or self.master != active.sparkContext.master):
+                place = "Spark Connect" if is_of_connect(active) else active.sparkContext.master
                 _check_unsaid(self, f"a session at {place} is active")
             return active
         return self._begun()
@@ -148,14 +148,14 @@ def tell_order(plan: Plan) -> None:
         )
 
 
-def is_remote(session: object) -> bool:
+def is_of_connect(session: object) -> bool:
     """Whether a session is one of Spark Connect."""
     return any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(session).__mro__)
 
 
 def _is_stopped(session: object) -> bool:
     """Whether a session was stopped; of none in this process that is not known."""
-    if is_remote(session):
+    if is_of_connect(session):
         return bool(getattr(session, "is_stopped", False))
     context = getattr(session, "_sc", None)
     return context is not None and context._jsc is None
