@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from itertools import count
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from planner.model.plan import Plan
@@ -18,9 +20,11 @@ from runtime.model.metrics import RunMetrics
 from runtime.ports.environment import Environment
 from runtime.run.driver import Watch
 from runtime.run.settings import UNSAID, RunSettings
+from runtime.spark.connection import SparkConnection, ThroughJvm, arrow_of, connected
 from runtime.spark.laid_down import laid_down
+from runtime.spark.own_code import own_version, run_level_of, with_own_code
 from runtime.spark.progress import Running, watched
-from runtime.spark.session import Spark, plainly_planned, tell_order
+from runtime.spark.session import Spark, tell_order
 from runtime.spark.spark_errors import as_said
 from runtime.spark.table_outputs import KeptOutputs, remove
 from runtime.systems.kafka.client.topic import cluster_of
@@ -30,7 +34,7 @@ from runtime.units.driver.engine import BatchRun, Runnable, run_together
 from runtime.units.program import Program
 from runtime.units.publication.handover_parts import StagedHandover
 from runtime.units.shuffle_rows import ORDER, SCHEMA, SPARK_SCHEMA, from_bytes
-from runtime.units.worker.worker import run_alone, run_level
+from runtime.units.worker.worker import run_alone
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,20 +43,29 @@ if TYPE_CHECKING:
     Level = Callable[..., Iterator[pa.RecordBatch]]
 
 
+LONGEST = 200
+"""The characters of the longest name of a stage."""
+
+
 class SparkEngine:
     """A session of Spark as a batch engine: each level is one `mapInArrow`, with a shuffle before it."""
 
     def __init__(self, session: SparkSession, most_tasks: int | None = None) -> None:
-        self._session, self._most_tasks = session, most_tasks
+        self._connection, self._most_tasks = connected(session), most_tasks
 
     @property
     def at_once(self) -> int:
         """The number of tasks that the session runs at the same time."""
-        return int(self._session.sparkContext.defaultParallelism)
+        return self._connection.at_once
+
+    @property
+    def imported(self) -> Sequence[str]:
+        """The folders and zips here whose modules workers import by themselves."""
+        return self._connection.imported
 
     def run(self, data: bytes, program: Program) -> pa.Table:
         """Run every level, in at most `most_tasks` tasks each."""
-        return run_job(self._session, data, program, self._most_tasks)
+        return run_job(self._connection, data, program, self._most_tasks)
 
 
 def run_batch(
@@ -159,24 +172,31 @@ def _run(application: Application, session: SparkSession | None, running: Runnin
         return BatchRun(application, application.go_on())
     if running is None:
         return run_together(SparkEngine(session), [application])[0]
-    with running.heard(session) as heard_at:
+    with running.heard(*connected(session).heard_at) as heard_at:
         see = partial(running.see, application.job)
         return run_together(SparkEngine(session), [application], heard_at=heard_at, on_shipped=see)[0]
 
 
 def run_job(
-    session: SparkSession, data: bytes, program: Program, most_tasks: int | None = None, micro_batches: bytes = b""
+    connection: SparkConnection,
+    data: bytes,
+    program: Program,
+    most_tasks: int | None = None,
+    micro_batches: bytes = b"",
+    about: str = "",
 ) -> pa.Table:
     """Run all levels of a program, `data` in bytes; return what they tell the driver.
 
+    Spark's UI shows the names of the applications and what they are `about`, and by stage those of their operators.
     Raises the error of ours that a worker has raised, and SamzaError for what Spark itself says.
     """
+    run = partial(run_level_of, own_version(), data, micro_batches)
+    apps = ", ".join(dict.fromkeys(job.plan.app for job in program.jobs))
     try:
-        run = partial(run_level, data, micro_batches)
-        # Without a shuffle there is nothing for Spark SQL to plan, which takes its time.
-        if len(program.levels) == 1:
-            return _at_once(session, len(program.units), most_tasks, run)
-        return _frame(session, program, most_tasks, run).toArrow()
+        with connection.named(f"samza-dsl {apps}", f"{apps}{about}"):
+            return with_own_code(connection, partial(_run_levels, connection, program, most_tasks, run))
+    except SamzaError:
+        raise
     except Exception as error:
         # Spark wraps the error of a worker in words of its own: the error of ours is in there, and is raised as it
         # was.
@@ -186,31 +206,87 @@ def run_job(
         raise as_said(error) from None
 
 
-def _at_once(session: SparkSession, units: int, most_tasks: int | None, run: Level) -> pa.Table:
+def _run_levels(connection: SparkConnection, program: Program, most_tasks: int | None, run: Level) -> pa.Table:
+    # Without a shuffle there is nothing for Spark SQL to plan, which takes its time.
+    if len(program.levels) == 1 and isinstance(connection, ThroughJvm):
+        return _at_once(connection, len(program.units), most_tasks, run, names_of_levels(program)[0])
+    return arrow_of(_frame(connection, program, most_tasks, run))
+
+
+def _at_once(connection: ThroughJvm, units: int, most_tasks: int | None, run: Level, name: str) -> pa.Table:
     """Return what the only level leaves: where nothing is shuffled Spark has nothing to plan."""
-    numbers = session.sparkContext.parallelize(range(units), min(units, most_tasks or units))
+    connection.name_stage(name)
+    context = connection.session.sparkContext
+    numbers = context.parallelize(range(units), min(units, most_tasks or units))
     return from_bytes(numbers.mapPartitions(partial(run_alone, run)).collect())
 
 
-def _frame(session: SparkSession, program: Program, most_tasks: int | None, run: Level) -> DataFrame:
+def _frame(connection: SparkConnection, program: Program, most_tasks: int | None, run: Level) -> DataFrame:
     """Return what the last level leaves: every level reads, sorted, what the one before it wrote for its units."""
     from pyspark.sql import functions
 
+    names = names_of_levels(program)
     first, *later = (min(len(units), most_tasks or len(units)) for units in program.levels)
     columns = {field.name: functions.lit(None).cast(kind) for field, kind in zip(SCHEMA, _kinds(), strict=True)}
     columns |= {"target": functions.col("id").cast("int"), "watermark": functions.lit(0), "stream": functions.lit(-1)}
-    begun = plainly_planned(session, len(program.levels[0]), first)
-    frame = _level(begun.select(*(column.alias(name) for name, column in columns.items())), run, 0)
+    begun = connection.numbers(len(program.levels[0]), first)
+    frame = _level(begun.select(*(column.alias(name) for name, column in columns.items())), run, 0, names[0])
     for level, tasks in enumerate(later, 1):
-        place = functions.col("target") - program.levels[level].start
+        place = functions.expr(sent_to(tasks, f"target - {program.levels[level].start}"))
         # By the number of the unit itself, not its hash, so that units spread evenly; sorted, so that a unit closes
         # windows as it reads.
-        frame = _level(frame.repartitionById(tasks, place).sortWithinPartitions(*ORDER), run, level)
+        frame = _level(frame.repartition(tasks, place).sortWithinPartitions(*ORDER), run, level, names[level])
+    connection.name_stages(frame, names)
     return frame
 
 
-def _level(frame: DataFrame, run: Level, level: int) -> DataFrame:
-    return frame.mapInArrow(partial(run, level), SPARK_SCHEMA)
+def names_of_levels(program: Program) -> list[str]:
+    """Return what Spark's UI calls the levels: the stages that run there, and their operators."""
+    names: list[list[str]] = [[] for _ in program.levels]
+    for job in program.jobs:
+        for stage, level in zip(job.plan.stages, job.levels, strict=True):
+            app = f"{job.plan.app} " if len(program.jobs) > 1 else ""
+            names[level].append(f"{app}{stage.id}: {', '.join(stage.operators)}")
+    return [shorten(", ".join(stages), LONGEST, placeholder="…") for stages in names]
+
+
+@cache
+def sent_to(tasks: int, place: str) -> str:
+    """Return an expression of SQL of which Spark's hash is that task of so many: it is that of an int that was tried.
+
+    PySpark has `repartitionById` since 4.1 alone, which does the same.
+
+    >>> sent_to(2, "target - 3")
+    'element_at(array(2, 0), 1 + pmod(target - 3, 2))'
+    """
+    found: dict[int, int] = {}
+    for number in count():
+        found.setdefault(spark_hash(number) % tasks, number)
+        if len(found) == tasks:
+            numbers = ", ".join(str(found[task]) for task in range(tasks))
+            return f"element_at(array({numbers}), 1 + pmod({place}, {tasks}))"
+    raise AssertionError("an int has each of the hashes")
+
+
+def spark_hash(number: int) -> int:
+    """Return what Spark hashes an int to, from which it takes the task: Murmur3 of 32 bits, with its seed 42."""
+    most = 0xFFFFFFFF
+    word = number * 0xCC9E2D51 & most
+    word = (word << 15 | word >> 17) & most
+    found = 42 ^ (word * 0x1B873593 & most)
+    found = (found << 13 | found >> 19) & most
+    found = (found * 5 + 0xE6546B64 & most) ^ 4
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        found = (found ^ found >> shift) * factor & most
+    found ^= found >> 16
+    return found - (1 << 32) if found >> 31 else found
+
+
+def _level(frame: DataFrame, run: Level, level: int, name: str) -> DataFrame:
+    function = partial(run, level)
+    # The name of the function is what Spark shows of it in its plan.
+    function.__name__ = name  # type: ignore[attr-defined]
+    return frame.mapInArrow(function, SPARK_SCHEMA)
 
 
 def _kinds() -> list[str]:

@@ -16,6 +16,8 @@ from planner.columnar.lowering import event_time_column
 from runtime.model.errors import SamzaError
 from runtime.ports.source import Source
 from runtime.spark.columns import FrameColumns, by_name
+from runtime.spark.connection import connected
+from runtime.spark.session import is_of_connect
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.files import kind_read, open_files
 from runtime.systems.files.folders import Folders
@@ -136,7 +138,7 @@ def _of_table(stream: str, asked: SparkTable, frame: DataFrame, has_order: bool,
         group = named(PARTITION).cast("long").cast("string")
     elif asked.partition_by:
         said = next((spec.partitions for spec in reads if spec.partitions is not None), None)
-        number = said or frame.sparkSession.sparkContext.defaultParallelism
+        number = said or connected(frame.sparkSession).at_once
         group = functions.pmod(functions.hash(*map(named, asked.partition_by)), functions.lit(number)).cast("string")
     rows = arranged(frame, kept, order, group)
     return Frame(stream, rows, columns.schema(kept), opened=opens, numbered=numbered)
@@ -216,6 +218,12 @@ def same_spelling(url: str) -> str:
 
 def whole_files(session: SparkSession) -> SparkSession:
     """Return a copy of a session, with all that is set and known there, whose tasks read one whole file each."""
+    if is_of_connect(session):
+        # Nothing that is set in a copy stays: where PySpark can't make one, two small files may be one partition.
+        copied = session.cloneSession() if hasattr(session, "cloneSession") else session.newSession()
+        for name, value in WHOLE_FILES.items():
+            copied.conf.set(name, value)
+        return copied
     copy = session._jsparkSession.cloneSession()
     for name, value in WHOLE_FILES.items():
         copy.conf().set(name, value)

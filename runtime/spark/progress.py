@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,9 +20,6 @@ from runtime.run.driver import Watch, Watched
 from runtime.units.heartbeats import Address, Hearing, Said
 from runtime.units.program import Program, ShippedJob
 from runtime.units.splits import Splits
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class Running:
@@ -56,11 +52,9 @@ class Running:
         """Do nothing: it is run already."""
 
     @contextmanager
-    def heard(self, session: SparkSession) -> Iterator[Address]:
-        """Hear workers during a block."""
-        settings = session.sparkContext.getConf()
-        host = settings.get("spark.driver.host") or "127.0.0.1"
-        with closing(Hearing(host, settings.get("spark.driver.bindAddress"))) as hearing:
+    def heard(self, host: str, bound: str | None) -> Iterator[Address]:
+        """Hear workers during a block, to whom this machine is `host`; `bound` is the address to listen at."""
+        with closing(Hearing(host, bound)) as hearing:
             self._hearing = hearing
             yield hearing.address
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from operators.core.durations import Duration, whole_ms
 from planner.model.plan import Plan
@@ -15,32 +17,25 @@ from runtime.model.errors import SamzaError
 from runtime.spark.spark_errors import as_said
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger("samza_dsl")
 
+JVM_OPTIONS = "spark.driver.extraJavaOptions"
 NEEDS = "running on Spark needs {what}, which is not installed: pip install 'samza-dsl[spark]'"
-OWN = {
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "FATAL",
+OLDEST = (3, 5)
+"""The oldest PySpark that a test has run jobs on."""
+WORKERS = {
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     "spark.python.unix.domain.socket.enabled": "true" if hasattr(socket, "AF_UNIX") else "false",
 }
-"""The settings of a session of our own: what fails is told by the run that fails, and nothing else draws.
+"""The settings of a session that is begun here, for its workers.
 
 Between a worker and Spark small messages go to and fro, of which TCP holds the second back for 40 ms.
 """
-
-PLAIN_PLANS = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""The settings by which Spark plans our units: the number of tasks is given, and it moves few rows, which are long.
-
-To plan a stage anew when the one before it is through, and to write and compile Java for it, takes longer.
-"""
+LAUNCHED = "PYSPARK_GATEWAY_PORT"
+"""The variable by which `spark-submit` tells a program of the JVM that has begun it."""
 
 
 @dataclass(frozen=True)
@@ -81,48 +76,60 @@ class Spark:
                 raise SamzaError("Spark(session): it was stopped; begin another one, or leave it to Spark()")
             return self.session
         check_installed()
-        from pyspark.sql import SparkSession
-
-        active = SparkSession.getActiveSession()
+        active = _active()
         if active is not None:
-            if self.master is not None and self.master != active.sparkContext.master:
-                _check_unsaid(self, f"a session at {active.sparkContext.master} is active")
+            if self.master is not None and (is_of_connect(active) or self.master != active.sparkContext.master):
+                place = "Spark Connect" if is_of_connect(active) else active.sparkContext.master
+                _check_unsaid(self, f"a session at {place} is active")
             return active
         return self._begun()
 
     def _begun(self) -> SparkSession:
         from pyspark.sql import SparkSession
 
-        from runtime.spark.java import found
+        from runtime.spark.java import LOGGING, found
 
         builder = SparkSession.builder
-        for name, value in {**OWN, **self.options}.items():
-            builder = builder.config(name, value)
-        if self.master is not None or "spark.master" not in self.options:
-            builder = builder.master(self.master or "local[*]")
-        with found():
-            try:
-                session: SparkSession = builder.appName("samza-dsl").getOrCreate()
-            except Exception as error:
-                raise as_said(error, "Spark did not start") from None
-        return session
+        if self.master is not None:
+            builder = builder.master(self.master)
+        try:
+            if LAUNCHED in os.environ:
+                # The cluster, the name and all else are the command's, and so is what its JVM logs.
+                return _configured(builder, {**_unsaid_there(), **self.options}).getOrCreate()
+            with found() as java:
+                settings = {**WORKERS, "spark.ui.showConsoleProgress": "false", **self.options}
+                logging_by = f"-Dlog4j2.configurationFile={(java / LOGGING).as_uri()}"
+                settings[JVM_OPTIONS] = " ".join(filter(None, [logging_by, self.options.get(JVM_OPTIONS)]))
+                return _configured(builder.appName("samza-dsl"), settings).getOrCreate()
+        except Exception as error:
+            raise as_said(error, "Spark did not start") from None
 
 
-def plainly_planned(session: SparkSession, numbers: int, tasks: int) -> DataFrame:
-    """Return the numbers from 0 on as rows of so many tasks; what follows is planned without looking back.
+def _active() -> SparkSession | None:
+    from pyspark.sql import SparkSession
 
-    It is planned by a copy of the session, with all that is set and known there, so that this one stays as it is.
-    """
-    from pyspark.sql.classic.dataframe import DataFrame
+    found = SparkSession.getActiveSession()
+    if found is None and "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        # What `builder.remote(...)` has begun is known to its own class alone.
+        from pyspark.sql.connect.session import SparkSession as Remote
 
-    try:
-        # In a copy: these settings are good for our plans and bad for the user's own.
-        copy = session._jsparkSession.cloneSession()
-    except Exception:  # it is one of Spark's own, which need not stay; then it is planned as all else
-        return session.range(0, numbers, 1, tasks)
-    for name, value in PLAIN_PLANS.items():
-        copy.conf().set(name, value)
-    return DataFrame(copy.range(0, numbers, 1, tasks), session)
+        return cast("SparkSession | None", Remote.getActiveSession())
+    return found
+
+
+def _configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder
+
+
+def _unsaid_there() -> dict[str, str]:
+    """Return the settings for workers about which `spark-submit` was told nothing."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    said = SparkConf()
+    return {name: value for name, value in WORKERS.items() if not said.contains(name)}
 
 
 def tell_order(plan: Plan) -> None:
@@ -141,8 +148,15 @@ def tell_order(plan: Plan) -> None:
         )
 
 
+def is_of_connect(session: object) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(session).__mro__)
+
+
 def _is_stopped(session: object) -> bool:
     """Whether a session was stopped; of none in this process that is not known."""
+    if is_of_connect(session):
+        return bool(getattr(session, "is_stopped", False))
     context = getattr(session, "_sc", None)
     return context is not None and context._jsc is None
 
@@ -151,9 +165,25 @@ def check_installed() -> None:
     """Raise SamzaError where what running on Spark needs is not installed."""
     try:
         import pyarrow  # noqa: F401
-        import pyspark.sql  # noqa: F401
+        import pyspark.sql
     except ModuleNotFoundError as error:
         raise SamzaError(NEEDS.format(what=(error.name or "pyspark").partition(".")[0])) from error
+    check_version(pyspark.__version__)
+
+
+def check_version(version: str) -> None:
+    """Raise SamzaError for a PySpark that is too old.
+
+    >>> check_version("4.3.0"), check_version("3.5.9.dev1")
+    (None, None)
+    """
+    found = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    if found < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise SamzaError(
+            f"samza-dsl runs on PySpark {oldest} or newer, and {version} is installed: "
+            f"pip install 'pyspark>={oldest}', of the version that the cluster has"
+        )
 
 
 def _check_unsaid(spark: Spark, why: str) -> None:

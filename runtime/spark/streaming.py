@@ -23,6 +23,7 @@ from runtime.ports.environment import Environment
 from runtime.run.driver import Watch
 from runtime.run.settings import UNSAID, RunSettings
 from runtime.spark.batch import run_job
+from runtime.spark.connection import connected
 from runtime.spark.progress import watched
 from runtime.spark.session import Spark, tell_order
 from runtime.systems.kafka.client.topic import cluster_of
@@ -84,14 +85,13 @@ class MicroBatchRun:
     def __init__(self, session: SparkSession, streamed: Streamed) -> None:
         self.plan = streamed.plan
         self._metrics = RunMetrics()
-        self._session, self._streamed = session.newSession(), streamed
-        self._session.conf.set("spark.sql.adaptive.enabled", "false")  # it plans anew behind every shuffle
+        self._connection, self._streamed = connected(session), streamed
         self._clock = SystemClock()
         self._began_ms, self._committed_ms = self._clock.elapsed_ms(), 0.0
         self._stopping = threading.Event()
         self._program = Program((streamed.job,))
         # Once for all micro-batches: what changes from one to the next goes beside it.
-        self._data = shipped(self._program)
+        self._data = shipped(self._program, self._connection.imported)
 
     @property
     def stopping(self) -> bool:
@@ -134,11 +134,8 @@ class MicroBatchRun:
     def run_one(self, batch: MicroBatch) -> None:
         """Run a micro-batch, and let it count."""
         program = self._program.at([batch])
-        self._session.sparkContext.setJobDescription(f"{self._streamed.plan.app}: micro-batch {batch.number}")
-        try:
-            rows = run_job(self._session, self._data, program, micro_batches=pickle.dumps([batch]))
-        finally:
-            self._session.sparkContext.setJobDescription(None)  # type: ignore[arg-type]
+        about = f": micro-batch {batch.number}"
+        rows = run_job(self._connection, self._data, program, micro_batches=pickle.dumps([batch]), about=about)
         parts, reports = told_by(rows, program)
         self._streamed.commit(batch, parts[0], reports[0], program.units)
         self._metrics = _added(self._metrics, reports[0], self._streamed.left_by(batch))

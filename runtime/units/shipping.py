@@ -7,7 +7,7 @@ import pickle
 import sys
 import sysconfig
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -39,8 +39,11 @@ CODERS = (
 """The objects of msgspec that pickle does not take: each is made anew of what it says of itself."""
 
 
-def dumps(thing: object) -> bytes:
-    """Return the bytes of `thing`; modules that are not installed go with it. Raises what pickle raises."""
+def dumps(thing: object, imported: Sequence[str] = ()) -> bytes:
+    """Return the bytes of `thing`; modules that are not installed go with it. Raises what pickle raises.
+
+    Those that lie in one of the folders and zips that are `imported` elsewhere, too, go by their names.
+    """
     from pyspark import cloudpickle as untyped
 
     cloudpickle: Any = untyped
@@ -50,7 +53,7 @@ def dumps(thing: object) -> bytes:
         def reducer_override(self, obj: object) -> object:
             if isinstance(obj, CODERS):
                 return _made, (type(obj), _said(obj))
-            if not isinstance(obj, type) or not _goes_along(obj):
+            if not isinstance(obj, type) or not _goes_along(obj, imported):
                 return super().reducer_override(obj)
             kinds[obj] = None
             if isinstance(obj, StructMeta):
@@ -61,7 +64,7 @@ def dumps(thing: object) -> bytes:
             return reduced
 
     file = io.BytesIO()
-    with _modules_going_along(cloudpickle):
+    with _modules_going_along(cloudpickle, imported):
         pickler = Pickler(file, protocol=5)
         pickler.dump(thing)
         # The classes that went along, so that self-describing bytes mean the same on both sides.
@@ -69,16 +72,16 @@ def dumps(thing: object) -> bytes:
     return file.getvalue()
 
 
-def shipped(program: Program) -> bytes:
-    """Return the bytes of a program; raises SamzaError, of the operator that has what can't be sent."""
+def shipped(program: Program, imported: Sequence[str] = ()) -> bytes:
+    """Return the bytes of a program, as `dumps` does; raises SamzaError, of the operator that can't be sent."""
     try:
-        return dumps(program)
+        return dumps(program, imported)
     except Exception as error:
         # Thing by thing only now that it has failed, to say whose it is: that takes a multiple of the time.
         for job in program.jobs:
             for where, thing in _things_of(job):
                 try:
-                    dumps(thing)
+                    dumps(thing, imported)
                 except Exception as same:
                     raise SamzaError(
                         f"{where} can't be sent to the workers of Spark: {same}. What can't be copied, as connections, "
@@ -110,16 +113,16 @@ def loads(data: bytes) -> Any:
     return thing
 
 
-def _goes_along(kind: type) -> bool:
+def _goes_along(kind: type, imported: Sequence[str]) -> bool:
     """Whether a class can't be imported elsewhere."""
     module = sys.modules.get(kind.__module__)
     if kind.__module__ == "__main__" or module is None or "<locals>" in kind.__qualname__:
         return True
-    return is_only_here(module)
+    return is_only_here(module, imported)
 
 
-def is_only_here(module: ModuleType) -> bool:
-    """Whether a module is found by this program's path alone, and not installed.
+def is_only_here(module: ModuleType, imported: Sequence[str] = ()) -> bool:
+    """Whether a module is found by this program's path alone: not installed, and in nothing that is `imported`.
 
     >>> is_only_here(msgspec), is_only_here(sys)
     (False, False)
@@ -127,7 +130,7 @@ def is_only_here(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if file is None or module.__name__ == "__main__" or module.__name__.partition(".")[0] in OURS:
         return False
-    return not _is_installed(file)
+    return not (_is_installed(file) or any(map(Path(file).is_relative_to, imported)))
 
 
 _elsewhere: dict[str, object] = {}
@@ -147,9 +150,9 @@ def _installed() -> tuple[str, ...]:
 
 
 @contextmanager
-def _modules_going_along(cloudpickle: ModuleType) -> Iterator[None]:
+def _modules_going_along(cloudpickle: ModuleType, imported: Sequence[str]) -> Iterator[None]:
     said = set(cloudpickle.cloudpickle.list_registry_pickle_by_value())
-    modules = [one for one in _only_here() if one.__name__ not in said]
+    modules = [one for one in _only_here(imported) if one.__name__ not in said]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -159,12 +162,13 @@ def _modules_going_along(cloudpickle: ModuleType) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _only_here() -> Iterator[ModuleType]:
+def _only_here(imported: Sequence[str]) -> Iterator[ModuleType]:
     """Yield the modules that workers don't find by themselves; those that they do are not looked at again."""
     for name, module in [*sys.modules.items()]:
         if _elsewhere.get(name) is not module:
             if isinstance(module, ModuleType) and module.__name__ == name and is_only_here(module):
-                yield module
+                if is_only_here(module, imported):
+                    yield module
             else:
                 _elsewhere[name] = module
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from runtime.model.clock import sleep_ms
 from runtime.model.errors import OperatorFailure
 from runtime.spark.batch import SparkEngine
-from runtime.spark.session import plainly_planned
+from runtime.spark.connection import ThroughJvm
 from runtime.units.driver import engine
 from runtime.units.driver.application import Application
 from runtime.units.driver.engine import run_together
@@ -344,7 +344,7 @@ def test_a_session_stays_as_it_is_and_what_is_set_there_holds(session, tmp_path)
     assert lines(out) == Counter(['["a",1]', '["a",2]', '["l",1]'])
     assert (RDD.toDF, SparkSession.getActiveSession(), dict(session.conf.getAll)) == before
     assert session.table("three").count() == 3
-    copy = plainly_planned(session, 1, 1)
+    copy = ThroughJvm(session).numbers(1, 1)
     assert copy._jdf.sparkSession().conf().get("spark.sql.session.timeZone") == "Asia/Tokyo"
     assert copy._jdf.sparkSession().conf().get("spark.sql.adaptive.enabled") == "false"
     session.conf.unset("spark.sql.session.timeZone")
@@ -353,6 +353,7 @@ def test_a_session_stays_as_it_is_and_what_is_set_there_holds(session, tmp_path)
 def test_where_a_session_can_not_be_copied_it_plans_itself(session):
     class Other:
         _jsparkSession = None
+        sparkContext = session.sparkContext
         range = staticmethod(session.range)
 
-    assert [row.id for row in plainly_planned(Other(), 3, 2).collect()] == [0, 1, 2]
+    assert [row.id for row in ThroughJvm(Other()).numbers(3, 2).collect()] == [0, 1, 2]

@@ -15,6 +15,7 @@ import pytest
 
 from runtime.model.errors import OperatorFailure
 from runtime.spark.batch import run_job
+from runtime.spark.connection import connected
 from runtime.units.driver.engine import told_by
 from runtime.units.program import Program
 from runtime.units.shipping import dumps
@@ -49,7 +50,7 @@ def run_all(session, apps, environments, directory, seed=0):
             continue
         program = Program(tuple(one.job for one, _ in going))
         batches = [batch for _, batch in going]
-        rows = run_job(session, dumps(program), program.at(batches), 4, pickle.dumps(batches))
+        rows = run_job(connected(session), dumps(program), program.at(batches), 4, pickle.dumps(batches))
         parts, reports = told_by(rows, program)
         for number, (one, batch) in enumerate(going):
             one.commit(batch, parts[number], reports[number], program.units)

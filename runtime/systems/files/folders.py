@@ -63,7 +63,7 @@ def typed(text: str | None, info: inspect.Type) -> object:
     for kind, plain in _TYPES.items():
         if kind in kinds:
             try:
-                found = msgspec.convert(text, plain, strict=False)
+                found: object = msgspec.convert(text, plain, strict=False)
                 # JSON has no NaN: as text it stays what whoever decodes it takes for one, or tells of.
                 return found if not isinstance(found, float) or math.isfinite(found) else text
             except msgspec.ValidationError:

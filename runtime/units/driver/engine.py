@@ -34,6 +34,10 @@ class BatchEngine(Protocol):
     def at_once(self) -> int:
         """The number of units that run at the same time, at most."""
 
+    @property
+    def imported(self) -> Sequence[str]:
+        """The folders and zips here whose modules workers import by themselves."""
+
     def run(self, data: bytes, program: Program) -> pa.Table:
         """Run every level of a program, `data` in bytes for workers; return the rows that the last level leaves.
 
@@ -84,7 +88,7 @@ def run_together(
     started = monotonic_ms()
     try:
         program = Program(tuple(application.job for application in applications), engine.at_once, heard_at)
-        data = shipped(program)
+        data = shipped(program, engine.imported)
         # Not before: whoever looks at the job caches things in it, which must not be sent along.
         on_shipped()
         rows = engine.run(data, program)

@@ -1,0 +1,118 @@
+"""Each way in which Spark is run: Connect, `spark-submit`, workers without our code, quietly, and seen in its UI."""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from runtime.spark.batch import sent_to, spark_hash
+from runtime.spark.session import check_version
+from samza_dsl import SamzaError, Spark
+from tests.source import ROOT
+from tests.spark.ways import TICKS, app
+
+
+class Told(NamedTuple):
+    """The words of a command."""
+
+    stdout: str
+    stderr: str
+
+
+TOTALS = "[('K0', 10), ('K1', 10), ('K2', 10)]"
+
+
+def ran(command, tmp_path, python=sys.executable, **said):
+    """Run a command in a directory of its own, as a user whose workers have this Python."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK", "JAVA_HOME"))}
+    own |= {"PYSPARK_PYTHON": str(python), "PYTHONPATH": str(ROOT), **said}
+    # Into files: what a server of Spark's has inherited of a pipe is open for as long as that lives.
+    with (tmp_path / "stdout").open("w+") as stdout, (tmp_path / "stderr").open("w+") as stderr:
+        done = subprocess.run(list(map(str, command)), cwd=tmp_path, env=own, stdout=stdout, stderr=stderr)
+    told = Told((tmp_path / "stdout").read_text(), (tmp_path / "stderr").read_text())
+    assert done.returncode == 0, told.stderr
+    return told
+
+
+def test_a_session_of_spark_connect_runs_all_that_another_does(tmp_path):
+    told = ran([sys.executable, "-m", "tests.spark.ways", "connect", tmp_path / "data"], tmp_path).stdout.splitlines()
+    assert told[:3] == [TOTALS, TOTALS, str(len(TICKS))]
+    assert told[3].startswith("map 'broken' at ") and "ZeroDivisionError" in told[3]
+
+
+def test_it_starts_under_spark_submit(tmp_path):
+    submit = Path(sys.executable).with_name("spark-submit")
+    shutil.copy(ROOT / "tests" / "spark" / "ways.py", tmp_path / "ways.py")
+    found = ran([submit, "--master", "local[2]", tmp_path / "ways.py", "submit", tmp_path / "data"], tmp_path)
+    assert found.stdout.startswith(TOTALS)
+
+
+def test_our_code_goes_to_workers_that_have_none(tmp_path):
+    """Their Python has all that we need but ourselves, as an image that was made for something else."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    (packages,) = (tmp_path / "bare").glob("lib/python*/site-packages")
+    (here,) = {path for path in sys.path if path.endswith("site-packages")}
+    (packages / "rest.pth").write_text(here)
+    bare = tmp_path / "bare" / "bin" / "python"
+    shutil.copy(ROOT / "tests" / "spark" / "ways.py", tmp_path / "ways.py")
+    lacking = subprocess.run([bare, "-I", "-c", "import samza_dsl"], cwd=tmp_path, capture_output=True, text=True)
+    assert "No module named 'samza_dsl'" in lacking.stderr
+    begins = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import ways, pathlib; ways.main('own', pathlib.Path('data'))"
+    )
+    found = ran([sys.executable, "-c", begins], tmp_path, bare, PYTHONPATH="")
+    assert found.stdout == f"{TOTALS} {bare}\n"
+
+
+def test_a_session_of_our_own_says_nothing_on_the_terminal(tmp_path):
+    (tmp_path / "ways.py").write_text((ROOT / "tests" / "spark" / "ways.py").read_text() + "\napp = app()\n")
+    (tmp_path / "ticks.jsonl").write_text("".join(f'{{"key": "K{n % 3}", "at": {n}}}\n' for n in range(30)))
+    command = [Path(sys.executable).with_name("samza-dsl"), "run", "ways.py", "--on", "spark", "--master", "local[2]"]
+    done = ran([*command, "--bind", "ticks=ticks.jsonl", "--bind", "totals=totals.jsonl"], tmp_path)
+    noise = ("WARN", "WARNING", "INFO", "log4j", "Setting default log level", "Stage ", "incubator", "NativeCodeLoader")
+    assert not [line for line in (done.stderr + done.stdout).splitlines() if any(word in line for word in noise)]
+    assert len((tmp_path / "totals.jsonl").read_text().splitlines()) == 3
+
+
+def test_the_ui_names_jobs_for_applications_and_stages_for_operators(session, tmp_path):
+    session.sparkContext.setJobGroup("mine", "my own words")
+    app().run(tmp_path, on=Spark(session), bind={"ticks": TICKS})
+    assert session.sparkContext.getLocalProperty("spark.job.description") == "my own words"
+    session.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    session.sparkContext.setLocalProperty("spark.job.description", None)
+    store = session.sparkContext._jsc.sc().statusStore()
+    jobs = store.jobsList(None)
+    described = {jobs.apply(number).description().getOrElse(None) for number in range(jobs.size())}
+    assert "ways" in described
+    ids = session.sparkContext.statusTracker().getJobIdsForGroup("mine")
+    stages = {
+        session.sparkContext.statusTracker().getStageInfo(stage).name
+        for job in ids
+        for stage in session.sparkContext.statusTracker().getJobInfo(job).stageIds
+        if session.sparkContext.statusTracker().getStageInfo(stage) is not None
+    }
+    assert any("by-key" in name for name in stages) and any("totalled" in name for name in stages)
+
+
+def test_rows_are_sent_to_their_task_without_repartition_by_id(session):
+    """PySpark 3.5 has none: an int is sent of which Spark's own hash is that task."""
+    from pyspark.sql import functions
+
+    hashed = session.range(200).select(functions.hash(functions.col("id").cast("int"))).collect()
+    assert [spark_hash(number) for number in range(200)] == [row[0] for row in hashed]
+    for tasks in (1, 2, 7, 64):
+        frame = session.range(300).selectExpr("cast(id as int) target")
+        sent = frame.repartition(tasks, functions.expr(sent_to(tasks, "target - 3"))).rdd.glom().collect()
+        assert [sorted({(row.target - 3) % tasks for row in part}) for part in sent] == [
+            [task] for task in range(tasks)
+        ]
+
+
+def test_a_pyspark_that_is_too_old_is_named():
+    with pytest.raises(SamzaError, match=r"runs on PySpark 3\.5 or newer, and 3\.4\.4 is installed"):
+        check_version("3.4.4")
