@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import inspect
 
@@ -19,8 +19,10 @@ from planner.columnar.terms import NotColumnar, Term, columns_of, condition_of, 
 from planner.model.graph import Graph
 from planner.model.plan import Plan
 
-# Of ints these come to the very same in any order and grouping. Floats are not lowered: `_measure` asks for an int.
-EXACT = ("total", "mean", "maximum", "minimum")
+EXACT = {kind: ("int", "float") for kind in ("total", "mean")} | {
+    kind: ("int", "float", "str") for kind in ("maximum", "minimum")
+}
+"""The types of which aggregations come to the very same in any order and grouping."""
 
 
 class Measure(NamedTuple):
@@ -74,7 +76,7 @@ def lowered(graph: Graph, entry: str, kind: object) -> Lowered:
         term_of(spec.key_of, columns, ("int", "str")),
         spec.combines,
         _step_ms(spec.combines),
-        tuple(_measure(part, columns) for part in _parts(spec.combines.aggregation)),
+        tuple(_measure(part, columns) for part in parts_of(spec.combines.aggregation)),
         tuple(columns.values()),
     )
 
@@ -164,7 +166,8 @@ def _step_ms(window: Window) -> int:
     raise NotColumnar(f"{windows}: only windows that begin every so many ms are found by arithmetic")
 
 
-def _parts(aggregation: Aggregation[object, object]) -> tuple[Aggregation[object, object], ...]:
+def parts_of(aggregation: Aggregation[Any, Any]) -> tuple[Aggregation[Any, Any], ...]:
+    """Return the aggregations side by side in one, or itself alone."""
     return aggregation.parts or (aggregation,)
 
 
@@ -173,4 +176,4 @@ def _measure(part: Aggregation[object, object], columns: dict[str, Term]) -> Mea
         return Measure("count")
     if part.name not in EXACT or part.of is None:
         raise NotColumnar(f"{part} is none of count, {', '.join(EXACT)}")
-    return Measure(part.name, term_of(part.of, columns, ("int",)))
+    return Measure(part.name, term_of(part.of, columns, EXACT[part.name]))

@@ -17,7 +17,8 @@ from planner.columnar.lowering import lowered, reasons
 from planner.columnar.terms import NotColumnar, columns_of, condition_of, term_of
 from runtime.ports.stream_values import values_of
 from runtime.systems.files.parquet_columns import holds
-from runtime.units.worker.columnar import ColumnarFolding, Unusual, column
+from runtime.units.worker.columnar import ColumnarFolding, column
+from runtime.units.worker.columnar_states import Unusual
 from samza_dsl import (
     App,
     Options,

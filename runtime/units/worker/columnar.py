@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, cast
+from itertools import islice
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from operators.aggregations import exact_sums as sums
 from operators.core.base import EARLIEST_MS, LATEST_MS, Batch, Key
 from operators.partition_by import Partitioner
 from operators.windows.partials import Fold, Folds, Partials, spread
 from operators.windows.window_groups import Groups, Slot
 from operators.windows.window_types import Hopping, Tumbling
-from planner.columnar.lowering import Lowered
+from planner.columnar.lowering import Lowered, parts_of
 from planner.columnar.projection import Reshaped
-from planner.columnar.terms import LARGEST, Term
+from planner.columnar.terms import Term
 from runtime.encoding.keys import KeySerde
 from runtime.reading.event_times import looks_like_seconds
 from runtime.reading.folding import Folded
 from runtime.stage.outputs import routed
+from runtime.units.worker.columnar_states import WHERE_NONE, Unusual, listed, states_of
 
 TYPES = {"int": pa.int64(), "float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
-FORMATS: dict[pa.DataType, Literal["i", "q", "d"]] = {pa.int32(): "i", pa.int64(): "q", pa.float64(): "d"}
-"""The formats of numbers in memory, in the words of the module `struct`."""
 CHECKED = {"add": "add_checked", "subtract": "subtract_checked", "multiply": "multiply_checked"}
-
-
-class Unusual(Exception):
-    """Says that a batch is to be read row by row: there is something in it at which Python may raise."""
 
 
 class ColumnarFolding:
@@ -71,7 +66,7 @@ class ColumnarFolding:
     def _folded(self, table: pa.RecordBatch, at: pa.Array, stamps: pa.Array) -> tuple[Folds, Batch]:
         lowered = self._lowered
         keys = column(lowered.key, table)
-        measured = [None if one.of is None else _measured(one.of, table) for one in lowered.measures]
+        measured = [None if one.of is None else _column_of(one.of, table) for one in lowered.measures]
         since = pc.subtract(at, self._windows.offset_ms)
         rest = _modulo(since, lowered.step_ms)
         cells = pc.divide(pc.subtract(since, rest), lowered.step_ms)
@@ -97,18 +92,22 @@ class ColumnarFolding:
         partitions = map(self._partition_of, held) if self._partitions > 1 else [0] * len(held)
         partition_of = pa.array(partitions, pa.int64())
         places = pc.add(pc.multiply(cells, self._partitions), partition_of.take(encoded.indices))
-        names = [str(place) for place in range(len(columns))]
-        asked: list[tuple[str | list[str], str]] = [([], "count_all")]
-        for place, one in zip(names[2:], (one for one in lowered.measures if one.of is not None), strict=True):
-            asked += [(place, kind) for kind in _AGGREGATES[one.kind]]
-        table = pa.table([places, encoded.indices, *measured], names=names)
-        groups = table.group_by(names[:2], use_threads=False).aggregate(asked).sort_by("0")
-        counts, numbers = _listed(groups.column("count_all")), _listed(groups.column("1"))
-        accumulators = self._accumulators(groups, counts)
+        states = [*map(states_of, (one for one in lowered.measures if one.of is not None), measured)]
+        asked = [one for each in states for one in each.asked]
+        table = pa.table(
+            [places, encoded.indices, *(one for one, _ in asked)], names=[*map(str, range(2 + len(asked)))]
+        )
+        hows = [(str(place), how, WHERE_NONE if how == "sum" else None) for place, (_, how) in enumerate(asked, 2)]
+        groups = table.group_by(["0", "1"], use_threads=False).aggregate([([], "count_all"), *hows]).sort_by("0")
+        counts, numbers = listed(groups.column("count_all")), listed(groups.column("1"))
+        answers = iter([groups.column(f"{place}_{how}") for place, how, _ in hows])
+        made = iter([one.made([*islice(answers, len(one.asked))]) for one in states])
+        found = [counts if one.of is None else next(made) for one in lowered.measures]
+        accumulators = [*zip(*found, strict=True)] if lowered.window.aggregation.parts else [*found[0]]
         start = 0
-        for found in pc.value_counts(groups.column("0")).to_pylist():
-            stop = start + found["counts"]
-            cell, partition = divmod(found["values"], self._partitions)
+        for stretch in pc.value_counts(groups.column("0")).to_pylist():
+            stop = start + stretch["counts"]
+            cell, partition = divmod(stretch["values"], self._partitions)
             slots = [
                 Slot(end + lowered.window.waits_ms, first, end)
                 for first, end in self._windows.cell(self._windows.offset_ms + cell * lowered.step_ms).windows
@@ -123,18 +122,6 @@ class ColumnarFolding:
         if keys and self._keys.kind is None:
             raise Unusual
         return cast(list[Key], held)
-
-    def _accumulators(self, groups: pa.Table, counts: list[object]) -> list[object]:
-        place = 2
-        found: list[list[object]] = []
-        for one in self._lowered.measures:
-            if one.of is None:
-                found.append(counts)
-                continue
-            taken = [_listed(groups.column(f"{place}_{kind}")) for kind in _AGGREGATES[one.kind]]
-            found.append([*map(_STATES[one.kind], *taken)])
-            place += 1
-        return [*zip(*found, strict=True)] if self._lowered.window.aggregation.parts else found[0]
 
     def _one_by_one(self, columns: list[Any]) -> tuple[list[Fold], Batch]:
         """Fold rows that are late at a window, or at all of them: their times, stamps, keys, and what is measured."""
@@ -152,28 +139,12 @@ class ColumnarFolding:
                 folds.append(Fold(partition, Partials(list(slots), found, accumulators, number)))
         return [fold for fold in folds if fold.partials.keys], batch.take(late)
 
-    def _state(self, measured: list[tuple[float | None, ...]], number: int) -> object:
+    def _state(self, measured: list[tuple[Any, ...]], number: int) -> object:
         states = []
-        for one, column in zip(self._lowered.measures, measured, strict=True):
-            numbers = [value for value in column if value is not None]
-            states.append(number if one.of is None else _PLAIN_STATES[one.kind](numbers))
+        for part, column in zip(parts_of(self._lowered.window.aggregation), measured, strict=True):
+            values = [value for value in column if value is not None]
+            states.append(number if part.add_read is None else part.add_read(part.init(), values))
         return tuple(states) if self._lowered.window.aggregation.parts else states[0]
-
-
-_AGGREGATES = {"total": ["sum"], "mean": ["count", "sum"], "maximum": ["max"], "minimum": ["min"]}
-_STATES: dict[str, Callable[..., object]] = {
-    "total": lambda whole: (whole or 0, *sums.NOTHING[1:]),
-    "mean": lambda number, whole: (number, whole or 0, *sums.NOTHING[1:]),
-    "maximum": lambda most: most,
-    "minimum": lambda least: least,
-}
-_PLAIN_STATES: dict[str, Callable[[list[float]], object]] = {
-    "total": lambda numbers: sums.plus(sums.NOTHING, numbers),
-    "mean": lambda numbers: (len(numbers), *sums.plus(sums.NOTHING, numbers)),
-    "maximum": lambda numbers: max(numbers, default=None),
-    "minimum": lambda numbers: min(numbers, default=None),
-}
-"""The states of our aggregations, made of what Arrow says, and of numbers."""
 
 
 def column(term: Term, table: pa.RecordBatch) -> pa.Array:
@@ -189,31 +160,6 @@ def optional_column(term: Term, table: pa.RecordBatch) -> pa.Array:
     found = _evaluated(term, table)
     if isinstance(found, pa.Scalar):
         found = pa.array([found.as_py()] * len(table), TYPES[term.type])
-    return found
-
-
-def _listed(column: pa.ChunkedArray) -> list[Any]:
-    """Return the numbers of a column; where none is null, without an object of Arrow's for each."""
-    if column.null_count or column.type not in FORMATS:
-        numbers: list[float | None] = column.to_pylist()
-        return numbers
-    found: list[float] = []
-    for chunk in filter(len, column.chunks):
-        held = memoryview(chunk.buffers()[1]).cast("B").cast(FORMATS[column.type])
-        found += held[chunk.offset : chunk.offset + len(chunk)].tolist()
-    return found
-
-
-def _measured(term: Term, table: pa.RecordBatch) -> pa.Array:
-    """Return the numbers that are folded, whose sum no int64 is too small for."""
-    if not term.optional:
-        found = column(term, table)
-    else:
-        found = _evaluated(term, table)
-    least, most = (one.as_py() or 0 for one in pc.min_max(found).values())
-    # Arrow's sums wrap around silently where Python's ints grow.
-    if max(abs(least), abs(most)) * max(len(table), 1) > LARGEST:
-        raise Unusual
     return found
 
 
