@@ -19,9 +19,9 @@ from planner.columnar.terms import NotColumnar, Term, columns_of, condition_of, 
 from planner.model.graph import Graph
 from planner.model.plan import Plan
 
-EXACT = {kind: ("int", "float") for kind in ("total", "mean")} | {
-    kind: ("int", "float", "str") for kind in ("maximum", "minimum")
-}
+EXACT = dict.fromkeys(("total", "mean"), ("int", "float")) | dict.fromkeys(
+    ("maximum", "minimum"), ("int", "float", "str")
+)
 """The types of which aggregations come to the very same in any order and grouping."""
 
 

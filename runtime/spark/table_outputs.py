@@ -147,6 +147,7 @@ class KeptOutputs:
         """Write to tables what is not there yet, and remove it here."""
         if not self.kept:
             return
+        assert all(one.path.exists() for one in self.kept.values()), "all outputs are laid down when a run is through"
         self._note("through.msgpack", ThroughNote(metrics))
         for name, one in self.kept.items():
             done = self.place / f"{name}.done"

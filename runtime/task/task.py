@@ -193,6 +193,7 @@ class Task:
         if lane.units is None:
             return lane.pace.rows
         room = min(lane.limit - len(lane.units), self._options.max_in_flight + lane.ahead - self.in_flight)
+        assert room <= lane.limit, "no more messages are in flight than a lane may have"
         if room < lane.fewest:
             return 0  # enough wait for their turn already, and many at once are cheaper
         return min(room, 1) if lane.one_at_a_time else room

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
@@ -26,24 +27,20 @@ class Unusual(Exception):
     """Says that a batch is to be read row by row: there is something in it at which Python may raise."""
 
 
-class States(NamedTuple):
-    """What is asked of each group, as columns and Arrow's aggregations of them, and what makes states of the answers."""
+class GroupStates(NamedTuple):
+    """The questions about groups, as columns and Arrow's aggregations of them, and what makes states of the answers."""
 
     asked: list[tuple[pa.Array, str]]
     made: Callable[[list[pa.ChunkedArray]], Iterable[object]]
 
 
-def states_of(measure: Measure, values: pa.Array) -> States:
+def states_of(measure: Measure, values: pa.Array) -> GroupStates:
     """Return how the states of a measure are found; raises Unusual where Arrow and Python may come to another result.
 
     Of groups as these the states are those of `total`, `mean`, `maximum` and `minimum`, but that a sum of floats need
     not be in its shortest form.
     """
-    if measure.kind in ("maximum", "minimum"):
-        _check_order(values)
-        return States([(values, "max" if measure.kind == "maximum" else "min")], lambda found: listed(found[0]))
-    has_number = measure.kind == "mean"
-    return _of_floats(values, has_number) if pa.types.is_floating(values.type) else _of_ints(values, has_number)
+    return _MAKERS[measure.kind](values)
 
 
 def listed(column: pa.ChunkedArray) -> list[Any]:
@@ -58,27 +55,32 @@ def listed(column: pa.ChunkedArray) -> list[Any]:
     return found
 
 
-def _check_order(values: pa.Array) -> None:
-    """Raise Unusual where two values are equal and not the same, of which Python keeps one or the other."""
+def _of_order(values: pa.Array, how: str) -> GroupStates:
+    """Return how the largest or smallest are found; Unusual where equal ones are not the same, as 0.0 and -0.0."""
     if pa.types.is_floating(values.type):
         signs = pc.divide(1.0, values.filter(pc.equal(values, 0.0)))
         if pc.any(pc.less(signs, 0.0)).as_py():
             raise Unusual
+    return GroupStates([(values, how)], lambda found: listed(found[0]))
 
 
-def _of_ints(values: pa.Array, has_number: bool) -> States:
+def _of_sum(values: pa.Array, has_number: bool) -> GroupStates:
+    return _of_floats(values, has_number) if pa.types.is_floating(values.type) else _of_ints(values, has_number)
+
+
+def _of_ints(values: pa.Array, has_number: bool) -> GroupStates:
     least, most = (one.as_py() or 0 for one in pc.min_max(values).values())
     # Arrow's sums wrap around silently where Python's ints grow.
     if max(abs(least), abs(most)) * max(len(values), 1) > LARGEST:
         raise Unusual
     nothing = [repeat(0)] * 4
     if not has_number:
-        return States([(values, "sum")], lambda found: zip(listed(found[0]), *nothing))  # noqa: B905
+        return GroupStates([(values, "sum")], lambda found: zip(listed(found[0]), *nothing))  # noqa: B905
     asked = [(values, "count"), (values, "sum")]
-    return States(asked, lambda found: zip(listed(found[0]), listed(found[1]), *nothing))  # noqa: B905
+    return GroupStates(asked, lambda found: zip(listed(found[0]), listed(found[1]), *nothing))  # noqa: B905
 
 
-def _of_floats(values: pa.Array, has_number: bool) -> States:
+def _of_floats(values: pa.Array, has_number: bool) -> GroupStates:
     """Return how sums of floats are found: as sums of the limbs of all finite ones, and how many each others are."""
     asked = [(values, "count")]
     is_finite = pc.is_finite(values)
@@ -100,16 +102,16 @@ def _of_floats(values: pa.Array, has_number: bool) -> States:
             states = [state if state[-1] else state[:-1] for state in states]
         return states
 
-    return States(asked, made)
+    return GroupStates(asked, made)
 
 
 def limbs(values: pa.Array) -> list[pa.Array]:
     """Return columns that add up to one of finite floats, such that floats sum each of them exactly in any order.
 
     It is the extraction of Rump, Ogita and Oishi (Accurate floating-point summation, 2008): added to a large power of
-    2 and taken off it again, a number is rounded to a multiple of that power's last bit. Of n numbers that are multiples
-    of one bit, and n times less than 2**53 of them, each sum is a float. What rounding has left is the next limb's.
-    Raises Unusual where the numbers are too large, or spread over too many orders of magnitude.
+    2 and taken off it again, a number is rounded to a multiple of that power's last bit. Of n numbers that are
+    multiples of one bit, and n times less than 2**53 of them, each sum is a float. What rounding has left is the next
+    limb's. Raises Unusual where the numbers are too large, or spread over too many orders of magnitude.
     """
     bits = (len(values) + 2).bit_length()
     found: list[pa.Array] = []
@@ -121,6 +123,8 @@ def limbs(values: pa.Array) -> list[pa.Array]:
         limb = pc.subtract(pc.add(values, beside), beside)
         values = pc.subtract(values, limb)
         found.append(limb)
+        rest = pc.max(pc.abs(values)).as_py()
+        assert rest is None or rest < most, "each limb takes the leading bits of what is left"
     return found
 
 
@@ -135,3 +139,11 @@ def _compressed(terms: Sequence[pa.ChunkedArray]) -> list[pa.ChunkedArray]:
         rest = pc.add(pc.subtract(one, pc.subtract(rounded, taken)), pc.subtract(other, taken))
         found[place : place + 2] = rounded, rest
     return found
+
+
+_MAKERS: dict[str, Callable[[pa.Array], GroupStates]] = {
+    "total": partial(_of_sum, has_number=False),
+    "mean": partial(_of_sum, has_number=True),
+    "maximum": partial(_of_order, how="max"),
+    "minimum": partial(_of_order, how="min"),
+}
