@@ -214,13 +214,13 @@ def test_a_run_is_not_looked_at_while_it_is_sent(session, tmp_path):
     app, looked = App("sent"), Event()
     app.input("ticks", value=Tick).map(lambda tick: tick.at).send_to(app.output("out"))
 
-    def sent(program):
+    def sent(program, imported=()):
         (job,) = program.jobs
         before = [*vars(job)]
         looked.clear()
         assert looked.wait(300)
         assert [*vars(job)] == before, "who looks at it leaves it as it is"
-        return shipped(program)
+        return shipped(program, imported)
 
     async def watch(run):
         while True:
