@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
@@ -34,15 +34,20 @@ class BatchEngine(Protocol):
     def at_once(self) -> int:
         """The number of units that run at the same time, at most."""
 
-    @property
-    def imported(self) -> Sequence[str]:
-        """The folders and zips here whose modules workers import by themselves."""
-
     def run(self, data: bytes, program: Program) -> pa.Table:
         """Run every level of a program, `data` in bytes for workers; return the rows that the last level leaves.
 
         Raises the error of ours that a worker has raised, as `carried_error.told` finds it.
         """
+
+
+@runtime_checkable
+class ImportingEngine(BatchEngine, Protocol):
+    """An engine whose workers have some modules of the user's by other ways, so that these need not be sent."""
+
+    @property
+    def imported(self) -> Sequence[str]:
+        """The folders and zips here whose modules workers import by themselves."""
 
 
 class Runnable(Protocol):
@@ -88,7 +93,7 @@ def run_together(
     started = monotonic_ms()
     try:
         program = Program(tuple(application.job for application in applications), engine.at_once, heard_at)
-        data = shipped(program, engine.imported)
+        data = shipped(program, engine.imported if isinstance(engine, ImportingEngine) else ())
         # Not before: whoever looks at the job caches things in it, which must not be sent along.
         on_shipped()
         rows = engine.run(data, program)
