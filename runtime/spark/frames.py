@@ -219,8 +219,12 @@ def same_spelling(url: str) -> str:
 def whole_files(session: SparkSession) -> SparkSession:
     """Return a copy of a session, with all that is set and known there, whose tasks read one whole file each."""
     if is_of_connect(session):
-        # Nothing that is set in a copy stays: where PySpark can't make one, two small files may be one partition.
-        copied = session.cloneSession() if hasattr(session, "cloneSession") else session.newSession()
+        if not hasattr(session, "cloneSession"):
+            raise SamzaError(
+                "through Spark Connect, what only Spark opens is read with PySpark 4.1 or newer, which can copy a session "
+                "to read whole files: update it, or bind files that workers open themselves"
+            )
+        copied = session.cloneSession()
         for name, value in WHOLE_FILES.items():
             copied.conf.set(name, value)
         return copied
