@@ -221,8 +221,8 @@ def whole_files(session: SparkSession) -> SparkSession:
     if is_of_connect(session):
         if not hasattr(session, "cloneSession"):
             raise SamzaError(
-                "through Spark Connect, what only Spark opens is read with PySpark 4.1 or newer, which can copy a session: "
-                "update it, or bind files that workers open themselves"
+                "through Spark Connect, what only Spark opens is read with PySpark 4.1 or newer, which can copy a "
+                "session: update it, or bind files that workers open themselves"
             )
         copied: SparkSession = session.cloneSession()
         for name, value in WHOLE_FILES.items():
