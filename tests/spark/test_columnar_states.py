@@ -34,6 +34,11 @@ def of_columns(name, kind, rows):
     return dict(zip(found.column("group").to_pylist(), states.made(answers), strict=True))
 
 
+def shown(result):
+    """Return a result to the last bit, but that of 0.0 and -0.0, which are equal, either may be the largest."""
+    return repr(result + 0.0 if isinstance(result, float) else result)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [(name, kind) for name in AGGREGATIONS for kind in KINDS if kind != "str" or name in ("maximum", "minimum")],
@@ -51,9 +56,9 @@ def test_states_of_columns_come_to_what_rows_come_to_alone_and_merged(name, kind
     for group, state in found.items():
         own = [value for one, value in rows if one == group]
         by_rows = aggregation.add(aggregation.init(), own)
-        assert repr(aggregation.finish(state)) == repr(aggregation.finish(by_rows))
+        assert shown(aggregation.finish(state)) == shown(aggregation.finish(by_rows))
         more = data.draw(st.lists(values, max_size=4))
         others = aggregation.add(aggregation.init(), more)
         together = aggregation.finish(aggregation.add(by_rows, more))
-        assert repr(aggregation.finish(aggregation.merge(state, others))) == repr(together)
-        assert repr(aggregation.finish(aggregation.merge(others, state))) == repr(together)
+        assert shown(aggregation.finish(aggregation.merge(state, others))) == shown(together)
+        assert shown(aggregation.finish(aggregation.merge(others, state))) == shown(together)
