@@ -29,7 +29,7 @@ from runtime.spark.spark_errors import as_said
 from runtime.spark.table_outputs import KeptOutputs, remove
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.units.carried_error import told
-from runtime.units.driver.application import Application, intent_of
+from runtime.units.driver.application import Application, is_publishing
 from runtime.units.driver.engine import BatchRun, Runnable, run_together
 from runtime.units.program import Program
 from runtime.units.publication.handover_parts import StagedHandover
@@ -84,14 +84,14 @@ def run_batch(
     """
     kept = KeptOutputs(on, pipeline.graph, settings.bind or {}, data, settings.collect)
     with kept.begun():
-        left = kept.left if kept else None
-        if left is not None:
+        bound = kept.bound(settings.bind or {})
+        # An earlier run's files, topics and handover come before its tables: laid down, these are not yet its end.
+        goes_on = is_publishing(pipeline.graph, bound, data)
+        if not goes_on and (left := kept.left) is not None:
             # An earlier run was through: only tables are written that do not have its rows yet.
             kept.finish(left)
             return SparkRun(KeptAlone(make_plan(pipeline.graph, pipeline.options)), left, kept, on)
-        bound = kept.bound(settings.bind or {})
-        intent = intent_of(pipeline.graph, bound, data)
-        kept.begin(goes_on=intent is not None and intent.exists())
+        kept.begin(goes_on)
         with laid_down(on, pipeline.graph, bound, data) as bind:
             done = _run_bound(pipeline, data, on, replace(settings, bind=bind), handover, watch)
         kept.finish(done.metrics())

@@ -19,6 +19,7 @@ from runtime.run.run import open_environment
 from runtime.run.settings import RunSettings
 from runtime.spark.batch import run_batch
 from runtime.spark.session import Spark
+from runtime.spark.table_outputs import KeptOutputs
 from runtime.units.driver.application import intent_of
 from runtime.units.driver.engine import BatchRun
 from runtime.units.publication.handover_parts import StagedHandover
@@ -39,7 +40,10 @@ def recompute_on_spark(
     own, handover = beside(graph, asked.name), asked.handover
     mergings = asked.merges.of(graph, own.app)
     goes_on = isinstance(data, str | Path) and unpublished_in(place_of(Path(data), own.app)) is not None
-    left = noted(intent_of(own, bind or {}, data))
+    kept = KeptOutputs(on, own, bind or {}, data, False)
+    left = noted(intent_of(own, kept.bound(bind or {}), data))
+    # Or where only tables are to be written, of a run that has all else in its place.
+    goes_on = goes_on or (left is None and kept.left is not None)
     # Not where an earlier run is through and has only to publish: what it recomputed is what is merged.
     if mergings and not goes_on and left is None:
         with _opened(data) as environment:

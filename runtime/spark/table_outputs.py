@@ -101,18 +101,14 @@ class KeptOutputs:
 
     @property
     def left(self) -> RunMetrics | None:
-        """The numbers of an earlier run that died behind its end; None where there is none. Raises SamzaError."""
-        try:
-            begun = msgspec.msgpack.decode((self.place / "begun.msgpack").read_bytes(), type=KeptNote)
-        except FileNotFoundError:
+        """The numbers of an earlier run that died behind its end; None where there is none. Raises SamzaError.
+
+        While that run has other outputs to publish it is not at its end: what is left of it is the application's.
+        """
+        begun = self._begun() if self.kept else None
+        if begun is None or not all((self.place / f"{name}.parquet").exists() for name in begun.into):
             return None
-        if not all((self.place / f"{name}.parquet").exists() for name in begun.into):
-            return None
-        if begun.into != self._into:
-            raise SamzaError(
-                f"an earlier run of {self._app!r} died while it wrote to {', '.join(begun.into.values())}: run it "
-                f"again with these outputs bound as they were, which computes nothing; or remove {self.place}"
-            )
+        self._check_same(begun)
         self._run = begun.run
         with suppress(FileNotFoundError):
             return msgspec.msgpack.decode((self.place / "through.msgpack").read_bytes(), type=ThroughNote).metrics
@@ -134,9 +130,9 @@ class KeptOutputs:
         for one in self.kept.values():
             if one.into is not None:
                 TableWriter(self._on.opened(), one, one.into, self._run).check()
-        if goes_on:
-            with suppress(FileNotFoundError):
-                self._run = msgspec.msgpack.decode((self.place / "begun.msgpack").read_bytes(), type=KeptNote).run
+        if goes_on and (begun := self._begun()) is not None:
+            self._check_same(begun)
+            self._run = begun.run
             return
         for left in self.place.iterdir():
             if left.name != "lock":
@@ -183,6 +179,19 @@ class KeptOutputs:
     @property
     def _into(self) -> dict[str, str]:
         return {name: "" if one.into is None else repr(one.into) for name, one in sorted(self.kept.items())}
+
+    def _begun(self) -> KeptNote | None:
+        try:
+            return msgspec.msgpack.decode((self.place / "begun.msgpack").read_bytes(), type=KeptNote)
+        except FileNotFoundError:
+            return None
+
+    def _check_same(self, begun: KeptNote) -> None:
+        if begun.into != self._into:
+            raise SamzaError(
+                f"an earlier run of {self._app!r} died while it wrote to {', '.join(begun.into.values())}: run it "
+                f"again with these outputs bound as they were, which computes nothing; or remove {self.place}"
+            )
 
     def _note(self, name: str, note: KeptNote | ThroughNote) -> None:
         with system_errors_told(self.place, "written"):

@@ -9,8 +9,9 @@ from runtime.spark import batch, table_outputs, table_writer
 from runtime.systems.files.tables import into_table
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.driver import application
+from runtime.units.publication import intent
 from runtime.units.publication.intent import Intent
-from samza_dsl import App, IntoTable, PlanError, SamzaError, Spark, count, tumbling
+from samza_dsl import App, IntoTable, PlanError, SamzaError, Spark, count, produce, tumbling
 from tests.spark.deaths import death
 from tests.spark.test_streaming import dying
 
@@ -227,6 +228,33 @@ def test_a_run_that_dies_is_gone_on_with_and_nothing_comes_twice(session, tmp_pa
     assert session.table(f"{table}_copies").count() == len(LEGS)
     assert not (tmp_path / "spark" / "legs" / "outputs").exists() or over
     session.sql(f"DROP TABLE {table}_copies")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_death_between_a_table_and_a_file_leaves_out_neither(session, tmp_path, table, number):
+    copies = tmp_path / "copies.jsonl"
+    bound = {"totals": f"table:{table}", "copies": str(copies)}
+    # The note, each of two files, and the end of the note are made durable one after the other.
+    with death(), dying(intent, "make_durable", False, number):
+        run(session, tmp_path, **bound)
+    assert not session.catalog.tableExists(table)
+    run(session, tmp_path, **bound)
+    assert totals_in(session.table(table)) == TOTALS
+    assert len(copies.read_text().splitlines()) == len(LEGS)
+    assert not [one.name for one in tmp_path.iterdir() if "publishing" in one.name]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_death_between_a_table_and_a_handover_leaves_out_neither(session, tmp_path, table, number):
+    app, data = pipeline(legs=False), tmp_path / "data"
+    produce("legs", LEGS, data=data)
+    how = {"bind": {"totals": IntoTable(f"table:{table}")}, "handover": tmp_path / "handover"}
+    with death(), dying(intent, "make_durable", False, number):
+        app.reprocess(data, on=Spark(session), **how)
+    assert not session.catalog.tableExists(table)
+    app.reprocess(data, on=Spark(session), **how)
+    assert session.table(table).columns == ["carrier", "legs"]
+    app.take_over(tmp_path / "handover", data)
 
 
 def test_another_run_does_not_go_on_with_what_an_earlier_one_has_left(session, tmp_path, table):

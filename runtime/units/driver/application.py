@@ -377,6 +377,13 @@ def intent_of(graph: Graph, bind: Mapping[str, object], data: str | Path | Envir
     return place_beside(paths_written(graph, bind).values(), otherwise=within)
 
 
+def is_publishing(graph: Graph, bind: Mapping[str, object], data: str | Path | Environment) -> bool:
+    """Whether an earlier run has died between the first and the last of its outputs: files, streams and topics."""
+    intent = intent_of(graph, bind, data)
+    rows = place_of(Path(data), graph.app) if isinstance(data, str | Path) else None
+    return (intent is not None and intent.exists()) or (rows is not None and unpublished_in(rows) is not None)
+
+
 def lowered_inputs(graph: Graph, sources: dict[str, Source], in_parquet: Container[str] = ()) -> dict[str, Native]:
     """Return how inputs that lie in columns are computed on these, and have their sources hand out columns.
 
