@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
@@ -24,9 +23,6 @@ from runtime.systems.files.rows import has_columns
 from runtime.systems.files.tables import into_table
 from runtime.systems.host.locks import lock
 from runtime.units.publication.staged_topics import place_of
-
-if TYPE_CHECKING:
-    pass
 
 
 class KeptNote(msgspec.Struct):

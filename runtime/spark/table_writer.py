@@ -172,9 +172,12 @@ class TableWriter:
         same = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in self._into.key)
         target = f"delta.`{table.name}`" if table.format == "delta" else table.name
         try:
+            # By name: the table may have columns that the rows have not.
+            changed = ", ".join(f"t.`{name}` = s.`{name}`" for name in rows.columns)
+            columns, values = (", ".join(f"{of}`{name}`" for name in rows.columns) for of in ("", "s."))
             self._session.sql(
-                f"MERGE INTO {target} t USING {view} s ON {same} WHEN MATCHED THEN UPDATE SET * "
-                "WHEN NOT MATCHED THEN INSERT *"
+                f"MERGE INTO {target} t USING {view} s ON {same} WHEN MATCHED THEN UPDATE SET {changed} "
+                f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
             ).collect()
         finally:
             self._session.catalog.dropTempView(view)

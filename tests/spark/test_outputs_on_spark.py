@@ -285,3 +285,9 @@ def test_a_table_that_may_have_some_of_the_rows_is_for_the_user_to_look_at(sessi
     session.sql(f"INSERT INTO {table} VALUES ('AA', 7)")
     with pytest.raises(SamzaError, match="a run died while it wrote to"):
         run(session, tmp_path, **into)
+
+
+@pytest.mark.parametrize("into", ["table:totals", IntoTable("totals/", partition_by="carrier")])
+def test_a_run_that_goes_on_writes_no_tables(tmp_path, into):
+    with pytest.raises(PlanError, match="a run with a checkpoint writes no tables"):
+        pipeline().run(tmp_path, on=Spark(checkpoint=tmp_path / "checkpoint"), bind={"legs": LEGS, "totals": into})
