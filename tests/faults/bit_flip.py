@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from planner.model.levers import Levers
 from runtime.model.errors import EnvironmentFault
 from runtime.systems.log.environment import LogEnvironment, verify
 from tests.faults import broken, ledger
@@ -74,7 +75,7 @@ def _write(data: Path, without: str | None) -> None:
     broken.switch_off(without)
     ledger.fill(data, NUMBERS, end=False)
     with closing(LogEnvironment(data, now_ms=lambda: NOW_MS)) as log:
-        run_once(ledger.ledger(), log, until_now=True)
+        run_once(ledger.ledger(), log, until_now=True, levers=Levers(gathering=False))
 
 
 def _trials(seeds: range, work: Path, without: str | None, damage: Damage) -> None:
