@@ -103,6 +103,10 @@ class TableInput(Input):
         """The type of its rows."""
         return f"rows {self.value!r}"
 
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the place, which is the key; each part of a task keeps all of a table that every task has."""
+        return None if self.broadcast else place
+
     def changes(self) -> TableChanges:
         """Return the spec of its records as changes, for joins of tables."""
         return TableChanges(**{field.name: getattr(self, field.name) for field in fields(TableChanges)})

@@ -24,13 +24,26 @@ from operators.core.base import (
     Store,
 )
 from operators.core.durations import whole_ms
+from operators.state.entry_keys import TIMED, key_behind
 from operators.state.key_cache import READ_STATE, KeyStates, emitted_of, loop_of
-from operators.state.key_collections import LIST, MAP, KeyLists, ListState, MapState, place_of, remove_all
+from operators.state.key_collections import (
+    COLLECTIONS,
+    LIST,
+    MAP,
+    KeyLists,
+    ListState,
+    MapState,
+    key_of,
+    place_of,
+    remove_all,
+)
 from operators.state.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
 from operators.state.timers import Timers
 
 TIMER, ALARM, EXPIRY, TOUCHED = b"t", b"a", b"x", b"u"
 """The first byte of entries in the store: of timers, of alarms, of expiries of states, and of their last use."""
+KEYS_BEHIND = {STATE: 1, TOUCHED: 1, TIMER: TIMED, ALARM: TIMED, EXPIRY: TIMED}
+"""The bytes ahead of the key in these entries, and in those of states."""
 Handler = Callable[..., Iterable[object] | None]
 """A function of the user for messages, timers or alarms; it returns what is emitted."""
 IN_HAND = frozenset({tuple, list, type(None)})
@@ -86,6 +99,10 @@ class Process(Spec):
     def meaning(self) -> str:
         """Return the meaning of the states that `init` makes."""
         return meaning_of(self.init)
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key: behind a byte or a time, or where its length stands ahead of it, in lists and maps."""
+        return key_of(place) if place[:1] in COLLECTIONS else key_behind(place, KEYS_BEHIND)
 
     def build(self, context: OperatorContext) -> ProcessOperator:
         """Return its operator, which keeps states, lists and maps as was declared."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from operators.core.base import Batch, Output, Serde, Spec, Store
 from operators.core.base import Form as StateForm
 from operators.core.sites import mistake
+from operators.core.wording import shown
 from operators.state.keyed_state import dumped, loaded, typed
 from operators.windows.window_types import duration_ms
 
@@ -74,6 +75,7 @@ class UserTask(Spec):
     store: str = "lmdb"
     order: str = "none"
     state: Serde | None = None
+    by_key: bool = False
 
     kind: ClassVar[str] = "task"
     declares: ClassVar[str] = "task(..., state=MySerde())"
@@ -86,8 +88,29 @@ class UserTask(Spec):
     order_sensitive: ClassVar[bool] = True
     wall_clock: ClassVar[bool] = True
     beside_results: ClassVar[frozenset[str]] = Spec.beside_results | {
-        *("form", "outputs", "max_in_flight", "timeout_ms", "order"),
+        *("form", "outputs", "max_in_flight", "timeout_ms", "order", "by_key"),
     }
+
+    @property
+    def keyed(self) -> bool:  # type: ignore[override]
+        """Whether its state is by the keys of its messages."""
+        return self.by_key
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the place, which is the key where its state is by these."""
+        assert self.by_key, "only what is by key is asked for keys"
+        return place
+
+    def why_whole(self) -> tuple[str, str] | None:
+        """Return that nobody knows which of its state belongs to which messages, unless it says so."""
+        if self.by_key:
+            return None
+        wrong = "its state is its own, and nobody knows which of it belongs to the messages of which key"
+        return wrong, "app.task(..., keyed=True), whose state is by the message's key; or .process(...)"
+
+    def meaning(self) -> str:
+        """Return what its state lies under, where that is the message's key."""
+        return "state by the message's key" if self.by_key else ""
 
     @property
     def asynchronous(self) -> bool:  # type: ignore[override]
@@ -134,11 +157,13 @@ class TaskContext:
     ...     context.put(message.key, context.get(message.key, 0) + 1)
     """
 
-    __slots__ = ("_form", "_serde", "_store", "effects", "task")
+    __slots__ = ("_form", "_own", "_serde", "_store", "effects", "task")
 
     def __init__(self, task: int, store: Store, serde: Serde, form: StateForm | None = None) -> None:
         self.task = task
         self.effects = Effects()
+        self._own: bytes | None = None
+        """The one place that a call for a message may use, where state is by key; None for all places."""
         self._store = store
         self._serde = serde
         self._form = form
@@ -146,7 +171,7 @@ class TaskContext:
     def get(self, key: object, default: object = None) -> Any:
         """Return the state at `key`, or `default`."""
         # Its own writes first: they reach the store only when the call is complete.
-        place = self._serde.encode(key)
+        place = self._place(key)
         if place in self.effects.writes:
             value = self.effects.writes[place][1]
             return default if value is DELETED else value
@@ -155,19 +180,41 @@ class TaskContext:
 
     def put(self, key: object, value: object) -> None:
         """Set the state at `key`."""
-        self.effects.writes[self._serde.encode(key)] = (key, value if value is DELETED else typed(self._form, value))
+        self.effects.writes[self._place(key)] = (key, value if value is DELETED else typed(self._form, value))
 
     def delete(self, key: object) -> None:
         """Remove the state at `key`."""
         self.put(key, DELETED)
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Yield all keys and values of the task's state, in the order of the encoded keys."""
+        """Yield all keys and values of the task's state, in the order of the encoded keys.
+
+        Raises ValueError in a call for a message of a task with `keyed=True`.
+        """
+        if self._own is not None:
+            raise ValueError(
+                "with keyed=True a message has the state of its key alone; items() is for window=every(...)"
+            )
         merged: dict[bytes, tuple[object, object]] = {
             place: (self._serde.decode(place), loaded(self._form, value)) for place, value in self._store.range()
         }
         merged.update(self.effects.writes)
         return (pair for _, pair in sorted(merged.items(), key=lambda item: item[0]) if pair[1] is not DELETED)
+
+    def keep_to(self, key: object) -> None:
+        """Let this call use the state of its message's key alone; raises ValueError where the message has none."""
+        if key is None:
+            raise ValueError("a record has no key, and a task with keyed=True needs one; partition_by(...) first")
+        self._own = self._serde.encode(key)
+
+    def _place(self, key: object) -> bytes:
+        place = self._serde.encode(key)
+        if self._own is not None and place != self._own:
+            raise ValueError(
+                f"with keyed=True a message has the state of its key alone, and not that of {shown(key)}; write "
+                "instead: context.get(message.key), context.put(message.key, ...)"
+            )
+        return place
 
     def send(self, output: Any, value: object, key: object = None, timestamp: int | None = None) -> None:
         """Write a message to an output of the task; without `timestamp` (ms) it takes its message's."""

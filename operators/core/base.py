@@ -483,6 +483,11 @@ class Spec:
         return self.hands_on_signs and self.reads_signs
 
     @property
+    def keeps_values(self) -> bool:
+        """Whether the messages that it lets through go on with the values that they came with."""
+        return self.code is not None and not any("{out}" in line for line in self.code)
+
+    @property
     def reads_signs(self) -> bool:
         """Whether retractions may come to it."""
         return any(parent.retracts for parent in self.parents)
@@ -564,6 +569,22 @@ class Spec:
     def meaning(self) -> str:
         """Return the meaning of its stored entries; where these words change, a run refuses the old state."""
         return ""
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key's bytes in the place of an entry of its store; None for an entry of no one key.
+
+        By it entries go along with their keys where a task is split; what has no one key each part keeps. Raises
+        TypeError where it does not say so.
+        """
+        # Never a default: entries of a spec that nobody knows would silently go with the wrong keys.
+        raise TypeError(
+            f"{self.kind} {self.op_id!r} at {self.site}: nobody knows where keys lie in its state; write instead: "
+            f"def key_at(self, place) in {type(self).__qualname__}, or why_whole, which says why it can't be split"
+        )
+
+    def why_whole(self) -> tuple[str, str] | None:
+        """Return why the tasks that it runs in can't be split by keys, and what to write instead; None if they can."""
+        return None
 
     def build(self, context: OperatorContext) -> Operator:
         """Return its operator in one task; raises TypeError where it has none."""

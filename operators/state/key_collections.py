@@ -15,7 +15,8 @@ N = TypeVar("N")
 
 LIST, MAP = b"l", b"m"
 """The first byte of the entries of lists and of maps."""
-PLACE_BYTES = 8
+COLLECTIONS = frozenset({LIST, MAP})
+LENGTH_BYTES, PLACE_BYTES = 4, 8
 ABSENT: Any = object()
 """Stands for an entry that is not at hand."""
 
@@ -24,7 +25,19 @@ def place_of(kind: bytes, key: bytes, name: str = "") -> bytes:
     """Return the prefix of the entries of a key's collections, or of one of them; no others begin with it."""
     # Lengths ahead of the parts: without them one key's bytes could begin with another's, and a range take in both.
     parts = (key, name.encode()) if name else (key,)
-    return kind + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return kind + b"".join(len(part).to_bytes(LENGTH_BYTES, "big") + part for part in parts)
+
+
+def key_of(place: bytes) -> bytes:
+    """Return the key of an entry of a list or a map.
+
+    >>> key_of(place_of(LIST, b"AA", "values") + b"more")
+    b'AA'
+    """
+    begins = 1 + LENGTH_BYTES
+    ends = begins + int.from_bytes(place[1:begins], "big")
+    assert ends <= len(place), f"an entry at {place!r} ends before its key does"
+    return place[begins:ends]
 
 
 class ListChanges:

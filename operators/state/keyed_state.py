@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import attrgetter, itemgetter
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
@@ -17,6 +18,8 @@ V = TypeVar("V")
 
 STATE = b"s"
 """The first byte of the entries of keys' states."""
+KEY_BEHIND: Mapping[bytes, int | None] = MappingProxyType({STATE: len(STATE)})
+"""The bytes ahead of the key in these entries."""
 UNCHANGEABLE = frozenset({int, float, str, bytes, bool, frozenset, type(None)})
 UNREAD = object()
 DECLARED_SIDES = "join(..., state=(MySerde(), None)), a serde or None for each side"

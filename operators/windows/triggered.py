@@ -24,6 +24,11 @@ Assigned = tuple[tuple[int, ...], int, int, int]
 """A window of a value: its place, its bounds, and the watermark from which on the value is late there."""
 
 
+def numbers_ahead(spec: Window) -> int:
+    """Return the numbers ahead of the key in a place: both bounds of a user's own window, else one, as if it merges."""
+    return 2 if "assign" in spec.functions() and not spec.merges else 1
+
+
 class Shown(NamedTuple):
     """The parts of a pane; `earliest` is its time where that is later than its window's end - 1."""
 

@@ -32,7 +32,7 @@ from operators.core.base import (
 )
 from operators.core.policies import DeadLetterPolicy
 from operators.core.wording import stable
-from operators.state.entry_keys import SHIFT, beyond
+from operators.state.entry_keys import SHIFT, beyond, key_behind
 from operators.state.keyed_state import is_plain
 from operators.windows.partials import Partials
 from operators.windows.triggers import Trigger
@@ -207,6 +207,12 @@ class Window(Spec):
     def parameters(self) -> dict[str, str]:
         """Its fields, the aggregation with what it begins with."""
         return {**super().parameters(), "windows": stable(self.windows), "aggregation": self._aggregated}
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key, which lies behind the times of a window where its operator has these ahead of it."""
+        from operators.windows.window_operators import lengths_of
+
+        return key_behind(place, lengths_of(self))
 
     def build(self, context: OperatorContext) -> Operator:
         """Return the one of the window operators that has these windows, triggers and panes."""

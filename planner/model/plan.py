@@ -71,6 +71,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             """Take lengths of time as timedeltas as well: an application has them in ms."""
 
 
+class Unsplit(msgspec.Struct, frozen=True):
+    """Why the tasks of an operator can't be split by keys, and what to write instead."""
+
+    wrong: str
+    instead: str
+
+
 class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One operator: what it is, where the user wrote it, and what it needs."""
 
@@ -87,6 +94,7 @@ class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
     on_error: str = "fail"
     by_order: str = ""
     """The part of its results that depends on the order of messages, where nothing fixes that order."""
+    unsplit: Unsplit | None = None
 
     @property
     def is_table(self) -> bool:

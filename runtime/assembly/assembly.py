@@ -475,14 +475,16 @@ class _TaskBuilder:
         store = self._shared_store(id, spec)
         form = form_of(spec.state, exactly=not self.assembly.levers.trust)
         functions = self.functions.by_operator[id]
+        # By the bytes of its messages' keys, which say to which part of a task an entry belongs.
+        places = self._key_serde(id) if spec.by_key else Tagged()
         return TaskExit(
             TaskOperator(store, form),
             self.outputs,
             {output: replace(self.assembly.destination(output), home=self.home) for output in spec.outputs},
-            TaskCalls(functions["process"], functions.get("window"), spec.form),
+            TaskCalls(functions["process"], functions.get("window"), spec.form, spec.by_key),
             self._keys(id),
             TaskAsks(
-                context=lambda: TaskContext(self.number, store, Tagged(), form),
+                context=lambda: TaskContext(self.number, store, places, form),
                 request=self.assembly.request,
                 source=self._source_at_hand,
             ),

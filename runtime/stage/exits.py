@@ -256,6 +256,7 @@ class TaskCalls:
     process: Callable[..., Any]
     window: Callable[..., Any] | None
     form: str
+    by_key: bool = False
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,7 @@ class TaskExit:
         self._outputs = outputs
         self._destinations = destinations
         self.process, self.window = calls.process, calls.window
-        self._form = calls.form
+        self._form, self._by_key = calls.form, calls.by_key
         self._keys = keys
         self._context, self._request, self._source = asks.context, asks.request, asks.source
 
@@ -304,7 +305,7 @@ class TaskExit:
                 self.apply(value, timestamp, stamp)
             return
         for envelope, stamp in zip(self.envelopes(batch, *self._source()), stamps, strict=True):
-            context = self._context()
+            context = self._context_for(envelope)
             self.process(envelope, context)
             self.apply(context.effects, envelope.timestamp, stamp)
 
@@ -320,7 +321,7 @@ class TaskExit:
 
     async def call(self, envelope: Envelope) -> list[Effects]:
         """Call an async or callback process, and return the effects of the complete call."""
-        context = self._context()
+        context = self._context_for(envelope)
         if self._form == "async":
             await self.process(envelope, context)
         else:
@@ -328,6 +329,12 @@ class TaskExit:
             self.process(envelope, context, callback)
             await callback.done
         return [context.effects]
+
+    def _context_for(self, envelope: Envelope) -> TaskContext:
+        context = self._context()
+        if self._by_key:
+            context.keep_to(envelope.key)
+        return context
 
     def call_window(self, now_ms: int) -> None:
         """Call the user's timer function and apply its effects."""

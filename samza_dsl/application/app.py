@@ -345,6 +345,7 @@ class App(Reprocessing):
         max_in_flight: int = 1,
         timeout_ms: Duration = 2_000,
         state: type[object] | Serde | None = None,
+        keyed: bool = False,
         store: Kept = "lmdb",
         on_error: Policy = fail,
     ) -> None:
@@ -353,7 +354,8 @@ class App(Reprocessing):
         `process(envelope, context)` may be plain or async; with a third argument it is handed a callback, whose
         `complete()` or `fail(error)` any thread may call. `context` has state, `send(output, ...)`, `commit()` and
         `shutdown()`. `window=every(fn, seconds=10)` is called alone in the task. `state` is the type of what is put
-        into the state, or the serde that stores it. Raises PlanError for a malformed argument.
+        into the state, or the serde that stores it. With `keyed` a call for a message uses the state at `message.key`
+        alone, so that the task can be split by keys. Raises PlanError for a malformed argument.
 
         >>> app = App("counting")
         >>> numbers, totals = app.input("numbers", value=int), app.output("totals", value=int)
@@ -393,6 +395,7 @@ class App(Reprocessing):
                 max_in_flight=max_in_flight,
                 timeout_ms=ms_said(site, "timeout_ms", timeout_ms),
                 state=state_said(site, "task", "state", state),
+                by_key=keyed,
                 store=check_store(site, store),
             )
         )
