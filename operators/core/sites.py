@@ -73,4 +73,11 @@ def _code_of(function: FunctionType) -> tuple[object, ...]:
     code = function.__code__
     # By their words, since 1 and True are equal; functions within have addresses there, and so are never the same.
     constants = repr(code.co_consts)
-    return code.co_code, constants, code.co_names, code.co_varnames, code.co_argcount, code.co_flags
+    return (
+        code.co_code,
+        constants,
+        code.co_names,
+        code.co_varnames,
+        code.co_argcount,
+        code.co_flags & ~inspect.CO_NESTED,
+    )
