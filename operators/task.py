@@ -157,13 +157,15 @@ class TaskContext:
     ...     context.put(message.key, context.get(message.key, 0) + 1)
     """
 
-    __slots__ = ("_form", "_own", "_serde", "_store", "effects", "task")
+    __slots__ = ("_form", "_known", "_own", "_serde", "_store", "effects", "task")
 
     def __init__(self, task: int, store: Store, serde: Serde, form: StateForm | None = None) -> None:
         self.task = task
         self.effects = Effects()
         self._own: bytes | None = None
         """The one place that a call for a message may use, where state is by key; None for all places."""
+        self._known = False
+        """Whether the call may only put what is there, as one for no message where state is by key."""
         self._store = store
         self._serde = serde
         self._form = form
@@ -180,7 +182,14 @@ class TaskContext:
 
     def put(self, key: object, value: object) -> None:
         """Set the state at `key`."""
-        self.effects.writes[self._place(key)] = (key, value if value is DELETED else typed(self._form, value))
+        place = self._place(key)
+        # The key of another part of the task would find its state no more where its messages come.
+        if self._known and place not in self.effects.writes and self._store.get(place, DELETED) is DELETED:
+            raise ValueError(
+                f"with keyed=True window=every(...) put state at {shown(key)}, of which no message has come; write "
+                "instead: for key, value in context.items(): context.put(key, ...)"
+            )
+        self.effects.writes[place] = (key, value if value is DELETED else typed(self._form, value))
 
     def delete(self, key: object) -> None:
         """Remove the state at `key`."""
@@ -206,6 +215,10 @@ class TaskContext:
         if key is None:
             raise ValueError("a record has no key, and a task with keyed=True needs one; partition_by(...) first")
         self._own = self._serde.encode(key)
+
+    def keep_to_known(self) -> None:
+        """Let this call, which is for no message, put state at no key that has none yet."""
+        self._known = True
 
     def _place(self, key: object) -> bytes:
         place = self._serde.encode(key)

@@ -340,6 +340,8 @@ class TaskExit:
         """Call the user's timer function and apply its effects."""
         assert self.window is not None
         context = self._context()
+        if self._by_key:
+            context.keep_to_known()
         self.window(context)
         self.apply(context.effects, now_ms, now_ms)
 
