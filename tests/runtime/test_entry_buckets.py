@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import dataclass
 
 import pytest
@@ -30,8 +31,10 @@ from samza_dsl import (
     tumbling,
     windows_by,
 )
-from tests.simulation.crash import memory, run_once
+from tests.building import build
+from tests.simulation.crash import append_rows, memory, run_once
 from tests.specs import specs
+from tests.strategies import APP, any_records, pipelines, stored, tables
 
 FAR_MS = 10_000
 SHORT = tumbling(milliseconds=40)
@@ -300,6 +303,29 @@ def test_few_entries_are_of_no_key(step):
     assert whole, "the step has left state to look at"
     first = {place[:1] for (_, place), key in keys_in(specs, whole).items() if key is None}
     assert first == EVERYWHERE.get(step, set())
+
+
+@given(pipeline=pipelines(), seed=st.integers(0, 2**32))
+@settings(max_examples=15, deadline=None)
+def test_in_any_pipeline_each_entry_is_of_a_key_that_there_is(pipeline, seed):
+    app, environment = build(pipeline), memory()
+    parts = any_records(random.Random(seed), pipeline.partitions, nulls=pipeline.nulls)
+    for stream, rows in {**{s: stored(p) for s, p in pipeline.split(parts).items()}, **tables(pipeline)}.items():
+        environment.create_stream(stream, StreamConfig(partitions=len(rows)))
+        for partition, some in enumerate(rows):
+            if some:
+                append_rows(environment, stream, partition, some)
+    run_once(app, environment, until_now=True)
+    specs, plan = (
+        app.graph().specs,
+        app.plan({name: config.partitions for name, config in environment.streams().items()}),
+    )
+    whole = {one.operator for one in splittable(plan)}
+    # The keys of records, of what was repartitioned, of the rows of tables, and the one of all that is in one task.
+    known = {b"", *(Tagged().encode(f"k{number}") for number in range(6))}
+    for id in {*environment.stores(APP)} - whole:
+        for task in range(plan.tasks):
+            assert {specs[id].key_at(place) for place, _ in environment.state_range(APP, id, task)} <= known
 
 
 def test_each_kind_of_operator_that_keeps_state_is_tried():
