@@ -62,6 +62,11 @@ class ForeignKeyJoin(Spec):
         """The rows of both sides, and the keys of the second."""
         return f"rows of two tables, named by {self.foreign_key!r}"
 
+    def why_whole(self) -> tuple[str, str] | None:
+        """Return that each part would have to keep all of the other side, which any own row may come to name."""
+        wrong = "each part of a task would keep all rows of the other side, and parts read these differently far"
+        return wrong, ".partition_by(...) by the other side's key before a join by key; or Options(elasticity=1)"
+
     def key_at(self, place: bytes) -> bytes | None:
         """Return the key of an own row, or behind the name by which it is found; rows of the other side have none."""
         # Any own row may come to name another, so each part of a task keeps all of these.

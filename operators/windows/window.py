@@ -208,6 +208,15 @@ class Window(Spec):
         """Its fields, the aggregation with what it begins with."""
         return {**super().parameters(), "windows": stable(self.windows), "aggregation": self._aggregated}
 
+    def why_whole(self) -> tuple[str, str] | None:
+        """Return that an entry belongs to no key, where there is one: parts that came differently far share none."""
+        from operators.windows.window_operators import lengths_of
+
+        if None not in lengths_of(self).values():
+            return None
+        wrong = "one mark says how far all of its windows have fired, and parts of a task come differently far"
+        return wrong, "allowed_lateness_ms=1, with which each key has its own; or a hopping window"
+
     def key_at(self, place: bytes) -> bytes | None:
         """Return the key, which lies behind the times of a window where its operator has these ahead of it."""
         from operators.windows.window_operators import lengths_of

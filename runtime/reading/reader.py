@@ -24,6 +24,7 @@ from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import EventTimes
 from runtime.reading.folding import Folded, FoldingSegment
 from runtime.reading.relay import Relay
+from runtime.reading.sieve import WHOLE, KeyShare, Sieve
 from runtime.reading.watermarks import RECORDS, ProducerWatermarks, SourceWatermark, to_ms
 
 
@@ -133,10 +134,20 @@ class Pacing:
 
 @dataclass(frozen=True)
 class StartPoint:
-    """The point from which a partition is read: its checkpointed position, and the producers whose watermarks count."""
+    """The point from which a partition is read: its checkpointed position, and the producers whose watermarks count.
+
+    Of a virtual task's partition only its `share` is read; `ahead` has the positions of shares that were read further.
+    """
 
     position: Position | None = None
     producers: Iterable[str] | None = None
+    share: KeyShare = WHOLE
+    ahead: tuple[Position, ...] = ()
+
+    @property
+    def is_part(self) -> bool:
+        """Whether rows are read that are not to be processed."""
+        return self.share.is_part or bool(self.ahead)
 
 
 @dataclass(frozen=True)
@@ -193,6 +204,7 @@ class Reader:
         self._folding, self._columnar = shortcuts.folding, shortcuts.columnar
         self.times = pacing.times
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
+        self._sieve = Sieve(start.share, start.ahead, self._keys) if start.is_part else None
         self.idle = False
         """Whether it holds event time back for nobody, as nothing has come for long."""
         self.was_idle = bool(position and position.idle)
@@ -278,6 +290,11 @@ class Reader:
             as_of_there = {"producers": producers, "idle": tuple(sorted(idle)), "watermark": floor}
         place = origin.system, origin.stream, origin.partition
         return Position(*place, offset, stream_id=self._stream_id, **as_of_there)
+
+    def positions(self) -> list[Position]:
+        """Return the positions to checkpoint: that of the reader, and those of shares that were read further before."""
+        own = self.position()
+        return [own] if self._sieve is None else [own, *self._sieve.ahead_of(own.offset)]
 
     def refresh(self) -> None:
         """See whether the partition has ended at this position."""
@@ -461,7 +478,10 @@ class Reader:
         self.next_offset, self._source.value = taken.next_offset, taken.watermark
         if taken.control is not None and self._producers is not None:
             before = self.watermark
-            self._producers.hear(taken.control.producer, taken.control.watermark, taken.control.idle)
+            if taken.control.heirs:
+                self._producers.hand_over(taken.control.producer, taken.control.heirs)
+            else:
+                self._producers.hear(taken.control.producer, taken.control.watermark, taken.control.idle)
             assert self.watermark >= before, "no producer takes event time back"
             self.idle = self._producers.is_idle
         self.refresh()
@@ -501,12 +521,18 @@ class Reader:
         return self._decode_rows(raw, following, control)
 
     def _decode_rows(self, raw: Batch, following: int, control: Control | None) -> Taken:
+        sieve = self._sieve
+        if sieve is not None and self._decoding.trusted:
+            # Between stages keys lie as bytes and rows carry their stamps: what is of others is not even decoded.
+            raw, sieve = sieve.own(raw), None
         stamps = raw.stamps if self._decoding.trusted else None
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=stamps, offsets=raw.offsets)
         batch.signs = raw.signs
         self._locate(batch)
         # Values first: keys and times are read off decoded values, and what can't be decoded has neither.
         taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
+        if sieve is not None:
+            return sieve.sift(self.unfold(taken))
         # One generated loop instead of three columns. It has no effect yet, so anything unusual can still go
         # the ordinary way.
         if self._folding is not None and not taken.malformed:

@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from planner.model.plan import Plan
+from planner.model.plan import Plan, whole
 from planner.passes import plan as make_plan
 from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
@@ -90,7 +90,7 @@ def run_batch(
         if not goes_on and (left := kept.left) is not None:
             # An earlier run was through: only tables are written that do not have its rows yet.
             kept.finish(left)
-            return SparkRun(KeptAlone(make_plan(pipeline.graph, pipeline.options)), left, kept, on)
+            return SparkRun(KeptAlone(make_plan(pipeline.graph, whole(pipeline.options))), left, kept, on)
         kept.begin(goes_on)
         with laid_down(on, pipeline.graph, bound, data) as bind:
             done = _run_bound(pipeline, data, on, replace(settings, bind=bind), handover, watch)

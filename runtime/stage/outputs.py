@@ -17,7 +17,7 @@ from runtime.encoding.ownership import OwnValues
 from runtime.encoding.serdes import Evolving, Json, encode_all, remembering
 from runtime.model.errors import TooLarge
 from runtime.ports.sink import Limit, Sink
-from runtime.reading.relay import Relay, encoded
+from runtime.reading.relay import AnyRelay, encoded
 
 UNSEEN_BYTES = 1_024
 """What a record takes beside its key and value, at most, but for headers."""
@@ -79,7 +79,7 @@ class Outputs:
         self.pending: dict[tuple[str, int], Batch] = {}
         self.handed: dict[tuple[str, int], list[Batch | Grouped]] = {}
         """What goes on to relays when the work at hand is done: rows that came together are one batch."""
-        self.relays: Mapping[tuple[str, int], Relay] = {}
+        self.relays: Mapping[tuple[str, int], AnyRelay] = {}
         self.limits: Mapping[str, Limit] = {}
         """How large a record of a stream may be."""
         self.sinks: dict[str, Sink] = {}

@@ -116,7 +116,7 @@ def check_options(site: Site, options: Options) -> None:
     for name, number in msgspec.structs.asdict(options).items():
         if name not in ("guarantee", "inline", "group_by", "commit_by"):
             least = 0 if name in ("threads", "cache_entries") else 1
-            check_whole(site, name, number, least=least, optional=name == "blocking_timeout_ms")
+            check_whole(site, name, number, least=least, optional=name in ("blocking_timeout_ms", "elasticity"))
     if options.blocking_timeout_ms is not None and not options.threads:
         wrong = "blocking_timeout_ms= has no effect without threads=: nobody watches the event loop's own calls"
         raise refuse(site, wrong, f"threads=1, blocking_timeout_ms={options.blocking_timeout_ms}")

@@ -7,7 +7,7 @@ import pytest
 from planner.checks.splitting import check_factor, splittable
 from planner.model.errors import PlanError
 from planner.model.plan import Plan
-from samza_dsl import App, count, tumbling
+from samza_dsl import App, count, sliding, tumbling
 
 
 def key(row):
@@ -82,9 +82,6 @@ SPLIT = {
     "deduplicate, behind another": lambda app, numbers: ended(
         numbers.partition_by(lambda row: row[1]).deduplicate(lambda row: row[1], within_ms=5)
     ),
-    "foreign key": lambda app, numbers: ended(
-        app.table("a", value=list, key=str).join(app.table("b", value=list, key=str), max, on=key).changes()
-    ),
     "window": lambda app, numbers: ended(numbers.window(tumbling(seconds=1), count())),
     "window of all": lambda app, numbers: ended(numbers.window_all(tumbling(seconds=1), count())),
     "calls": lambda app, numbers: ended(numbers.async_flat_map(one, order="none")),
@@ -100,6 +97,18 @@ def test_what_can_be_split(which):
     plan = planned(make)
     assert splittable(plan) == ()
     check_factor(plan, 4)
+
+
+def test_what_has_an_entry_of_no_key_is_not_split():
+    def make(app, numbers):
+        numbers.window(sliding(seconds=1), count()).sink(print)
+        numbers.window(sliding(seconds=1), count(), allowed_lateness_ms=1, op_id="may").sink(print)
+        ended(app.table("a", value=list, key=str).join(app.table("b", value=list, key=str), max, on=key).changes())
+
+    assert {(one.kind, one.operator == "may") for one in splittable(planned(make))} == {
+        ("window", False),
+        ("foreign_key_join", False),
+    }
 
 
 @pytest.mark.parametrize("factor", [0, -1, 3, 6, 12])

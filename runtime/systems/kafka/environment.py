@@ -14,7 +14,7 @@ from typing import TypeVar
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
 from operators.core.base import Batch
-from runtime.model.assignment import JobModel, Placement, sticky
+from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import EnvironmentFault, Fenced, TooLarge
 from runtime.model.host_affinity import Homes
@@ -387,6 +387,14 @@ class KafkaEnvironment(LiveEnvironment):
         copies = Standby(self._streams, self._state, app) if standby else None
         owner.members = KafkaMembers(self._streams, app, said, placement, (took, gave), copies, writers)
         return owner.members
+
+    def ask_scale(self, app: str, scale: Scale) -> None:
+        raise EnvironmentFault(
+            f"Application {app!r}: tasks are split on the embedded log alone; on Kafka give its topics more partitions."
+        )
+
+    def asked_scale(self, app: str) -> Scale:
+        return Scale()
 
     def job_model(self, app: str) -> JobModel:
         runs = self.runs(app)

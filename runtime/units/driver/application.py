@@ -16,7 +16,7 @@ from planner.columnar.projection import reshaped
 from planner.columnar.terms import NotColumnar
 from planner.model.errors import refuse
 from planner.model.graph import Graph
-from planner.model.plan import Options, StreamPlan
+from planner.model.plan import Options, StreamPlan, whole
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
 from runtime.assembly.bindings import Bindings, check_source, config_of, is_another
@@ -104,7 +104,7 @@ class Application:
             bindings = Bindings(self._environment, graph, {**bind, **sources})
             self._place_of = bindings.place_of
             counts = bindings.partition_counts(graph)
-            self.plan = make_plan(graph, options, counts, wrapped=bool(around))
+            self.plan = make_plan(graph, whole(options), counts, wrapped=bool(around))
             self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
             self._place = intent_of(graph, bind, data)
             # Before anything is checked or made: what an earlier run has left is published first, and its outputs are

@@ -16,7 +16,7 @@ from operators.core.base import Output
 from operators.io import Input
 from planner.columnar.combining import combined
 from planner.model.graph import Graph
-from planner.model.plan import StreamPlan
+from planner.model.plan import StreamPlan, whole
 from planner.passes import plan as make_plan
 from runtime.assembly.bindings import Bindings, config_of
 from runtime.commit.commit import STATE
@@ -117,7 +117,7 @@ class Streamed:
             self._bindings = Bindings(self._environment, graph, {**self._sources, **sinks})
             configs = {name: self._made(name) for name in self._topics}
             counts = self._bindings.partition_counts(graph, elsewhere=self._paths)
-            self.plan = make_plan(graph, options, counts, wrapped=bool(around))
+            self.plan = make_plan(graph, whole(options), counts, wrapped=bool(around))
             self._check_plan()
             configs |= self._made_in_cluster({*self._topics, *self._paths, *sinks})
             self._inputs.begin(self._bindings, settings.until_now)
