@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar
 
 from operators.core.base import MOST_HELD, Batch, Form, Key, Keys, Store
@@ -86,6 +87,12 @@ class KeyStates:
             # States that were not kept are in the store alone from now on.
             self._has_all = self._has_all and kinds <= UNCHANGEABLE
         self.changed.clear()
+
+    def newest(self, most: int) -> list[object]:
+        """Return at most so many of the states that have changed, those that changed first last, as they are stored."""
+        states = islice(reversed(self.changed.values()), most)
+        dump = None if self.form is None else self.form.dump
+        return [state if dump is None else dump(state) for state in states if state is not None]
 
     def forget(self) -> None:
         """Drop the states that have changed."""
