@@ -126,10 +126,12 @@ class ListState(Iterable[E]):
         return self._next - self._first
 
     def __iter__(self) -> Iterator[E]:
-        first, base, form = self._first, self._base, self._form
-        found: Iterator[Any] = islice(self._values, max(first - base, 0), self._next - base)
-        if first < base:
-            found = chain(self._read(first, base), found)
+        first, base, form, values = self._first, self._base, self._form, self._values
+        # Up to where the list ends now: what is appended on the way is not shown.
+        if first >= base:
+            found: Iterator[Any] = islice(values, first - base, len(values))
+        else:
+            found = chain(self._read(first, base), islice(values, len(values)))
         return found if form is None else (loaded(form, stored) for stored in found)
 
     def __getitem__(self, index: int) -> E:
