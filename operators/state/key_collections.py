@@ -50,7 +50,18 @@ class ListState(Iterable[E]):
     ...     return [list(values)]
     """
 
-    __slots__ = ("_base", "_changes", "_first", "_form", "_is_changed", "_next", "_place", "_store", "_stored", "_values")
+    __slots__ = (
+        "_base",
+        "_changes",
+        "_first",
+        "_form",
+        "_is_changed",
+        "_next",
+        "_place",
+        "_store",
+        "_stored",
+        "_values",
+    )
 
     def __init__(self, store: Store, place: bytes, form: Form | None, changes: ListChanges) -> None:
         self._store = store
