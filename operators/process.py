@@ -282,11 +282,11 @@ class ProcessOperator(KeyStates):
             return None
         out = _nothing()
         if watermark >= self.timers.first:
-            take, call = self.timers.take, self._call_timer if self._ttl_ms is None else self._call_timer_in_time
+            take = self.timers.take
             for _ in count() if most is None else range(most):
                 if (due := take(watermark)) is None:
                     break
-                call(*due, out)
+                self._call_timer(*due, out)
         if watermark >= self._expiries.first and watermark < self.timers.first:
             self._expire(watermark)
         return out if out.values else None
@@ -367,8 +367,8 @@ class ProcessOperator(KeyStates):
         times_of = self.timers.look_ahead(max(stamps)).get
         rows = zip(batch.values, batch.keys or [None] * len(batch), batch.timestamps, stamps, strict=True)
         late: list[int] = []
-        on_message, context, ttl_ms = self.on_message, self.context, self._ttl_ms
-        changed, clean, state_of, look_up = self.changed, self.clean, self.changed.get, self.look_up
+        context, ttl_ms, looks = self.context, self._ttl_ms, self.looks
+        changed, clean, state_of = self.changed, self.clean, self.changed.get
         try:
             for row, (value, key, timestamp, stamp) in enumerate(rows):
                 if (times := times_of(key)) is not None and times[0] <= stamp:
@@ -377,11 +377,12 @@ class ProcessOperator(KeyStates):
                     self._touch(key, timestamp, stamp)
                     context._is_late = timestamp + ttl_ms <= stamp
                 # From here on as `_call` does it: a call less for each message.
-                if (state := state_of(key)) is None and (state := clean.get(key)) is None:
-                    state = look_up(key)
+                if (state := state_of(key)) is None and (state := clean.get(key)) is None and (looks or key is None):
+                    state = self.look_up(key)
                 context.key = key if type(key) is not bytes else self.decode(key)
                 context._place, context.timestamp, context.state, context._stamp = key, timestamp, state, stamp
-                if emitted := on_message(value, context):
+                # Not known by another name here: the function takes the place of what checks its first result.
+                if emitted := self.on_message(value, context):
                     self._emit(emitted, key, timestamp, stamp, out)
                 left = context.state
                 if left is not state or type(left) not in UNCHANGEABLE:
@@ -398,20 +399,16 @@ class ProcessOperator(KeyStates):
     def _fire_before(self, key: Key, stamp: int, out: Batch) -> None:
         """Call the timers of a key that are due before a message of this stamp."""
         take_of, self.context._stamp = self.timers.take_of, MIN_TIMESTAMP
-        call = self._call_timer if self._ttl_ms is None else self._call_timer_in_time
         # Taken before the call, which may set it again for the same time.
         while (at_ms := take_of(key, stamp)) != NEVER:
             try:
-                call(at_ms, key, out)
+                self._call_timer(at_ms, key, out)
             except Exception as error:
                 raise TimerFailed(key, at_ms) from error
 
-    def _call_timer_in_time(self, at_ms: int, key: Key, out: Batch) -> None:
-        """Call a timer whose key's state may have expired."""
-        self._used_last(key, at_ms)
-        self._call_timer(at_ms, key, out)
-
     def _call_timer(self, at_ms: int, key: Key, out: Batch) -> None:
+        if self._ttl_ms is not None:
+            self._used_last(key, at_ms)
         self._call(self.on_timer, at_ms, key, at_ms, at_ms, out)
 
     def _call(self, function: Handler, first: object, place: Key, at: int, stamp: int, out: Batch) -> None:

@@ -42,6 +42,11 @@ class KeyStates:
         """The number of changed states that are not in the store yet."""
         return len(self.changed)
 
+    @property
+    def looks(self) -> bool:
+        """Whether a key that is not in use may have a state all the same: in the store, or what `init` makes."""
+        return not self._has_all or self.init is not None
+
     def read(self, key: Key | None) -> Any:
         """Return the state of a key, or what `init` makes; raises ValueError where there is no key."""
         state = None if key is None else self.changed.get(key, self.clean.get(key))

@@ -71,7 +71,7 @@ class ListState(Iterable[E]):
         self._stored = self._first, self._next = cast("tuple[int, int]", store.get(place, (0, 0)))
         self._values: list[Any] = []
         """The entries from `_base` to the end, in their stored form; those before `_first` are dropped already."""
-        # Entries from `_first` up to `_base` are in the store alone. What the store has, too, can't be changed in place.
+        # Entries from `_first` up to `_base` are in the store alone; of others it has what can't be changed in place.
         self._base = self._next
         self._is_changed = False
 
