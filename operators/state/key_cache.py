@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar
 
 from operators.core.base import MOST_HELD, Batch, Form, Key, Keys, Store
@@ -40,6 +41,11 @@ class KeyStates:
     def unwritten(self) -> int:
         """The number of changed states that are not in the store yet."""
         return len(self.changed)
+
+    @property
+    def looks(self) -> bool:
+        """Whether a key that is not in use may have a state all the same: in the store, or what `init` makes."""
+        return not self._has_all or self.init is not None
 
     def read(self, key: Key | None) -> Any:
         """Return the state of a key, or what `init` makes; raises ValueError where there is no key."""
@@ -86,6 +92,12 @@ class KeyStates:
             # States that were not kept are in the store alone from now on.
             self._has_all = self._has_all and kinds <= UNCHANGEABLE
         self.changed.clear()
+
+    def newest(self, most: int) -> list[object]:
+        """Return at most so many of the states that have changed, those that changed first last, as they are stored."""
+        states = islice(reversed(self.changed.values()), most)
+        dump = None if self.form is None else self.form.dump
+        return [state if dump is None else dump(state) for state in states if state is not None]
 
     def forget(self) -> None:
         """Drop the states that have changed."""

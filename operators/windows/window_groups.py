@@ -125,24 +125,24 @@ class Grouped:
     def __len__(self) -> int:
         return self.number
 
-    def add(self, slots: tuple[Slot, ...], place: tuple[int, int], key: Key, values: list[Any]) -> None:
-        """Take in the values of a key; the list is this one's own from now on."""
+    def add(self, slots: tuple[Slot, ...], place: tuple[int, int], more: dict[Key, list[Any]]) -> None:
+        """Take in the values of keys; the lists, and the dict, are this one's own from now on."""
+        self.number += sum(map(len, more.values()))
         group = self.by_slots.get(slots)
         if group is None:
-            group = self.by_slots[slots] = {}
-            self.places[slots] = place
-        held = group.get(key)
-        if held is None:
-            group[key] = values
-        else:
-            held += values
-        self.number += len(values)
+            self.by_slots[slots], self.places[slots] = more, place
+            return
+        for key, values in more.items():
+            held = group.get(key)
+            if held is None:
+                group[key] = values
+            else:
+                held += values
 
     def take_in(self, later: Grouped) -> None:
         """Take in all that came later."""
         for slots, group in later.by_slots.items():
-            for key, values in group.items():
-                self.add(slots, later.places[slots], key, values)
+            self.add(slots, later.places[slots], group)
 
     def rows(self) -> Batch:
         """Return the values as rows, with times and stamps that bring them to the same slots."""

@@ -447,9 +447,9 @@ class _TaskBuilder:
         return any(child in stage.operators and self.assembly.is_relayed(stage) for stage in stages)
 
     def _as_it_is(self, spec: PartitionBy) -> AsItIs:
-        """Return what goes on as it is in memory: not what a policy asks for, or a declared type would make other."""
+        """Return what goes on as it is in memory: not what a policy asks for."""
         (stage,) = (stage for stage in self.stages if spec.op_id in stage.operators)
-        if spec.value is not None or not self.assembly.levers.trust or is_lenient(self.graph, stage):
+        if not self.assembly.levers.trust or is_lenient(self.graph, stage):
             return "nothing"
         # Others may see, and change, what was read only where it goes elsewhere as well, or state has it.
         segments = [segment for segment in stage.segments if any(exit.id == spec.op_id for exit in segment.exits)]

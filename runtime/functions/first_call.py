@@ -74,6 +74,9 @@ def _check_aggregation(
         return function if any(one is function for one in settled) else checked_once(spec, function, settle)
 
     def settle(function: Callable[..., object]) -> None:
+        # The aggregation at hand has the stand-in to its end, which is called for each of its values.
+        if any(one is function for one in settled):
+            return
         settled.append(function)
         made = aggregation.made_of(ready)
         setattr(holder, name, compiled(made) if inline else made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -104,12 +104,10 @@ class PartitionByExit:
         """Write what is grouped for the windows behind, each key to its partition, and what is late as rows."""
         parts: dict[int, Grouped] = {}
         for slots, group in groups.by_slots.items():
-            place = groups.places[slots]
-            for key, values in group.items():
-                partition = self._partition_of(key)
+            for partition, share in self._shares(group):
                 if partition not in parts:
                     parts[partition] = Grouped(self.behind)
-                parts[partition].add(slots, place, key, values)
+                parts[partition].add(slots, groups.places[slots], share)
         for partition, part in parts.items():
             self._outputs.hand_groups((self._to.stream, partition), part, self._values, self._keys)
         if len(late):
@@ -117,14 +115,31 @@ class PartitionByExit:
             self._route(late, [*map(self._keys.decode, late.keys)])
 
     def _route(self, rows: Batch, keys: list[Any]) -> None:
-        for partition, found in self._outputs.spread(self._to, rows, self._place_of, keys):
-            self._outputs.hand((self._to.stream, partition), found, self._values, self._keys)
+        outputs, stream = self._outputs, self._to.stream
+        # Made the next stage's own all at once where all of them stay in memory, and not by partition.
+        if all((stream, partition) in outputs.relays for partition in range(self._to.partitions)):
+            rows.values = self._values.own(rows.values)
+            for partition, found in outputs.spread(self._to, rows, self._place_of, keys):
+                outputs.hand_own((stream, partition), found)
+            return
+        for partition, found in outputs.spread(self._to, rows, self._place_of, keys):
+            outputs.hand((stream, partition), found, self._values, self._keys)
 
-    def _partition_of(self, key: Key) -> int:
+    def _shares(self, group: dict[Key, list[Any]]) -> Iterable[tuple[int, dict[Key, list[Any]]]]:
+        """Return the keys of each partition, with their values."""
         to = self._to
+        if to.by is hash_ and to.partitions == 1:
+            return [(self._outputs.here(to), group)]
+        places: Iterable[int]
         if to.by is hash_:
-            return self._place_of(key) if to.partitions > 1 else self._outputs.here(to)
-        return to.by.partition(self._keys.decode(key), self._keys.encode(key), to.partitions)
+            places = map(self._place_of, group)
+        else:
+            decode, encode = self._keys.decode, self._keys.encode
+            places = [to.by.partition(decode(key), encode(key), to.partitions) for key in group]
+        shares: list[dict[Key, list[Any]]] = [{} for _ in range(to.partitions)]
+        for (key, values), partition in zip(group.items(), places, strict=True):
+            shares[partition][key] = values
+        return [(partition, share) for partition, share in enumerate(shares) if share]
 
 
 class BroadcastExit:

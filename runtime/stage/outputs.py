@@ -146,7 +146,8 @@ class Outputs:
     def hand(self, place: tuple[str, int], rows: Batch, values: OwnValues, keys: KeySerde) -> None:
         """Give rows to the relay of a partition, when the work at hand is done; else append them, encoded."""
         if place in self.relays:
-            self._hand(place, rows, values.own(rows.values))
+            rows.values = values.own(rows.values)
+            self.hand_own(place, rows)
         else:
             self.append(place, encoded(rows, values.serde, keys))
 
@@ -159,12 +160,14 @@ class Outputs:
         stored = encoded(rows, values.serde, keys)
         for place in places:
             if place in self.relays:
-                self._hand(place, rows, values.read(stored.values))
+                own = Batch(values.read(stored.values), rows.keys, rows.timestamps, rows.stamps, signs=rows.signs)
+                self.hand_own(place, own)
             else:
                 self.append(place, stored)
 
-    def _hand(self, place: tuple[str, int], rows: Batch, own: list[Any]) -> None:
-        handed = Batch(own, rows.keys, rows.timestamps, rows.stamps, signs=rows.signs)
+    def hand_own(self, place: tuple[str, int], rows: Batch) -> None:
+        """Give rows, whose values are the next stage's own, to a relay when the work at hand is done."""
+        handed = Batch(rows.values, rows.keys, rows.timestamps, rows.stamps, signs=rows.signs)
         parts = self.handed.setdefault(place, [])
         if parts and isinstance(last := parts[-1], Batch):
             last.extend(handed)
