@@ -185,6 +185,27 @@ class Window(Spec):
             return None
         return "{group}.append({key})" if self.aggregation.counts else BY_KEY
 
+    @property
+    def groups(self) -> str:  # type: ignore[override]
+        """Group a batch by window and key, where windows are the same for all keys, and a value stays in its own."""
+        if not hasattr(getattr(self.windows, "windows", self.windows), "cell") or self.reads_signs:
+            return ""
+        if self.early is None:
+            return "it groups the values of a batch"
+        cut = "cuts them where a pane is due" if self.early.at_once else "looks at their times for panes that are due"
+        return f"it groups the values of a batch, and {cut}, {self.early}"
+
+    @property
+    def by_row(self) -> str:  # type: ignore[override]
+        """Say which of its windows or inputs has each value looked at by itself."""
+        if self.reads_signs:
+            return "a message that is withdrawn leaves its windows by itself"
+        if hasattr(self.windows, "assign") or isinstance(self.windows, ByRow):
+            return "a function of yours says in which windows each message is"
+        if self.merges and self.is_triggered:
+            return "each message may join windows of its key, and panes go by that"
+        return Spec.by_row
+
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The aggregation, in which the user's functions are, and what says in which windows a value is."""
         named: dict[str, Any] = {"aggregation": self.aggregation}
