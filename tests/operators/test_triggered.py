@@ -417,11 +417,16 @@ class InGroups(RowByRow):
         self.is_signed = False
 
 
-@settings(max_examples=examples(240, 20_000))
-@given(cases_of(KINDS), single, st.booleans())
-def test_batches_have_the_panes_of_their_messages_one_by_one_and_keep_the_same(case, early, one_by_one):
+MANY = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 40)), min_size=8, max_size=40)
+
+
+@settings(max_examples=examples(300, 20_000))
+@given(cases_of(KINDS), MANY, st.none() | single, st.booleans())
+def test_batches_have_the_panes_of_their_messages_one_by_one_and_keep_the_same(case, many, early, one_by_one):
     """The panes come in the same order, and the store has the same bytes: what one wrote the other can go on with."""
-    case = case._replace(early=early)
+    # Many in a row are of one source, so that batches are long, with few cuts between them.
+    records = [(number // 16 % 2, key, at) for number, (key, at) in enumerate(many)]
+    case = case._replace(early=early or case.early, records=records, cuts=case.cuts[:3])
     grouped, by_row = InGroups(case, collect()).run(), RowByRow(case, collect(), one_by_one).run()
     assert grouped.panes == by_row.panes
     assert [[*map(repr, kept)] for kept in grouped.kept] == [[*map(repr, kept)] for kept in by_row.kept]
