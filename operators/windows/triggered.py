@@ -15,7 +15,7 @@ from operators.state.keyed_state import STATE, is_plain
 from operators.windows.custom_window import Assigning
 from operators.windows.spans import Frame, Span, Spans, put, restored
 from operators.windows.triggers import Trigger
-from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window
+from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window, keeps_numbers
 from operators.windows.window_groups import Groups, Slot
 from operators.windows.window_types import ByRow, Sessions
 
@@ -94,6 +94,7 @@ class TriggeredWindowOperator(Assigning):
         self.keys = keys
         self.most_held = most_held
         self.late: Batch | None = None
+        self._keeps_numbers = keeps_numbers(spec.aggregation)
         self._copies = copies
         self._trigger, self._again = spec.early, spec.late_trigger
         self._waits_ms = spec.waits_ms
@@ -351,7 +352,7 @@ class TriggeredWindowOperator(Assigning):
                     kept[prefix + data] = form
                     frame.stored.add(key)
                     # What somebody may change in place is read from the store again.
-                    if is_plain(form):
+                    if (self._keeps_numbers and len(form) == 1) or is_plain(form):
                         frame.clean[key] = spans
                 elif key in frame.stored:
                     gone.append(prefix + data)
@@ -483,7 +484,7 @@ class TriggeredWindowOperator(Assigning):
             if is_one and spans.open:
                 (span,) = spans.open
                 # At its end nothing late can be due: the stamps of late values are beyond it.
-                assert span.end == frame.end <= at and not span.has_changed
+                assert span.end == frame.end <= at and not span.new
                 spans.open = []
                 if span.held and (span.size or span.index):
                     fired.append((key, self._shown(span, goes_on=self._lateness_ms > 0), span.index))
@@ -592,7 +593,7 @@ class TriggeredWindowOperator(Assigning):
             span.held = ()
         elif goes_on:
             # `finish` may hand out or change the accumulator, and the window goes on with it.
-            held = held if is_plain(held) else self._copies.copy(held)
+            held = held if self._keeps_numbers or is_plain(held) else self._copies.copy(held)
         return held
 
     def _emit(self, panes: Batch, key: Key, firing: Firing | None) -> None:

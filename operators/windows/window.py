@@ -277,11 +277,7 @@ class WindowOperator:
         self._in_time = (repeat(0), repeat("final")) if spec.emit == "final" else ()
         """The numbers and timings of panes in time, where they are not a pane's defaults."""
         self._accumulates = spec.panes == "accumulating"
-        # Of ours, which can be made anew: one of the user's own may keep anything, and is not called before its time.
-        self._keeps_numbers = all(
-            one.remake is not None and one.keeps == "numbers" and is_plain(one.init())
-            for one in spec.aggregation.leaves()
-        )
+        self._keeps_numbers = keeps_numbers(spec.aggregation)
         self._copies = copies
         self._changed: dict[Slot, dict[Key, Any]] = {}
         self._order: dict[Slot, list[Key]] = {}
@@ -564,6 +560,13 @@ class WindowOperator:
             self.store.delete(place)
         keys = self.keys.load([place[len(prefix) :] for place, _ in found[:most]])
         return keys, {key: held for key, (_, (_, held)) in zip(keys, found, strict=False)}
+
+
+def keeps_numbers(aggregation: Aggregation[Any, Any]) -> bool:
+    """Return whether accumulators are numbers of ours, so that nobody can change a part of one in place."""
+    # Of ours, which can be made anew: one of the user's own may keep anything, and is not called before its time.
+    leaves = aggregation.leaves()
+    return all(one.remake is not None and one.keeps == "numbers" and is_plain(one.init()) for one in leaves)
 
 
 def _prefix(kind: bytes, slot: Slot) -> bytes:
