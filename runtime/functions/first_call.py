@@ -32,7 +32,6 @@ def checked_once(
 
     The stand-in raises PlanError, which no policy settles, where the result is a coroutine.
     """
-
     is_settled = False
 
     def call(*arguments: object) -> T:
