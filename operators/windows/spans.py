@@ -125,7 +125,7 @@ class Spans:
         return ((*map(_fields, self.open),), *later)
 
 
-class Frame:
+class WindowFrame:
     """The windows of many keys with the same bounds, by key; for all windows of keys that may merge there is one frame.
 
     `changed` has what is newer than the store, and `clean` what the store has as well, of which nobody can change a

@@ -13,7 +13,7 @@ from operators.state.agenda import Agenda
 from operators.state.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 from operators.state.keyed_state import STATE, is_plain
 from operators.windows.custom_window import Assigning
-from operators.windows.spans import Frame, Span, Spans, put, restored
+from operators.windows.spans import WindowFrame, Span, Spans, put, restored
 from operators.windows.triggers import Trigger
 from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window, keeps_numbers
 from operators.windows.window_groups import Groups, Slot
@@ -106,9 +106,9 @@ class TriggeredWindowOperator(Assigning):
         """The event time that no pane is before; for windows by the clock, whose own time is another."""
         self._now_ms = self._reached = MIN_TIMESTAMP
         """The time by the clock, and the event time that the next stage may know of, where these are told."""
-        self._frames: dict[Bounds, Frame] = {}
+        self._frames: dict[Bounds, WindowFrame] = {}
         """The places by their bounds."""
-        self._touched: dict[Bounds, Frame] = {}
+        self._touched: dict[Bounds, WindowFrame] = {}
         """Those in which something has changed."""
         self._unwritten = 0
         self._at_work = (0, 0)
@@ -505,7 +505,7 @@ class TriggeredWindowOperator(Assigning):
         self._emit_all(panes, frame, fired)
         self._leave(bounds, left, due)
 
-    def _emit_all(self, panes: Batch, frame: Frame, fired: list[tuple[Key, Any, int]]) -> None:
+    def _emit_all(self, panes: Batch, frame: WindowFrame, fired: list[tuple[Key, Any, int]]) -> None:
         """Emit the panes of a shared window at its end, given the key, accumulator and number of each."""
         if not fired:
             return
@@ -615,11 +615,11 @@ class TriggeredWindowOperator(Assigning):
     def _no_panes(self) -> Batch:
         return Batch([], keys=[], timestamps=[], stamps=[], signs=[] if self._retracts else None)
 
-    def _frame(self, bounds: Bounds, end: int = NEVER) -> Frame:
+    def _frame(self, bounds: Bounds, end: int = NEVER) -> WindowFrame:
         """Return the places with these bounds; `end` is that of their window, where it is shared."""
         frame = self._frames.get(bounds)
         if frame is None:
-            frame = self._frames[bounds] = Frame(bounds, end)
+            frame = self._frames[bounds] = WindowFrame(bounds, end)
         return frame
 
     def _read(self, place: Place) -> Spans:
@@ -628,7 +628,7 @@ class TriggeredWindowOperator(Assigning):
         frame = self._frames.get(bounds) or self._frame(bounds)
         return frame.changed.get(key) or self._changing(frame, key)
 
-    def _changing(self, frame: Frame, key: Key) -> Spans:
+    def _changing(self, frame: WindowFrame, key: Key) -> Spans:
         """Return the windows of a key that have not changed yet, to be changed."""
         assert key not in frame.changed, "what has changed is newer than the store"
         spans = frame.clean.pop(key, None)
@@ -639,7 +639,7 @@ class TriggeredWindowOperator(Assigning):
         self._unwritten += 1
         return spans
 
-    def _drop(self, frame: Frame, key: Key) -> None:
+    def _drop(self, frame: WindowFrame, key: Key) -> None:
         """Drop a place that has nothing any more, unless the store has to be told."""
         if key not in frame.stored:
             del frame.changed[key]

@@ -292,7 +292,7 @@ class Once(Trigger):
         stamps: Sequence[int],
         now_ms: int,
     ) -> Taken:
-        """Have the trigger take values in, and all the others when it is spent."""
+        """Let the trigger take values in, and take in all others when it is spent."""
         if not state:
             return state, len(rows), -1, NOW
         taken = self.trigger.take(state[0], rows, begun, timestamps, stamps, now_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -55,7 +55,7 @@ def structure_in(body: bytes) -> tuple[bytes, int]:
     return body[1:end], end
 
 
-def _structure_of(value: tuple[object, ...]) -> str | None:
+def _structure_of(value: tuple[Any, ...]) -> str | None:
     """Return the structure of a tuple: a dot for a scalar, and parentheses around the parts of a tuple."""
     if len(value) > MOST_PARTS:
         return None
@@ -66,7 +66,7 @@ def _structure_of(value: tuple[object, ...]) -> str | None:
         if kind in SCALARS:
             parts.append(".")
             continue
-        structure = _structure_of(cast("tuple[object, ...]", part)) if kind is tuple else None
+        structure = _structure_of(part) if kind is tuple else None
         if structure is None:
             return None
         parts.append(structure)
