@@ -13,7 +13,7 @@ from operators.state.agenda import Agenda
 from operators.state.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 from operators.state.keyed_state import STATE, is_plain
 from operators.windows.custom_window import Assigning
-from operators.windows.spans import WindowFrame, Span, Spans, put, restored
+from operators.windows.spans import Span, Spans, WindowFrame, put, restored
 from operators.windows.triggers import Trigger
 from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window, keeps_numbers
 from operators.windows.window_groups import Groups, Slot
