@@ -419,7 +419,8 @@ class Spec:
     messages under keys of its own; what goes `by_table_key` meets rows that lie in the partitions of these. What
     `splits` has its messages chosen by each `arm`, which is in one function with it and need not be read. Of what is
     `unread` these words tell.
-    What `fans_out` may make several messages of one. `by_row` says why one takes its messages in one by one.
+    What `fans_out` may make several messages of one. `groups` says how one with state takes in a batch at once, and
+    where that is "", `by_row` why it takes its messages in one by one.
     By `declares` a user says how it keeps what it keeps.
     """
 
@@ -450,6 +451,7 @@ class Spec:
     splits: ClassVar[bool] = False
     arm: ClassVar[bool] = False
     fans_out: ClassVar[bool] = False
+    groups: ClassVar[str] = ""
     by_row: ClassVar[str] = "each message finds state by itself"
     unread: ClassVar[str] = "its messages go nowhere"
     declares: ClassVar[str] = ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -32,7 +32,7 @@ class Encoded(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def is_plain(value: object) -> bool:
+def is_plain(value: Any) -> bool:
     """Whether nobody can change a value in place: a scalar, or a tuple, NamedTuple or frozen Struct of such.
 
     >>> is_plain((1, ("a", None))), is_plain((1, []))
@@ -44,7 +44,7 @@ def is_plain(value: object) -> bool:
     if kind is not tuple:
         readers = readers_of(kind)
         return readers is not None and all(is_plain(read(value)) for read in readers)
-    parts = cast("tuple[object, ...]", value)
+    parts: tuple[object, ...] = value
     # A loop takes half as long here as a generator: the parts are few, and this is asked of each at each commit.
     if not UNCHANGEABLE.issuperset(map(type, parts)):
         for part in parts:

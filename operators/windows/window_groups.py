@@ -73,8 +73,11 @@ class Groups:
             self.places[slots] = timestamp, stamp
         return group
 
-    def gather(self, batch: Batch) -> list[int]:
-        """Group the rows of a batch that have keys, times and stamps; return the places of those that are too late."""
+    def gather(self, batch: Batch, values: Iterable[Any] | None = None) -> list[int]:
+        """Group the rows of a batch that have keys, times and stamps; return the places of those that are too late.
+
+        What is given for `values` is grouped in the place of the batch's own.
+        """
         keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
         assert keys is not None and timestamps is not None and stamps is not None
         low, high, group = self.place(timestamps[0], stamps[0]) if keys else LATE
@@ -89,7 +92,8 @@ class Groups:
         ):
             group += keys
             return late
-        for row, (value, key, timestamp, stamp) in enumerate(zip(batch.values, keys, timestamps, stamps, strict=True)):
+        columns = zip(batch.values if values is None else values, keys, timestamps, stamps, strict=True)
+        for row, (value, key, timestamp, stamp) in enumerate(columns):
             if not low <= timestamp < high > stamp:
                 low, high, group = self.place(timestamp, stamp)
             if group is None:
