@@ -154,9 +154,11 @@ class SplitRelay:
         if isinstance(batch, Grouped):
             groups: dict[int, Grouped] = {}
             for slots, group in batch.by_slots.items():
+                parts: dict[int, dict[Key, list[Any]]] = {}
                 for key, values in group.items():
-                    found = groups.setdefault(self._bucket_of(key), Grouped(batch.exit))
-                    found.add(slots, batch.places[slots], key, values)
+                    parts.setdefault(self._bucket_of(key), {})[key] = values
+                for bucket, part in parts.items():
+                    groups.setdefault(bucket, Grouped(batch.exit)).add(slots, batch.places[slots], part)
             for bucket, grouped in groups.items():
                 self.shares[bucket].give(grouped)
             return
