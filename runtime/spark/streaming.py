@@ -26,6 +26,7 @@ from runtime.spark.batch import run_job
 from runtime.spark.connection import connected
 from runtime.spark.progress import watched
 from runtime.spark.session import Spark, tell_order
+from runtime.spark.table_outputs import into_tables
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.units.driver.engine import BatchRun, told_by
 from runtime.units.driver.micro_batch_application import MicroBatchSettings, Streamed
@@ -59,7 +60,7 @@ def run_stream(
     streamed = Streamed(
         pipeline,
         data,
-        settings.bind or {},
+        into_tables(on, pipeline.graph, settings.bind or {}),
         MicroBatchSettings(Path(on.checkpoint), on.max_records, settings.until_now, on.end),
         clock,
         cluster_of(settings.environment),
