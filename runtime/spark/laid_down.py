@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +29,7 @@ from runtime.units.carried_error import told
 from runtime.units.laid_rows import REPORT, LaidRows, Laying, lay_down
 from runtime.units.publication.staged_topics import place_of
 from runtime.units.splits import Splits
+from runtime.units.staging import is_left, locked_directory
 
 MOST_PARTITIONS = 100_000
 """The most partitions of an input; each is a file, and a task of a stage."""
@@ -46,11 +49,15 @@ def laid_down(
         yield bind
         return
     session = on.opened()
-    place = (place_of(Path(data), graph.app) / "inputs").absolute() if isinstance(data, str | Path) else _temporary()
-    shutil.rmtree(place, ignore_errors=True)  # what a driver has left that died
+    # A directory of its own: runs of one application may go on at the same time.
+    within = place_of(Path(data), graph.app).absolute() if isinstance(data, str | Path) else _temporary()
+    place = within / f"inputs-{uuid4().hex}"
+    with system_errors_told(place, "made"):
+        within.mkdir(parents=True, exist_ok=True)
+        for left in filter(is_left, within.glob("inputs-*")):
+            shutil.rmtree(left, ignore_errors=True)
+        descriptor = locked_directory(place)
     try:
-        with system_errors_told(place, "made"):
-            place.mkdir(parents=True)
         # All are looked at before any is read.
         frames = {
             name: frame_of(session, name, what, [spec for spec in graph.inputs.values() if spec.stream == name])
@@ -59,13 +66,15 @@ def laid_down(
         yield {**bind, **{name: laid(frame, place) for name, frame in frames.items()}}
     finally:
         shutil.rmtree(place, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
         with suppress(OSError):  # others have left something beside it
             place.parent.rmdir()
 
 
 def _temporary() -> Path:
     """Return a directory for an application whose environment is in memory, so that all of it is on this machine."""
-    return Path(tempfile.mkdtemp(prefix="samza-dsl-"), "inputs")
+    return Path(tempfile.mkdtemp(prefix="samza-dsl-"))
 
 
 def needs_session(what: object) -> bool:

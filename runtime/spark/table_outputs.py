@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -27,6 +27,7 @@ from runtime.systems.files.tables import IntoTable, into_table
 from runtime.systems.host.locks import lock
 from runtime.units.publication.publishing import ByEngine, remove_others
 from runtime.units.publication.staged_topics import place_of
+from runtime.units.staging import is_left, locked_directory
 
 
 class KeptNote(msgspec.Struct):
@@ -157,15 +158,17 @@ class KeptOutputs:
                 (self.place / left).unlink(missing_ok=True)
         (self.place / "through.msgpack").unlink(missing_ok=True)
 
-    def collected(self) -> dict[str, KeptOutput]:
+    def collected(self) -> Collected:
         """Move what was collected to a place of the run's own, and return it; the rest of this place is gone."""
+        moving = {name: one for name, one in self.kept.items() if one.into is None}
+        if not moving:
+            return Collected({}, None, None)
+        for left in filter(is_left, self.place.parent.glob("collected-*")):
+            shutil.rmtree(left, ignore_errors=True)
         own = self.place.with_name(f"collected-{uuid4().hex}")
-        found = {}
-        for name, one in self.kept.items():
-            if one.into is None:
-                own.mkdir(exist_ok=True)
-                found[name] = KeptOutput(one.output, one.path.replace(own / one.path.name), None)
-        return found
+        descriptor = locked_directory(own)
+        moved = {name: replace(one, path=one.path.replace(own / one.path.name)) for name, one in moving.items()}
+        return Collected(moved, own, descriptor)
 
     def tidy(self) -> None:
         """Remove the place, where nothing is left there that is to be gone on with."""
@@ -198,6 +201,22 @@ class KeptOutputs:
                 os.fsync(file.fileno())
             unfinished.replace(self.place / name)
             make_durable(self.place)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Outputs that are DataFrames: `place` has their rows, and is locked while anybody may ask for them."""
+
+    outputs: Mapping[str, KeptOutput]
+    place: Path | None
+    descriptor: int | None
+
+    def remove(self) -> None:
+        """Remove the rows; to be called once."""
+        if self.place is not None:
+            remove(self.place)
+        if self.descriptor is not None:
+            os.close(self.descriptor)
 
 
 class TableNote(msgspec.Struct):

@@ -16,6 +16,7 @@ from runtime.units.driver import application
 from runtime.units.driver import micro_batch_application as streamed
 from runtime.units.publication import intent, manifest, publishing
 from runtime.units.publication.intent import Intent
+from runtime.units.staging import LOCK
 from samza_dsl import App, IntoTable, PlanError, SamzaError, Spark, count, produce, tumbling
 from tests.simulation.crash import memory
 from tests.spark.deaths import death
@@ -108,6 +109,16 @@ def test_what_was_collected_goes_with_the_run(session, tmp_path):
         done.output("copies")
     del done
     assert not [*(tmp_path / "spark").glob("legs/*")]
+
+
+def test_what_was_collected_by_one_that_died_goes_with_the_next(session, tmp_path):
+    left = tmp_path / "spark" / "legs" / "collected-by-one-that-died"
+    left.mkdir(parents=True)
+    (left / LOCK).touch()
+    done = run(session, tmp_path, collect=True)
+    other = run(session, tmp_path, collect=True)
+    assert not left.exists()
+    assert totals_in(done.output("totals")) == totals_in(other.output("totals")) == TOTALS
 
 
 def test_an_output_without_rows_is_an_empty_frame(session, tmp_path):
