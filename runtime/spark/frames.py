@@ -97,8 +97,8 @@ def opened(session: SparkSession, stream: str, what: object, reads: Sequence[Inp
     if isinstance(what, DataFrame):
         if what.isStreaming:
             raise SamzaError(
-                f"bind={{{stream!r}: ...}}: a streaming DataFrame is read by a query of Spark's own. Bind what it "
-                "reads, files or a topic (kafka://HOST:9092/TOPIC), in a run that goes on: Spark(checkpoint=...)"
+                f"bind={{{stream!r}: ...}}: a streaming DataFrame has no end: bind it in a run that goes on, "
+                "Spark(session, checkpoint=...), or bind what it reads as a DataFrame that has one (session.read)"
             )
         return what, False
     made: Any = session.createDataFrame

@@ -86,22 +86,11 @@ def needs_session(what: object) -> bool:
 def laid(frame: Frame, place: Path) -> Splits:
     """Let executors write the rows of an input to files, and return these as the input."""
     name = f"bind={{{frame.stream!r}: ...}}"
-    laying = Laying(place, name, frame.suffix, frame.opened is OffsetRows)
-    try:
-        found = [LaidRows(*row) for row in frame.rows.mapInArrow(partial(_lay_down, laying), REPORT).collect()]
-    except Exception as error:
-        same = told(error)
-        raise same or as_said(error, f"{name}: Spark could not read it") from None
+    found = reports_of(frame, Laying(place, name, frame.suffix, frame.opened is OffsetRows))
     by_group = {same_spelling(one.group) if frame.fields else one.group: one for one in found}
     groups = _groups(frame, [*by_group])
     assert len(by_group) == len(found), "the rows of a group come to one task"
     assert by_group.keys() <= {*groups}, "each group is a partition"
-    absent = next((one.file for one in found if not Path(one.file).exists()), None)
-    if absent is not None:
-        raise SamzaError(
-            f"{name}: a worker has written {absent}, which is not there for the driver: the data directory must be in "
-            "a file system that driver and workers share; say data= where such a one is"
-        )
     files, ranges = [], {}
     for number, group in enumerate(groups):
         one = by_group.get(group)
@@ -110,6 +99,22 @@ def laid(frame: Frame, place: Path) -> Splits:
         if one is None or frame.suffix == ".parquet":
             ranges[number] = _range(one)
     return Splits(files, ranges, frame.opened)
+
+
+def reports_of(frame: Frame, laying: Laying) -> list[LaidRows]:
+    """Let executors write rows to files, and return the reports of those that count; raises SamzaError."""
+    try:
+        found = [LaidRows(*row) for row in frame.rows.mapInArrow(partial(_lay_down, laying), REPORT).collect()]
+    except Exception as error:
+        same = told(error)
+        raise same or as_said(error, f"{laying.name}: Spark could not read it") from None
+    absent = next((one.file for one in found if not Path(one.file).exists()), None)
+    if absent is not None:
+        raise SamzaError(
+            f"{laying.name}: a worker has written {absent}, which is not there for the driver: the data directory must "
+            "be in a file system that driver and workers share; say data= where such a one is"
+        )
+    return found
 
 
 def _lay_down(laying: Laying, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

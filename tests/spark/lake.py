@@ -34,13 +34,13 @@ LONGEST_S = 2.0
 """The most that a run goes on for, once it writes, before it is killed."""
 
 
-def environment() -> Path:
+def environment(name: str = "lake", pyspark: str = PYSPARK) -> Path:
     """Return the Python of an environment that has what this one has, but another PySpark."""
-    place = cache_directory() / "lake"
+    place = cache_directory() / name
     python = place / "bin" / "python"
     if not python.exists():
         venv.create(place, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", PYSPARK], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", pyspark], check=True)
         (here,) = (path for path in sys.path if path.endswith("site-packages"))
         (packages,) = place.glob("lib/python*/site-packages")
         (packages / "rest.pth").write_text(here)

@@ -141,11 +141,12 @@ class Streamed:
         """Return what is to be run next; None where nothing has come, and nothing is due."""
         if self.manifest.ended:
             return None
-        self._inputs.look()
+        self._inputs.look(self.manifest.ends)
         if self._inputs.pieces != self.manifest.pieces:
             # Which file lies where in a partition is committed before an offset of it is: after a restart they must be
             # the same.
             self._change(pieces=self._inputs.pieces)
+            self._inputs.sweep()
         read = self.manifest.ends
         ends = self._inputs.next(read)
         if read != _by_stream(ends) or self._is_due() or self._inputs.is_quiet(ends):
