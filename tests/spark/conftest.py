@@ -19,6 +19,7 @@ NEED_SPARK = [
         "inputs_on_spark",
         "input_types_on_spark",
         "outputs_on_spark",
+        "landing_on_spark",
         "ways_on_spark",
     )
 ]

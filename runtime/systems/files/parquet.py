@@ -118,6 +118,7 @@ class ParquetSource(Source):
 class ParquetSink(Sink):
     """An output of Parquet: a directory of part files, one per flush (and one per 100,000 rows); keys are not written.
 
+    A declared plain value, as an int, is a row of the column `value`.
     Columns have the types of the declared value's fields; where these don't say (Any, Decimal, datetime without a
     time zone rule), of the part's values. Its position is the number of parts. A part gets its name when it is whole.
     """
@@ -138,7 +139,7 @@ class ParquetSink(Sink):
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde of rows with the declared type; raises SamzaError when that can't be rows."""
-        self._rows = rows_of(declared, self._path)
+        self._rows = rows_of(declared, self._path, plain=True)
         return self._rows
 
     def recover(self, position: int) -> None:
