@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 KEYS, WINDOW_MS, GAP_MS, STEP_MS = 1_000, 60_000, 20_000, 8
-COLUMNS = 100
-HOT = "k0"
-"""The key that has half of the records where they are skewed."""
+COLUMNS, PARTITIONS, SMALL_FILES = 100, 500, 5_000
 
 
 class Tick(Struct):
@@ -74,22 +72,22 @@ class Sum(Struct):
     last: int = 0
 
 
-def ticks(records: int, directory: Path, skewed: bool = False) -> None:
+def ticks(records: int, directory: Path, skewed: bool = False, files: int = FILES, keys: int = KEYS) -> None:
     """Write ticks in the order of time, each key some seven times in a window; all of a key are in one file."""
     import numpy as np
     import pyarrow as pa
 
     draw = np.random.default_rng(1)
-    keys = draw.integers(0, KEYS, records)
+    places = draw.integers(0, keys, records)
     if skewed:
-        keys[::2] = 0
+        places[::2] = 0
     columns = {
-        "key": pa.DictionaryArray.from_arrays(keys, [f"k{number}" for number in range(KEYS)]).cast(pa.string()),
+        "key": pa.DictionaryArray.from_arrays(places, [f"k{number}" for number in range(keys)]).cast(pa.string()),
         "at": np.arange(records) * STEP_MS,
         "number": draw.integers(0, 1_000, records),
         "price": draw.random(records) * 100,
     }
-    write_parts(directory / "ticks.parquet", pa.table(columns), keys)
+    write_parts(directory / "ticks.parquet", pa.table(columns), places, files)
 
 
 def scaled(tick: Tick) -> Tick:
@@ -158,9 +156,9 @@ def mean_window(_: Path) -> App:
     return app
 
 
-def process(_: Path) -> App:
+def process(_: Path, partitions: int | None = None) -> App:
     app, ticks = begun("process")
-    keyed = ticks.partition_by(lambda tick: tick.key, op_id="by-key")
+    keyed = ticks.partition_by(lambda tick: tick.key, partitions=partitions, op_id="by-key")
     keyed.process(on_tick, init=Sum, state=Sum, op_id="running").send_to(app.output("found", value=Running))
     return app
 
@@ -263,9 +261,12 @@ def by_key(spark: SparkSession, inputs: Path) -> DataFrame:
     return read(spark, inputs).repartition("key").sortWithinPartitions("key", "at")
 
 
-def process_by_hand(spark: SparkSession, inputs: Path) -> dict[str, DataFrame]:
+def process_by_hand(spark: SparkSession, inputs: Path, partitions: int | None = None) -> dict[str, DataFrame]:
     kinds = "key string, at bigint, running bigint, step bigint"
-    return {"found": by_key(spark, inputs).mapInArrow(processed, kinds)}
+    rows = by_key(spark, inputs)
+    if partitions is not None:
+        rows = read(spark, inputs).repartition(partitions, "key").sortWithinPartitions("key", "at")
+    return {"found": rows.mapInArrow(processed, kinds)}
 
 
 def processed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -397,6 +398,21 @@ ROWS = (
         None,
         process_by_hand,
         make=partial(ticks, skewed=True),
+    ),
+    job(
+        "partitions",
+        f"process in {PARTITIONS} partitions",
+        partial(process, partitions=PARTITIONS),
+        None,
+        partial(process_by_hand, partitions=PARTITIONS),
+    ),
+    job(
+        "files",
+        f"keyed tumbling count of {SMALL_FILES:,} small files",
+        window,
+        window_in_frames,
+        partial(window_by_hand, what="count"),
+        make=partial(ticks, files=SMALL_FILES, keys=SMALL_FILES),
     ),
     job(
         "wide",

@@ -1,4 +1,4 @@
-"""Measures programs as Spark jobs in this process: all sides in turn, in processor's seconds of the whole process tree."""
+"""Measures jobs on Spark in this process: all sides in turn, in processor's seconds of the whole process tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from benchmarks.figures import Figure
+from benchmarks.figures import SparkFigure, stamped
 from benchmarks.memory import PROC, growth_mib
 from benchmarks.programs.kit.spark_job import SparkJob, outcome
 from benchmarks.programs.spark_programs import JOBS
@@ -28,29 +28,7 @@ if TYPE_CHECKING:
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAIRS = 3
-BAR = 1.2
-"""The most that ours may take, over the better of the two by hand."""
 OPTIONS = {"spark.ui.enabled": "false", "spark.log.level": "OFF", "spark.sql.shuffle.partitions": "4"}
-
-
-class SparkFigure(Figure, frozen=True, kw_only=True, tag="spark"):
-    """Medians over all rounds, by side, in seconds; `ratio` is that of ours over the better of those by hand.
-
-    `ratios` are those of each round. Of memory there is by how many MiB that of the driver's Python grew at most.
-    """
-
-    records: int
-    rounds: int
-    cpu_s: dict[str, float]
-    wall_s: dict[str, float]
-    driver_mib: dict[str, float]
-    ratio: float | None
-    ratios: list[float]
-
-    @property
-    def passed(self) -> bool:
-        """Whether ours took no more than the bar allows."""
-        return self.ratio is None or self.ratio <= BAR
 
 
 class Took(NamedTuple):
@@ -109,7 +87,7 @@ class Rounds:
         bind: dict[str, Any] = {name: self.inputs / f"{name}.parquet" for name in self.job.inputs}
         bind |= {name: self.out("ours", name) for name in self.job.outputs}
         app: App = self.job.app(self.inputs)
-        app.run(self._scratch / "data", on=self._on, bind=bind)
+        app.run(self.inputs, on=self._on, bind=bind)  # what a function reads beside its inputs lies there, too
 
     def _by_hand(self, side: str) -> None:
         for name, frame in getattr(self.job, side)(self.session, self.inputs).items():
@@ -122,7 +100,7 @@ class Rounds:
             for side, other in zip(self.job.sides[1:], others, strict=True):
                 if not ours.equals(other):
                     raise AssertionError(
-                        f"{self.job.name}, {name}: ours has {len(ours):,} rows, {side} {len(other):,}, and they differ: "
+                        f"{self.job.name}, {name}: {len(ours):,} rows of ours, {len(other):,} of {side}, which differ: "
                         f"{ours.slice(0, 3).to_pylist()} {other.slice(0, 3).to_pylist()}"
                     )
 
@@ -156,14 +134,14 @@ def measured(job: SparkJob, session: SparkSession, records: int, rounds: int, sc
     )
 
 
-def figures(names: list[str], records: int | None, rounds: int) -> Iterator[SparkFigure]:
-    """Yield the figures of jobs, all in one session, which is begun before a time counts."""
+def figures(names: list[str], sizes: list[int], rounds: int) -> Iterator[SparkFigure]:
+    """Yield the figures of jobs of each size, all in one session, which is begun before a time counts."""
     session = Spark(master="local[2]", options=OPTIONS).opened()
     try:
         for name in names:
-            with TemporaryDirectory(prefix="samza-dsl-on-spark-") as directory:
-                job = JOBS[name]
-                yield measured(job, session, records or job.records, rounds, Path(directory))
+            for records in sizes or [JOBS[name].records]:
+                with TemporaryDirectory(prefix="samza-dsl-on-spark-") as directory:
+                    yield measured(JOBS[name], session, records, rounds, Path(directory))
     finally:
         session.stop()
 
@@ -172,11 +150,11 @@ def main() -> None:
     """Print a SparkFigure as JSON, a line for each job."""
     parser = argparse.ArgumentParser(description="Measure jobs on Spark in this process.")
     parser.add_argument("names", nargs="+", choices=JOBS)
-    parser.add_argument("--records", type=int)
+    parser.add_argument("--records", type=int, nargs="*", default=[])
     parser.add_argument("--pairs", type=int, default=PAIRS)
     said = parser.parse_args()
     for figure in figures(said.names, said.records, said.pairs):
-        sys.stdout.write(msgspec.json.encode(figure).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode(stamped(figure)).decode() + "\n")
         sys.stdout.flush()
 
 
