@@ -14,6 +14,7 @@ from operators.core.base import (
     LATEST_MS,
     MIN_TIMESTAMP,
     MOST_HELD,
+    NO_HEADERS,
     Batch,
     Form,
     Key,
@@ -57,6 +58,8 @@ class Process(Spec):
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
+    uses_headers: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     binds: ClassVar[tuple[str, ...]] = (
@@ -76,7 +79,9 @@ class Process(Spec):
     @property
     def keyed_code(self) -> tuple[str, ...] | None:  # type: ignore[override]
         """The code for a message; None where timers or expiries may be due between messages."""
-        return None if self.beyond_keys else ON_MESSAGE
+        if self.beyond_keys:
+            return None
+        return ("{context}.headers = {header}", *ON_MESSAGE) if self.is_given_headers else ON_MESSAGE
 
     def functions(self) -> dict[str, Callable[..., object]]:
         """The user's functions."""
@@ -120,8 +125,9 @@ class ProcessContext(Generic[K, S]):
     """The context of a `process` function: the key, the time, the key's state, and its timers.
 
     `state` is this key's value, None (or what `init` makes) at first: assign a new one, or change it in place; None
-    removes it. `timestamp` is the message's event time, or the timer's, in ms. The context is of use during the call:
-    the next one is handed the same object.
+    removes it. `timestamp` is the message's event time, or the timer's, in ms. `headers` are the message's where its
+    input is of `headers=True`; timers have none, and what is emitted for a message goes on with them. The context is of
+    use during the call: the next one is handed the same object.
 
     >>> def once_a_minute(value, context):
     ...     if context.state is None:
@@ -131,10 +137,11 @@ class ProcessContext(Generic[K, S]):
     ...     return [(context.key, context.state)]
     """
 
-    __slots__ = ("_operator", "_place", "key", *STATE_SLOT, "timestamp")
+    __slots__ = ("_operator", "_place", "headers", "key", *STATE_SLOT, "timestamp")
 
     key: K
     timestamp: int
+    headers: Mapping[str, bytes]
     if TYPE_CHECKING:
 
         @property
@@ -147,6 +154,7 @@ class ProcessContext(Generic[K, S]):
     def __init__(self, operator: ProcessOperator) -> None:
         self._operator = operator
         self._place: Key = b""
+        self.headers = NO_HEADERS
 
     @property
     def now_ms(self) -> int:
@@ -258,7 +266,7 @@ class ProcessOperator(KeyStates):
         """Hand each message to the user's function; what it returns carries the message's key, time and stamp."""
         assert batch.timestamps is not None
         self.late = None
-        if self._waits:
+        if self._waits or batch.headers is not None:
             emitted = self._process_each(batch)
         else:
             found = _process(self, batch.values, batch.keys or [None] * len(batch), batch.timestamps)
@@ -369,14 +377,34 @@ class ProcessOperator(KeyStates):
                     self._touch(key, timestamp, stamp)
                     self._is_late = timestamp + self._ttl_ms <= stamp
                 self._stamp = stamp
-                self._call(self.on_message, value, key, timestamp, stamp, out)
+                self._call_message(
+                    value, key, None if batch.headers is None else batch.headers[row], (timestamp, stamp), out
+                )
                 if self._is_late:
                     self._is_late = False
                     late.append(row)
         finally:
             self._stamp, self._is_late = None, False
         self.late = batch.take(late) if late else None
+        if out.headers is not None:
+            out.headers += [None] * (len(out.values) - len(out.headers))
         return out if out.values else None
+
+    def _call_message(
+        self, value: object, key: Any, headers: Mapping[str, bytes] | None, times: tuple[int, int], out: Batch
+    ) -> None:
+        """Call the user's function for a message, whose headers go on with what is emitted for it."""
+        before = len(out.values)
+        self.context.headers = headers or NO_HEADERS
+        try:
+            self._call(self.on_message, value, key, *times, out)
+        finally:
+            self.context.headers = NO_HEADERS
+        if headers or out.headers is not None:
+            of_others = out.headers or []
+            # What timers have emitted before it has none.
+            of_others += [None] * (before - len(of_others))
+            out.headers = of_others + [headers] * (len(out.values) - before)
 
     def _fire_before(self, key: Key, stamp: int, out: Batch) -> None:
         """Call the timers of a key that are due before a message of this stamp."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import Any, cast
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.core.base import MOST_HELD, Batch, Key, Operator, OperatorContext, Output, Serde, Spec, Store, unobserved
 from operators.core.policies import DeadLetterPolicy
-from operators.io import Input, SendTo, SinkCall, TableInput
+from operators.io import Input, SendTo, SinkCall, TableInput, headed
 from operators.joins.match_counts import MatchCounting, Meetings
 from operators.joins.remote_join import RemoteJoin
 from operators.joins.table_join import ABSENT, TableContents, TableJoin
@@ -72,6 +73,9 @@ from runtime.task.task import Task
 Repartition = PartitionBy | Broadcast
 
 
+_log = logging.getLogger("samza_dsl")
+
+
 @dataclass(frozen=True)
 class Assembly:
     """The parts that all tasks of a run are made from."""
@@ -98,7 +102,7 @@ class Assembly:
     jumped: set[str] = field(default_factory=set)
     """The streams of which it was told that one record moved event time far."""
     told: set[str] = field(default_factory=set)
-    """What was told of keys of other kinds than before."""
+    """What was told of keys of other kinds than before, and of outputs that keep no headers."""
     merged: str = ""
     """The one producer of all that comes from other stages, where it comes merged in the order of event time."""
 
@@ -170,6 +174,7 @@ class Assembly:
             stamped=self._needs_event_time(spec),
             tombstones=spec.tombstones,
             located=self.locates(self.graph.below(spec.op_id or "")),
+            headed=self.is_headed(spec.op_id or ""),
             unit=spec.unit,
         )
         check_kept(spec, decoding)
@@ -198,6 +203,11 @@ class Assembly:
     def locates(self, ids: Iterable[str]) -> bool:
         """Whether records must carry where they are from, for the dead letters of those that are late."""
         return any(isinstance(self.graph.specs[id].late, DeadLetterPolicy) for id in ids)
+
+    def is_headed(self, id: str) -> bool:
+        """Whether somebody below asks for the headers of what an operator hands on; else nobody carries them."""
+        specs = self.graph.specs
+        return specs[id].carries_headers and any(specs[one].uses_headers for one in self.graph.below(id))
 
     def is_relayed(self, stage: StagePlan) -> bool:
         """Whether a stage is handed in memory what earlier ones write, as where nothing asks for a record's offset.
@@ -271,7 +281,9 @@ class _TaskBuilder:
         if asynchronous or any(self.graph.specs[id].reads_offsets for id in ids):
             columns.add("offsets")
         if self.assembly.locates(ids):
-            columns |= {"offsets", "headers"}
+            columns |= {"offsets", "origins"}
+        if any(self.assembly.is_headed(id) or self.graph.specs[id].is_given_headers for id in ids):
+            columns.add("headers")
         inlining = replace(levers, inlining=self.assembly.plan.options.inline)
         chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns), inlining)
         stores = [self.stores[id] for id in ids if id in self.stores]
@@ -341,6 +353,7 @@ class _TaskBuilder:
                 trusted=True,
                 tombstones=True,
                 located=self.assembly.locates(self.graph.below(id)),
+                headed=self.assembly.is_headed(id),
             ),
             id,
             StartPoint(
@@ -399,8 +412,23 @@ class _TaskBuilder:
         if to.key is None and self.graph.key_serde(self.graph.parents(id)[0]) is None:
             to = replace(to, key=Natural())
         writing = SendToExit(self.outputs, to, self._keys(id))
+        self._tell_of_headers(spec, to)
+        # All that is sent to one output leaves by one exit.
+        if any(one.headers is not None and one.output.stream == to.stream for one in self.graph.of(SendTo).values()):
+            writing.take_headed()
         self.outputs.first[id] = writing.first
         return writing
+
+    def _tell_of_headers(self, spec: SendTo, to: Destination) -> None:
+        """Say once where an output drops the headers of what is written."""
+        drops = to.sink is not None and "headers" not in to.sink.columns
+        note = f"headers of {to.stream}"
+        if drops and note not in self.assembly.told and (spec.headers is not None or spec.is_given_headers):
+            self.assembly.told.add(note)
+            _log.warning(
+                "%s: send_to %r at %s writes headers, and the place that the output is bound to keeps none",
+                *(self.assembly.plan.app, spec.op_id, spec.site),
+            )
 
     @_exit.register
     def _sink_exit(self, spec: SinkCall, operators: Mapping[str, Operator]) -> Exit:
@@ -513,7 +541,12 @@ class _TaskBuilder:
     def _encoding(self, id: str) -> dict[str, Callable[..., object]]:
         (output,) = self.graph.specs[id].outputs
         serde = self.assembly.destination(output).value
-        return {} if getattr(serde, "unchanged", False) else {"encode": serde.encode}
+        named: dict[str, Callable[..., object]] = {"headed": headed} if self.graph.specs[id].header_code else {}
+        return (
+            self.functions.by_operator[id]
+            | named
+            | ({} if getattr(serde, "unchanged", False) else {"encode": serde.encode})
+        )
 
     def _keyed(self, id: str, operator: Operator) -> dict[str, Callable[..., object]]:
         named = {name: getattr(operator, name) for name in self.graph.specs[id].binds}

@@ -80,6 +80,8 @@ class Decoding:
     trusted: bool = False
     tombstones: bool = False
     located: bool = False
+    headed: bool = False
+    """Whether somebody downstream asks for headers."""
     unit: str | None = None
 
     @property
@@ -504,6 +506,8 @@ class Reader:
         stamps = raw.stamps if self._decoding.trusted else None
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=stamps, offsets=raw.offsets)
         batch.signs = raw.signs
+        if self._decoding.headed:
+            batch.headers = raw.headers
         self._locate(batch)
         # Values first: keys and times are read off decoded values, and what can't be decoded has neither.
         taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
@@ -517,7 +521,7 @@ class Reader:
 
     def _locate(self, batch: Batch) -> None:
         if self._decoding.located:
-            batch.headers = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
+            batch.origins = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
 
     def unfold(self, taken: Taken) -> Taken:
         """Read keys and times into columns, and return what was taken with these."""
