@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import Any, ClassVar, NamedTuple
+from types import UnionType
+from typing import Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
 from operators.core.base import Output, Serde, Spec, told_of
 from operators.core.wording import shown
@@ -67,6 +68,11 @@ class Input(Spec):
     def gives_keys(self) -> bool:  # type: ignore[override]
         """Whether keys are stored with its records, or read off them."""
         return bool(self.key or self.key_of)
+
+    @property
+    def reads_none(self) -> bool:
+        """Whether a record without a value is None to the functions, and not malformed."""
+        return self.tombstones or admits_none(self.value)
 
     @property
     def is_pattern(self) -> bool:
@@ -198,6 +204,12 @@ class SinkCall(Spec):
     def functions(self) -> dict[str, Callable[..., object]]:
         """The function that has the effect."""
         return {"sink": self.function} if self.function is not None else {}
+
+
+def admits_none(serde: Serde) -> bool:
+    """Whether the declared type of values has None among its alternatives."""
+    declared = getattr(serde, "type", None)
+    return get_origin(declared) in (Union, UnionType) and type(None) in get_args(declared)
 
 
 class Headed(NamedTuple):

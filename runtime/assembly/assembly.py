@@ -14,7 +14,7 @@ from typing import Any, cast
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.core.base import MOST_HELD, Batch, Key, Operator, OperatorContext, Output, Serde, Spec, Store, unobserved
 from operators.core.policies import DeadLetterPolicy
-from operators.io import Input, SendTo, SinkCall, TableInput, headed
+from operators.io import Input, SendTo, SinkCall, TableInput, admits_none, headed
 from operators.joins.match_counts import MatchCounting, Meetings
 from operators.joins.remote_join import RemoteJoin
 from operators.joins.table_join import ABSENT, TableContents, TableJoin
@@ -172,7 +172,7 @@ class Assembly:
             timed=segment is None or segment.needs("timestamps"),
             watermark_of=named.get("watermark"),
             stamped=self._needs_event_time(spec),
-            tombstones=spec.tombstones,
+            tombstones=spec.reads_none,
             located=self.locates(self.graph.below(spec.op_id or "")),
             headed=self.is_headed(spec.op_id or ""),
             unit=spec.unit,
@@ -416,6 +416,8 @@ class _TaskBuilder:
         # All that is sent to one output leaves by one exit.
         if any(one.headers is not None and one.output.stream == to.stream for one in self.graph.of(SendTo).values()):
             writing.take_headed()
+        # None among the first values is no mistake where the output says that there is such.
+        writing.first.wanted *= not admits_none(spec.output.value)
         self.outputs.first[id] = writing.first
         return writing
 

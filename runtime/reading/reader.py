@@ -67,7 +67,7 @@ class Decoding:
     """The way raw records become columns; `trusted` bytes are our own, of an intermediate stream.
 
     Without `stamped` nothing downstream asks for event time, and if it is not `timed` either, nothing carries it on;
-    `tombstones` are records without a value, of a table. Times are in the `unit`, or in ms.
+    `tombstones` are records without a value, of a table or a stream whose values may be None. Times are in the `unit`, or in ms.
     """
 
     value: Serde
@@ -574,7 +574,7 @@ class Reader:
             if isinstance(values, ObjectLines | Columns) or None not in values:
                 return decoded(serde, values)
             if not self._decoding.tombstones:
-                raise SerdeError("the record has no value")
+                raise SerdeError("the record has no value; where None stands for that, declare value=T | None")
             return [None if value is None else decode(value) for value in values]
 
         batch.values, errors = _column(decode_all, batch.values)
@@ -595,10 +595,9 @@ class Reader:
         """Put what records say of event time in the place of their stamps."""
 
         def told(values: list[Any]) -> list[Any]:
-            unit = self._decoding.unit
-            return [
-                None if at is None else to_ms([at], "watermark= returned", unit)[0] for at in map(watermark_of, values)
-            ]
+            unit, tombstones = self._decoding.unit, self._decoding.tombstones
+            found = [None if value is None and tombstones else watermark_of(value) for value in values]
+            return [None if at is None else to_ms([at], "watermark= returned", unit)[0] for at in found]
 
         batch.stamps, errors = _column(told, batch.values)
         if errors or self.times is None:

@@ -248,7 +248,7 @@ class Streams:
         encode = spec.value.encode
         headers: list[Mapping[str, bytes] | None] = [dict(one.headers) or None for one in records]
         return Batch(
-            [None if one.value is None and spec.tombstones else encode(one.value) for one in records],
+            [None if one.value is None and spec.reads_none else encode(one.value) for one in records],
             [None if one.key is None else encode_key(one.key) for one in records],
             [self._now_ms() if one.timestamp is None else one.timestamp for one in records],
             headers=headers if any(headers) else None,
