@@ -67,7 +67,8 @@ class Decoding:
     """The way raw records become columns; `trusted` bytes are our own, of an intermediate stream.
 
     Without `stamped` nothing downstream asks for event time, and if it is not `timed` either, nothing carries it on;
-    `tombstones` are records without a value, of a table or a stream whose values may be None. Times are in the `unit`, or in ms.
+    `tombstones` are records without a value, of a table or a stream whose values may be None. Times are in the `unit`,
+    or in ms.
     """
 
     value: Serde

@@ -25,7 +25,10 @@ def start(
     port: Annotated[int | None, typer.Option(min=1, max=65_535, help="A free one where none is given.")] = None,
     heap_mb: Annotated[int, typer.Option("--heap-mb", min=128, help="How much memory it may take.")] = 512,
 ) -> None:
-    """Start a broker, and say where it is; the first time Kafka is fetched (39 MB). It listens on loopback alone."""
+    """Start a broker, and say where it is; the first time Kafka is fetched (39 MB). It listens on loopback alone.
+
+    With SAMZA_DSL_KAFKA=3.9.1 it is one of the last 3.x, in place of 4.1.
+    """
     with told():
         broker = kafka_broker.start(directory, port, heap_mb)
         say(f"a Kafka broker runs in {directory}: kafka://{broker.bootstrap} (process {broker.pid})")
