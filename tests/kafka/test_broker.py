@@ -3,7 +3,10 @@
 import os
 import socket
 import ssl
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 

@@ -52,7 +52,7 @@ def connections(client: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClien
 
 async def answer_to(admin: AIOKafkaAdminClient, request: Request, node: int | None = None) -> Any:
     """Return the answer of a broker, or of that of a number, to a request that aiokafka has no method for."""
-    return await admin._send_request(request, node)
+    return await (admin._send_request(request) if node is None else admin._send_request(request, node))
 
 
 def use_connections(producer: AIOKafkaProducer, client: Any) -> None:
@@ -62,7 +62,7 @@ def use_connections(producer: AIOKafkaProducer, client: Any) -> None:
 
 
 def fetches_to(consumer: object, found: object) -> None:
-    """Have a consumer, which reads nothing yet, keep in `found` the fetches that it has not given out.
+    """Let a consumer, which reads nothing yet, keep in `found` the fetches that it has not given out.
 
     Another client, which has no such inside, gives records as it does.
     """
