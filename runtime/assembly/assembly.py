@@ -22,7 +22,7 @@ from operators.partition_by import Broadcast, ByFunction, PartitionBy, hash_
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import UserTask as TaskSpec
 from operators.windows.window import Window, WindowOperator
-from planner.checks.copartitioning import check_streams_alike
+from planner.checks.copartitioning import check_streams_alike, meetings
 from planner.codegen.folding import window_behind
 from planner.model.errors import refuse
 from planner.model.graph import Graph
@@ -44,6 +44,7 @@ from runtime.ports.sink import Limit
 from runtime.ports.store import StorePlace, TaskStore
 from runtime.reading.event_times import EventTimes
 from runtime.reading.folding import FoldingSegment
+from runtime.reading.key_places import KeyPlaces, Meeting
 from runtime.reading.reader import Columnar, Decoding, Pacing, Reader, Shortcuts, StartPoint, Turn
 from runtime.reading.relay import Relay
 from runtime.stage.chain import Chain, Exit, FusedSegment
@@ -103,8 +104,12 @@ class Assembly:
     """The streams of which it was told that one record moved event time far."""
     told: set[str] = field(default_factory=set)
     """What was told of keys of other kinds than before, and of outputs that keep no headers."""
+    key_places: KeyPlaces = field(init=False, repr=False, compare=False)
     merged: str = ""
     """The one producer of all that comes from other stages, where it comes merged in the order of event time."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_places", KeyPlaces(Meeting(*one) for one in meetings(self.graph)))
 
     def tasks(self, broadcast: Mapping[str, TableContents], numbers: Iterable[int]) -> list[Task]:
         """Make the tasks of these numbers."""
@@ -185,8 +190,16 @@ class Assembly:
             StartPoint(checkpoint.position_of(stream, partition)),
             Turn(self.stop_at.get((stream, partition)), spec.priority),
             self._pacing(spec, stream, partition),
-            Shortcuts(folding, self.columnar.get(spec.op_id or "")),
+            Shortcuts(folding, self.columnar.get(spec.op_id or ""), look_at=self._look_at(spec, stream, partition)),
         )
+
+    def _look_at(self, spec: Input, stream: str, partition: int) -> Callable[[Sequence[bytes | None]], None] | None:
+        """Return what looks at the stored keys of a partition that others write; None where it does not matter."""
+        partitions = self.bindings.partitions(stream)
+        stored = spec.key is not None and spec.key_of is None and partitions > 1
+        if not stored or not self.key_places.concerns(spec.subject) or not self.bindings.is_of_brokers(stream):
+            return None
+        return partial(self.key_places.note, spec.subject, partition, partitions)
 
     def _pacing(self, spec: Input, stream: str, partition: int) -> Pacing:
         times = EventTimes(spec, self.plan.app, (stream, partition), self.clock, self.jumped)

@@ -23,6 +23,7 @@ from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_an
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import EventTimes
 from runtime.reading.folding import Folded, FoldingSegment
+from runtime.reading.key_places import SAMPLE
 from runtime.reading.relay import Relay
 from runtime.reading.watermarks import RECORDS, ProducerWatermarks, SourceWatermark, to_ms
 
@@ -162,6 +163,8 @@ class Shortcuts:
     folding: FoldingSegment | None = None
     columnar: Columnar | None = None
     relay: Relay | None = None
+    look_at: Callable[[Sequence[bytes | None]], None] | None = None
+    """Looks at the first stored keys, where it matters in which partition they lie."""
 
 
 class Reader:
@@ -194,6 +197,7 @@ class Reader:
         self.relay = shortcuts.relay
         self._decoding = decoding
         self._folding, self._columnar = shortcuts.folding, shortcuts.columnar
+        self._look_at, self._unseen = shortcuts.look_at, SAMPLE
         self.times = pacing.times
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
         self.idle = False
@@ -510,6 +514,11 @@ class Reader:
         if self._decoding.headed:
             batch.headers = raw.headers
         self._locate(batch)
+        if self._look_at is not None and raw.keys is not None:
+            self._look_at(raw.keys[: self._unseen])
+            self._unseen -= min(len(raw), self._unseen)
+            if not self._unseen:
+                self._look_at = None
         # Values first: keys and times are read off decoded values, and what can't be decoded has neither.
         taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
         # One generated loop instead of three columns. It has no effect yet, so anything unusual can still go

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
+from planner.model.errors import PlanError
 from samza_dsl import App, KafkaCluster
 from tests.kafka.topics import create
 
@@ -106,3 +107,33 @@ def test_another_client_finds_every_record_once_in_order_with_key_and_headers(br
         number = msgspec.json.decode(message.value(), type=Order).number
         assert dict(message.headers()) == {**dict(rows[number][2]), "five": b"%d" % (number % 5)}
         assert message.key() == b"%d" % (number % 5)
+
+
+def test_topics_that_other_partitioners_have_written_are_told_where_keys_have_to_meet(broker, topics, tmp_path):
+    """Librdkafka goes by CRC32 where nothing is said, and Kafka by murmur2: a join of both would find half of it."""
+    for name, said in (("java", {"partitioner": "murmur2_random"}), ("c", {}), ("too", {})):
+        create(broker, f"{topics}-{name}", PARTITIONS)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, **said})
+        for number in range(200):
+            producer.produce(f"{topics}-{name}", b"%d" % number, b"k%d" % number)
+        assert producer.flush(60) == 0
+
+    def joined(one: str, other: str, shuffled: bool = False) -> App:
+        app = App(f"{topics}-{one}-{other}-{shuffled}")
+        left, right = (app.input(f"{topics}-{name}", value=int, key=str) for name in (one, other))
+        if shuffled:
+            left, right = (
+                stream.partition_by(lambda number: f"k{number}", key_type=str, op_id=f"by-{n}")
+                for n, stream in enumerate((left, right))
+            )
+        found = left.join(right, lambda number, same: [number, same], within=(-(10**9), 10**9), op_id="join")
+        found.send_to(app.output(f"{app.name}-out", value=list, partitions=1))
+        return app
+
+    cluster = KafkaCluster(f"kafka://{broker.bootstrap}")
+    with pytest.raises(PlanError, match=rf"keys of '{topics}-c' .* CRC32, as librdkafka does by default"):
+        joined("java", "c").run(tmp_path / "differ", environment=cluster, until_now=True)
+    for number, app in enumerate((joined("java", "c", shuffled=True), joined("c", "too"))):
+        app.run(tmp_path / f"meet-{number}", environment=cluster, until_now=True)
+        (found,) = read(broker, f"{app.name}-out", 200).values()
+        assert sorted(msgspec.json.decode(message.value()) for message in found) == [[n, n] for n in range(200)]
