@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from operators.core.base import Batch
 from runtime.ports.streams import Append, StreamConfig
 from runtime.systems.log.environment import LogEnvironment
+from runtime.systems.memory.environment import MemoryEnvironment
 from samza_dsl import App, Options, skip
 from samza_dsl.data.records import records_from
 from samza_dsl.testing import Record, running
 from tests.scale import examples
+from tests.spark.shuffling import run_here
 
 
 def _kept(value):
@@ -156,3 +158,21 @@ def test_the_log_keeps_headers_from_run_to_run(tmp_path, step):
     with closing(LogEnvironment(data)) as log:
         found = [one for part in range(log.streams()["out"].partitions) for one in records_from(log, "out", part, 0)]
     assert found and all(one.headers == {"a": b"\xff"} for one in found)
+
+
+@settings(max_examples=examples(20, 200), deadline=None)
+@given(steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=3), values=histories, seed=st.integers(0, 99))
+def test_a_batch_engine_carries_them_as_well(steps, values, seed):
+    environment = MemoryEnvironment()
+    environment.create_stream("numbers", StreamConfig(partitions=2))
+    for partition, part in enumerate(_given(values, set())):
+        rows = Batch([b"%d" % one.value for one in part], headers=[one.headers for one in part])
+        rows.timestamps = [one.timestamp for one in part]
+        environment.append([Append("numbers", partition, rows)])
+    environment.end_stream("numbers")
+    run_here(_app(steps, True), environment, seed=seed)
+    counts = range(environment.streams()["out"].partitions)
+    found = [one for part in counts for one in records_from(environment, "out", part, 0)]
+    assert [one.headers["at"] for one in found] == [one.value for one in found]
+    expected = records(_app(steps, False), _given(values, set()))
+    assert sorted(int(one.value) for one in found) == sorted(one.value for one in expected)
