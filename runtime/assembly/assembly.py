@@ -179,7 +179,7 @@ class Assembly:
             stamped=self._needs_event_time(spec),
             tombstones=spec.reads_none,
             located=self.locates(self.graph.below(spec.op_id or "")),
-            headed=self.is_headed(spec.op_id or ""),
+            headed=self.graph.is_headed(spec.op_id or ""),
             unit=spec.unit,
         )
         check_kept(spec, decoding)
@@ -216,11 +216,6 @@ class Assembly:
     def locates(self, ids: Iterable[str]) -> bool:
         """Whether records must carry where they are from, for the dead letters of those that are late."""
         return any(isinstance(self.graph.specs[id].late, DeadLetterPolicy) for id in ids)
-
-    def is_headed(self, id: str) -> bool:
-        """Whether somebody below asks for the headers of what an operator hands on; else nobody carries them."""
-        specs = self.graph.specs
-        return specs[id].carries_headers and any(specs[one].uses_headers for one in self.graph.below(id))
 
     def is_relayed(self, stage: StagePlan) -> bool:
         """Whether a stage is handed in memory what earlier ones write, as where nothing asks for a record's offset.
@@ -295,7 +290,7 @@ class _TaskBuilder:
             columns.add("offsets")
         if self.assembly.locates(ids):
             columns |= {"offsets", "origins"}
-        if any(self.assembly.is_headed(id) or self.graph.specs[id].is_given_headers for id in ids):
+        if any(self.graph.is_headed(id) or self.graph.specs[id].is_given_headers for id in ids):
             columns.add("headers")
         inlining = replace(levers, inlining=self.assembly.plan.options.inline)
         chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns), inlining)
@@ -366,7 +361,7 @@ class _TaskBuilder:
                 trusted=True,
                 tombstones=True,
                 located=self.assembly.locates(self.graph.below(id)),
-                headed=self.assembly.is_headed(id),
+                headed=self.graph.is_headed(id),
             ),
             id,
             StartPoint(

@@ -19,7 +19,7 @@ _log = logging.getLogger("samza_dsl")
 
 
 @dataclass
-class Seen:
+class KeysSeen:
     """The keys that were seen of a stream, each once, and how many of them lie where each hash puts them."""
 
     keys: set[bytes] = field(default_factory=set)
@@ -60,7 +60,7 @@ class KeyPlaces:
 
     def __init__(self, meetings: Iterable[Meeting]) -> None:
         self._meetings = [*meetings]
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, KeysSeen] = {}
         self._told: set[str] = set()
 
     def concerns(self, stream: str) -> bool:
@@ -69,7 +69,7 @@ class KeyPlaces:
 
     def note(self, stream: str, partition: int, partitions: int, keys: Sequence[bytes | None]) -> None:
         """Look at stored keys of a partition; raises PlanError where equal keys of two streams can't meet."""
-        seen = self._seen.setdefault(stream, Seen())
+        seen = self._seen.setdefault(stream, KeysSeen())
         before = seen.is_elsewhere, seen.is_sure
         for key in keys:
             if key is not None and key not in seen.keys:
@@ -99,7 +99,7 @@ class KeyPlaces:
                 *(meeting.spec.kind, meeting.spec.op_id, meeting.spec.site, " and ".join(map(repr, elsewhere))),
             )
 
-    def _error(self, spec: Spec, stream: str, seen: Seen, others: Sequence[str]) -> PlanError:
+    def _error(self, spec: Spec, stream: str, seen: KeysSeen, others: Sequence[str]) -> PlanError:
         by = "CRC32, as librdkafka does by default" if seen.is_by_crc32 else "something else, or had fewer partitions"
         away, met = len(seen.keys) - seen.murmur2, repr(others[0]) if others else "what a partition_by writes"
         wrong = (

@@ -18,7 +18,14 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _BROKER = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.%]+\])(:[0-9]{1,5})?")
 _TLS = {"ssl_cafile": "cafile", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile", "ssl_password": "password"}
 _SECRET = "ssl_password"
-_OPTION = re.compile(r"security_protocol|ssl_context|sasl_\w+|client_id|request_timeout_ms|metadata_max_age_ms")
+_OPTION = re.compile(
+    r"security_protocol|ssl_context|sasl_\w+|client_id|request_timeout_ms|metadata_max_age_ms|connections_max_idle_ms"
+    r"|retry_backoff_ms"
+)
+_OURS = re.compile(
+    r"bootstrap_servers|api_version|group_id|transactional_id|enable_\w+|isolation_level|acks|auto_\w+|loop"
+)
+"""Options by which exactly-once is kept, or that an address says."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,10 @@ class KafkaTopic:
             raise SamzaError(f"compression={self.compression!r}: Kafka knows {', '.join(COMPRESSIONS)}, or None")
         unknown = sorted(name for name in self.options if name not in _TLS and not _OPTION.fullmatch(name))
         if unknown:
+            if _OURS.fullmatch(unknown[0]):
+                raise SamzaError(
+                    f"the option {unknown[0]!r} of Kafka clients is set by the library itself: leave it out"
+                )
             raise SamzaError(f"a Kafka client has no option {unknown[0]!r} that can be given here; see docs/kafka.md")
 
     @property
