@@ -47,6 +47,7 @@ class AsyncFlatMap(Spec):
     declares: ClassVar[str] = "async_flat_map(..., state=MySerde())"
     asynchronous: ClassVar[bool] = True
     in_calls: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
     beside_results: ClassVar[frozenset[str]] = Spec.beside_results | {"max_in_flight", "timeout_ms", "order"}
 
     @property

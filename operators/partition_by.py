@@ -162,6 +162,11 @@ class PartitionBy(Spec):
     gives_keys: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
 
+    @property
+    def hands_on_headers(self) -> bool:  # type: ignore[override]
+        """Whether messages go on as they are, and are not folded."""
+        return self.combines is None
+
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The function that gives the key, and the user's own choice of partition."""
         named: dict[str, Any] = {"key": self.key_of}
@@ -201,6 +206,7 @@ class Broadcast(Spec):
 
     kind: ClassVar[str] = "broadcast"
     hands_on_signs: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
     terminal: ClassVar[bool] = True
     repartitions: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True

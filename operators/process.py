@@ -15,6 +15,7 @@ from operators.core.base import (
     MIN_TIMESTAMP,
     MOST_HELD,
     NEVER,
+    NO_HEADERS,
     Batch,
     Form,
     Key,
@@ -71,6 +72,8 @@ class Process(Spec):
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
+    uses_headers: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     binds: ClassVar[tuple[str, ...]] = (
@@ -90,7 +93,9 @@ class Process(Spec):
     @property
     def keyed_code(self) -> tuple[str, ...] | None:  # type: ignore[override]
         """The code for a message; None where timers or expiries may be due between messages."""
-        return None if self.beyond_keys else ON_MESSAGE
+        if self.beyond_keys:
+            return None
+        return ("{context}.headers = {header}", *ON_MESSAGE) if self.is_given_headers else ON_MESSAGE
 
     def functions(self) -> dict[str, Callable[..., object]]:
         """The user's functions."""
@@ -138,8 +143,9 @@ class ProcessContext(Generic[K, S]):
     """The context of a `process` function: the key, the time, the key's state, and its timers.
 
     `state` is this key's value, None (or what `init` makes) at first: assign a new one, or change it in place; None
-    removes it. `timestamp` is the message's event time, or the timer's, in ms. The context is of use during the call:
-    the next one is handed the same object.
+    removes it. `timestamp` is the message's event time, or the timer's, in ms. `headers` are the message's where its
+    input is of `headers=True`; timers have none, and what is emitted for a message goes on with them. The context is of
+    use during the call: the next one is handed the same object.
 
     >>> def once_a_minute(value, context):
     ...     if context.state is None:
@@ -149,10 +155,22 @@ class ProcessContext(Generic[K, S]):
     ...     return [(context.key, context.state)]
     """
 
-    __slots__ = ("_is_late", "_list_of", "_operator", "_place", "_stamp", "_timers", "key", *STATE_SLOT, "timestamp")
+    __slots__ = (
+        "_is_late",
+        "_list_of",
+        "_operator",
+        "_place",
+        "_stamp",
+        "_timers",
+        "headers",
+        "key",
+        *STATE_SLOT,
+        "timestamp",
+    )
 
     key: K
     timestamp: int
+    headers: Mapping[str, bytes]
     if TYPE_CHECKING:
 
         @property
@@ -170,6 +188,7 @@ class ProcessContext(Generic[K, S]):
         self._stamp = MIN_TIMESTAMP
         """The stamp of the message at hand, where a timer is late that is set for no later."""
         self._is_late = False
+        self.headers = NO_HEADERS
 
     @property
     def now_ms(self) -> int:
@@ -285,7 +304,7 @@ class ProcessOperator(KeyStates):
         """Hand each message to the user's function; what it returns carries the message's key, time and stamp."""
         assert batch.timestamps is not None
         self.late = None
-        if self._waits:
+        if self._waits or batch.headers is not None:
             emitted = self._process_each(batch)
         else:
             found = _process(self, batch.values, batch.keys or [None] * len(batch), batch.timestamps)
@@ -386,6 +405,7 @@ class ProcessOperator(KeyStates):
         late: list[int] = []
         context, ttl_ms, looks = self.context, self._ttl_ms, self.looks
         changed, clean, state_of = self.changed, self.clean, self.changed.get
+        headers, before = batch.headers, 0
         try:
             for row, (value, key, timestamp, stamp) in enumerate(rows):
                 if (times := times_of(key)) is not None and times[0] <= stamp:
@@ -398,9 +418,13 @@ class ProcessOperator(KeyStates):
                     state = self.look_up(key)
                 context.key = key if type(key) is not bytes else self.decode(key)
                 context._place, context.timestamp, context.state, context._stamp = key, timestamp, state, stamp
+                if headers is not None:
+                    context.headers, before = headers[row] or NO_HEADERS, len(out.values)
                 # Not known by another name here: the function takes the place of what checks its first result.
                 if emitted := self.on_message(value, context):
                     self._emit(emitted, key, timestamp, stamp, out)
+                if headers is not None:
+                    _carry(headers[row], before, out)
                 left = context.state
                 if left is not state or type(left) not in UNCHANGEABLE:
                     changed[key] = left
@@ -409,8 +433,10 @@ class ProcessOperator(KeyStates):
                     context._is_late = False
                     late.append(row)
         finally:
-            context._stamp, context._is_late = MIN_TIMESTAMP, False
+            context._stamp, context._is_late, context.headers = MIN_TIMESTAMP, False, NO_HEADERS
         self.late = batch.take(late) if late else None
+        if out.headers is not None:
+            out.headers += [None] * (len(out.values) - len(out.headers))
         return out if out.values else None
 
     def _fire_before(self, key: Key, stamp: int, out: Batch) -> None:
@@ -498,6 +524,15 @@ class TimerFailed(Exception):
         super().__init__(key, at_ms)
         self.key = key
         self.at_ms = at_ms
+
+
+def _carry(headers: Mapping[str, bytes] | None, before: int, out: Batch) -> None:
+    """Let the headers of a message go on with what was emitted for it, behind so many rows."""
+    if headers or out.headers is not None:
+        of_others = out.headers or []
+        # What timers have emitted before it has none.
+        of_others += [None] * (before - len(of_others))
+        out.headers = of_others + [headers] * (len(out.values) - before)
 
 
 def _nothing() -> Batch:

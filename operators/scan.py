@@ -29,6 +29,7 @@ class Scan(Spec):
     keyed: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     one_to_one: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     binds: ClassVar[tuple[str, ...]] = ("changed", "clean", "look_up", "decode", "unchangeable", "copy")
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
-from operators.core.base import Batch, Output, Serde, Spec, Store
+from operators.core.base import NO_HEADERS, Batch, Output, Serde, Spec, Store
 from operators.core.base import Form as StateForm
 from operators.core.sites import mistake
 from operators.core.wording import shown
+from operators.io import check_headers
 from operators.state.keyed_state import dumped, loaded, typed
 from operators.windows.window_types import duration_ms
 
@@ -48,7 +49,7 @@ def every(
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A message as a task sees it; `timestamp` in ms.
+    """A message as a task sees it; `timestamp` in ms. It has `headers` where its input is of `headers=True`.
 
     >>> Envelope(key="AA", value=12, timestamp=0, stream="delays", partition=0, offset=7).value
     12
@@ -60,6 +61,7 @@ class Envelope:
     stream: str
     partition: int
     offset: int
+    headers: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -81,6 +83,7 @@ class UserTask(Spec):
     declares: ClassVar[str] = "task(..., state=MySerde())"
     has_effects: ClassVar[bool] = True
     reads_offsets: ClassVar[bool] = True
+    uses_headers: ClassVar[bool] = True
     terminal: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
     in_calls: ClassVar[bool] = True
@@ -139,7 +142,7 @@ class UserTask(Spec):
 class Effects:
     """The effects of one call of a task's function, which apply as a whole when the call is complete, or never."""
 
-    sends: list[tuple[Output, object, object, int | None]] = field(default_factory=list)
+    sends: list[tuple[Output, object, object, int | None, Mapping[str, bytes]]] = field(default_factory=list)
     writes: dict[bytes, tuple[object, object]] = field(default_factory=dict)
     commit: bool = False
     shutdown: bool = False
@@ -229,9 +232,19 @@ class TaskContext:
             )
         return place
 
-    def send(self, output: Any, value: object, key: object = None, timestamp: int | None = None) -> None:
-        """Write a message to an output of the task; without `timestamp` (ms) it takes its message's."""
-        self.effects.sends.append((getattr(output, "spec", output), value, key, timestamp))
+    def send(
+        self,
+        output: Any,
+        value: object,
+        key: object = None,
+        timestamp: int | None = None,
+        headers: Mapping[str, bytes] = NO_HEADERS,
+    ) -> None:
+        """Write a message to an output of the task; without `timestamp` (ms) it takes its message's.
+
+        It has no headers but those that are said, as by `headers=envelope.headers`.
+        """
+        self.effects.sends.append((getattr(output, "spec", output), value, key, timestamp, headers))
 
     def commit(self) -> None:
         """Ask for a commit soon."""
@@ -261,10 +274,14 @@ class TaskOperator:
         """Return, per output, the messages of calls given with their messages' timestamps and stamps."""
         found: dict[Output, Batch] = {}
         for effects, at, stamp in rows:
-            for output, value, key, timestamp in effects.sends:
+            for output, value, key, timestamp, headers in effects.sends:
+                if headers:
+                    check_headers(headers)
                 batch = found.setdefault(output, Batch([], keys=[], timestamps=[], stamps=[]))
                 batch.values.append(value)
                 batch.keys.append(key)  # type: ignore[union-attr]
                 batch.timestamps.append(at if timestamp is None else timestamp)  # type: ignore[union-attr,arg-type]
                 batch.stamps.append(stamp)  # type: ignore[union-attr,arg-type]
+                if headers or batch.headers is not None:
+                    batch.headers = [*(batch.headers or [None] * (len(batch) - 1)), headers or None]
         return found

@@ -153,7 +153,7 @@ def loop_of(code: tuple[str, ...], names: tuple[str, ...]) -> Loop:
 
 
 def emitted_of(found: tuple[list[object], list[int]], batch: Batch) -> Batch | None:
-    """Return the emitted values as a batch, each with the key, the time and the stamp of its row."""
+    """Return the emitted values as a batch, each with the key, the time, the stamp and the headers of its row."""
     values, rows = found
     if not values:
         return None
@@ -161,4 +161,6 @@ def emitted_of(found: tuple[list[object], list[int]], batch: Batch) -> Batch | N
     def of_rows(column: list[C] | None) -> list[C] | None:
         return None if column is None else [column[row] for row in rows]
 
-    return Batch(values, of_rows(batch.keys), of_rows(batch.timestamps), of_rows(batch.stamps))
+    return Batch(
+        values, of_rows(batch.keys), of_rows(batch.timestamps), of_rows(batch.stamps), None, of_rows(batch.headers)
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import Any, cast
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.core.base import MOST_HELD, Batch, Key, Operator, OperatorContext, Output, Serde, Spec, Store, unobserved
 from operators.core.policies import DeadLetterPolicy
-from operators.io import Input, SendTo, SinkCall, TableInput
+from operators.io import Input, SendTo, SinkCall, TableInput, admits_none, headed
 from operators.joins.match_counts import MatchCounting, Meetings
 from operators.joins.remote_join import RemoteJoin
 from operators.joins.table_join import ABSENT, TableContents, TableJoin
@@ -21,7 +22,7 @@ from operators.partition_by import Broadcast, ByFunction, PartitionBy, entry_buc
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import UserTask as TaskSpec
 from operators.windows.window import Window, WindowOperator
-from planner.checks.copartitioning import check_streams_alike
+from planner.checks.copartitioning import check_streams_alike, meetings
 from planner.codegen.folding import window_behind
 from planner.model.errors import refuse
 from planner.model.graph import Graph
@@ -45,6 +46,7 @@ from runtime.ports.sink import Limit
 from runtime.ports.store import StorePlace, TaskStore
 from runtime.reading.event_times import EventTimes
 from runtime.reading.folding import FoldingSegment
+from runtime.reading.key_places import KeyPlaces, Meeting
 from runtime.reading.reader import Columnar, Decoding, Pacing, Reader, Shortcuts, StartPoint, Turn
 from runtime.reading.relay import AnyRelay, Relay
 from runtime.reading.sieve import WHOLE, KeyShare
@@ -75,6 +77,9 @@ from runtime.task.task import Task
 Repartition = PartitionBy | Broadcast
 
 
+_log = logging.getLogger("samza_dsl")
+
+
 @dataclass(frozen=True)
 class Assembly:
     """The parts that all tasks of a run are made from."""
@@ -101,9 +106,13 @@ class Assembly:
     jumped: set[str] = field(default_factory=set)
     """The streams of which it was told that one record moved event time far."""
     told: set[str] = field(default_factory=set)
-    """What was told of keys of other kinds than before."""
+    """What was told of keys of other kinds than before, and of outputs that keep no headers."""
+    key_places: KeyPlaces = field(init=False, repr=False, compare=False)
     merged: str = ""
     """The one producer of all that comes from other stages, where it comes merged in the order of event time."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_places", KeyPlaces(Meeting(*one) for one in meetings(self.graph)))
 
     def tasks(self, broadcast: Mapping[str, TableContents], numbers: Iterable[int]) -> list[Task]:
         """Make the tasks of these numbers."""
@@ -171,8 +180,9 @@ class Assembly:
             timed=segment is None or segment.needs("timestamps"),
             watermark_of=named.get("watermark"),
             stamped=self._needs_event_time(spec),
-            tombstones=spec.tombstones,
+            tombstones=spec.reads_none,
             located=self.locates(self.graph.below(spec.op_id or "")),
+            headed=self.graph.is_headed(spec.op_id or ""),
             unit=spec.unit,
         )
         check_kept(spec, decoding)
@@ -183,8 +193,20 @@ class Assembly:
             start,
             Turn(self.stop_at.get((stream, partition)), spec.priority),
             self._pacing(spec, stream, partition),
-            Shortcuts(None if start.is_part else folding, self.columnar.get(spec.op_id or "")),
+            Shortcuts(
+                None if start.is_part else folding,
+                self.columnar.get(spec.op_id or ""),
+                look_at=self._look_at(spec, stream, partition),
+            ),
         )
+
+    def _look_at(self, spec: Input, stream: str, partition: int) -> Callable[[Sequence[bytes | None]], None] | None:
+        """Return what looks at the stored keys of a partition that others write; None where it does not matter."""
+        partitions = self.bindings.partitions(stream)
+        stored = spec.key is not None and spec.key_of is None and partitions > 1
+        if not stored or not self.key_places.concerns(spec.subject) or not self.bindings.is_of_brokers(stream):
+            return None
+        return partial(self.key_places.note, spec.subject, partition, partitions)
 
     def _pacing(self, spec: Input, stream: str, partition: int) -> Pacing:
         times = EventTimes(spec, self.plan.app, (stream, partition), self.clock, self.jumped)
@@ -280,7 +302,9 @@ class _TaskBuilder:
         if asynchronous or any(self.graph.specs[id].reads_offsets for id in ids):
             columns.add("offsets")
         if self.assembly.locates(ids):
-            columns |= {"offsets", "headers"}
+            columns |= {"offsets", "origins"}
+        if any(self.graph.is_headed(id) or self.graph.specs[id].is_given_headers for id in ids):
+            columns.add("headers")
         inlining = replace(levers, inlining=self.assembly.plan.options.inline)
         chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns), inlining)
         stores = [self.stores[id] for id in ids if id in self.stores]
@@ -351,6 +375,7 @@ class _TaskBuilder:
                 trusted=True,
                 tombstones=True,
                 located=self.assembly.locates(self.graph.below(id)),
+                headed=self.graph.is_headed(id),
             ),
             id,
             start_of(
@@ -421,8 +446,25 @@ class _TaskBuilder:
         if to.key is None and self.graph.key_serde(self.graph.parents(id)[0]) is None:
             to = replace(to, key=Natural())
         writing = SendToExit(self.outputs, to, self._keys(id))
+        self._tell_of_headers(spec, to)
+        # All that is sent to one output leaves by one exit.
+        if any(one.headers is not None and one.output.stream == to.stream for one in self.graph.of(SendTo).values()):
+            writing.take_headed()
+        # None among the first values is no mistake where the output says that there is such.
+        writing.first.wanted *= not admits_none(spec.output.value)
         self.outputs.first[id] = writing.first
         return writing
+
+    def _tell_of_headers(self, spec: SendTo, to: Destination) -> None:
+        """Say once where an output drops the headers of what is written."""
+        drops = to.sink is not None and "headers" not in to.sink.columns
+        note = f"headers of {to.stream}"
+        if drops and note not in self.assembly.told and (spec.headers is not None or spec.is_given_headers):
+            self.assembly.told.add(note)
+            _log.warning(
+                "%s: send_to %r at %s writes headers, and the place that the output is bound to keeps none",
+                *(self.assembly.plan.app, spec.op_id, spec.site),
+            )
 
     @_exit.register
     def _sink_exit(self, spec: SinkCall, operators: Mapping[str, Operator]) -> Exit:
@@ -539,7 +581,12 @@ class _TaskBuilder:
     def _encoding(self, id: str) -> dict[str, Callable[..., object]]:
         (output,) = self.graph.specs[id].outputs
         serde = self.assembly.destination(output).value
-        return {} if getattr(serde, "unchanged", False) else {"encode": serde.encode}
+        named: dict[str, Callable[..., object]] = {"headed": headed} if self.graph.specs[id].header_code else {}
+        return (
+            self.functions.by_operator[id]
+            | named
+            | ({} if getattr(serde, "unchanged", False) else {"encode": serde.encode})
+        )
 
     def _keyed(self, id: str, operator: Operator) -> dict[str, Callable[..., object]]:
         named = {name: getattr(operator, name) for name in self.graph.specs[id].binds}

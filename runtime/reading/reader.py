@@ -23,6 +23,7 @@ from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_an
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import EventTimes
 from runtime.reading.folding import Folded, FoldingSegment
+from runtime.reading.key_places import SAMPLE
 from runtime.reading.relay import Relay
 from runtime.reading.sieve import WHOLE, KeyShare, Sieve
 from runtime.reading.watermarks import RECORDS, ProducerWatermarks, SourceWatermark, to_ms
@@ -68,7 +69,8 @@ class Decoding:
     """The way raw records become columns; `trusted` bytes are our own, of an intermediate stream.
 
     Without `stamped` nothing downstream asks for event time, and if it is not `timed` either, nothing carries it on;
-    `tombstones` are records without a value, of a table. Times are in the `unit`, or in ms.
+    `tombstones` are records without a value, of a table or a stream whose values may be None. Times are in the `unit`,
+    or in ms.
     """
 
     value: Serde
@@ -81,6 +83,8 @@ class Decoding:
     trusted: bool = False
     tombstones: bool = False
     located: bool = False
+    headed: bool = False
+    """Whether somebody downstream asks for headers."""
     unit: str | None = None
 
     @property
@@ -170,6 +174,8 @@ class Shortcuts:
     folding: FoldingSegment | None = None
     columnar: Columnar | None = None
     relay: Relay | None = None
+    look_at: Callable[[Sequence[bytes | None]], None] | None = None
+    """Looks at the first stored keys, where it matters in which partition they lie."""
 
 
 class Reader:
@@ -202,6 +208,7 @@ class Reader:
         self.relay = shortcuts.relay
         self._decoding = decoding
         self._folding, self._columnar = shortcuts.folding, shortcuts.columnar
+        self._look_at, self._unseen = shortcuts.look_at, SAMPLE
         self.times = pacing.times
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
         self._sieve = Sieve(start.share, start.ahead, self._keys) if start.is_part else None
@@ -528,7 +535,14 @@ class Reader:
         stamps = raw.stamps if self._decoding.trusted else None
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=stamps, offsets=raw.offsets)
         batch.signs = raw.signs
+        if self._decoding.headed:
+            batch.headers = raw.headers
         self._locate(batch)
+        if self._look_at is not None and raw.keys is not None:
+            self._look_at(raw.keys[: self._unseen])
+            self._unseen -= min(len(raw), self._unseen)
+            if not self._unseen:
+                self._look_at = None
         # Values first: keys and times are read off decoded values, and what can't be decoded has neither.
         taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
         if sieve is not None:
@@ -543,7 +557,7 @@ class Reader:
 
     def _locate(self, batch: Batch) -> None:
         if self._decoding.located:
-            batch.headers = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
+            batch.origins = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
 
     def unfold(self, taken: Taken) -> Taken:
         """Read keys and times into columns, and return what was taken with these."""
@@ -596,7 +610,7 @@ class Reader:
             if isinstance(values, ObjectLines | Columns) or None not in values:
                 return decoded(serde, values)
             if not self._decoding.tombstones:
-                raise SerdeError("the record has no value")
+                raise SerdeError("the record has no value; where None stands for that, declare value=T | None")
             return [None if value is None else decode(value) for value in values]
 
         batch.values, errors = _column(decode_all, batch.values)
@@ -617,10 +631,9 @@ class Reader:
         """Put what records say of event time in the place of their stamps."""
 
         def told(values: list[Any]) -> list[Any]:
-            unit = self._decoding.unit
-            return [
-                None if at is None else to_ms([at], "watermark= returned", unit)[0] for at in map(watermark_of, values)
-            ]
+            unit, tombstones = self._decoding.unit, self._decoding.tombstones
+            found = [None if value is None and tombstones else watermark_of(value) for value in values]
+            return [None if at is None else to_ms([at], "watermark= returned", unit)[0] for at in found]
 
         batch.stamps, errors = _column(told, batch.values)
         if errors or self.times is None:

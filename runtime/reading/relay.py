@@ -205,4 +205,6 @@ class Relayed:
 def encoded(rows: Batch, values: KeySerde, keys: KeySerde) -> Batch:
     """Return rows, with held keys, as a stream stores them; raises SerdeError for a value that has no bytes."""
     as_bytes = None if rows.keys is None else keys.encode_all(rows.keys)
-    return Batch(encode_all(values.serde, rows.values), as_bytes, rows.timestamps, rows.stamps, signs=rows.signs)
+    found = Batch(encode_all(values.serde, rows.values), as_bytes, rows.timestamps, rows.stamps, signs=rows.signs)
+    found.headers = rows.headers
+    return found

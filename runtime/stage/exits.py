@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from operators.core.base import EVENT_COLUMNS, Batch, Key, Operator, Output
+from operators.core.base import EVENT_COLUMNS, NO_HEADERS, Batch, Key, Operator, Output
 from operators.core.untimed import Untimed
+from operators.io import Headed
 from operators.joins.match_counts import Meetings
 from operators.partition_by import ByFunction, hash_
 from operators.scan import ScanOperator
@@ -42,19 +43,37 @@ class SendToExit:
         if isinstance(to.value, Json):
             self.together = getattr(to.sink, "together", None)
             self.encode_all = partial(encode_all, to.value)
+        self._keeps_headers = to.sink is None or "headers" in to.sink.columns
+        self._is_headed = False
         self.first = FirstValues()
         key = to.key or keys.serde
         self._key_as_written: Callable[[Key], bytes] = remembering(lambda held: key.encode(keys.decode(held)))
 
     def take(self, batch: Batch) -> None:
         """Write, with keys as the output has them."""
+        if self._is_headed:
+            self._take_headers_off(batch)
         if self.first.wanted:
             self.first.look(batch.values)
         if batch.keys is not None:
             batch.keys = list(map(self._key_as_written, batch.keys))
-        self._outputs.place(self._to, Batch(batch.values, batch.keys, batch.timestamps, batch.stamps))
+        written = Batch(batch.values, batch.keys, batch.timestamps, batch.stamps)
+        if self._keeps_headers:
+            written.headers = batch.headers
+        self._outputs.place(self._to, written)
         if type(batch.values[0]) is Lines:
             self._outputs.combined += batch.values[0].rows - 1
+
+    def take_headed(self) -> None:
+        """Take values that may come with headers that were made for them, one by one."""
+        self._is_headed, self.together, self.encode_all = True, None, None
+
+    def _take_headers_off(self, batch: Batch) -> None:
+        """Put the headers that values come with into the place of those that were carried."""
+        carried = batch.headers or [None] * len(batch)
+        pairs = zip(batch.values, carried, strict=True)
+        batch.headers = [value.headers if type(value) is Headed else before for value, before in pairs]
+        batch.values = [value.value if type(value) is Headed else value for value in batch.values]
 
     def fold(self, columns: Any, late: Batch) -> None:
         """Write rows that lie in columns to an output that takes these."""
@@ -98,7 +117,9 @@ class PartitionByExit:
             assert to.key is not None
             check_kept(to.value, batch.values, exactly=True)
             check_kept(to.key, keys, exactly=True)
-        self._route(Batch(batch.values, self._keys.hold(keys), batch.timestamps, batch.stamps, signs=batch.signs), keys)
+        rows = Batch(batch.values, self._keys.hold(keys), batch.timestamps, batch.stamps, signs=batch.signs)
+        rows.headers = batch.headers
+        self._route(rows, keys)
 
     def fold(self, groups: Groups, late: Batch) -> None:
         """Write what is grouped for the windows behind, each key to its partition, and what is late as rows."""
@@ -327,11 +348,14 @@ class TaskExit:
     def envelopes(self, batch: Batch, stream: str, partition: int) -> list[Envelope]:
         """Return rows as the messages that a task sees."""
         none = [None] * len(batch)
-        columns = zip(batch.keys or none, batch.values, batch.timestamps or none, batch.offsets or none, strict=True)
+        headers: list[Mapping[str, bytes] | None] = batch.headers or [None] * len(batch)
+        columns = zip(
+            batch.keys or none, batch.values, batch.timestamps or none, batch.offsets or none, headers, strict=True
+        )
         decode = self._keys.decode
         return [
-            Envelope(decode(key), value, timestamp, stream, partition, offset or 0)
-            for key, value, timestamp, offset in columns
+            Envelope(decode(key), value, timestamp, stream, partition, offset or 0, said or NO_HEADERS)
+            for key, value, timestamp, offset, said in columns
         ]
 
     async def call(self, envelope: Envelope) -> list[Effects]:

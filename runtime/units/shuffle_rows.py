@@ -129,10 +129,13 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     timestamps: list[int] | None
     stamps: list[int | None] | None
     signs: list[int | None] | None
+    headers: list[dict[str, bytes] | None] | None = None
 
     def batch(self) -> Batch:
         """Return them as columns."""
-        return Batch(self.values, self.keys, self.timestamps, self.stamps, signs=self.signs)  # type: ignore[arg-type]
+        found = Batch(self.values, self.keys, self.timestamps, self.stamps, signs=self.signs)  # type: ignore[arg-type]
+        found.headers = self.headers  # type: ignore[assignment]
+        return found
 
 
 _decode_block = msgspec.msgpack.Decoder(Block).decode
@@ -146,7 +149,7 @@ def packed(batch: Batch) -> Iterator[bytes]:
 
 
 def _packed(batch: Batch) -> Iterator[bytes]:
-    columns = (_some(column) for column in (batch.keys, batch.timestamps, batch.stamps, batch.signs))
+    columns = (_some(column) for column in (batch.keys, batch.timestamps, batch.stamps, batch.signs, batch.headers))
     found = _encode_block(Block(batch.values, *columns))
     if len(found) <= BLOCK_BYTES or len(batch) == 1:
         yield found

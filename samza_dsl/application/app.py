@@ -155,6 +155,7 @@ class App(Reprocessing):
         partitions: int | None = None,
         priority: int = 0,
         partitioned_by_key: bool = False,
+        headers: bool = False,
         on_error: Policy = fail,
         **pace: Unpack[Pace],
     ) -> MessageStream[K, V]:
@@ -168,7 +169,8 @@ class App(Reprocessing):
         the epoch or an aware datetime; without it, it is the record's. Event time follows it, less `max_disorder_ms`,
         by which records may be out of order; or with `watermark` it is what that function says of a value, if not None.
         A `pace` says when a partition is idle, and how far ahead one may be. Streams of a higher `priority` are read
-        first. `on_error` is for records that can't be decoded. Raises PlanError for a malformed argument.
+        first. With `headers` the headers of records are read, and go on with what is made of each, up to the outputs.
+        `on_error` is for records that can't be decoded. Raises PlanError for a malformed argument.
 
         Where `key` is a function and the stream has several partitions, one key may lie in any of them. With
         `partitioned_by_key` you say that its writer puts all records of a key into one partition; without it, operators
@@ -192,6 +194,7 @@ class App(Reprocessing):
                     **paced(site, pace),
                     partitions=partitions,
                     priority=priority,
+                    headers=headers,
                     **source_said(site, "input", value, key, partitioned_by_key, on_error),
                 )
             ),
