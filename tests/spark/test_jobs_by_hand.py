@@ -29,7 +29,7 @@ def test_a_difference_is_told(session, tmp_path):
     def other(spark, inputs):
         return {name: frame.where("ticks > 1") for name, frame in job.frames(spark, inputs).items()}
 
-    with pytest.raises(AssertionError, match="window, found: .* rows of ours, .* of frames, which differ"):
+    with pytest.raises(AssertionError, match=r"window, found: .* rows of ours, .* of frames, which differ"):
         measured(replace(job, frames=other, python=None), session, RECORDS, 1, tmp_path)
 
 
