@@ -1,4 +1,4 @@
-"""The log of a process that the command line runs: a line of text or of JSON each, with the place that it comes from."""
+"""The log of a process that the command line runs: a line of text or JSON each, with the place it comes from."""
 
 from __future__ import annotations
 

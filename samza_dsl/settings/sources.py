@@ -1,4 +1,4 @@
-"""The places where settings are said without a flag: a TOML file, with sections for applications, and the environment."""
+"""The places of settings that no flag says: a TOML file, with sections for applications, and the environment."""
 
 from __future__ import annotations
 
