@@ -35,6 +35,7 @@ OF_OPTIONS = {*RUNS, "plan", "config"}
 ONCE = "is about one run, and would hold for each one that is started again"
 OF_ONE_RUN = dict.fromkeys(("from_start", "state", "forget"), ONCE)
 HIDDEN = "(hidden)"
+DEFAULTS = Options()
 
 LOG = {
     "log_format": (
@@ -91,7 +92,8 @@ class Settled:
         found: dict[str, object] = {}
         for name, value in flags.items():
             setting = self._sources.known[name]
-            said = self._said(setting) or Stated(value, "default")
+            unsaid = getattr(DEFAULTS, name) if name in Options.__struct_fields__ else value
+            said = self._said(setting) or Stated(unsaid, "default")
             self.values[name], found[name] = said, said.value
             if is_secret(name) and said.value is not None:
                 logs.hide(str(said.value))
@@ -140,7 +142,7 @@ class Settled:
         for name in Options.__struct_fields__:
             said = self._said(self._sources.known[name])
             code = getattr(app.options, name)
-            where = "default" if code == getattr(Options(), name) else "code"
+            where = "default" if code == getattr(DEFAULTS, name) else "code"
             if said is not None:
                 changed[name] = said
             self.options[name] = said or Stated(code, where)

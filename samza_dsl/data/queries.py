@@ -23,14 +23,11 @@ from runtime.encoding.serdes import Bytes, Evolving, String, Tagged, kept
 from runtime.encoding.storable import form_of
 from runtime.model.clock import SystemClock, monotonic_ms
 from runtime.model.errors import SamzaError
-from runtime.opening.stored_state import streams_between
-from runtime.stores.registry import kind_of
-from runtime.systems.log.environment import LogEnvironment
-from runtime.systems.log.recovery import DATA_FILE
 from samza_dsl.fluent.checks import DATA
 
 if TYPE_CHECKING:
     from planner.model.graph import Graph
+    from runtime.systems.log.environment import LogEnvironment
     from samza_dsl.application.app import App
 
 KEYED: tuple[type[Process | Scan | AsyncFlatMap], ...] = (Process, Scan, AsyncFlatMap)
@@ -156,6 +153,8 @@ class StateQuery:
         """Wait for the commit that has processed these streams up to an offset; raises SamzaError where none comes."""
         if not at_least:
             return
+        from runtime.opening.stored_state import streams_between
+
         until_ms = monotonic_ms() + PATIENCE_MS
         self._wait(until_ms, {_place_of(said): offset for said, offset in at_least.items()})
         # What these records have sent on lies between stages then, and each stage sends it to the next.
@@ -205,6 +204,10 @@ def query(app: App, data: str | Path = DATA) -> StateQuery:
     ...         found.state("count").get("so"), found.state("count").get("no", 0)
     (2, 0)
     """
+    # Imported late, here and above: who only writes a pipeline needs nothing that opens a log.
+    from runtime.systems.log.environment import LogEnvironment
+    from runtime.systems.log.recovery import DATA_FILE
+
     path = Path(data)
     if not (path / DATA_FILE).is_file():
         raise SamzaError(
@@ -214,6 +217,8 @@ def query(app: App, data: str | Path = DATA) -> StateQuery:
 
 
 def _shape_of(graph: Graph, id: str) -> _Shape:
+    from runtime.stores.registry import kind_of
+
     if id not in graph.specs:
         raise refuse(here(), f"there is no operator {id!r}", f"one of {', '.join(sorted(graph.specs))}")
     spec = graph.specs[id]

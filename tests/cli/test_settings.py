@@ -45,6 +45,12 @@ def test_a_flag_overrules_a_variable_and_that_a_file_and_that_the_code(shown, wr
     assert shown("--max-drain-ms", "5s")["max_drain_ms"] == ("5s", "--max-drain-ms")
 
 
+def test_without_an_application_what_holds_for_all_is_shown(call, write):
+    write("samza-dsl.toml", "threads = 3\n[apps.shouting]\nthreads = 4\n")
+    told = [line.split() for line in call("config").stdout.splitlines()]
+    assert ["threads", "3", "samza-dsl.toml:1"] in told and ["max_drain_ms", "30s", "default"] in told
+
+
 def test_a_run_has_what_the_settings_say(call, write, shouting, monkeypatch):
     write("words.jsonl", '"ahoy"\n')
     write("samza-dsl.toml", 'data = "there"\nbatch_records = 3\n[apps.shouting.bind]\nwords = "words.jsonl"\n')
