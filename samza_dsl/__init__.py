@@ -58,6 +58,7 @@ from runtime.spark.session import Spark
 from runtime.systems.files.tables import IntoTable, SparkTable
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic
 from samza_dsl.application.app import App
+from samza_dsl.data.queries import QueriedState, StateQuery, query
 from samza_dsl.data.streams import StreamSummary, archive, list_streams, produce
 from samza_dsl.fluent.remote_table import RemoteTable, remote_table
 from samza_dsl.fluent.state_types import StateTypes
@@ -89,11 +90,13 @@ __all__ = [
     "Plan",
     "PlanError",
     "ProcessContext",
+    "QueriedState",
     "RemoteTable",
     "Revision",
     "SamzaError",
     "Spark",
     "SparkTable",
+    "StateQuery",
     "StateTypes",
     "StreamSummary",
     "String",
@@ -130,6 +133,7 @@ __all__ = [
     "produce",
     "quantile",
     "quantiles",
+    "query",
     "ranges",
     "reduce",
     "remote_table",

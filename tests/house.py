@@ -59,6 +59,7 @@ ORDER = (
     "runtime.units.publication",
     "runtime.units.driver",
     "runtime.spark",
+    "samza_dsl.settings",
     "samza_dsl.view",
     "samza_dsl.fluent",
     "samza_dsl.application",

@@ -3,11 +3,13 @@
 import os
 
 SCALES = ("quick", "ci", "long")
-SCALE = os.environ.get("SAMZA_DSL_SCALE", "quick")
+SCALE = os.environ.get("SAMZA_TESTS_SCALE", "quick")
 QUICK_SHARE = 6
 """Of how many examples that CI tries the quick tier tries one; with those of CI all bugs of `tests.bite` are caught."""
 
-assert SCALE in SCALES, f"SAMZA_DSL_SCALE is {SCALE!r}; it is one of {', '.join(SCALES)}"
+# A variable that begins so says a setting of the command line, and this is none.
+assert "SAMZA_DSL_SCALE" not in os.environ, "the variable is SAMZA_TESTS_SCALE"
+assert SCALE in SCALES, f"SAMZA_TESTS_SCALE is {SCALE!r}; it is one of {', '.join(SCALES)}"
 
 
 def scale(quick: int, ci: int, long: int) -> int:

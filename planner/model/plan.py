@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from operators.core.durations import Duration
 from operators.io import TableInput
@@ -36,20 +37,30 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     'exactly_once'
     """
 
-    guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once"
-    commit_interval_ms: int = 1_000
-    max_drain_ms: int = 30_000
-    max_in_flight: int = 1_000
-    batch_records: int = 10_000
-    max_uncommitted: int = 100_000
-    max_partitions: int = 256
-    cache_entries: int = 100_000
-    threads: int = 0
-    blocking_timeout_ms: int | None = None
-    inline: bool = True
-    group_by: Literal["partition", "stream_partition"] = "partition"
-    commit_by: Literal["task", "container"] | None = None
-    elasticity: int | None = None
+    # The descriptions are what the command line says of each: its flags, variables and file keys are made of these.
+    guarantee: Annotated[
+        Literal["exactly_once", "at_least_once"],
+        Meta(description="What holds after a crash."),
+    ] = "exactly_once"
+    commit_interval_ms: Annotated[int, Meta(description="Commit at least so often.")] = 1_000
+    max_drain_ms: Annotated[int, Meta(description="How long a commit may wait for calls in flight.")] = 30_000
+    max_in_flight: Annotated[int, Meta(description="Messages of a task that may be outstanding.")] = 1_000
+    batch_records: Annotated[int, Meta(description="Messages that are taken in at once.")] = 10_000
+    max_uncommitted: Annotated[int, Meta(description="Written messages after which a commit is forced.")] = 100_000
+    max_partitions: Annotated[int, Meta(description="The most partitions of a stream between stages.")] = 256
+    cache_entries: Annotated[int, Meta(description="Clean values that each store keeps decoded.")] = 100_000
+    threads: Annotated[int, Meta(description="Tasks with blocking functions that run at once, in threads.")] = 0
+    blocking_timeout_ms: Annotated[
+        int | None,
+        Meta(description="With threads: a call that blocks longer ends the run."),
+    ] = None
+    inline: Annotated[bool, Meta(description="Write short functions into the generated loops.")] = True
+    group_by: Annotated[
+        Literal["partition", "stream_partition"],
+        Meta(description="How partitions of inputs become tasks."),
+    ] = "partition"
+    commit_by: Annotated[Literal["task", "container"] | None, Meta(description="What commits at once.")] = None
+    elasticity: Annotated[int | None, Meta(description="Virtual tasks that each task is split into: 1, 2, 4 …")] = None
 
     # Type checkers alone see this: the fields hold ms, and users may give a timedelta, which the application turns into
     # ms.

@@ -14,6 +14,7 @@ from typing import Any
 from operators.core.policies import Policy, Retry
 from operators.core.wording import shown, words_of
 from runtime.functions.failures import Failure
+from runtime.functions.user_lines import OPERATOR
 from runtime.model.clock import clock_of, sleep_ms
 
 
@@ -111,6 +112,8 @@ class Calls:
     def submit(self, asked: Asked, calls: int) -> None:
         """Start that many calls, or queue those for which there is no worker."""
         self._context = copy_context()
+        # Once for all of these calls, so that what they log tells whose they are.
+        self._context.run(OPERATOR.set, self._operator)
         self._waiting.append(asked)
         for _ in range(min(calls, self._max_in_flight - len(self._workers))):
             self._hire(Worker())

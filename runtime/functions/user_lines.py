@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 import traceback
+from contextvars import ContextVar
+from typing import Protocol
 
 from operators.core.sites import OURS
 from runtime.model.errors import Elsewhere
 
 STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+
+
+class AtWork(Protocol):
+    """A task at work in this context."""
+
+    number: int
+
+    def operator_at(self, file: str, line: int) -> str | None:
+        """Return the operator that a line of fused source belongs to."""
+
+
+TASK: ContextVar[AtWork | None] = ContextVar("TASK", default=None)
+OPERATOR: ContextVar[str | None] = ContextVar("OPERATOR", default=None)
+"""The operator whose async calls are made in this context."""
+
+
+def place_now() -> tuple[int | None, str | None]:
+    """Return the number of the task that works here, and the operator, where they are known; for lines of a log.
+
+    It looks at the frames, so that nobody need take note of the operator for each message.
+    """
+    task, operator = TASK.get(), OPERATOR.get()
+    if task is None or operator is not None:
+        return (None if task is None else task.number), operator
+    frame = sys._getframe(1)
+    while frame is not None:
+        found = task.operator_at(frame.f_code.co_filename, frame.f_lineno)
+        if found is not None:
+            # The innermost counts: one line of fused source may call another.
+            return task.number, found
+        frame = frame.f_back  # type: ignore[assignment]
+    return task.number, None
 
 
 def user_lines(error: BaseException) -> list[str]:

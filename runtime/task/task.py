@@ -15,6 +15,7 @@ from operators.joins.table_join import TableContents
 from planner.model.plan import Options
 from runtime.functions.failures import Failure, Whence, attributed
 from runtime.functions.user_functions import Functions
+from runtime.functions.user_lines import TASK
 from runtime.job.key_kinds import KeyKinds
 from runtime.model.clock import Clock
 from runtime.model.garbage import resting_for
@@ -160,9 +161,11 @@ class Task:
 
     def start_calls(self) -> None:
         """Start the async calls that the last piece of work has asked for, on the event loop."""
+        token = TASK.set(self)
         for lane in self.lanes:
             if lane.units is not None:
                 lane.units.start_calls()
+        TASK.reset(token)
 
     def told(self) -> None:
         """Take note that event time may have gone on for its readers, other than by a piece of work."""
@@ -177,16 +180,25 @@ class Task:
         assert self.thread is None, "one thread at a time is in a task"
         # The watch over threads that hang asks which thread is in this task.
         self.thread = threading.get_ident()
+        token = TASK.set(self)
         try:
             moved = bool(work())
             self.outputs.hand_on()
             return moved
         finally:
+            TASK.reset(token)
             self.thread = self._uncommitted = self._has_due = None
             # A transaction that only reads keeps pages from being used again: it lasts for one piece of
             # work, and no longer.
             for store in self.stores.values():
                 store.rest()
+
+    def operator_at(self, file: str, line: int) -> str | None:
+        """Return the operator that a line of fused source belongs to, where it is a line of this task's chains."""
+        for lane in self.lanes:
+            if owners := lane.chain.lines.get(file):
+                return owners[line - 1] or None
+        return None
 
     def room(self, lane: Lane) -> int:
         """Return how many messages a lane may take in now; 0 while something is due or firing."""

@@ -23,16 +23,17 @@ from samza_dsl.application.app import App
 from samza_dsl.application.loading import load_app, whereabouts
 from samza_dsl.application.placement import found, named
 from samza_dsl.application.run_request import RunRequest, settings_of
+from samza_dsl.settings import logs
 
 PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from samza_dsl.application.container import main; main()"
 )
-"""The code that a container's Python is started with; its arguments are the import path and a socket's descriptor."""
+"""The code that a container's Python is started with; its arguments: the import path, the log, a socket."""
 
 
 def run_app(app: App, request: RunRequest) -> Containers:
     """Run an application in several containers to its end; raises `CantLoad` where they could not find it."""
-    command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path)]
+    command = [sys.executable, "-c", PROGRAM, json.dumps(sys.path), json.dumps(logs.configured())]
     crew = CrewSettings(
         number=request.containers,
         command=command,
@@ -48,8 +49,11 @@ def main() -> None:
     """Run as a container, and end with the exit code of its run."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the process that started it decides
-    with socket.socket(fileno=int(sys.argv[2])) as connection:
+    with socket.socket(fileno=int(sys.argv[3])) as connection:
         start = msgspec.json.decode(_first_line(connection), type=Start)
+        log = json.loads(sys.argv[2])
+        if log is not None:
+            logs.configure(log[0], log[1], {**log[2], "container": start.share.container})
         # The application's file may call `app.run` as it is loaded. That is refused: each container would start more.
         run_request.loads_only = True
         try:

@@ -14,11 +14,11 @@ from runtime.model.checkpoint import Position
 from runtime.opening.deletion import check_not_shared
 from runtime.opening.rewind import begin_anew, intermediate_streams
 from runtime.ports.environment import Environment, LiveEnvironment
-from samza_dsl.application.loading import load_app
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.plan import plan_of
+from samza_dsl.cli.settings import loaded
 from samza_dsl.data.positions import Moves, has_state, move_keeping, move_resetting, set_back
 from samza_dsl.view.readable import watermark_of
 
@@ -141,7 +141,7 @@ def named(target: str, environment: Environment) -> tuple[str, Plan | None]:
     if not target.partition(":")[0].endswith(".py"):
         return target, None
     with told(loading=True):
-        plan = plan_of(load_app(target), environment)
+        plan = plan_of(loaded(target), environment)
     return plan.app, plan
 
 

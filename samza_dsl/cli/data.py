@@ -16,6 +16,7 @@ from runtime.run.run import open_environment
 from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.systems.log.recovery import DATA_FILE
 from samza_dsl.cli.errors import Mistake
+from samza_dsl.cli.settings import kafka_said
 from samza_dsl.fluent.checks import DATA
 
 DataOption = Annotated[Path, typer.Option("--data", metavar="DIR", help="The directory of the embedded log.")]
@@ -40,11 +41,14 @@ def exists(path: Path) -> bool:
 
 
 def options_in(path: Path | None) -> dict[str, object]:
-    """Return the options for Kafka's clients in a file; raises `Mistake` where it can't be read."""
+    """Return the options for Kafka's clients that settings say, and those in a file of them.
+
+    Raises `Mistake` where it can't be read.
+    """
     if path is None:
-        return {}
+        return kafka_said()
     try:
-        return tomllib.loads(path.read_text())
+        return {**tomllib.loads(path.read_text()), **kafka_said()}
     except (OSError, ValueError) as error:
         raise Mistake(f"--kafka-options {path} can't be read as TOML: {error}") from error
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import typer
 
@@ -14,8 +16,13 @@ from planner.model.flow import plain
 from runtime.functions.user_lines import deepest, user_lines
 from runtime.model.errors import SamzaError
 from samza_dsl.application.loading import CantLoad
+from samza_dsl.settings import logs
+from samza_dsl.settings.sources import WrongSetting
 
+_log = logging.getLogger("samza_dsl")
 FAILED, MISTAKEN = 1, 2
+SAID_ELSEWHERE: ContextVar[Mapping[str, str]] = ContextVar("SAID_ELSEWHERE")
+"""The flags that nobody typed, as a file or variable says the same, with where that is."""
 
 
 class Mistake(Exception):
@@ -34,12 +41,12 @@ def told(*, whole: bool = False, loading: bool = False) -> Iterator[None]:
         raise
     except Exception as error:
         lines = user_lines(deepest(error))
-        expected = isinstance(error, PlanError | CantLoad | Mistake | SamzaError)
+        expected = isinstance(error, PlanError | CantLoad | Mistake | WrongSetting | SamzaError)
         # What is neither ours to say nor raised by the user's code is a bug of the library: its traceback is wanted
         # whole.
         if whole or not (expected or lines or isinstance(error, SyntaxError)):
             raise
-        is_mistake = loading or isinstance(error, PlanError | CantLoad | Mistake)
+        is_mistake = loading or isinstance(error, PlanError | CantLoad | Mistake | WrongSetting)
         # A PlanError names the line itself.
         _say(error, [] if isinstance(error, PlanError) else lines, named=not expected)
         # Without a cause, so that Python prints no traceback behind what was said.
@@ -47,9 +54,13 @@ def told(*, whole: bool = False, loading: bool = False) -> Iterator[None]:
 
 
 def say_error(text: str) -> None:
-    """Print an error, with nothing in it that steers a terminal."""
+    """Print an error, with nothing in it that steers a terminal; where the log is of JSON, as a line of that."""
+    settings = logs.configured()
+    if settings is not None and settings.format == "json":
+        _log.error("%s", logs.redacted(text))
+        return
     colour = typer.colors.RED if sys.stderr.isatty() else None
-    typer.echo(f"{typer.style('error:', fg=colour, bold=bool(colour))} {text}", err=True)
+    typer.echo(f"{typer.style('error:', fg=colour, bold=bool(colour))} {logs.redacted(text)}", err=True)
 
 
 def _say(error: Exception, lines: list[str], *, named: bool) -> None:
@@ -62,3 +73,7 @@ def _say(error: Exception, lines: list[str], *, named: bool) -> None:
     say_error("\n".join(map(plain, words)))
     if lines:
         typer.echo("\n".join(["in your program:", *lines]), err=True)
+    named_flags = {word.rstrip(":,;.") for line in words for word in line.split()}
+    for flag, where in SAID_ELSEWHERE.get({}).items():
+        if flag in named_flags:
+            typer.echo(f"{flag} is said by {where}", err=True)

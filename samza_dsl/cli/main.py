@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
 import typer
@@ -25,15 +28,18 @@ COMMANDS = {
     "run": Command("run", "run", "Run an application until its inputs end, or Ctrl-C."),
     "reprocess": Command("reprocess", "reprocess", "Compute the results of history anew."),
     "take-over": Command("reprocess", "take_over", "Let an application go on from a handover."),
+    "config": Command("settings", "config", "Show each setting of a run, and where it is said."),
     "plan": Command("plan", "plan", "Show how an application will run."),
     "reset": Command("checkpoint", "reset", "Drop an application's positions and state."),
     "delete": Command("delete", "delete", "Mark an application as deleted."),
     "gc": Command("delete", "gc", "Remove what deleted applications have left."),
-    "verify": Command("verify", "verify", "Look at every page and record of a data directory."),
+    "verify": Command("backup", "verify", "Look at every page and record of a data directory."),
+    "backup": Command("backup", "backup", "Back up a data directory that is in use."),
+    "restore": Command("backup", "restore", "Make a data directory from a backup."),
     "streams": Command("streams", "streams", "Look at streams, write to them, end and delete them."),
     "checkpoint": Command("checkpoint", "checkpoint", "Look at how far an application has come, and move it."),
     "state": Command("state", "state", "Look at the state of operators, and change it."),
-    "scale": Command("scale", "scale", "Split or merge an application's tasks while it runs."),
+    "scale": Command("job", "scale", "Split or merge an application's tasks while it runs."),
     "job": Command("job", "job", "Look at how an application is run."),
     "kafka": Command("kafka", "kafka", "Run a real Kafka broker on this machine, to develop with."),
 }
@@ -46,13 +52,16 @@ class Imported(Mapping[str, object]):
     def __getitem__(self, name: str) -> object:
         """Import a command; a group of commands is a group here, too."""
         found = COMMANDS[name]
+        from samza_dsl.cli.settings import settling
+
         command = getattr(import_module(f"samza_dsl.cli.{found.module}"), found.name)
         if isinstance(command, Typer):
+            command = _settling(command, settling)
             group = get_group(command)
             group.name = name
             return group
         alone = Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        alone.command(name)(command)
+        alone.command(name)(settling(command, name))
         return get_command(alone)
 
     def __iter__(self) -> Iterator[str]:
@@ -60,6 +69,17 @@ class Imported(Mapping[str, object]):
 
     def __len__(self) -> int:
         return len(COMMANDS)
+
+
+def _settling(group: Typer, settling: Callable[[Callable[..., None]], Callable[..., None]]) -> Typer:
+    """Return a group whose commands take settings from files and variables; the one given stays as it is."""
+    found = copy(group)
+    found.registered_commands = [copy(one) for one in group.registered_commands]
+    for one in found.registered_commands:
+        assert one.callback is not None, "a command is a function"
+        one.name = one.name or one.callback.__name__.replace("_", "-")
+        one.callback = settling(one.callback)
+    return found
 
 
 class LateCommands(TyperGroup):
@@ -109,11 +129,21 @@ def _print_version(asked: bool) -> None:
 
 @commands.callback()
 def _options(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            envvar="SAMZA_DSL_CONFIG",
+            help="A file of settings, in place of samza-dsl.toml or pyproject.toml here.",
+        ),
+    ] = None,
     _: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and end.")
     ] = False,
 ) -> None:
     """Take the options that stand before a command."""
+    ctx.obj = (config, os.environ)
 
 
 def main() -> None:

@@ -14,10 +14,10 @@ from runtime.assembly.bindings import Bindings
 from runtime.ports.environment import Environment
 from runtime.systems.files.rows import type_of_rows
 from samza_dsl.application.app import App
-from samza_dsl.application.loading import load_app
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, exists, opened
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.run import AppArgument, TracebackOption
+from samza_dsl.cli.settings import loaded
 
 
 def plan(
@@ -44,7 +44,7 @@ def plan(
     Streams that exist in the data directory, or on the cluster, have the partitions that they have there.
     """
     with told(whole=traceback, loading=True):
-        app = load_app(target)
+        app = loaded(target)
     with told(whole=traceback):
         chosen = [name for name, on in {"--json": as_json, "--mermaid": mermaid, "--dot": dot}.items() if on]
         chosen += ["--source"] if source is not None else []

@@ -14,13 +14,13 @@ from runtime.model.history import ALL, Point
 from runtime.spark.session import Spark
 from runtime.systems.kafka.client.topic import KafkaCluster
 from samza_dsl.application.app import App
-from samza_dsl.application.loading import load_app
 from samza_dsl.application.reprocessing import NAME, ReprocessRequest, reprocessed
 from samza_dsl.application.run_request import RunRequest
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.output import say
 from samza_dsl.cli.run import AppArgument, BindOption, ContainersOption, MasterOption, TracebackOption, bindings_of
+from samza_dsl.cli.settings import loaded
 
 UNITS_S = {"s": 1, "min": 60, "h": 3_600}
 PLACES: Mapping[str, Literal["earliest", "latest"]] = {"earliest": "earliest", "latest": "latest"}
@@ -72,7 +72,7 @@ def reprocess(
     What is stopped by Ctrl-C goes on where it was when the same command is given again.
     """
     with told(whole=traceback, loading=True):
-        app = load_app(target)
+        app = loaded(target)
     with told(whole=traceback):
         if master is not None and on is None:
             raise Mistake("--master is about Spark: add --on spark, or leave it out")
@@ -116,7 +116,7 @@ def take_over(
     What it remembered until now is dropped. What it has written to its outputs stays there.
     """
     with told(whole=traceback, loading=True):
-        app = load_app(target)
+        app = loaded(target)
     with told(whole=traceback):
         places = dict(_place(one) for one in at or [])
         if not yes and not typer.confirm(f"Put {handover} in the place of all positions and state of {app.name!r}?"):

@@ -18,10 +18,10 @@ from runtime.systems.files.places.locations import is_remote
 from runtime.systems.files.tables import check_written_anywhere, into_table, only_on_spark
 from runtime.systems.kafka.client.topic import KafkaCluster, topic_of
 from samza_dsl.application.app import App
-from samza_dsl.application.loading import load_app
 from samza_dsl.application.run_request import RunRequest, served
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, options_in
 from samza_dsl.cli.errors import Mistake, told
+from samza_dsl.cli.settings import loaded
 
 AppArgument = Annotated[
     str, typer.Argument(metavar="APP", help="The file of the application, as app.py or app.py:name; or its module.")
@@ -105,7 +105,7 @@ def run(
     What it has committed it does not do again. A second Ctrl-C stops at once, and loses nothing either.
     """
     with told(whole=traceback, loading=True):
-        app = load_app(target)
+        app = loaded(target)
     with told(whole=traceback):
         if state is not None and not from_start:
             raise Mistake("--state says what becomes of the state in a rewind: add --from-start, or leave it out")

@@ -13,12 +13,12 @@ from runtime.opening.deletion import check_not_shared
 from runtime.opening.rewind import check_move, no_state_error
 from runtime.opening.stored_state import StoredOperator, finish, forget, move, stored
 from runtime.ports.environment import Environment, typed
-from samza_dsl.application.loading import load_app
 from samza_dsl.cli.checkpoint import AppArgument, known
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import Mistake, told
 from samza_dsl.cli.output import Column, print_rows, say
 from samza_dsl.cli.plan import plan_of
+from samza_dsl.cli.settings import loaded
 from samza_dsl.view.readable import watermark_of
 
 state = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the state of operators, and change it.")
@@ -106,7 +106,7 @@ def _loaded(target: str, place: Environment) -> tuple[str, tuple[Plan, Graph] | 
     if not target.partition(":")[0].endswith(".py"):
         return target, None
     with told(loading=True):
-        app = load_app(target)
+        app = loaded(target)
         return app.name, (plan_of(app, place), app.graph())
 
 

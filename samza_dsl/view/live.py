@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from io import StringIO
@@ -17,9 +18,11 @@ from planner.model.flow import counted, family, plain, shorten
 from planner.model.plan import OperatorPlan
 from runtime.model.clock import sleep_ms
 from runtime.run.driver import Watched
+from samza_dsl.settings import logs
 from samza_dsl.view.progress import TROUBLES, Passed, Progress, ReadProgress, told_at_the_end
 from samza_dsl.view.readable import duration_of, rate_of, watermark_of
 
+_log = logging.getLogger("samza_dsl")
 State = Literal["running", "stopping", "stopped", "done", "failed"]
 
 LINE_EVERY_MS = 3_000
@@ -93,6 +96,16 @@ class LineView:
 
     def _print(self, line: str) -> None:
         self._console.print(Text(plain(line)), soft_wrap=True)
+
+
+class LogView(LineView):
+    """The same lines in the log, where that is for programs to read; the library has logged its warnings already."""
+
+    def warn(self, progress: Progress) -> None:
+        """Leave the warnings to those who have logged them."""
+
+    def _print(self, line: str) -> None:
+        _log.info("%s", line)
 
 
 class PictureView:
@@ -305,4 +318,7 @@ def view() -> View:
     console = Console(highlight=False)
     if console.is_jupyter:
         return InNotebook()
+    settings = logs.configured()
+    if settings is not None and settings.format == "json":
+        return LogView(console)
     return PictureView(console) if console.is_terminal else LineView(console)

@@ -65,7 +65,7 @@ def _tested(root: Path, bug: Bug) -> Finding:
 
 
 def _run(root: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(root), "SAMZA_DSL_SCALE": "ci"}
+    environment = {**os.environ, "PYTHONPATH": str(root), "SAMZA_TESTS_SCALE": "ci"}
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=root,

@@ -18,7 +18,7 @@ LEAST_KILLED = 0.85
 
 def run(root: Path, *arguments: str) -> str:
     """Run mutmut in a copy of the project, and return what it prints; raises CalledProcessError."""
-    environment = {**os.environ, "PYTHONPATH": str(root / "mutants"), "SAMZA_DSL_SCALE": "quick"}
+    environment = {**os.environ, "PYTHONPATH": str(root / "mutants"), "SAMZA_TESTS_SCALE": "quick"}
     command = [sys.executable, "-m", "mutmut", *arguments]
     return subprocess.run(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
 

@@ -35,7 +35,7 @@ from runtime.systems.log.membership import holding_of, model_in
 from runtime.systems.log.records import PLACE, STORE, entries_between, fetch, sealed
 from runtime.systems.log.staging import Staging, in_pieces
 from runtime.systems.log.state import drop_entries, keys_from
-from runtime.systems.log.state_reader import LogStateReader, damaged_entry
+from runtime.systems.log.state_reader import LogSnapshot, LogStateReader, damaged_entry
 from runtime.systems.log.streams import LogStreams, next_id
 
 if TYPE_CHECKING:
@@ -294,6 +294,11 @@ class LogEnvironment(StagingEnvironment, AudibleEnvironment):
         self._check_open()
         find_store = partial(self._committed_store_id, app=app, store=store)
         return LogStateReader(self._database, find_store, app, store, task)
+
+    def snapshot(self, app: str) -> LogSnapshot:
+        """Return the state of an application as it is committed now; whoever asks closes it."""
+        self._check_open()
+        return LogSnapshot(self._database, app, self._committed_store_id)
 
     def state_range(
         self, app: str, store: str, task: int, start: bytes = b"", end: bytes | None = None

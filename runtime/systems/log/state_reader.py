@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from runtime.model.errors import Damaged
 from runtime.ports.state import StateReader
-from runtime.systems.log.journal import Journal
-from runtime.systems.log.records import PLACE, RESTORE, entry_of, place_of_key
+from runtime.systems.log.journal import Journal, JournalSpan, overlaid, places_of
+from runtime.systems.log.records import PLACE, RESTORE, entries_between, entry_of, place_of_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import lmdb
 
     from runtime.systems.log.database import Database
+
+    StoreId = Callable[[lmdb.Transaction[memoryview], str, str], int | None]
 
 
 class LogStateReader(StateReader):
@@ -95,6 +96,77 @@ class LogStateReader(StateReader):
     def _read_journal(self, transaction: lmdb.Transaction[memoryview]) -> None:
         self._journal = self._database.journals.at(transaction, self._prefix)
         self._span = self._journal.span
+
+
+class LogSnapshot:
+    """The state of an application as of one commit, across its stores and tasks, until it is closed.
+
+    One thread uses it. Pages that it sees are not used again before it is closed, so it should not last.
+    """
+
+    def __init__(self, database: Database, app: str, store_id: StoreId) -> None:
+        self._database = database
+        self._app = app
+        self._store_id = store_id
+        self._transaction = database.begin_reading()
+        self._places: dict[str, dict[int, bytes]] = {}
+        self._journals: dict[bytes, tuple[Journal, JournalSpan]] = {}
+
+    def tasks(self, store: str) -> dict[int, bytes]:
+        """Return the tasks in which a store ever had entries, with the places of these."""
+        found = self._places.get(store)
+        if found is None:
+            number = self._store_id(self._transaction, self._app, store)
+            places = [] if number is None else places_of(self._transaction, self._database, number)
+            found = self._places[store] = {PLACE.unpack(place)[1]: place for place in places}
+        return found
+
+    def get(self, store: str, task: int, key: bytes) -> bytes | None:
+        """Return an entry, None where there is none; raises `Damaged` where it is not what was written."""
+        place = self.tasks(store).get(task)
+        if place is None:
+            return None
+        journal = self._journal(place)
+        is_there = key in journal.entries
+        value = journal.entries.get(key)
+        # Whoever commits in this process takes its changes into the same journal: then it is read anew, as it was.
+        if journal is not self._journal(place):
+            return self.get(store, task, key)
+        if is_there:
+            return value
+        at = place_of_key(place, key)
+        try:
+            record = self._transaction.get(at, None, self._database.state)
+            return None if record is None else entry_of(at, record)[1]
+        except ValueError as error:
+            raise damaged_entry(self._database, self._app, store, task, key, error) from error
+
+    def between(self, store: str, task: int, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries with `start` <= key < `end`, in key order; raises `Damaged`."""
+        place = self.tasks(store).get(task)
+        if place is None:
+            return
+        while True:
+            journal = self._journal(place)
+            changed = [*journal.between(start, end)]
+            if journal is self._journal(place):
+                break
+        stored = entries_between(self._transaction.cursor(self._database.state), place, start, end)
+        try:
+            yield from overlaid(iter(changed), stored)
+        except ValueError as error:
+            raise damaged_entry(self._database, self._app, store, task, start, error) from error
+
+    def close(self) -> None:
+        """Let go of the commit."""
+        self._transaction.abort()
+
+    def _journal(self, place: bytes) -> Journal:
+        known = self._journals.get(place)
+        if known is None or known[0].span is not known[1]:
+            journal = self._database.journals.at(self._transaction, place)
+            known = self._journals[place] = journal, journal.span
+        return known[0]
 
 
 def damaged_entry(database: Database, app: str, store: str, task: int, key: bytes, error: ValueError) -> Damaged:

@@ -1,0 +1,123 @@
+"""The log of a process that the command line runs: a line of text or JSON each, with the place it comes from."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from planner.model.flow import plain
+from runtime.functions.user_lines import place_now
+
+# Only the command line calls `configure`: a program that runs applications by itself has a log of its own.
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
+HIDDEN = "***"
+_LEAST_SECRET = 4
+"""Shorter values are not looked for in lines: they would be found in anything."""
+_hidden: set[str] = set()
+"""The secrets of this process, which no line may have."""
+_OWN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+"""The fields of a record that are not `extra=` of whoever logs."""
+
+
+class LogSettings(NamedTuple):
+    """The format and least level of the log, and the fields that all of its lines have, such as `app`."""
+
+    format: str
+    level: str
+    fields: Mapping[str, str]
+
+
+_configured: LogSettings | None = None
+
+
+def configure(format: str, level: str, fields: Mapping[str, str] | None = None) -> None:
+    """Write this process's log to standard error, each line with these fields and where it comes from.
+
+    A second call replaces what the first has set. What the program has given the root logger otherwise stays.
+    """
+    global _configured
+    assert format in FORMATS and level in LEVELS, "the command line offers no others"
+    _configured = LogSettings(format, level, dict(fields or {}))
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, LogHandler)]:
+        root.removeHandler(handler)
+    handler = LogHandler(_configured)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+
+
+def configured() -> LogSettings | None:
+    """Return how the log of this process is written, for the containers that it starts; None where nobody has said."""
+    return _configured
+
+
+def unconfigure() -> None:
+    """Take back what `configure` has set, for who calls the command line within a program that goes on."""
+    global _configured
+    _configured = None
+    root = logging.getLogger()
+    for handler in [one for one in root.handlers if isinstance(one, LogHandler)]:
+        root.removeHandler(handler)
+        root.setLevel(logging.WARNING)
+
+
+def hide(secret: str) -> None:
+    """Keep a secret out of every line of the log from now on."""
+    if len(secret) >= _LEAST_SECRET:
+        _hidden.add(secret)
+
+
+def redacted(text: str) -> str:
+    """Return a text without the secrets that this process knows."""
+    # The longest first: one may be a part of another.
+    for secret in sorted(_hidden, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+class LogHandler(logging.Handler):
+    """Writes each record as one line to standard error; where a record comes from is asked for only then."""
+
+    def __init__(self, settings: LogSettings) -> None:
+        super().__init__()
+        self._settings = settings
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record; an error in it is told as logging tells all such."""
+        try:
+            # Asked for at each line: whoever captures standard error has put another one in its place.
+            print(line_of(record, self._settings), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
+
+
+def line_of(record: logging.LogRecord, settings: LogSettings) -> str:
+    """Return the line of a record, in which nothing ends it or steers a terminal, and which shows no secret."""
+    at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    found: dict[str, object] = {"time": at, "level": record.levelname.lower(), "message": record.getMessage()}
+    found |= {"logger": record.name, **settings.fields}
+    task, operator = place_now()
+    found |= {} if task is None else {"task": task}
+    found |= {} if operator is None else {"operator": operator}
+    found |= {name: value for name, value in vars(record).items() if name not in _OWN and not name.startswith("_")}
+    if record.exc_info and record.exc_info[0] is not None:
+        found["error"] = logging.Formatter().formatException(record.exc_info)
+    if settings.format == "json":
+        # Redacted before it is escaped, value by value: a secret with a quote is another text behind it.
+        return json.dumps({name: _clean(value) for name, value in found.items()}, ensure_ascii=False)
+    lead = " ".join(str(found.pop(name)) for name in ("time", "level", "message"))
+    return plain(redacted(" ".join([lead, *(f"{name}={_quoted(value)}" for name, value in found.items())])))
+
+
+def _clean(value: object) -> object:
+    return value if isinstance(value, int | float | bool | None) else redacted(str(value))
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return text if text and not any(one.isspace() or one in '="' for one in text) else json.dumps(text)

@@ -1,0 +1,264 @@
+"""Settings are said by a file, a variable or a flag, each overruling the one before; nothing mistyped goes unheeded."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from samza_dsl.cli.settings import declared
+from samza_dsl.settings.quantities import quantity_of, said_of
+from samza_dsl.settings.sources import SettingsFile
+
+SECRET = "open sesame"
+
+
+@pytest.fixture
+def shown(call, shouting):
+    """The settings of the application: value and place by name."""
+
+    def shown(*flags: str, target: str = "shouting.py") -> dict[str, tuple[str, str]]:
+        result = call("config", target, *flags)
+        assert result.exit_code == 0, result.stderr
+        lines = result.stdout.splitlines()
+        value, place = lines[0].index("value"), lines[0].index("said by")
+        return {line.split()[0]: (line[value:place].strip(), line[place:]) for line in lines[1:]}
+
+    return shown
+
+
+def test_a_flag_overrules_a_variable_and_that_a_file_and_that_the_code(shown, write, shouting, monkeypatch):
+    shouting.write_text(
+        shouting.read_text()
+        .replace('App("shouting")', 'App("shouting", Options(max_drain_ms=9_000))')
+        .replace("import App", "import App, Options")
+    )
+    assert shown()["max_drain_ms"] == ("9s", "code")
+    assert shown()["max_in_flight"] == ("1000", "default")
+    write("samza-dsl.toml", 'max_drain_ms = "8s"\n\n[apps.other]\nmax_drain_ms = 1\n')
+    assert shown()["max_drain_ms"] == ("8s", "samza-dsl.toml:1")
+    write("samza-dsl.toml", 'max_drain_ms = "8s"\n\n[apps.shouting]\nmax_drain_ms = 7_000\n')
+    assert shown()["max_drain_ms"] == ("7s", "samza-dsl.toml:4")
+    monkeypatch.setenv("SAMZA_DSL_MAX_DRAIN_MS", "6s")
+    assert shown()["max_drain_ms"] == ("6s", "SAMZA_DSL_MAX_DRAIN_MS")
+    assert shown("--max-drain-ms", "5s")["max_drain_ms"] == ("5s", "--max-drain-ms")
+
+
+def test_without_an_application_what_holds_for_all_is_shown(call, write):
+    write("samza-dsl.toml", "threads = 3\n[apps.shouting]\nthreads = 4\n")
+    told = [line.split() for line in call("config").stdout.splitlines()]
+    assert ["threads", "3", "samza-dsl.toml:1"] in told and ["max_drain_ms", "30s", "default"] in told
+
+
+def test_a_run_has_what_the_settings_say(call, write, shouting, monkeypatch):
+    write("words.jsonl", '"ahoy"\n')
+    write("samza-dsl.toml", 'data = "there"\nbatch_records = 3\n[apps.shouting.bind]\nwords = "words.jsonl"\n')
+    monkeypatch.setenv("SAMZA_DSL_MAX_IN_FLIGHT", "5")
+    assert call("run", "shouting.py", "--commit-interval-ms", "1.5s").exit_code == 0
+    told = json.loads(call("job", "show", "shouting", "--json").stdout)
+    assert told["environment"] == "there"
+    options = told["options"]
+    assert (options["batch_records"], options["max_in_flight"], options["commit_interval_ms"]) == (3, 5, 1_500)
+    assert call("streams", "show", "shouts").stdout.count("AHOY") == 1
+
+
+def test_names_of_a_table_are_taken_together(shown, write, monkeypatch):
+    write("samza-dsl.toml", 'bind = {words = "a.jsonl"}\n[apps.shouting]\nbind = {shouts = "b.jsonl"}\n')
+    assert shown()["bind"][0] == "words=a.jsonl shouts=b.jsonl"
+    monkeypatch.setenv("SAMZA_DSL_BIND", "words=c.jsonl")
+    assert shown("--bind", "shouts=d.jsonl")["bind"][0] == "words=c.jsonl shouts=d.jsonl"
+
+
+def test_a_project_has_its_settings_in_pyproject_and_a_file_can_be_named(shown, write, call, shouting):
+    write("pyproject.toml", '[project]\nname = "x"\n\n[tool.samza-dsl]\nthreads = 3\n')
+    assert shown()["threads"] == ("3", "pyproject.toml:5")
+    write("other.toml", "threads = 4\n")
+    assert "other.toml:1" in call("--config", "other.toml", "config", "shouting.py").stdout
+    assert call("--config", "absent.toml", "config").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("max_inflight = 3", ["samza-dsl.toml:1", "no setting 'max_inflight'", "'max_in_flight'"]),
+        ("[apps.shouting]\ntreads = 3", ["samza-dsl.toml:2", "'threads'"]),
+        ('threads = "4"', ["samza-dsl.toml:1", "threads", "int"]),
+        ("threads = -1", ["samza-dsl.toml:1", "threads=-1"]),
+        ("threads = true", ["samza-dsl.toml:1", "int"]),
+        ('max_drain_ms = "9 weeks"', ["samza-dsl.toml:1", "30s"]),
+        ('max_drain_ms = "0.5ms"', ["samza-dsl.toml:1", "whole number of ms"]),
+        ('commit_by = "thread"', ["samza-dsl.toml:1", "commit_by"]),
+        ("from_start = true", ["samza-dsl.toml:1", "--from-start", "SAMZA_DSL_FROM_START"]),
+        ('[kafka]\nsasl_plain_password = "open sesame"', ["samza-dsl.toml:2", "sasl_plain_password_file"]),
+        ("threads = ", ["samza-dsl.toml", "TOML"]),
+        ("apps = 3", ["samza-dsl.toml:1", "[apps.NAME]"]),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_line(call, shouting, write, text, told):
+    write("samza-dsl.toml", text + "\n")
+    result = call("run", "shouting.py", "--until-now")
+    assert result.exit_code == 2
+    assert [word for word in told if word not in result.stderr] == []
+    assert SECRET not in result.output
+
+
+def test_a_variable_that_says_nothing_is_refused_but_for_those_of_kubernetes(call, shouting, monkeypatch):
+    monkeypatch.setenv("SAMZA_DSL_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("SAMZA_DSL_PORT_9464_TCP_ADDR", "10.0.0.1")
+    assert call("config", "shouting.py").exit_code == 0
+    monkeypatch.setenv("SAMZA_DSL_TREADS", "3")
+    result = call("plan", "shouting.py")
+    assert result.exit_code == 2 and "SAMZA_DSL_THREADS" in result.stderr
+
+
+def test_an_error_says_where_a_flag_that_nobody_typed_comes_from(call, shouting, write):
+    write("samza-dsl.toml", 'placement = "round_robin"\n')
+    result = call("run", "shouting.py")
+    assert result.exit_code == 2 and "--placement is said by samza-dsl.toml:1" in result.stderr
+
+
+@pytest.mark.parametrize("by", ["variable", "file", "variable of a file"])
+def test_a_secret_is_used_and_shown_nowhere(call, shouting, write, monkeypatch, by):
+    from samza_dsl.cli import run
+
+    write("secret", SECRET + "\n")
+    if by == "file":
+        write("samza-dsl.toml", '[kafka]\nsasl_plain_password_file = "secret"\n')
+    elif by == "variable":
+        monkeypatch.setenv("SAMZA_DSL_KAFKA_SASL_PLAIN_PASSWORD", SECRET)
+    else:
+        monkeypatch.setenv("SAMZA_DSL_KAFKA_SASL_PLAIN_PASSWORD_FILE", "secret")
+    config = call("config", "shouting.py")
+    assert "kafka.sasl_plain_password" in config.stdout and "(hidden)" in config.stdout
+    requests = []
+    monkeypatch.setattr(run, "served", lambda app, request: requests.append(request))
+    result = call("run", "shouting.py", "--environment", "kafka://host:9092")
+    assert result.exit_code == 0, result.stderr
+    assert requests[0].environment.options == {"sasl_plain_password": SECRET}
+    assert SECRET not in config.output + result.output + repr(requests)
+
+
+def test_a_secret_that_someone_logs_is_hidden(call, write, monkeypatch):
+    monkeypatch.setenv("SAMZA_DSL_KAFKA_SASL_PLAIN_PASSWORD", 'quo"ted secret')
+    write(
+        "careless.py",
+        """
+        import logging, os
+        from samza_dsl import App
+
+        def up(word):
+            logging.error("it is %s", os.environ["SAMZA_DSL_KAFKA_SASL_PLAIN_PASSWORD"])
+            return word.upper()
+
+        app = App("careless")
+        app.input("words", value=str).map(up, op_id="loud").send_to(app.output("shouts", value=str))
+        """,
+    )
+    call("streams", "produce", "words", stdin='"ahoy"\n')
+    for form in ("text", "json"):
+        told = call("run", "careless.py", "--until-now", "--from-start", "--state", "reset", "--log-format", form)
+        assert told.exit_code == 0, told.stderr
+        assert "it is ***" in told.stderr and "secret" not in told.stderr
+
+
+def test_every_line_of_the_log_says_where_it_comes_from(call, write):
+    write(
+        "logging_app.py",
+        """
+        import logging
+        from samza_dsl import App
+
+        log = logging.getLogger("mine")
+        def up(word):
+            log.warning("a line\\n%s", word, extra={"size": len(word)})
+            return word.upper()
+
+        async def ask(word):
+            log.info("asked")
+            return [word]
+
+        def keep(word, context):
+            log.warning("kept")
+            return []
+
+        app = App("talking")
+        words = app.input("words", value=str).map(up, op_id="loud")
+        words.async_flat_map(ask, op_id="ask").partition_by(len, partitions=1, op_id="by-length").process(
+            keep, op_id="keep").send_to(app.output("kept", value=str))
+        """,
+    )
+    call("streams", "produce", "words", stdin='"ahoy"\n')
+    told = call("run", "logging_app.py", "--until-now", "--log-format", "json", "--log-level", "info")
+    assert told.exit_code == 0, told.stderr
+    lines = [json.loads(line) for line in told.stderr.splitlines()]
+    assert {line["app"] for line in lines} == {"talking"} and all("time" in line for line in lines)
+    mine = {line["message"]: line for line in lines if line["logger"] == "mine"}
+    loud, asked, kept = mine['a line\n"ahoy"'], mine["asked"], mine["kept"]
+    assert (loud["task"], loud["operator"], loud["size"], loud["level"]) == (0, "loud", 6, "warning")
+    assert (asked["task"], asked["operator"]) == (0, "ask")
+    assert (kept["task"], kept["operator"]) == (0, "keep")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_failure_is_told_in_the_form_of_the_log(call, shouting, write, form):
+    write("samza-dsl.toml", f'log_format = "{form}"\n')
+    shouting.write_text(shouting.read_text().replace("str.upper", "int"))
+    call("streams", "produce", "words", stdin='"ahoy"\n')
+    told = call("run", "shouting.py", "--until-now")
+    assert told.exit_code == 1
+    last = told.stderr.splitlines()[-1]
+    assert (json.loads(last)["level"] == "error") if form == "json" else "error:" in told.stderr
+
+
+def test_containers_log_as_the_command_does(call, write, program):
+    write(
+        "shared.py",
+        """
+        import logging
+        from samza_dsl import App
+
+        def up(word):
+            logging.warning("seen")
+            return word.upper()
+
+        app = App("shared")
+        app.input("words", value=str).map(up, op_id="loud").send_to(app.output("shouts", value=str))
+        """,
+    )
+    call("streams", "produce", "words", "--partitions", "2", stdin='"ahoy"\n')
+    process = program("run", "shared.py", "--until-now", "--containers", "2", "--log-format", "json")
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    (line,) = [json.loads(line) for line in told.splitlines() if '"seen"' in line]
+    assert (line["app"], line["operator"]) == ("shared", "loud")
+    assert line["container"] in ("0.0", "1.0") and line["task"] in (0, 1)
+
+
+def test_every_setting_has_one_variable_and_a_kind():
+    known = declared()
+    assert len({one.variable for one in known.values()}) == len(known) > 25
+    assert {"data", "containers", "max_drain_ms", "log_format"} <= known.keys()
+
+
+@given(st.integers(0, 10**15), st.sampled_from(["max_ms", "max_bytes"]))
+def test_a_quantity_is_read_as_it_is_shown(number, name):
+    suffix = name.removeprefix("max")
+    assert quantity_of(suffix, said_of(name, number)) == number
+    assert quantity_of(suffix, str(number)) == number
+
+
+KEYS = st.from_regex(r"[a-z]{1,6}", fullmatch=True)
+VALUES = st.sampled_from(
+    ["1", '"text"', "true", '"""\nfake = 1\n"""', "[\n  1,\n  # c\n  2,\n]", "'''\n[apps.fake]\n'''"]
+)
+
+
+@given(st.dictionaries(KEYS, st.tuples(VALUES, st.integers(0, 2)), min_size=1))
+def test_a_key_is_found_on_the_line_where_it_begins(pairs):
+    lines, places = ["# settings", "[tool.samza-dsl]"], {}
+    for key, (value, blanks) in pairs.items():
+        places[key] = len(lines) + 1
+        lines += f"{key} = {value}".split("\n") + [""] * blanks
+    file = SettingsFile(Path("p.toml"), "\n".join(lines) + "\n", ("tool", "samza-dsl"))
+    assert {key: file.where(key) for key in places} == {key: f"p.toml:{line}" for key, line in places.items()}

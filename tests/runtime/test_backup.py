@@ -1,0 +1,234 @@
+"""Backups: as of one commit while others write, with little for what has not changed, and whole whatever happens."""
+
+import os
+import signal
+import threading
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from operators.core.base import Batch
+from runtime.model.errors import Damaged, EnvironmentFault
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log import backup
+from runtime.systems.log.backup import BackupError, back_up, backups, restore, verify_backups
+from runtime.systems.log.database import verify
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import App, Options, total, tumbling
+from tests.faults.processes import child
+
+PIECES = 6
+
+
+def commit(log, generation, number, copies=20):
+    """Commit a record, and its number as the state: they agree in every committed state."""
+    value = b"%08d" % number * copies
+    state = StateWrites("newest", 0, [(b"number", b"%d" % number), (b"k%d" % (number % 50), value)])
+    log.commit(Commit("app", generation, [Append("s", 0, Batch([value]))], [state], {}))
+
+
+def filled(path, commits, copies=20):
+    log = LogEnvironment(path)
+    log.create_stream("s", StreamConfig())
+    generation = log.own("app")
+    for number in range(1, commits + 1):
+        commit(log, generation, number, copies)
+    return log, generation
+
+
+def number_in(path):
+    """Return how many commits a data directory has; its stream and state must tell the same."""
+    assert verify(path) == []
+    log = LogEnvironment(path)
+    try:
+        end = log.offsets("s", 0).end
+        assert log.state_get("app", "newest", 0, b"number") == b"%d" % end
+        return end
+    finally:
+        log.close()
+
+
+def spending():
+    app = App("spending", Options(commit_interval_ms=1))
+    numbers = app.input("numbers", value=int, key=int, timestamp=lambda number: number * 1_000)
+    keyed = numbers.partition_by(lambda number: number % 3, partitions=2, op_id="by-rest")
+    keyed.scan(lambda state, number: state + number, init=int, op_id="sums").send_to(app.output("sums", value=int))
+    keyed.window(tumbling(seconds=5), total(lambda number: number), op_id="totals").send_to(app.output("totals"))
+    return app
+
+
+def produce(path, numbers):
+    log = LogEnvironment(path)
+    log.create_stream("numbers", StreamConfig())
+    log.append([Append("numbers", 0, Batch([b"%d" % number for number in numbers]))])
+    log.close()
+
+
+def outputs(path):
+    log = LogEnvironment(path)
+    try:
+        found = {}
+        for stream in ("sums", "totals"):
+            rows = []
+            for partition in range(log.streams()[stream].partitions):
+                offset = 0
+                while (read := log.read(stream, partition, offset)) is not None:
+                    rows += zip(read.batch.keys, read.batch.values, strict=True)
+                    offset = read.next_offset
+            found[stream] = sorted(rows)
+        return found
+    finally:
+        log.close()
+
+
+@given(
+    pieces=st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=8).map(sorted), min_size=2, max_size=PIECES),
+    data=st.data(),
+)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_to_restore_at_any_moment_and_run_on_is_to_run_undisturbed(tmp_path_factory, pieces, data):
+    folder = tmp_path_factory.mktemp("law")
+    for number, piece in enumerate(pieces, 1):
+        produce(folder / "log", piece)
+        spending().run(folder / "log", until_now=True)
+        assert back_up(folder / "log", folder / "backups").number == number
+    moment = data.draw(st.integers(1, len(pieces)))
+    restore(folder / "backups", folder / "restored", moment)
+    for piece in pieces[moment:]:
+        produce(folder / "restored", piece)
+        spending().run(folder / "restored", until_now=True)
+    undisturbed = outputs(folder / "log")
+    assert len(undisturbed["sums"]) == sum(map(len, pieces))
+    assert outputs(folder / "restored") == undisturbed
+
+
+def test_every_backup_is_as_of_one_commit_while_others_write(tmp_path):
+    log, generation = filled(tmp_path / "log", 200)
+    stop, numbers = threading.Event(), count(201)
+
+    def write():
+        while not stop.is_set():
+            commit(log, generation, next(numbers))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(8):
+            back_up(tmp_path / "log", tmp_path / "backups")
+    finally:
+        stop.set()
+        writer.join()
+        log.close()
+    found = []
+    for one in backups(tmp_path / "backups"):
+        restore(tmp_path / "backups", tmp_path / f"restored-{one.number}", one.number)
+        found.append(number_in(tmp_path / f"restored-{one.number}"))
+    assert found == sorted(found) and 200 <= found[0] < found[-1]
+
+
+def test_only_what_has_changed_is_written(tmp_path):
+    log, generation = filled(tmp_path / "log", 500, copies=2_000)
+    first = back_up(tmp_path / "log", tmp_path / "backups")
+    again = back_up(tmp_path / "log", tmp_path / "backups")
+    commit(log, generation, 501)
+    more = back_up(tmp_path / "log", tmp_path / "backups")
+    log.close()
+    assert first.data_bytes > 1 << 20 and first.new_bytes >= first.data_bytes // 2
+    # What opening and closing note is in the two meta pages alone.
+    assert again.new_bytes <= backup.CHUNK_BYTES
+    assert more.new_bytes <= first.data_bytes // 10
+    restore(tmp_path / "backups", tmp_path / "restored")
+    assert number_in(tmp_path / "restored") == 501
+
+
+def killed_at(step, path, target):
+    """Back up, and be killed at a step on the way to the disk."""
+    steps = count(1)
+
+    def counted(real):
+        def call(*arguments, **named):
+            if next(steps) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **named)
+
+        return call
+
+    os.fsync = counted(os.fsync)
+    backup.Path.replace = counted(backup.Path.replace)
+    backup.Path.unlink = counted(backup.Path.unlink)
+    back_up(path, target, keep=2)
+
+
+def test_a_kill_at_any_step_leaves_every_earlier_backup_whole(tmp_path):
+    log, _ = filled(tmp_path / "log", 300)
+    log.close()
+    target = tmp_path / "backups"
+    back_up(tmp_path / "log", target)
+    killed = 0
+    for step in count(1):
+        with child(killed_at, step, tmp_path / "log", target) as process:
+            survived = process.wait() == 0
+        assert verify_backups(target) == []
+        restore(target, tmp_path / f"restored-{step}")
+        assert number_in(tmp_path / f"restored-{step}") == 300
+        if survived:
+            break
+        killed += 1
+    assert killed >= 8
+    assert len(backups(target)) == 2
+    needed = {f"{one.number:08}" for one in backups(target)}
+    assert {file.name for file in (target / "backups").iterdir()} == needed
+
+
+@pytest.mark.parametrize("folder", ["packs", "backups"])
+@given(data=st.data())
+@settings(max_examples=20, deadline=None)
+def test_a_changed_bit_is_found_and_restores_nothing(tmp_path_factory, folder, data):
+    path = tmp_path_factory.mktemp("bits")
+    log, _ = filled(path / "log", 20)
+    log.close()
+    back_up(path / "log", path / "backups")
+    (file,) = (path / "backups" / folder).iterdir()
+    content = bytearray(file.read_bytes())
+    # What pads the last chunk belongs to nobody.
+    length = len(content) if folder == "backups" else (path / "log" / "data.mdb").stat().st_size
+    place = data.draw(st.integers(0, min(length, len(content)) - 1))
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(content)
+    assert len(verify_backups(path / "backups")) == 1
+    with pytest.raises(Damaged):
+        restore(path / "backups", path / "restored")
+    assert not (path / "restored").exists()
+
+
+def test_old_backups_go_and_what_later_ones_share_with_them_stays(tmp_path):
+    log, generation = filled(tmp_path / "log", 500)
+    for number in range(501, 506):
+        commit(log, generation, number)
+        back_up(tmp_path / "log", tmp_path / "backups", keep=2)
+    log.close()
+    assert [one.number for one in backups(tmp_path / "backups")] == [4, 5]
+    for number, commits in ((4, 504), (5, 505)):
+        restore(tmp_path / "backups", tmp_path / f"restored-{number}", number)
+        assert number_in(tmp_path / f"restored-{number}") == commits
+
+
+def test_what_cannot_be_restored_is_refused(tmp_path):
+    log, _ = filled(tmp_path / "log", 1)
+    log.close()
+    with pytest.raises(BackupError, match="no backups"):
+        restore(tmp_path / "absent", tmp_path / "restored")
+    back_up(tmp_path / "log", tmp_path / "backups")
+    with pytest.raises(BackupError, match="no backup 7"):
+        restore(tmp_path / "backups", tmp_path / "restored", 7)
+    with pytest.raises(BackupError, match="something at"):
+        restore(tmp_path / "backups", tmp_path / "log")
+    (tmp_path / "backups" / "packs" / "00000001.pack").unlink()
+    with pytest.raises(Damaged, match="gone"):
+        restore(tmp_path / "backups", tmp_path / "restored")
+    with pytest.raises(EnvironmentFault):
+        back_up(tmp_path / "log", tmp_path / "log" / "data.mdb")

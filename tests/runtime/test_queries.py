@@ -1,0 +1,181 @@
+"""State is asked for by key and range from anywhere: what is committed, as of one commit, and what it has."""
+
+import threading
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from operators.core.base import Batch
+from planner.model.errors import PlanError
+from runtime.encoding.serdes import Evolving, Tagged
+from runtime.model.errors import SamzaError
+from runtime.ports.commits import Commit
+from runtime.ports.state import StateWrites
+from runtime.ports.streams import Append, StreamConfig
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import App, Json, MessagePack, Options, count, query, tumbling
+from samza_dsl.data import queries
+
+KEYS = {
+    "str": (str, st.text(max_size=5)),
+    "long str": (str, st.text(alphabet="ab", min_size=1, max_size=2).map(lambda text: text * 300)),
+    "int": (int, st.integers(-5, 300)),
+    "tuple": (tuple[int, str], st.tuples(st.integers(0, 3), st.text(max_size=2))),
+}
+
+
+class Account(Struct):
+    total: int = 0
+    last: str = ""
+
+
+def counting(tasks, kind, state=None, store="lmdb"):
+    def step(account, key):
+        return Account(account.total + 1, str(key))
+
+    def process(key, context):
+        context.state = (context.state or 0) + 1
+        return []
+
+    async def ask(key, context):
+        context.state = (context.state or 0) + 1
+        return []
+
+    app = App("counting", Options(commit_interval_ms=1))
+    keyed = app.input("keys", value=kind).partition_by(
+        lambda key: tuple(key) if isinstance(key, list) else key, partitions=tasks, op_id="keyed"
+    )
+    keyed.scan(step, init=Account, state=state, op_id="scan", store=store).send_to(app.output("accounts"))
+    keyed.process(process, op_id="process").send_to(app.output("none"))
+    keyed.async_flat_map(ask, op_id="ask", state=int).send_to(app.output("asked"))
+    keyed.window(tumbling(seconds=1), count(), op_id="windows").send_to(app.output("panes"))
+    return app
+
+
+@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("state", [None, Account, MessagePack(Account)], ids=["any", "type", "serde"])
+@given(data=st.data(), tasks=st.integers(1, 4))
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_key_has_the_state_that_its_function_has_left(tmp_path_factory, kind, state, data, tasks):
+    type_, strategy = KEYS[kind]
+    keys = data.draw(st.lists(strategy, min_size=1, max_size=30))
+    folder = tmp_path_factory.mktemp("state")
+    app = counting(tasks, type_, state)
+    app.run(folder, bind={"keys": keys}, until_now=True)
+    counts = Counter(keys)
+    with query(app, folder) as found:
+        scanned = found.state("scan")
+        assert {key: scanned.get(key) for key in counts} == {
+            key: Account(number, str(key)) for key, number in counts.items()
+        }
+        for operator in ("process", "ask"):
+            assert {key: found.state(operator).get(key) for key in counts} == counts
+            assert dict(found.state(operator).range()) == counts
+        assert {key: account.total for key, account in scanned.range()} == counts
+        low, high = sorted([data.draw(strategy), data.draw(strategy)])
+        wanted = {key: number for key, number in counts.items() if low <= key < high}
+        assert {key: account.total for key, account in scanned.range(low, high)} == wanted
+        absent = data.draw(strategy.filter(lambda key: key not in counts))
+        assert scanned.get(absent) is None and scanned.get(absent, "none") == "none"
+
+
+def test_tables_and_tasks_are_asked_for_as_well(tmp_path):
+    app = App("both")
+    rows = app.table("rows", value=Json(int), key=str)
+    app.input("numbers", value=int, key=str).join(rows, lambda number, row: row).send_to(app.output("joined"))
+
+    def keep(message, context):
+        context.put("sum", context.get("sum", 0) + message.value)
+
+    app.task(app.input("more", value=int), keep, op_id="keep")
+    log = LogEnvironment(tmp_path)
+    for stream in ("rows", "numbers", "more"):
+        log.create_stream(stream, StreamConfig())
+    log.append([Append("rows", 0, Batch([b"7", b"8"], [b"one", b"two"]))])
+    log.append([Append("more", 0, Batch([b"1", b"2"]))])
+    log.close()
+    app.run(tmp_path, until_now=True)
+    with query(app, tmp_path) as found:
+        table = next(id for id in app.graph().specs if "rows" in id)
+        assert found.state(table).get("two") == 8
+        assert dict(found.state(table).range()) == {"one": 7, "two": 8}
+        assert found.state("keep").get("sum") == 3
+
+
+def test_a_range_is_of_one_commit_while_others_write(tmp_path):
+    """Each commit gives all keys one number: a range that saw two of them would have two numbers."""
+    app = counting(1, str)
+    log = LogEnvironment(tmp_path)
+    generation = log.own("counting")
+    places = [b"s" + Tagged().encode(f"key {number}") for number in range(300)]
+    stop = threading.Event()
+
+    def commit(number):
+        value = Evolving().encode(number)
+        log.commit(Commit("counting", generation, [], [StateWrites("process", 0, [(p, value) for p in places])], {}))
+
+    commit(0)
+
+    def write():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            commit(number)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = []
+        with query(app, tmp_path) as found:
+            state = found.state("process")
+            while len(set(seen)) < 20:
+                values = [value for _, value in state.range()]
+                assert len(values) == 300 and len(set(values)) == 1
+                seen.append(values[0])
+                assert state.get("key 7") >= values[0]
+        assert seen == sorted(seen)
+    finally:
+        stop.set()
+        writer.join()
+        log.close()
+
+
+def test_a_reader_waits_for_the_commit_that_it_asks_for(tmp_path, monkeypatch):
+    app = counting(2, str)
+    log = LogEnvironment(tmp_path)
+    log.create_stream("keys", StreamConfig())
+    log.append([Append("keys", 0, Batch([b"a", b"a"]))])
+    with query(app, tmp_path) as found:
+        runner = threading.Timer(0.05, lambda: app.run(tmp_path, until_now=True))
+        runner.start()
+        assert found.state("process").get("a", at_least={"keys": 2}) == 2
+        runner.join()
+        # What the input's task has sent on is waited for, too: as if the next stage had not come to it.
+        log.own("counting")
+        stream = next(name for name, config in log.streams().items() if config.intermediate)
+        log.append([Append(stream, one, Batch([b"x"], [b"x"])) for one in range(2)])
+        monkeypatch.setattr(queries, "PATIENCE_MS", 20.0)
+        with pytest.raises(SamzaError, match=rf"{stream}:0 is at \d"):
+            found.state("process").get("a", at_least={"keys": 2})
+        monkeypatch.setattr(queries, "PATIENCE_MS", 20.0)
+        with pytest.raises(SamzaError, match=r"keys:0 is at 2.*does it run"):
+            found.state("process").get("a", at_least={"keys:0": 3})
+    log.close()
+
+
+def test_what_has_no_state_by_key_is_refused_with_what_to_ask_for(tmp_path):
+    app = counting(1, str, store="memory")
+    with pytest.raises(SamzaError, match="no data directory"):
+        query(app, tmp_path)
+    app.run(tmp_path, bind={"keys": ["a"]}, until_now=True)
+    with query(app, tmp_path) as found:
+        with pytest.raises(PlanError, match=r"no operator 'scam'.*scan"):
+            found.state("scam")
+        for operator in ("keyed", "windows"):
+            with pytest.raises(PlanError, match="read the output"):
+                found.state(operator)
+        with pytest.raises(PlanError, match="memory"):
+            found.state("scan")
