@@ -17,7 +17,7 @@ from planner.model.graph import Graph
 from planner.model.plan import Options
 from runtime.assembly.bindings import ANOTHER
 from runtime.model.errors import SamzaError
-from runtime.model.metrics import RunMetrics
+from runtime.model.metrics import ContainerMetrics, RunMetrics, added
 from runtime.opening.opening import Share
 from runtime.systems.kafka.client.topic import KafkaCluster, KafkaTopic, topic_of
 
@@ -200,6 +200,7 @@ def combined(parts: Iterable[RunMetrics]) -> RunMetrics:
         tasks=tuple(sorted((one for part in found for one in part.tasks), key=lambda one: one.task)),
         inputs=tuple(one for part in found for one in part.inputs),
         stores=tuple(sorted((one for part in found for one in part.stores), key=lambda one: (one.store, one.task))),
+        containers=_by_name(one for part in found for one in part.containers),
         commits=sum(part.commits for part in found),
         commit_ms=sum(part.commit_ms for part in found),
         since_commit_ms=min(since, default=None),
@@ -209,6 +210,24 @@ def combined(parts: Iterable[RunMetrics]) -> RunMetrics:
         take_overs=sum(part.take_overs for part in found),
         warnings=tuple(dict.fromkeys(warning for part in found for warning in part.warnings)),
     )
+
+
+def _by_name(containers: Iterable[ContainerMetrics]) -> tuple[ContainerMetrics, ...]:
+    """Return the containers, each once: what adds up of one that is gone is counted with the one in its place."""
+    found: dict[str, ContainerMetrics] = {}
+    for one in containers:
+        before = found.get(one.container)
+        if before is not None:
+            one = msgspec.structs.replace(
+                one,
+                commits=before.commits + one.commits,
+                commit_ms=before.commit_ms + one.commit_ms,
+                rebalances=before.rebalances + one.rebalances,
+                restored=before.restored + one.restored,
+                histograms=added([*before.histograms, *one.histograms]),
+            )
+        found[one.container] = one
+    return tuple(found[name] for name in sorted(found))
 
 
 Place = TypeVar("Place", KafkaTopic, KafkaCluster)

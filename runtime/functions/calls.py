@@ -15,6 +15,10 @@ from operators.core.policies import Policy, Retry
 from operators.core.wording import shown, words_of
 from runtime.functions.failures import Failure
 from runtime.model.clock import clock_of, sleep_ms
+from runtime.model.metrics import Durations
+
+TIMED = 16
+"""One of so many calls that were asked for together is timed, and stands for all of these: each would cost 2 %."""
 
 
 class Asked:
@@ -104,6 +108,8 @@ class Calls:
         self._given_up: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.retried = 0
+        self.durations = Durations()
+        """The durations of calls, tries included."""
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -194,6 +200,8 @@ class Calls:
                 asked.values += result
                 if len(result) != 1:
                     asked.sizes[row] = len(result)
+                if not row % TIMED:
+                    self._time(worker, clock())
                 if ended is not None:
                     ended(asked, row)
                 if leaves:
@@ -246,9 +254,16 @@ class Calls:
             earliest = min(now, *(worker.started for worker in self._workers))
             self._timer = loop.call_at(earliest + self._timeout_s, self._look_after)
 
+    def _time(self, worker: Worker, now: float) -> None:
+        """Count how long a call has taken, for itself and for those next to it that are not timed."""
+        number = min(TIMED, len(worker.asked.arguments) - worker.row)
+        self.durations.add((now - worker.started) * 1_000, number)
+
     def _settle(self, worker: Worker, error: Exception) -> None:
         """Try the call of a worker again, or tell of its failure; the worker is done, and another takes its place."""
         asked, row, policy = worker.asked, worker.row, self._policy
+        if not row % TIMED:
+            self._time(worker, asyncio.get_running_loop().time())
         tries = asked.tries.get(row, 0)
         if isinstance(policy, Retry) and tries < policy.times:
             self.retried += 1

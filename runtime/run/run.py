@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, suppress
 from functools import partial
@@ -27,7 +27,7 @@ from runtime.loop.loop import HEARING_POLL_MS, LoopMode
 from runtime.model.clock import Clock, SystemClock, sleep_ms
 from runtime.model.errors import Damaged, EnvironmentFault, Fenced, SamzaError
 from runtime.model.garbage import collector_patient
-from runtime.model.metrics import RunMetrics
+from runtime.model.metrics import ContainerMetrics, HistogramMetrics, RunMetrics
 from runtime.opening.opening import (
     Opened,
     Recovered,
@@ -49,7 +49,7 @@ from runtime.ports.streams import Append
 from runtime.reading.reader import Reader
 from runtime.run.composition import Composition
 from runtime.run.driver import Watch, check_no_loop, run_whatever_fails
-from runtime.run.measurement import measure
+from runtime.run.measurement import container_of, measure
 from runtime.run.rebalance import HEARING_MS, Follower
 from runtime.run.settings import UNSAID, Cluster, RunSettings
 from runtime.systems.kafka.client.topic import cluster_of
@@ -153,10 +153,29 @@ class Run:
         stats = self._environment.state_stats(self._graph.app) if stores else {}
         found = measure(stats, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
         found = with_changes(found, self._recovered)
-        if self._follower is None:
-            return found
-        operators, take_overs = (*self._follower.former, *found.operators), self._follower.take_overs
-        return msgspec.structs.replace(found, operators=operators, take_overs=take_overs)
+        replaced, follower = msgspec.structs.replace, self._follower
+        if follower is None:
+            return replaced(found, containers=(replaced(self._container("0"), restored=self._restored),))
+        operators, take_overs = (*follower.former, *found.operators), follower.take_overs
+        container = self._container(follower.membership.name, follower.former_durations)
+        rebalances = follower.durations.metrics("rebalance")
+        container = replaced(
+            container,
+            rebalances=follower.rebalances,
+            settled=follower.settled,
+            restored=self._restored,
+            histograms=(*container.histograms, rebalances),
+        )
+        return replaced(found, operators=operators, take_overs=take_overs, containers=(container,))
+
+    def _container(self, name: str, former: Sequence[HistogramMetrics] = ()) -> ContainerMetrics:
+        return container_of(self._loop, self._clock, name, former)
+
+    @property
+    def _restored(self) -> int:
+        """The records of changelogs that were replayed so far, where there are changelogs."""
+        environment = self._environment
+        return environment.replayed(self._graph.app) if isinstance(environment, LiveEnvironment) else 0
 
     @property
     def failed(self) -> bool:
