@@ -149,3 +149,16 @@ def test_every_kind_of_duration_has_a_histogram():
     every = tuple(histogram(what, "of", [1.0]) for what in DURATIONS)
     families, _ = parsed(RunMetrics(containers=(ContainerMetrics(container="0", histograms=every),)))
     assert sum(family.type == "histogram" for family in families.values()) == len(DURATIONS)
+
+
+def whole_run():
+    """Return a run of which everything can be told."""
+    every = tuple(histogram(what, "of", [1.0]) for what in DURATIONS)
+    return RunMetrics(
+        operators=(OperatorMetrics(operator="op", task=0, watermark=1_000, counters={"mine": 1}),),
+        tasks=(TaskMetrics(task=0),),
+        inputs=(InputMetrics(stream="s", partition=0, task=0, offset=0, end=0, lag=0, watermark=1_000),),
+        stores=(StoreMetrics(store="op", task=0, entries=1, bytes=9),),
+        stages=(StageMetrics(stage="stage-1", tasks=4),),
+        containers=(ContainerMetrics(container="0", tasks=(0,), since_commit_ms=5.0, histograms=every),),
+    )
