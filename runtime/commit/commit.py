@@ -170,10 +170,13 @@ class Committer:
         between = {stream for lane in task.lanes for stream in lane.writes}
         for (stream, _), batch in task.outputs.pending.items():
             if batch.timestamps and stream not in between:
-                self.event_to_output.setdefault(stream, Durations()).add_since(batch.timestamps, now_ms)
+                durations = self.event_to_output.setdefault(stream, Durations("event_to_output", stream))
+                durations.add_since(batch.timestamps, now_ms)
         for reader in task.readers:
+            stream = reader.origin.stream
             for appended_ms, rows in reader.appended:
-                self.append_to_commit.setdefault(reader.origin.stream, Durations()).add(now_ms - appended_ms, rows)
+                durations = self.append_to_commit.setdefault(stream, Durations("append_to_commit", stream))
+                durations.add(now_ms - appended_ms, rows)
             reader.appended.clear()
 
     def _changes(self, task: Task) -> Iterator[StateWrites]:

@@ -127,7 +127,7 @@ class Commits:
         self.leaving: Collection[int] = ()
         """The numbers of tasks that are about to leave: those that commit with them take nothing in until then."""
         self.spent_ms = 0.0
-        self.durations, self.drains = Durations(), Durations()
+        self.durations, self.drains = Durations("commit"), Durations("drain")
         """How long commits take until they are durable, and how long they have waited before for what was in flight."""
         self.last_at: float | None = None
         self._rested_at = 0.0

@@ -29,7 +29,8 @@ LONGEST_LINE_BYTES = 1 << 28
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Run this application, in this way; `plan` is the digest of the plan that the container must come to.
 
-    Where it runs `beside` itself, it has this name behind its own.
+    Where it runs `beside` itself, it has this name behind its own. With `opentelemetry` it tells its durations and
+    calls to the providers of its process.
     """
 
     module: str
@@ -42,6 +43,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     beside: str = ""
     environment: KafkaCluster | None = None
     host_id: str | None = None
+    opentelemetry: bool = False
 
 
 class Go(msgspec.Struct, frozen=True, tag=True):

@@ -180,6 +180,7 @@ class Containers:
             beside=crew.beside,
             environment=shared,
             host_id=settings.host_id,
+            opentelemetry=crew.opentelemetry,
         )
 
     def _join_run(

@@ -9,7 +9,7 @@ from contextvars import Context, copy_context
 from itertools import chain, repeat
 from math import inf
 from operator import length_hint
-from typing import Any
+from typing import Any, ClassVar
 
 from operators.core.policies import Policy, Retry
 from operators.core.wording import shown, words_of
@@ -19,6 +19,9 @@ from runtime.model.metrics import Durations
 
 TIMED = 16
 """One of so many calls that were asked for together is timed, and stands for all of these: each would cost 2 %."""
+
+
+AsyncFunction = Callable[[Any], Awaitable[object]]
 
 
 class Asked:
@@ -81,10 +84,13 @@ class Calls:
     call the end is told once, as a result or as a failure; while any worker is hired, a timer is set.
     """
 
+    around: ClassVar[Callable[[str, AsyncFunction], AsyncFunction] | None] = None
+    """Wraps the functions of all operators in this process, for who traces calls; it is given the operator's id."""
+
     def __init__(
         self,
         operator: str,
-        function: Callable[[object], Awaitable[object]],
+        function: AsyncFunction,
         max_in_flight: int,
         timeout_ms: int,
         policy: Policy,
@@ -92,7 +98,8 @@ class Calls:
         on_ended: Callable[[Asked, int], None] | None = None,
     ) -> None:
         self._operator = operator
-        self._function = function
+        around = Calls.around
+        self._function = function if around is None else around(operator, function)
         self._max_in_flight = max_in_flight
         self._timeout_ms = timeout_ms
         self._policy = policy
@@ -108,7 +115,7 @@ class Calls:
         self._given_up: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.retried = 0
-        self.durations = Durations()
+        self.durations = Durations("call", operator)
         """The durations of calls, tries included."""
 
     def __len__(self) -> int:

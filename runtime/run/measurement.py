@@ -65,21 +65,19 @@ def _since_commit(loop: Loop, clock: Clock) -> float | None:
 
 
 def _commit_durations(loop: Loop) -> Iterator[HistogramMetrics]:
-    yield loop.commits.durations.metrics("commit")
-    yield loop.commits.drains.metrics("drain")
-    for stream, durations in loop.committer.event_to_output.items():
-        yield durations.metrics("event_to_output", stream)
-    for stream, durations in loop.committer.append_to_commit.items():
-        yield durations.metrics("append_to_commit", stream)
+    committer = loop.committer
+    by_stream = (*committer.event_to_output.values(), *committer.append_to_commit.values())
+    for durations in (loop.commits.durations, loop.commits.drains, *by_stream):
+        yield durations.metrics()
 
 
 def timed(task: Task) -> Iterator[HistogramMetrics]:
     """Yield the durations of a task."""
-    yield task.steps.metrics("step")
-    yield task.firings.metrics("firing")
+    yield task.steps.metrics()
+    yield task.firings.metrics()
     for lane in task.lanes:
-        for operator, pool in lane.units.pools.items() if lane.units is not None else ():
-            yield pool.durations.metrics("call", operator)
+        for pool in lane.units.pools.values() if lane.units is not None else ():
+            yield pool.durations.metrics()
 
 
 def passed(graph: Graph, task: Task) -> list[OperatorMetrics]:

@@ -66,7 +66,7 @@ class Follower:
         """Their durations, added up."""
         self.rebalances = 0
         """The number of times at which tasks have come or gone."""
-        self.durations = Durations()
+        self.durations = Durations("rebalance")
         """How long each of these took, until they ran on."""
         self.settled = False
         """Whether the container had all tasks that it shall have when it last looked."""

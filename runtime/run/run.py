@@ -158,7 +158,7 @@ class Run:
             return replaced(found, containers=(replaced(self._container("0"), restored=self._restored),))
         operators, take_overs = (*follower.former, *found.operators), follower.take_overs
         container = self._container(follower.membership.name, follower.former_durations)
-        rebalances = follower.durations.metrics("rebalance")
+        rebalances = follower.durations.metrics()
         container = replaced(
             container,
             rebalances=follower.rebalances,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from runtime.model.clock import monotonic_ms, sleep_ms, wall_clock_ms
@@ -132,30 +132,37 @@ class Watcher:
 
 
 @contextmanager
-def served(said: Metrics, watch: Watch | None = None) -> Iterator[Watch]:
-    """Serve what `said` says during a block; yields what watches a run for that, and as `watch` does.
+def served(said: Metrics, app: str, watch: Watch | None = None) -> Iterator[Watch]:
+    """Serve and tell what `said` says of an application during a block; yields what watches a run for that.
 
-    The server is there before the run is, and from one run to the next. Raises SamzaError for an address or a token
-    that can't be had.
+    That watches it as `watch` does, too. The server is there before the run is, and from one run to the next. Raises
+    SamzaError for an address or a token that can't be had.
     """
-    watcher = Watcher(said.ready_lag)
+    watches = [watch] if watch is not None else []
+    with ExitStack() as open_until_the_end:
+        if said.address is not None:
+            watcher = Watcher(said.ready_lag)
+            server = _server(said.address, watcher, said.token_file)
+            server.start()
+            open_until_the_end.callback(server.close)
+            watches.append(watcher.watch)
+        if said.opentelemetry:
+            from runtime.watching.telemetry import telling
+
+            watches.append(open_until_the_end.enter_context(telling(app)).watch)
+
+        async def all_of_them(run: Watched) -> None:
+            await asyncio.gather(*(one(run) for one in watches))
+
+        yield all_of_them
+
+
+def _server(address: str, watcher: Watcher, token_file: str | Path | None) -> PageServer:
     try:
-        host, port = address_of(said.address)
+        host, port = address_of(address)
     except ValueError as error:
         raise SamzaError(f"metrics: {error}; write instead: ':9464', or '0.0.0.0:9464'") from None
-    server = PageServer(host, port, watcher.pages, _token(said.token_file))
-    server.start()
-
-    async def both(run: Watched) -> None:
-        if watch is None:
-            await watcher.watch(run)
-        else:
-            await asyncio.gather(watcher.watch(run), watch(run))
-
-    try:
-        yield both
-    finally:
-        server.close()
+    return PageServer(host, port, watcher.pages, _token(token_file))
 
 
 def _token(file: str | Path | None) -> str | None:

@@ -116,7 +116,7 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
 
     said = request.metrics if isinstance(request.metrics, Metrics) else Metrics(address=request.metrics)
     # Open before the run is: who waits for it to be ready asks while it begins.
-    with served_over_http(said, request.watch) as watch:
+    with served_over_http(said, app.name, request.watch) as watch:
         return _run(app, replace(request, watch=watch))
 
 

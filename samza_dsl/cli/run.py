@@ -93,6 +93,9 @@ ReadyLagOption = Annotated[
     int | None,
     typer.Option("--ready-lag", min=0, metavar="N", help="Be ready while no more records than that wait to be read."),
 ]
+TelemetryOption = Annotated[
+    bool, typer.Option("--opentelemetry", help="Tell metrics and spans to OpenTelemetry's providers of the program.")
+]
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 
 
@@ -116,6 +119,7 @@ def run(
     metrics: MetricsOption = None,
     metrics_token_file: TokenOption = None,
     ready_lag: ReadyLagOption = None,
+    opentelemetry: TelemetryOption = False,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
@@ -145,7 +149,7 @@ def run(
         options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = KafkaCluster(environment, options) if environment is not None else None
-        served_at = _metrics_said(metrics, metrics_token_file, ready_lag)
+        served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry)
         request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now, live=True, metrics=served_at)
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
@@ -163,17 +167,19 @@ def run(
         served(app, replace(request, host_id=host_id, placement=placement, standby=standby))
 
 
-def _metrics_said(address: str | None, token_file: Path | None, ready_lag: int | None) -> Metrics | None:
+def _metrics_said(
+    address: str | None, token_file: Path | None, ready_lag: int | None, opentelemetry: bool
+) -> Metrics | None:
     said = [name for name, value in (("metrics-token-file", token_file), ("ready-lag", ready_lag)) if value is not None]
     if said and address is None:
         raise Mistake(f"--{said[0]} is about what is served: add --metrics :9464, or leave it out")
     if address is None:
-        return None
+        return Metrics(address=None, opentelemetry=True) if opentelemetry else None
     try:
         address_of(address)
     except ValueError as error:
         raise Mistake(f"--metrics: {error}: write --metrics :9464, or --metrics 0.0.0.0:9464") from None
-    return Metrics(address=address, token_file=token_file, ready_lag=ready_lag)
+    return Metrics(address=address, token_file=token_file, ready_lag=ready_lag, opentelemetry=opentelemetry)
 
 
 def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | None, end: bool) -> None:

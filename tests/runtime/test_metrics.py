@@ -281,14 +281,14 @@ def test_latency_counts_every_message_from_its_own_time_to_its_commit():
     numbers.send_to(app.output("out", value=int))
     found = simulated(app, [1_000] * 150 + [9_000] * 50, start_ms=10_000).histogram("event_to_output", "out")
     assert found.count == 200
-    # Every fourth row stands for itself and the three behind it.
-    assert abs(found.counts[BOUNDS_MS.index(1_024.0)] - 50) < 4 > abs(found.counts[BOUNDS_MS.index(16_384.0)] - 150)
+    # Every seventh row stands for itself and the six behind it.
+    assert abs(found.counts[BOUNDS_MS.index(1_024.0)] - 50) < 7 > abs(found.counts[BOUNDS_MS.index(16_384.0)] - 150)
 
 
 @settings(max_examples=examples(60, 600))
 @given(st.lists(st.integers(0, 10_000), max_size=500))
 def test_looking_at_some_rows_counts_all_of_them(times):
-    durations = Durations()
+    durations = Durations("event_to_output", "out")
     durations.add_since(times, 20_000)
     assert sum(durations.counts) == len(times)
     if times:
@@ -345,3 +345,17 @@ def test_values_that_no_cache_held_are_counted():
         missed.append(sum(one.cache_misses for one in run.metrics().operators if one.operator == "remember"))
     # One was read when it was looked whether there are any.
     assert missed == [0, 2], "the second run has to read what the first has kept"
+
+
+@settings(max_examples=examples(60, 600))
+@given(st.lists(st.none() | st.integers(0, 30_000), max_size=300))
+def test_who_listens_hears_of_the_rows_that_are_counted(times):
+    counted, told, heard = Durations("event_to_output"), Durations("event_to_output"), []
+    counted.add_since(times, 20_000)
+    Durations.listener = lambda what, of, ms: heard.append(ms)
+    try:
+        told.add_since(times, 20_000)
+    finally:
+        Durations.listener = None
+    assert (told.counts, told.sum_ms) == (counted.counts, counted.sum_ms)
+    assert len(heard) <= 32 and len(heard) >= min(sum(time is not None for time in times), 1) * (None not in times)

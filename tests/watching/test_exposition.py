@@ -44,10 +44,10 @@ durations = st.lists(st.floats(0, 1e9), max_size=20)
 
 
 def histogram(what, of, times):
-    counted = Durations()
+    counted = Durations(what, of)
     for ms in times:
         counted.add(ms)
-    return counted.metrics(what, of)
+    return counted.metrics()
 
 
 @st.composite

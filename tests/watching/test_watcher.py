@@ -144,7 +144,7 @@ def opened(monkeypatch, said):
         ports.append(server.port)
 
     monkeypatch.setattr(PageServer, "start", started)
-    with served(said) as watch:
+    with served(said, "app") as watch:
         yield ports[0], watch
 
 
@@ -189,12 +189,12 @@ def test_a_token_that_keeps_nobody_out_is_refused_and_not_shown(tmp_path, conten
     file = tmp_path / "token"
     if content is not None:
         file.write_text(content)
-    with pytest.raises(SamzaError) as refused, served(Metrics(address=":0", token_file=file)):
+    with pytest.raises(SamzaError) as refused, served(Metrics(address=":0", token_file=file), "app"):
         pass
     assert str(file) in str(refused.value) and (content is None or content not in str(refused.value))
 
 
 @pytest.mark.parametrize("address", ["9464x", "nine", "host:", ":70000", ":-1"])
 def test_what_is_no_address_is_refused(address):
-    with pytest.raises(SamzaError, match="write instead: ':9464'"), served(Metrics(address=address)):
+    with pytest.raises(SamzaError, match="write instead: ':9464'"), served(Metrics(address=address), "app"):
         pass
