@@ -28,6 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     then a call that blocks longer than `blocking_timeout_ms` ends the run. With `inline` what a function returns is
     written into the generated loop where that does the same as calling it. A task reads the partitions of its number of
     all inputs, or one partition of one (`group_by`). A commit is of one task, or of all of a container (`commit_by`).
+    What a run measures is also written to the stream `metrics_to`, every ten seconds.
 
     >>> Options(commit_interval_ms=100).guarantee
     'exactly_once'
@@ -46,6 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     inline: bool = True
     group_by: Literal["partition", "stream_partition"] = "partition"
     commit_by: Literal["task", "container"] | None = None
+    metrics_to: str | None = None
 
     # Type checkers alone see this: the fields hold ms, and users may give a timedelta, which the application turns into
     # ms.
@@ -67,6 +69,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             inline: bool = ...,
             group_by: Literal["partition", "stream_partition"] = ...,
             commit_by: Literal["task", "container"] | None = ...,
+            metrics_to: str | None = ...,
         ) -> None:
             """Take lengths of time as timedeltas as well: an application has them in ms."""
 

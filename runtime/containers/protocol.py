@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from operators.core.wording import encodable
+from operators.core.wording import encodable_all
 from planner.model.graph import Graph
 from planner.model.plan import Options
 from runtime.assembly.bindings import ANOTHER
@@ -113,15 +113,7 @@ def _written(message: Said | Told) -> bytes:
         return _encode(message)
     # Paths and counters may have surrogates: rarely, so only a failure pays for the walk.
     except UnicodeEncodeError:
-        return _encode(_encodable(msgspec.to_builtins(message)))
-
-
-def _encodable(told: object) -> object:
-    if isinstance(told, str):
-        return encodable(told)
-    if isinstance(told, dict):
-        return {_encodable(name): _encodable(value) for name, value in told.items()}
-    return [*map(_encodable, told)] if isinstance(told, list | tuple) else told
+        return _encode(encodable_all(msgspec.to_builtins(message)))
 
 
 class Connection:

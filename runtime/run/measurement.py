@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
+import msgspec
+
+from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP, Batch
+from operators.core.wording import encodable_all
 from planner.checks.grouping import layout, task_of
 from planner.codegen.counters import exit_below, is_alone, teller
 from planner.model.graph import Graph
@@ -213,6 +216,14 @@ def _input(reader: Reader, task: Task) -> InputMetrics:
         else 0,
         held_ms=held.for_ms if held is not None else 0.0,
     )
+
+
+def snapshot_of(app: str, metrics: RunMetrics, now_ms: int) -> Batch:
+    """Return the numbers of a container as the row of a stream: JSON, with the container's name as its key."""
+    (container,) = metrics.containers
+    told = {"app": app, "container": container.container, "at_ms": now_ms, "metrics": msgspec.to_builtins(metrics)}
+    key = container.container.encode("utf-8", "backslashreplace")
+    return Batch([msgspec.json.encode(encodable_all(told))], [key], [now_ms])
 
 
 def left_alone(bindings: Bindings, graph: Graph, plan: Plan, tasks: Collection[int]) -> tuple[InputMetrics, ...]:

@@ -45,16 +45,20 @@ from runtime.ports.environment import AudibleEnvironment, Environment, LiveEnvir
 from runtime.ports.live_streams import OpenTransaction
 from runtime.ports.store import TaskStore
 from runtime.ports.stream_values import values_of
-from runtime.ports.streams import Append
+from runtime.ports.streams import Append, StreamConfig
 from runtime.reading.reader import Reader
 from runtime.run.composition import Composition
 from runtime.run.driver import Watch, check_no_loop, run_whatever_fails
-from runtime.run.measurement import container_of, measure
+from runtime.run.measurement import container_of, measure, snapshot_of
 from runtime.run.rebalance import HEARING_MS, Follower
 from runtime.run.settings import UNSAID, Cluster, RunSettings
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.systems.log.environment import LogEnvironment
 
+METRICS_EVERY_MS = 10_000.0
+"""The interval at which a container writes its numbers to a stream."""
+METRICS_KEPT_MS = 7 * 86_400_000
+"""The time for which these are kept where the stream was made for them."""
 WRITER = "samza-dsl-writer"
 """The name of the threads that commit."""
 
@@ -297,6 +301,8 @@ class Run:
             self._bindings.expect(self._readers())
             if self._follower is not None:
                 beside.append(asyncio.create_task(self._follower.follow()))
+            if self.plan.options.metrics_to is not None:
+                beside.append(asyncio.create_task(self._write_metrics(self.plan.options.metrics_to)))
             if self._may_be_held:
                 beside.append(asyncio.create_task(self._heed_held()))
             for one in beside:
@@ -316,6 +322,27 @@ class Run:
             if beside:
                 await asyncio.wait(beside)
             self._over = True
+
+    async def _write_metrics(self, stream: str) -> None:
+        """Write the numbers of this container to a stream, again and again, and a last time when it ends."""
+
+        def write(found: RunMetrics) -> None:
+            snapshot = snapshot_of(self.plan.app, found, self._clock.now_ms())
+            self._environment.append([Append(stream, 0, snapshot)])
+
+        def begin() -> None:
+            self._environment.create_stream(stream, StreamConfig(retention_ms=METRICS_KEPT_MS))
+
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._sender, begin)
+        try:
+            while True:
+                await sleep_ms(METRICS_EVERY_MS)
+                await loop.run_in_executor(self._sender, write, self.metrics())
+        finally:
+            # What ends a run is told elsewhere: it may be why nothing can be written any more.
+            with suppress(Exception):
+                await loop.run_in_executor(self._sender, write, self.metrics())
 
     def _readers(self) -> Iterator[Reader]:
         return (reader for task in self._loop.tasks for lane in task.lanes for reader in lane.readers)

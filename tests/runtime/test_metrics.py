@@ -2,18 +2,22 @@
 
 import asyncio
 
+import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
 from runtime.model.clock import LoopClock, SystemClock
-from runtime.model.metrics import BOUNDS_MS, Durations
+from runtime.model.metrics import BOUNDS_MS, ContainerMetrics, Durations, OperatorMetrics, RunMetrics
 from runtime.ports.streams import Append, StreamConfig
+from runtime.run.measurement import snapshot_of
 from runtime.run.run import Run
 from runtime.run.settings import RunSettings
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.systems.memory.lists import ListSource
-from samza_dsl import App, Options, count, retry, skip, tumbling
+from runtime.units.driver.application import check_grouping
+from samza_dsl import App, Options, PlanError, count, retry, skip, tumbling
 from tests.scale import examples
 from tests.shapes import app_of, interpreted, shapes
 from tests.simulation.loop import rest, simulate
@@ -359,3 +363,55 @@ def test_who_listens_hears_of_the_rows_that_are_counted(times):
         Durations.listener = None
     assert (told.counts, told.sum_ms) == (counted.counts, counted.sum_ms)
     assert len(heard) <= 32 and len(heard) >= min(sum(time is not None for time in times), 1) * (None not in times)
+
+
+def told_of(environment, stream):
+    found, offset = [], 0
+    while (read := environment.read(stream, 0, offset)) is not None:
+        found += zip(read.batch.keys, map(msgspec.json.decode, read.batch.values), strict=True)
+        offset = read.next_offset
+    return found
+
+
+def test_snapshots_are_written_to_a_stream_again_and_again_and_at_the_end():
+    environment = MemoryEnvironment()
+
+    async def slow(n):
+        await rest(25_000)
+        return [n]
+
+    async def main():
+        app = App("timed", Options(metrics_to="how-it-goes", max_drain_ms=100_000))
+        called = app.input("numbers", value=int).async_flat_map(slow, timeout_ms=60_000, op_id="slow")
+        called.send_to(app.output("out", value=int))
+        bind = {"numbers": ListSource([1], partitions=1)}
+        await Run(app.pipeline(), environment, RunSettings(bind=bind, clock=LoopClock(0))).drive()
+
+    simulate(main)
+    found = told_of(environment, "how-it-goes")
+    assert [key for key, _ in found] == [b"0"] * 3
+    assert [round(one["at_ms"], -3) for _, one in found] == [10_000, 20_000, 25_000]
+    assert {(one["app"], one["container"]) for _, one in found} == {("timed", "0")}
+    numbers = [msgspec.convert(one["metrics"], RunMetrics) for _, one in found]
+    assert [one.tasks[0].in_flight for one in numbers] == [1, 1, 0]
+    assert [one.commits for one in numbers][-1] == 1
+
+
+@pytest.mark.parametrize("name", ["", "a b", 7])
+def test_a_stream_for_snapshots_has_a_name_that_a_stream_may_have(name):
+    with pytest.raises(PlanError, match=r"stream|metrics_to"):
+        App("timed", Options(metrics_to=name))
+
+
+def test_a_counter_whose_name_can_not_be_encoded_is_written_as_its_code():
+    metrics = RunMetrics(
+        operators=(OperatorMetrics(operator="op", task=0, counters={"caf\udce9": 1}),),
+        containers=(ContainerMetrics(container="0"),),
+    )
+    (value,) = snapshot_of("app", metrics, 5).values
+    assert msgspec.json.decode(value)["metrics"]["operators"][0]["counters"] == {"caf\\udce9": 1}
+
+
+def test_a_batch_engine_refuses_to_write_snapshots():
+    with pytest.raises(PlanError, match=r"metrics_to='how-it-goes'.*writes no stream but its outputs"):
+        check_grouping(Options(metrics_to="how-it-goes"))
