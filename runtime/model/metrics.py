@@ -30,7 +30,8 @@ class Metrics:
     The address is ":9464" for this machine alone, or with a host, as "0.0.0.0:9464"; port 0 is any that is free.
     With `token_file` only who sends its content as a bearer token may read the metrics. The run is ready while its
     inputs lag by no more than `ready_lag` records in all, whatever that is where it is None. With `opentelemetry` its
-    metrics and spans go to the providers that the program has set; without an address nothing is served.
+    metrics and spans go to the providers that the program has set; without an address nothing is served. With `ui` a
+    page at `/` shows the run live.
 
     >>> Metrics(address=":9464", ready_lag=100_000).address
     ':9464'
@@ -40,6 +41,7 @@ class Metrics:
     token_file: str | Path | None = None
     ready_lag: int | None = None
     opentelemetry: bool = False
+    ui: bool = False
 
 
 class Durations:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hmac
 import ipaddress
 import threading
@@ -40,6 +42,8 @@ class Answer(NamedTuple):
     status: int
     text: str
     type: str = "text/plain; charset=utf-8"
+    policy: str = "default-src 'none'"
+    """What a browser may load beside it: nothing; a page that has styles in it says so."""
 
 
 class Page(NamedTuple):
@@ -153,9 +157,11 @@ class PageServer:
             f"Content-Length: {len(body)}",
             "Cache-Control: no-store",
             "X-Content-Type-Options: nosniff",
-            "Content-Security-Policy: default-src 'none'",
+            f"Content-Security-Policy: {answer.policy}; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+            "Referrer-Policy: no-referrer",
             "Connection: close",
-            *(['WWW-Authenticate: Bearer realm="samza-dsl"'] if answer.status == 401 else ()),
+            # With the second a browser asks its user for the token, as a password.
+            *(["WWW-Authenticate: Bearer, Basic realm=samza-dsl"] if answer.status == 401 else ()),
         ]
         writer.write("\r\n".join(lines).encode() + _END + (b"" if head.startswith(b"HEAD ") else body))
         await writer.drain()
@@ -183,17 +189,21 @@ class PageServer:
         if page is None:
             return Answer(404, f"there are {', '.join(sorted(self._pages))}\n")
         if page.is_secret and self._token is not None and not has_token:
-            return Answer(401, "a token is asked for: Authorization: Bearer TOKEN\n")
+            return Answer(401, "a token is asked for: Authorization: Bearer TOKEN, or as the password\n")
         return await page.answer()
 
     def _has_token(self, said: str) -> bool:
-        scheme, _, token = said.partition(" ")
+        scheme, _, said = said.partition(" ")
+        found = said.strip().encode("utf-8", "replace")
+        if scheme.lower() == "basic":
+            try:
+                found = base64.b64decode(found, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return False
+        elif scheme.lower() != "bearer":
+            return False
         # Compared in the same time whatever it is: nobody can guess it one character after the other.
-        return (
-            self._token is not None
-            and scheme.lower() == "bearer"
-            and hmac.compare_digest(token.strip().encode("utf-8", "replace"), self._token.encode())
-        )
+        return self._token is not None and hmac.compare_digest(found, self._token.encode())
 
     def _refused(self, headers: Mapping[str, str], has_token: bool) -> str:
         """Return the reason for which a page of a browser may not ask, empty where nothing says that one does."""
@@ -221,6 +231,15 @@ def _host_of(authority: str) -> str:
     if authority.startswith("["):
         return authority[1:].partition("]")[0].lower()
     return authority.partition(":")[0].lower()
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine can ask at a host.
+
+    >>> [*map(is_local, ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.com"))]
+    [True, True, True, False, False]
+    """
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
 def _is_address(host: str) -> bool:

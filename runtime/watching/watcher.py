@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from runtime.model.errors import SamzaError
 from runtime.model.metrics import Metrics, RunMetrics
 from runtime.run.driver import Watch, Watched
 from runtime.watching.exposition import prometheus_text
-from runtime.watching.server import Answer, Page, PageServer, address_of
+from runtime.watching.server import Answer, Page, PageServer, address_of, is_local
 
 STAMP_MS = 1_000.0
 """The interval at which the event loop shows that it turns."""
@@ -132,17 +132,19 @@ class Watcher:
 
 
 @contextmanager
-def served(said: Metrics, app: str, watch: Watch | None = None) -> Iterator[Watch]:
-    """Serve and tell what `said` says of an application during a block; yields what watches a run for that.
+def served(
+    said: Metrics, app: str, watches: Iterable[Watch] = (), pages: Mapping[str, Page] | None = None
+) -> Iterator[Watch]:
+    """Serve and tell what `said` says of an application during a block, and more `pages`; yields what watches a run.
 
-    That watches it as `watch` does, too. The server is there before the run is, and from one run to the next. Raises
-    SamzaError for an address or a token that can't be had.
+    That watches it as all `watches` do, too. The server is there before the run is, and from one run to the next.
+    Raises SamzaError for an address or a token that can't be had.
     """
-    watches = [watch] if watch is not None else []
+    watches = [*watches]
     with ExitStack() as open_until_the_end:
         if said.address is not None:
             watcher = Watcher(said.ready_lag)
-            server = _server(said.address, watcher, said.token_file)
+            server = _server(said, said.address, {**watcher.pages, **(pages or {})})
             server.start()
             open_until_the_end.callback(server.close)
             watches.append(watcher.watch)
@@ -157,12 +159,17 @@ def served(said: Metrics, app: str, watch: Watch | None = None) -> Iterator[Watc
         yield all_of_them
 
 
-def _server(address: str, watcher: Watcher, token_file: str | Path | None) -> PageServer:
+def _server(said: Metrics, address: str, pages: Mapping[str, Page]) -> PageServer:
     try:
         host, port = address_of(address)
     except ValueError as error:
         raise SamzaError(f"metrics: {error}; write instead: ':9464', or '0.0.0.0:9464'") from None
-    return PageServer(host, port, watcher.pages, _token(token_file))
+    if said.ui and said.token_file is None and not is_local(host):
+        raise SamzaError(
+            f"metrics: the page of a run is for who has a token, where others than this machine can ask: give "
+            f"token_file= (--metrics-token-file) with {said.address!r}"
+        )
+    return PageServer(host, port, pages, _token(said.token_file))
 
 
 def _token(file: str | Path | None) -> str | None:

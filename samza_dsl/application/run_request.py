@@ -116,7 +116,15 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
 
     said = request.metrics if isinstance(request.metrics, Metrics) else Metrics(address=request.metrics)
     # Open before the run is: who waits for it to be ready asks while it begins.
-    with served_over_http(said, app.name, request.watch) as watch:
+    watches = [request.watch] if request.watch is not None else []
+    pages = {}
+    if said.ui:
+        from samza_dsl.view.room import Room, shown
+
+        room = Room()
+        watches.append(room.watch)
+        pages["/"] = shown(room)
+    with served_over_http(said, app.name, watches, pages) as watch:
         return _run(app, replace(request, watch=watch))
 
 

@@ -96,6 +96,7 @@ ReadyLagOption = Annotated[
 TelemetryOption = Annotated[
     bool, typer.Option("--opentelemetry", help="Tell metrics and spans to OpenTelemetry's providers of the program.")
 ]
+UiOption = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run live as well, at :9464/.")]
 TracebackOption = Annotated[bool, typer.Option("--traceback", help="Show the whole traceback of an error.")]
 
 
@@ -120,6 +121,7 @@ def run(
     metrics_token_file: TokenOption = None,
     ready_lag: ReadyLagOption = None,
     opentelemetry: TelemetryOption = False,
+    ui: UiOption = False,
     data: DataOption = DEFAULT,
     traceback: TracebackOption = False,
 ) -> None:
@@ -149,7 +151,9 @@ def run(
         options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = KafkaCluster(environment, options) if environment is not None else None
-        served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry)
+        address = ":9464" if ui and metrics is None else metrics
+        served_at = _metrics_said(address, metrics_token_file, ready_lag, opentelemetry)
+        served_at = replace(served_at, ui=ui) if served_at is not None else None
         request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now, live=True, metrics=served_at)
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))

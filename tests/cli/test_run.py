@@ -319,7 +319,7 @@ def test_a_run_serves_its_metrics_and_its_health_until_it_is_stopped(program, wr
         port = free.getsockname()[1]
     write("orders.jsonl", lines(ORDERS))
     assert program("streams", "produce", "orders", "--file", "orders.jsonl").wait() == 0
-    running = program("run", "spending.py", "--metrics", f":{port}", "--containers", str(containers))
+    running = program("run", "spending.py", "--ui", "--metrics", f":{port}", "--containers", str(containers))
 
     def page(path):
         try:
@@ -341,7 +341,7 @@ def test_a_run_serves_its_metrics_and_its_health_until_it_is_stopped(program, wr
 
     wait_until(lambda: page("/readyz") == (200, "ready\n"))
     wait_until(lambda: values("samza_operator_received_total").get((("app", "spending"), ("operator", "orders"))) == 4)
-    assert page("/livez") == (200, "alive\n")
+    assert page("/livez") == (200, "alive\n") and "by-customer" in page("/")[1]
     tasks = {(dict(labels)["container"], dict(labels)["task"]) for labels in values("samza_task_assigned")}
     assert {task for _, task in tasks} == {"0", "1"} and len({container for container, _ in tasks}) == containers
     running.send_signal(signal.SIGTERM)

@@ -116,7 +116,7 @@ def test_a_browser_that_says_that_another_site_asks_is_refused(serve):
 
 
 @pytest.mark.parametrize(
-    "said", ["", f"Basic {TOKEN}", "Bearer", f"Bearer {TOKEN}x", "Bearer \xff", f"Bearer x{TOKEN}"]
+    "said", ["", f"Basic {TOKEN}", "Basic !", "Bearer", f"Bearer {TOKEN}x", "Bearer \xff", f"Bearer x{TOKEN}"]
 )
 def test_what_is_secret_needs_the_token(serve, said):
     server = serve(TOKEN)

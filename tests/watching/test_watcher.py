@@ -178,10 +178,13 @@ def test_with_a_token_metrics_are_for_who_has_it(monkeypatch, tmp_path):
     (tmp_path / "token").write_text("0123456789abcdef\n")
     with opened(monkeypatch, Metrics(address=":0", token_file=tmp_path / "token")) as (port, _):
         place = f"http://127.0.0.1:{port}"
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             urllib.request.urlopen(f"{place}/metrics")
+        refused.value.close()
         asked = urllib.request.Request(f"{place}/metrics", headers={"Authorization": "Bearer 0123456789abcdef"})
-        assert urllib.request.urlopen(asked).status == urllib.request.urlopen(f"{place}/livez").status == 200
+        for page in (asked, f"{place}/livez"):
+            with urllib.request.urlopen(page) as answer:
+                assert answer.status == 200
 
 
 @pytest.mark.parametrize("content", ["short", "0123456789\x07abcdef", None])
