@@ -129,6 +129,7 @@ class HistogramMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
         It is 0 where there are none, and the highest bound for what is above all bounds.
         """
+        assert 0 <= q <= 1, "a share is of all"
         wanted, below = q * self.count, 0
         for number, count in enumerate(self.counts[:-1]):
             if count and below + count >= wanted:

@@ -14,6 +14,7 @@ from planner.model.graph import Graph
 from planner.model.plan import Plan
 from runtime.assembly.bindings import Bindings
 from runtime.assembly.history import partitions_of
+from runtime.encoding.serdes import to_json
 from runtime.loop.loop import Loop
 from runtime.model.clock import Clock
 from runtime.model.metrics import (
@@ -223,7 +224,7 @@ def snapshot_of(app: str, metrics: RunMetrics, now_ms: int) -> Batch:
     (container,) = metrics.containers
     told = {"app": app, "container": container.container, "at_ms": now_ms, "metrics": msgspec.to_builtins(metrics)}
     key = container.container.encode("utf-8", "backslashreplace")
-    return Batch([msgspec.json.encode(encodable_all(told))], [key], [now_ms])
+    return Batch([to_json(encodable_all(told))], [key], [now_ms])
 
 
 def left_alone(bindings: Bindings, graph: Graph, plan: Plan, tasks: Collection[int]) -> tuple[InputMetrics, ...]:

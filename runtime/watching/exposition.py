@@ -261,6 +261,7 @@ def _lines(name: str, labels: Labels, value: float | HistogramMetrics) -> Iterab
     if not isinstance(value, HistogramMetrics):
         yield f"{name}{_told(labels)} {float(value)!r}"
         return
+    assert len(value.counts) == len(BOUNDS_MS) + 1, "the last count is above all bounds"
     so_far = 0
     for bound_ms, count in zip(BOUNDS_MS, value.counts, strict=False):
         so_far += count

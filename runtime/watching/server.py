@@ -89,6 +89,7 @@ class PageServer:
 
     def start(self) -> None:
         """Begin to serve; raises SamzaError where the address can't be had."""
+        assert self._loop is None, "a server is started once"
         self._thread.start()
         self._started.wait()
         if self._failed is not None:

@@ -119,9 +119,9 @@ def served(app: App, request: RunRequest) -> Run | Containers | BatchRun:
     watches = [request.watch] if request.watch is not None else []
     pages = {}
     if said.ui:
-        from samza_dsl.view.room import Room, shown
+        from samza_dsl.view.room import ControlRoom, shown
 
-        room = Room()
+        room = ControlRoom()
         watches.append(room.watch)
         pages["/"] = shown(room)
     with served_over_http(said, app.name, watches, pages) as watch:

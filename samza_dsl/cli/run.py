@@ -151,9 +151,7 @@ def run(
         options = options_in(kafka_options)
         bound = bindings_of(app, bind or [], options, on=on, writes_directories=checkpoint is not None)
         cluster = KafkaCluster(environment, options) if environment is not None else None
-        address = ":9464" if ui and metrics is None else metrics
-        served_at = _metrics_said(address, metrics_token_file, ready_lag, opentelemetry)
-        served_at = replace(served_at, ui=ui) if served_at is not None else None
+        served_at = _metrics_said(metrics, metrics_token_file, ready_lag, opentelemetry, ui)
         request = RunRequest(data, environment=cluster, bind=bound, until_now=until_now, live=True, metrics=served_at)
         if on is not None:
             served(app, replace(request, on=Spark(master=master, checkpoint=checkpoint, end=end)))
@@ -172,8 +170,9 @@ def run(
 
 
 def _metrics_said(
-    address: str | None, token_file: Path | None, ready_lag: int | None, opentelemetry: bool
+    address: str | None, token_file: Path | None, ready_lag: int | None, opentelemetry: bool, ui: bool
 ) -> Metrics | None:
+    address = ":9464" if ui and address is None else address
     said = [name for name, value in (("metrics-token-file", token_file), ("ready-lag", ready_lag)) if value is not None]
     if said and address is None:
         raise Mistake(f"--{said[0]} is about what is served: add --metrics :9464, or leave it out")
@@ -183,7 +182,7 @@ def _metrics_said(
         address_of(address)
     except ValueError as error:
         raise Mistake(f"--metrics: {error}: write --metrics :9464, or --metrics 0.0.0.0:9464") from None
-    return Metrics(address=address, token_file=token_file, ready_lag=ready_lag, opentelemetry=opentelemetry)
+    return Metrics(address=address, token_file=token_file, ready_lag=ready_lag, opentelemetry=opentelemetry, ui=ui)
 
 
 def _check_about_spark(on: str | None, master: str | None, checkpoint: Path | None, end: bool) -> None:

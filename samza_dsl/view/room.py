@@ -26,7 +26,7 @@ LEAST_SHARE = 0.02
 """The share of the time from which something is worth a sentence."""
 
 
-class Span(NamedTuple):
+class Interval(NamedTuple):
     """The numbers of a run at two moments, between which rates are told."""
 
     before: RunMetrics
@@ -60,7 +60,7 @@ def _count(metrics: RunMetrics, operator: str, field: str) -> int:
     return sum(getattr(one, field) for one in metrics.operators if one.operator == operator)
 
 
-def slow(plan: Plan, span: Span) -> list[str]:
+def slow(plan: Plan, span: Interval) -> list[str]:
     """Return in words what takes the time of a run, what takes most of it first; nothing where it is idle."""
     found: list[tuple[float, str]] = []
     for operator in plan.operators:
@@ -85,7 +85,7 @@ def slow(plan: Plan, span: Span) -> list[str]:
     return [*behind, *(words for _, words in ranked)]
 
 
-def _growing(span: Span) -> Iterator[tuple[str, int]]:
+def _growing(span: Interval) -> Iterator[tuple[str, int]]:
     """Yield the streams whose lag has grown, the longest first."""
     then, now = ({one.stream: 0 for one in part.inputs} for part in span)
     for lags, part in ((then, span.before), (now, span.now)):
@@ -104,7 +104,7 @@ def _named(plan: Plan, id: str) -> str:
     return f"{id} ({site})" if site else id
 
 
-def edge_rates(plan: Plan, span: Span) -> dict[tuple[str, str], str]:
+def edge_rates(plan: Plan, span: Interval) -> dict[tuple[str, str], str]:
     """Return the messages per second on the lines of a plan's picture, as these are named there."""
     into = [target for _, target in edges(plan)]
     known = {operator.id for operator in plan.operators}
@@ -121,7 +121,7 @@ def edge_rates(plan: Plan, span: Span) -> dict[tuple[str, str], str]:
     return found
 
 
-class Room:
+class ControlRoom:
     """Watches a run, and shows it as a page: looked at in the run's event loop, drawn by whoever asks.
 
     Invariant: what is drawn from never changes; a newer look takes its place as a whole.
@@ -130,7 +130,7 @@ class Room:
     def __init__(self) -> None:
         self._plan: Plan | None = None
         self._looks: deque[RunMetrics] = deque([RunMetrics()])
-        self._span = Span(RunMetrics(), RunMetrics())
+        self._span = Interval(RunMetrics(), RunMetrics())
         self._state = "begins"
 
     async def watch(self, run: Watched) -> None:
@@ -144,10 +144,11 @@ class Room:
             self._state = "has failed" if run.failed else "has ended"
 
     def _take(self, metrics: RunMetrics, state: str) -> None:
+        assert metrics.elapsed_ms >= self._looks[-1].elapsed_ms, "looks come in the order of their time"
         self._looks.append(metrics)
         while len(self._looks) > 2 and self._looks[1].elapsed_ms <= metrics.elapsed_ms - OVER_MS:
             self._looks.popleft()
-        self._span, self._state = Span(self._looks[0], metrics), state
+        self._span, self._state = Interval(self._looks[0], metrics), state
 
     def html(self) -> str:
         """Return the page as of the last look."""
@@ -157,7 +158,7 @@ class Room:
         return _page(plan.app, _parts(plan, span, state))
 
 
-def shown(room: Room) -> Page:
+def shown(room: ControlRoom) -> Page:
     """Return the page of a control room as a server shows it: nothing in it is loaded, and nothing runs."""
 
     async def answer() -> Answer:
@@ -166,7 +167,7 @@ def shown(room: Room) -> Page:
     return Page(answer)
 
 
-def _parts(plan: Plan, span: Span, state: str) -> Iterator[str]:
+def _parts(plan: Plan, span: Interval, state: str) -> Iterator[str]:
     now = span.now
     facts = [duration_of(now.elapsed_ms), counted(now.commits, "commit")]
     if now.since_commit_ms is not None:
@@ -190,7 +191,7 @@ def _inputs(now: RunMetrics) -> Iterator[tuple[str, ...]]:
         yield one.stream, str(one.partition), f"{one.lag:,}", watermark_of(one.watermark), ", ".join(words)
 
 
-def _operators(plan: Plan, span: Span) -> Iterator[tuple[str, ...]]:
+def _operators(plan: Plan, span: Interval) -> Iterator[tuple[str, ...]]:
     by_id: dict[str, list[OperatorMetrics]] = {}
     for one in span.now.operators:
         by_id.setdefault(one.operator, []).append(one)

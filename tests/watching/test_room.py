@@ -26,7 +26,7 @@ from runtime.model.metrics import (
 from runtime.watching.server import PageServer
 from runtime.watching.watcher import served
 from samza_dsl import App
-from samza_dsl.view.room import Room, Span, edge_rates, shown, slow
+from samza_dsl.view.room import ControlRoom, Interval, edge_rates, shown, slow
 from tests.scale import examples
 
 
@@ -64,7 +64,7 @@ def metrics(elapsed_ms, process_ms=0.0, lag=0, received=0, times=(), window_ms=0
 
 
 def test_what_takes_most_of_the_time_is_named_first():
-    busy = slow(PLAN, Span(metrics(1_000, 50, window_ms=7), metrics(11_000, 9_050, window_ms=1_007)))
+    busy = slow(PLAN, Interval(metrics(1_000, 50, window_ms=7), metrics(11_000, 9_050, window_ms=1_007)))
     assert busy == [
         "functions and operators on records: 90% of the time, in the busiest task",
         "windows and timers that fire: 10% of the time, in the busiest task",
@@ -72,20 +72,20 @@ def test_what_takes_most_of_the_time_is_named_first():
 
 
 def test_an_operator_that_waits_for_others_is_named_with_its_line_and_its_times():
-    span = Span(metrics(0, times=[1.0] * 50), metrics(10_000, 500, times=[1.0] * 50 + [100.0] * 900))
+    span = Interval(metrics(0, times=[1.0] * 50), metrics(10_000, 500, times=[1.0] * 50 + [100.0] * 900))
     first, second = slow(PLAN, span)
     assert re.match(r"look-up \(.*test_room.py:\d+\) waits for others: half of its calls take 96 ms", first)
     assert "about 9.0 are under way at a time" in first and second.startswith("functions")
 
 
 def test_a_stream_that_falls_behind_comes_before_all():
-    found = slow(PLAN, Span(metrics(0, lag=10), metrics(10_000, 9_000, lag=500)))
+    found = slow(PLAN, Interval(metrics(0, lag=10), metrics(10_000, 9_000, lag=500)))
     assert found[0] == "numbers falls behind: 500 records wait" and len(found) == 2
-    assert slow(PLAN, Span(metrics(0, lag=500), metrics(10_000, lag=10))) == []
+    assert slow(PLAN, Interval(metrics(0, lag=500), metrics(10_000, lag=10))) == []
 
 
 def test_every_line_of_the_picture_has_its_rate():
-    found = edge_rates(PLAN, Span(metrics(0), metrics(2_000, received=200)))
+    found = edge_rates(PLAN, Interval(metrics(0), metrics(2_000, received=200)))
     assert found.keys() == {*edges(PLAN)} and set(found.values()) == {"100/s"}
     svg = PLAN.to_svg()
     with_rates = to_svg(PLAN, found)
@@ -104,7 +104,7 @@ class Stand:
 
 def page_of(plan, found):
     async def look():
-        room = Room()
+        room = ControlRoom()
         watching = asyncio.create_task(room.watch(Stand(plan, found)))
         await asyncio.sleep(0)
         text = room.html()
@@ -152,7 +152,7 @@ def test_names_are_text_and_nothing_is_loaded_or_run(stream, warning, container)
 
 
 def test_a_page_says_in_which_state_the_run_is():
-    assert "The run begins" in Room().html()
+    assert "The run begins" in ControlRoom().html()
     running, ended = page_of(PLAN, metrics(1_000))
     assert "app runs" in running and "app has ended" in ended
 
@@ -172,7 +172,7 @@ def port(monkeypatch):
 def test_a_browser_is_shown_the_page_for_the_token_as_a_password(port, tmp_path):
     (tmp_path / "token").write_text("0123456789abcdef")
     said = Metrics(address=":0", token_file=tmp_path / "token", ui=True)
-    with served(said, "app", pages={"/": shown(Room())}):
+    with served(said, "app", pages={"/": shown(ControlRoom())}):
         place = f"http://127.0.0.1:{port[0]}/"
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(place)
