@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from operators.core.base import MAX_TIMESTAMP, MIN_TIMESTAMP
+from runtime.containers.protocol import combined
 from runtime.model.metrics import (
     BOUNDS_MS,
     ContainerMetrics,
@@ -162,3 +163,23 @@ def whole_run():
         stages=(StageMetrics(stage="stage-1", tasks=4),),
         containers=(ContainerMetrics(container="0", tasks=(0,), since_commit_ms=5.0, histograms=every),),
     )
+
+
+@given(durations, durations, counts, counts)
+def test_what_a_container_that_is_gone_has_counted_stays_with_the_one_in_its_place(gone, living, before, now):
+    def part(tasks, commits, times):
+        container = ContainerMetrics(
+            container="0",
+            tasks=tasks,
+            settled=bool(tasks),
+            commits=commits,
+            rebalances=1,
+            histograms=(histogram("commit", "", times),),
+        )
+        return RunMetrics(containers=(container, ContainerMetrics(container="1")))
+
+    first, second = combined([part((), before, gone), part((3,), now, living)]).containers
+    assert (first.tasks, first.settled, first.commits, first.rebalances) == ((3,), True, before + now, 2)
+    (told,) = first.histograms
+    assert told.counts == histogram("commit", "", [*gone, *living]).counts
+    assert second.container == "1"
