@@ -82,7 +82,37 @@ class PeerFigure(Figure, frozen=True, kw_only=True, tag="peer"):
     missing: str = ""
 
 
-AnyFigure = Measurement | Curve | PeerFigure
+SPARK_BAR = 1.2
+"""The most that ours may take on Spark, over the better of the programs by hand."""
+
+
+class SparkFigure(Figure, frozen=True, kw_only=True, tag="spark"):
+    """Medians over all rounds of a job on Spark, by side, in seconds; `ratio` is ours over the better one by hand.
+
+    `ratios` are those of each round, in processor's seconds. `driver_mib` is by how much the driver's Python grew at
+    most: where rows were collected they would be there.
+    """
+
+    records: int
+    rounds: int
+    cpu_s: dict[str, float]
+    wall_s: dict[str, float]
+    driver_mib: dict[str, float]
+    ratio: float | None
+    ratios: list[float]
+
+    @property
+    def passed(self) -> bool:
+        """Whether ours took no more than the bar allows."""
+        return self.ratio is None or self.ratio <= SPARK_BAR
+
+    @property
+    def us_per_record(self) -> float:
+        """The microseconds of the processor that ours took for a record."""
+        return self.cpu_s["ours"] / self.records * 1e6
+
+
+AnyFigure = Measurement | Curve | PeerFigure | SparkFigure
 
 
 def stamped(figure: AnyFigure) -> AnyFigure:
@@ -104,6 +134,8 @@ def subject(figure: AnyFigure) -> tuple[str, ...]:
         return "workload", figure.workload, f"{figure.commit_every}"
     if isinstance(figure, PeerFigure):
         return "peer", figure.peer, figure.workload, figure.variant
+    if isinstance(figure, SparkFigure):
+        return "spark", figure.workload, f"{figure.records}"
     return "shape", figure.workload
 
 

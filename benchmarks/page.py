@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import WORKLOADS
 from benchmarks.charts import TIMES, Dot, dots, lines, readable
-from benchmarks.figures import AnyFigure, Curve, Measurement, PeerFigure
+from benchmarks.figures import SPARK_BAR, AnyFigure, Curve, Measurement, PeerFigure, SparkFigure
 from benchmarks.peers import PEERS
 from benchmarks.shapes import SHAPES
 from benchmarks.workload import COMMIT_EVERY
@@ -48,6 +48,7 @@ class Page:
             "notes": self._notes,
             "shape": self._shape,
             "shapes": self._other_shapes,
+            "spark": self._on_spark,
         }
         return PLACE.sub(lambda found: pieces[found[1]](found[2] or ""), template)
 
@@ -139,6 +140,21 @@ class Page:
         pieces.append(markdown(["figure", ""], [[what, readable(value)] for what, value in one.curve.items()]))
         return "\n\n".join(pieces)
 
+    def _on_spark(self, _: str) -> str:
+        found = [one for one in self._figures if isinstance(one, SparkFigure)]
+        head = [
+            "",
+            "records",
+            f"ratio (bar: {SPARK_BAR})",
+            "spread",
+            "ours",
+            "DataFrames",
+            "Python by hand",
+            "us",
+            "MiB",
+        ]
+        return markdown(head, map(spark_row, found)) if found else NOTHING
+
     def _other_shapes(self, _: str) -> str:
         names = sorted(self._curves.keys() - self._shown, key=lambda name: order(SHAPES, name))
         return "\n\n".join(map(self._shape, names))
@@ -192,6 +208,14 @@ def peer_row(one: PeerFigure) -> list[str]:
     memory = "" if one.peer_mib is None else f"{one.peer_mib:,.0f}"
     spread = f"{readable(one.low or 0)} to {readable(one.high or 0)}"
     return [name, workload, f"{one.messages:,}", f"**{readable(one.ratio)}** {TIMES}", spread, rates, memory, one.note]
+
+
+def spark_row(one: SparkFigure) -> list[str]:
+    ratio = "" if one.ratio is None else f"**{one.ratio:.2f}**{'' if one.passed else ', missed'}"
+    spread = f"{min(one.ratios):.2f} to {max(one.ratios):.2f}" if one.ratios else ""
+    sides = [f"{one.cpu_s[side]:.2f} s" if side in one.cpu_s else "-" for side in ("ours", "frames", "python")]
+    cost, grew = f"{one.us_per_record:.2f}", f"{one.driver_mib['ours']:.1f}"
+    return [f"{one.workload}: {one.title}", f"{one.records:,}", ratio, spread, *sides, cost, grew]
 
 
 def rate(messages: int, seconds: float) -> str:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from operators.core.base import EVENT_COLUMNS, Batch, Copies, Form, Key, Keys, Serde, Spec, Store
+from operators.state.entry_keys import key_behind
 from operators.state.keyed_state import (
+    KEY_BEHIND,
     STATE,
     UNCHANGEABLE,
     KeyContext,
@@ -45,6 +47,7 @@ class AsyncFlatMap(Spec):
     declares: ClassVar[str] = "async_flat_map(..., state=MySerde())"
     asynchronous: ClassVar[bool] = True
     in_calls: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
     beside_results: ClassVar[frozenset[str]] = Spec.beside_results | {"max_in_flight", "timeout_ms", "order"}
 
     @property
@@ -75,6 +78,16 @@ class AsyncFlatMap(Spec):
     def meaning(self) -> str:
         """Return the meaning of the states that `init` makes."""
         return meaning_of(self.init)
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key, behind a byte."""
+        return key_behind(place, KEY_BEHIND)
+
+    def why_whole(self) -> tuple[str, str] | None:
+        """Return that results of a partition in its order need one task for all of it."""
+        if self.order != "partition":
+            return None
+        return 'with order="partition" all of a partition goes on in one order', 'order="key"'
 
     def describe(self) -> str:
         """Return the calls in flight, their order and their timeout."""

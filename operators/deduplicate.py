@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import ClassVar, cast
@@ -21,10 +22,13 @@ from operators.core.base import (
     Spec,
     Store,
 )
-from operators.state.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
+from operators.core.sites import does_the_same
+from operators.state.entry_keys import NUMBER_BYTES, TIMED, beyond, key_behind, number_at, ordered
 
 ID, EXPIRY = b"i", b"x"
 """The first byte of entries in the store: of times by id, and of ids by the time at which they expire."""
+ONE_ID = b"\xff"
+"""The byte behind the time in a place of one id, where ids are keys; no number of a list begins with it."""
 BUCKETS = 8
 """The buckets of expiring ids that a time of `within_ms` is divided into."""
 CHUNK = 1_000
@@ -62,6 +66,39 @@ class Deduplicate(Spec):
     def describe(self) -> str:
         """The time."""
         return f"within {self.within_ms:,} ms"
+
+    @cached_property
+    def by_key(self) -> bool:
+        """Whether each id is its message's key, as far as can be seen: one function makes both, of one value."""
+        above, seen = [*self.parents], set[int]()
+        while above:
+            spec = above.pop()
+            if id(spec) in seen:
+                continue
+            seen.add(id(spec))
+            key_of = spec.functions().get("key") if spec.gives_keys else None
+            if key_of is not None:
+                if spec.key != self.id_serde or not does_the_same(key_of, self.id_of):
+                    return False
+            elif spec.parents and (spec.kind == self.kind or spec.keeps_values):
+                above += spec.parents
+            else:
+                return False
+        return True
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the id, where it is the key; the lists of ids that expire together are of no one key."""
+        # A list that was written while ids were no keys is passed over for the ids that a part does not have.
+        if place[:1] == EXPIRY:
+            return place[TIMED + 1 :] if place[TIMED : TIMED + 1] == ONE_ID else None
+        return key_behind(place, {ID: 1})
+
+    def why_whole(self) -> tuple[str, str] | None:
+        """Return that ids are looked for beyond the messages of a key, unless they are the keys."""
+        if self.by_key:
+            return None
+        wrong = "it looks for duplicates among all messages of a partition, and nothing says that an id is the key"
+        return wrong, "one function for both, as in .partition_by(id_of).deduplicate(id_of, ...)"
 
     def meaning(self) -> str:
         """Times by id."""
@@ -113,6 +150,8 @@ class DeduplicateOperator:
         self._within_ms = spec.within_ms
         self._width = max(spec.within_ms // BUCKETS, 1)
         self._ids = ids
+        self._by_key = spec.by_key
+        """Whether each id that expires has an entry of its own, which goes with its key where a task is split."""
         self._unheld_until = MIN_TIMESTAMP
         """The watermark by which nothing is in the store alone any more; until then ids are looked up there."""
         self.forget()
@@ -196,9 +235,13 @@ class DeduplicateOperator:
         for number, bucket in self._buckets.items():
             if bucket.new:
                 data = self._encoded(bucket.new)
-                self.store.update(
-                    {self._free(number, bucket): data[start : start + CHUNK] for start in range(0, len(data), CHUNK)}
-                )
+                if self._by_key:
+                    prefix = self._place(number) + ONE_ID
+                    self.store.update({prefix + one: [one] for one in data})
+                    bucket.entries += len(data)
+                else:
+                    chunks = (data[start : start + CHUNK] for start in range(0, len(data), CHUNK))
+                    self.store.update({self._free(number, bucket): chunk for chunk in chunks})
                 if bucket.is_whole:
                     bucket.listed += bucket.new
                 bucket.new = []
@@ -250,7 +293,7 @@ class DeduplicateOperator:
     def _expire(self, bucket: Expiring, number: int, watermark: int) -> None:
         """Forget the times that have expired, of the ids of a bucket that is past."""
         ids = bucket.new + (bucket.listed if bucket.is_whole else self._listed(number))
-        if not bucket.began_here:
+        if not bucket.began_here or (self._by_key and bucket.entries):
             self.store.drop(self._place(number), self._place(number + 1))
         elif bucket.entries:
             self.store.delete_all(self._entry(number, entry) for entry in range(bucket.entries))

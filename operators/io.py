@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
-from typing import ClassVar
+from types import UnionType
+from typing import Any, ClassVar, NamedTuple, Union, get_args, get_origin
 
 from operators.core.base import Output, Serde, Spec, told_of
+from operators.core.wording import shown
 
+OURS = "samza-"
+"""The beginning of the names of headers that are the library's own."""
 IDLE_AFTER_MS = 30_000
 """The ms without a record after which a partition holds event time back no more."""
 
@@ -36,12 +40,19 @@ class Input(Spec):
     """The unit of its times: s, ms, us or ns; None if it is not said, and they are taken as ms."""
     partitions: int | None = None
     priority: int = 0
+    headers: bool = False
+    """Whether the headers of its records are read."""
 
     kind: ClassVar[str] = "input"
     source: ClassVar[bool] = True
     tells: ClassVar[tuple[str, ...]] = (
         *("key", "key_of", "timestamp_of", "watermark_of", "max_disorder_ms", "max_ahead_ms", "unit"),
     )
+
+    @property
+    def carries_headers(self) -> bool:
+        """Whether they are read."""
+        return self.headers
 
     @property
     def keeps_order(self) -> bool:  # type: ignore[override]
@@ -57,6 +68,11 @@ class Input(Spec):
     def gives_keys(self) -> bool:  # type: ignore[override]
         """Whether keys are stored with its records, or read off them."""
         return bool(self.key or self.key_of)
+
+    @property
+    def reads_none(self) -> bool:
+        """Whether a record without a value is None to the functions, and not malformed."""
+        return self.tombstones or admits_none(self.value)
 
     @property
     def is_pattern(self) -> bool:
@@ -103,6 +119,10 @@ class TableInput(Input):
         """The type of its rows."""
         return f"rows {self.value!r}"
 
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the place, which is the key; each part of a task keeps all of a table that every task has."""
+        return None if self.broadcast else place
+
     def changes(self) -> TableChanges:
         """Return the spec of its records as changes, for joins of tables."""
         return TableChanges(**{field.name: getattr(self, field.name) for field in fields(TableChanges)})
@@ -133,13 +153,24 @@ class VersionedTable(Input):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SendTo(Spec):
-    """Write every message to an output stream."""
+    """Write every message to an output stream, with the headers that `headers(value, headers)` makes, or its own."""
 
     output: Output
+    headers: Callable[..., Mapping[str, bytes]] | None = None
 
     kind: ClassVar[str] = "send_to"
     terminal: ClassVar[bool] = True
     encodes: ClassVar[bool] = True
+    uses_headers: ClassVar[bool] = True
+
+    @property
+    def header_code(self) -> str:  # type: ignore[override]
+        """The call that makes the headers."""
+        return "{headers}({value}, {header})" if self.headers is not None else ""
+
+    def functions(self) -> dict[str, Callable[..., object]]:
+        """The function that makes the headers."""
+        return {} if self.headers is None else {"headers": self.headers}
 
     @property
     def subject(self) -> str:
@@ -177,3 +208,35 @@ class SinkCall(Spec):
     def functions(self) -> dict[str, Callable[..., object]]:
         """The function that has the effect."""
         return {"sink": self.function} if self.function is not None else {}
+
+
+def admits_none(serde: Serde) -> bool:
+    """Whether the declared type of values has None among its alternatives."""
+    declared = getattr(serde, "type", None)
+    return get_origin(declared) in (Union, UnionType) and type(None) in get_args(declared)
+
+
+class Headed(NamedTuple):
+    """An encoded value with the headers that were made for it, on its way to an output."""
+
+    value: Any
+    headers: Mapping[str, bytes] | None
+
+
+def headed(value: object, headers: Mapping[str, bytes]) -> Headed:
+    """Return an encoded value with its headers; raises ValueError where these are none."""
+    check_headers(headers)
+    return Headed(value, headers or None)
+
+
+def check_headers(headers: object) -> None:
+    """Raise ValueError for anything but a mapping from names to bytes.
+
+    >>> check_headers({"trace": b"1"})
+    """
+    if not isinstance(headers, Mapping) or not all(
+        type(name) is str and type(value) is bytes for name, value in headers.items()
+    ):
+        raise ValueError(f"{shown(headers)} are no headers; write instead: names and bytes, as {{'trace': b'1'}}")
+    if taken := [name for name in headers if name.startswith(OURS)]:
+        raise ValueError(f"the header {taken[0]!r} has a name that is kept for the library: take one without {OURS}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
+from zlib import crc32
 
 from operators.core.base import Serde, Spec
 from operators.core.sites import mistake
@@ -38,6 +39,30 @@ def murmur2(data: bytes) -> int:
         state = (state ^ int.from_bytes(data[whole:], "little")) * multiplier & mask
     state = (state ^ state >> 13) * multiplier & mask
     return (state ^ state >> 15) & 0x7FFFFFFF
+
+
+EVERY_BUCKET = -1
+"""Stands for the bucket of an entry that each part of a split task keeps."""
+
+
+def bucket_of(key: bytes | None, offset: int, factor: int) -> int:
+    """Return which of `factor` buckets of its partition a record is in: by its key's bytes, or without by its offset.
+
+    The factor is a power of two, so that a bucket is split into two, and two of them become one again.
+
+    >>> bucket_of(b"AA", 7, 4), bucket_of(None, 7, 4), bucket_of(b"AA", 7, 1)
+    (2, 3, 0)
+    """
+    assert factor > 0 and not factor & (factor - 1), f"{factor} buckets are no power of two"
+    assert offset >= 0, "offsets begin at 0"
+    # Another hash than the partitioner's: all keys of one of four partitions have two bits of that in common.
+    return (offset if key is None else crc32(key)) & (factor - 1)
+
+
+def entry_bucket(spec: Spec, place: bytes, factor: int) -> int:
+    """Return the bucket that an entry of a spec's store goes with, or EVERY_BUCKET."""
+    key = spec.key_at(place)
+    return EVERY_BUCKET if key is None else bucket_of(key, 0, factor)
 
 
 @dataclass(frozen=True)
@@ -137,6 +162,11 @@ class PartitionBy(Spec):
     gives_keys: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
 
+    @property
+    def hands_on_headers(self) -> bool:  # type: ignore[override]
+        """Whether messages go on as they are, and are not folded."""
+        return self.combines is None
+
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The function that gives the key, and the user's own choice of partition."""
         named: dict[str, Any] = {"key": self.key_of}
@@ -176,6 +206,7 @@ class Broadcast(Spec):
 
     kind: ClassVar[str] = "broadcast"
     hands_on_signs: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
     terminal: ClassVar[bool] = True
     repartitions: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True

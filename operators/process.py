@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from operators.core.base import (
@@ -14,6 +14,8 @@ from operators.core.base import (
     LATEST_MS,
     MIN_TIMESTAMP,
     MOST_HELD,
+    NEVER,
+    NO_HEADERS,
     Batch,
     Form,
     Key,
@@ -24,13 +26,26 @@ from operators.core.base import (
     Store,
 )
 from operators.core.durations import whole_ms
+from operators.state.entry_keys import TIMED, key_behind
 from operators.state.key_cache import READ_STATE, KeyStates, emitted_of, loop_of
-from operators.state.key_collections import LIST, MAP, KeyLists, ListState, MapState, place_of, remove_all
+from operators.state.key_collections import (
+    COLLECTIONS,
+    LIST,
+    MAP,
+    KeyLists,
+    ListState,
+    MapState,
+    key_of,
+    place_of,
+    remove_all,
+)
 from operators.state.keyed_state import STATE, UNCHANGEABLE, K, S, meaning_of
 from operators.state.timers import Timers
 
 TIMER, ALARM, EXPIRY, TOUCHED = b"t", b"a", b"x", b"u"
 """The first byte of entries in the store: of timers, of alarms, of expiries of states, and of their last use."""
+KEYS_BEHIND = {STATE: 1, TOUCHED: 1, TIMER: TIMED, ALARM: TIMED, EXPIRY: TIMED}
+"""The bytes ahead of the key in these entries, and in those of states."""
 Handler = Callable[..., Iterable[object] | None]
 """A function of the user for messages, timers or alarms; it returns what is emitted."""
 IN_HAND = frozenset({tuple, list, type(None)})
@@ -57,6 +72,8 @@ class Process(Spec):
     stateful: ClassVar[bool] = True
     keyed: ClassVar[bool] = True
     event_time: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
+    uses_headers: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     binds: ClassVar[tuple[str, ...]] = (
@@ -76,7 +93,9 @@ class Process(Spec):
     @property
     def keyed_code(self) -> tuple[str, ...] | None:  # type: ignore[override]
         """The code for a message; None where timers or expiries may be due between messages."""
-        return None if self.beyond_keys else ON_MESSAGE
+        if self.beyond_keys:
+            return None
+        return ("{context}.headers = {header}", *ON_MESSAGE) if self.is_given_headers else ON_MESSAGE
 
     def functions(self) -> dict[str, Callable[..., object]]:
         """The user's functions."""
@@ -86,6 +105,10 @@ class Process(Spec):
     def meaning(self) -> str:
         """Return the meaning of the states that `init` makes."""
         return meaning_of(self.init)
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key: behind a byte or a time, or where its length stands ahead of it, in lists and maps."""
+        return key_of(place) if place[:1] in COLLECTIONS else key_behind(place, KEYS_BEHIND)
 
     def build(self, context: OperatorContext) -> ProcessOperator:
         """Return its operator, which keeps states, lists and maps as was declared."""
@@ -120,8 +143,9 @@ class ProcessContext(Generic[K, S]):
     """The context of a `process` function: the key, the time, the key's state, and its timers.
 
     `state` is this key's value, None (or what `init` makes) at first: assign a new one, or change it in place; None
-    removes it. `timestamp` is the message's event time, or the timer's, in ms. The context is of use during the call:
-    the next one is handed the same object.
+    removes it. `timestamp` is the message's event time, or the timer's, in ms. `headers` are the message's where its
+    input is of `headers=True`; timers have none, and what is emitted for a message goes on with them. The context is of
+    use during the call: the next one is handed the same object.
 
     >>> def once_a_minute(value, context):
     ...     if context.state is None:
@@ -131,10 +155,22 @@ class ProcessContext(Generic[K, S]):
     ...     return [(context.key, context.state)]
     """
 
-    __slots__ = ("_operator", "_place", "key", *STATE_SLOT, "timestamp")
+    __slots__ = (
+        "_is_late",
+        "_list_of",
+        "_operator",
+        "_place",
+        "_stamp",
+        "_timers",
+        "headers",
+        "key",
+        *STATE_SLOT,
+        "timestamp",
+    )
 
     key: K
     timestamp: int
+    headers: Mapping[str, bytes]
     if TYPE_CHECKING:
 
         @property
@@ -147,6 +183,12 @@ class ProcessContext(Generic[K, S]):
     def __init__(self, operator: ProcessOperator) -> None:
         self._operator = operator
         self._place: Key = b""
+        # At hand, for speed: they are asked for with each message.
+        self._list_of, self._timers = operator.lists.of, operator.timers if operator.has_timers else None
+        self._stamp = MIN_TIMESTAMP
+        """The stamp of the message at hand, where a timer is late that is set for no later."""
+        self._is_late = False
+        self.headers = NO_HEADERS
 
     @property
     def now_ms(self) -> int:
@@ -165,7 +207,14 @@ class ProcessContext(Generic[K, S]):
         Raises ValueError where `process` was given no `on_timer`, and for a key whose timers go on and on at the end.
         """
         at = at_ms if type(at_ms) is int else _after(self.timestamp, at_ms)
-        self._operator.set_timer(self._place, at)
+        if self._timers is None:
+            _no_timer(at, self)
+        elif type(at) is not int or not EARLIEST_MS <= at <= LATEST_MS:
+            raise _no_time("set_timer", at)
+        else:
+            self._timers.set(self._place, at)
+            if at <= self._stamp:
+                self._is_late = True
 
     def delete_timer(self, at_ms: int | timedelta) -> None:
         """Take back a timer of this key; nothing happens where there is none."""
@@ -187,7 +236,7 @@ class ProcessContext(Generic[K, S]):
 
     def list(self, name: str) -> ListState[Any]:
         """Return a list among this key's state, whose entries are read and written one by one."""
-        return self._operator.lists.of(self._place, name)
+        return self._list_of(self._place, name)
 
     def map(self, name: str) -> MapState[Any, Any]:
         """Return a map among this key's state, whose entries are read and written one by one."""
@@ -222,7 +271,6 @@ class ProcessOperator(KeyStates):
         self.on_alarm: Handler = functions.get("on_alarm", _no_alarm)
         self.calls = ["on_message", "on_timer", "on_alarm", *(["init"] if self.init is not None else [])]
         self.in_hand = IN_HAND
-        self.context: ProcessContext[object, object] = ProcessContext(self)
         self.timers, self.alarms, self._expiries = (
             Timers(store, keys, prefix, most_held) for prefix in (TIMER, ALARM, EXPIRY)
         )
@@ -230,15 +278,13 @@ class ProcessOperator(KeyStates):
         self._held = (self.lists, self.timers, self.alarms, self._expiries)
         """The parts that are beside the store as well as the states."""
         self._ttl_ms = spec.ttl_ms
-        self._has_timers, self._has_alarms = "on_timer" in functions, "on_alarm" in functions
-        self._waits = self._has_timers or spec.ttl_ms is not None
+        self.has_timers, self._has_alarms = "on_timer" in functions, "on_alarm" in functions
+        self._waits = self.has_timers or spec.ttl_ms is not None
+        self.context: ProcessContext[object, object] = ProcessContext(self)
         self._now_ms: int | None = None
         self._reached = MIN_TIMESTAMP
         self.late: Batch | None = None
         """The messages so late that their key's state had expired, or that a timer they set was due already."""
-        self._stamp: int | None = None
-        """The stamp of the message at hand."""
-        self._is_late = False
 
     @property
     def unwritten(self) -> int:
@@ -258,7 +304,7 @@ class ProcessOperator(KeyStates):
         """Hand each message to the user's function; what it returns carries the message's key, time and stamp."""
         assert batch.timestamps is not None
         self.late = None
-        if self._waits:
+        if self._waits or batch.headers is not None:
             emitted = self._process_each(batch)
         else:
             found = _process(self, batch.values, batch.keys or [None] * len(batch), batch.timestamps)
@@ -272,8 +318,9 @@ class ProcessOperator(KeyStates):
             return None
         out = _nothing()
         if watermark >= self.timers.first:
+            take = self.timers.take
             for _ in count() if most is None else range(most):
-                if (due := self.timers.take(watermark)) is None:
+                if (due := take(watermark)) is None:
                     break
                 self._call_timer(*due, out)
         if watermark >= self._expiries.first and watermark < self.timers.first:
@@ -322,21 +369,16 @@ class ProcessOperator(KeyStates):
         for part in self._held:
             part.write_back()
 
+    def newest(self, most: int) -> list[object]:
+        """Return at most so many of the states and of the lists' entries that are not in the store yet."""
+        states = super().newest(most)
+        return [*states, *islice(self.lists.newest(), most - len(states))]
+
     def forget(self) -> None:
         """Drop the states and timers that have changed."""
         super().forget()
         for part in self._held:
             part.forget()
-
-    def set_timer(self, key: Key, at_ms: int) -> None:
-        """Remember a timer of `key`; raises ValueError where there is nothing to call then, or no end of it."""
-        if not self._has_timers:
-            _no_timer(at_ms, None)
-        if type(at_ms) is not int or not EARLIEST_MS <= at_ms <= LATEST_MS:
-            raise _no_time("set_timer", at_ms)
-        self.timers.set(key, at_ms)
-        if self._stamp is not None and at_ms <= self._stamp:
-            self._is_late = True
 
     def delete_timer(self, key: Key, at_ms: int) -> None:
         """Take a timer back."""
@@ -358,32 +400,50 @@ class ProcessOperator(KeyStates):
         """Call the function for each message, and before it the timers that are due for its key."""
         assert batch.timestamps is not None
         out, stamps = _nothing(), batch.stamps or batch.timestamps
-        timers = self.timers.look_ahead(max(stamps))
+        times_of = self.timers.look_ahead(max(stamps)).get
         rows = zip(batch.values, batch.keys or [None] * len(batch), batch.timestamps, stamps, strict=True)
         late: list[int] = []
+        context, ttl_ms, looks = self.context, self._ttl_ms, self.looks
+        changed, clean, state_of = self.changed, self.clean, self.changed.get
+        headers, before = batch.headers, 0
         try:
             for row, (value, key, timestamp, stamp) in enumerate(rows):
-                if key in timers and timers[key][0] <= stamp:
+                if (times := times_of(key)) is not None and times[0] <= stamp:
                     self._fire_before(key, stamp, out)
-                if self._ttl_ms is not None and key is not None:
+                if ttl_ms is not None and key is not None:
                     self._touch(key, timestamp, stamp)
-                    self._is_late = timestamp + self._ttl_ms <= stamp
-                self._stamp = stamp
-                self._call(self.on_message, value, key, timestamp, stamp, out)
-                if self._is_late:
-                    self._is_late = False
+                    context._is_late = timestamp + ttl_ms <= stamp
+                # From here on as `_call` does it: a call less for each message.
+                if (state := state_of(key)) is None and (state := clean.get(key)) is None and (looks or key is None):
+                    state = self.look_up(key)
+                context.key = key if type(key) is not bytes else self.decode(key)
+                context._place, context.timestamp, context.state, context._stamp = key, timestamp, state, stamp
+                if headers is not None:
+                    context.headers, before = headers[row] or NO_HEADERS, len(out.values)
+                # Not known by another name here: the function takes the place of what checks its first result.
+                if emitted := self.on_message(value, context):
+                    self._emit(emitted, key, timestamp, stamp, out)
+                if headers is not None:
+                    _carry(headers[row], before, out)
+                left = context.state
+                if left is not state or type(left) not in UNCHANGEABLE:
+                    changed[key] = left
+                    clean.pop(key, None)
+                if context._is_late:
+                    context._is_late = False
                     late.append(row)
         finally:
-            self._stamp, self._is_late = None, False
+            context._stamp, context._is_late, context.headers = MIN_TIMESTAMP, False, NO_HEADERS
         self.late = batch.take(late) if late else None
+        if out.headers is not None:
+            out.headers += [None] * (len(out.values) - len(out.headers))
         return out if out.values else None
 
     def _fire_before(self, key: Key, stamp: int, out: Batch) -> None:
         """Call the timers of a key that are due before a message of this stamp."""
-        timers, self._stamp = self.timers.look_ahead(stamp), None
-        while (times := timers.get(key)) and (at_ms := times[0]) <= stamp:
-            # Taken back before the call, which may set it again for the same time.
-            self.timers.delete(key, at_ms)
+        take_of, self.context._stamp = self.timers.take_of, MIN_TIMESTAMP
+        # Taken before the call, which may set it again for the same time.
+        while (at_ms := take_of(key, stamp)) != NEVER:
             try:
                 self._call_timer(at_ms, key, out)
             except Exception as error:
@@ -397,15 +457,14 @@ class ProcessOperator(KeyStates):
     def _call(self, function: Handler, first: object, place: Key, at: int, stamp: int, out: Batch) -> None:
         """Call a function of the user for a key, and keep what it leaves and what it returns."""
         context = self.context
-        # As `read` does it: a call less for each message.
+        # As `read` does it: a call less for each timer.
         state = self.changed.get(place)
         if state is None and (state := self.clean.get(place)) is None:
             state = self.look_up(place)
         context.key = self.decode(place) if type(place) is bytes else place
         context._place, context.timestamp, context.state = place, at, state
-        emitted = function(first, context)
         # The results first: a generator sets the state while it is read to its end.
-        if emitted:
+        if emitted := function(first, context):
             self._emit(emitted, place, at, stamp, out)
         left = context.state
         if left is not state or type(left) not in UNCHANGEABLE:
@@ -465,6 +524,15 @@ class TimerFailed(Exception):
         super().__init__(key, at_ms)
         self.key = key
         self.at_ms = at_ms
+
+
+def _carry(headers: Mapping[str, bytes] | None, before: int, out: Batch) -> None:
+    """Let the headers of a message go on with what was emitted for it, behind so many rows."""
+    if headers or out.headers is not None:
+        of_others = out.headers or []
+        # What timers have emitted before it has none.
+        of_others += [None] * (before - len(of_others))
+        out.headers = of_others + [headers] * (len(out.values) - before)
 
 
 def _nothing() -> Batch:

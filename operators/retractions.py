@@ -32,6 +32,7 @@ class Revisions(Spec):
     code: ClassVar[tuple[str, ...]] = ("{out} = {revision}({value}, {sign} == -1)",)
     one_to_one: ClassVar[bool] = True
     takes_signs: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
 
     def functions(self) -> dict[str, Callable[..., object]]:
         """Return the class of revisions."""

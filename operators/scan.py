@@ -8,8 +8,9 @@ from typing import ClassVar
 
 from operators.core.base import MOST_HELD, Batch, Copies, Keys, OperatorContext, Serde, Spec, Store
 from operators.core.untimed import NothingFires
+from operators.state.entry_keys import key_behind
 from operators.state.key_cache import READ_STATE, KeyStates, emitted_of, loop_of
-from operators.state.keyed_state import meaning_of
+from operators.state.keyed_state import KEY_BEHIND, meaning_of
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -28,6 +29,7 @@ class Scan(Spec):
     keyed: ClassVar[bool] = True
     needs_id: ClassVar[bool] = True
     one_to_one: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
     order_sensitive: ClassVar[bool] = True
     binds: ClassVar[tuple[str, ...]] = ("changed", "clean", "look_up", "decode", "unchangeable", "copy")
 
@@ -52,6 +54,10 @@ class Scan(Spec):
     def meaning(self) -> str:
         """Return the meaning of the states that `init` makes."""
         return meaning_of(self.init)
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key, behind a byte."""
+        return key_behind(place, KEY_BEHIND)
 
     def build(self, context: OperatorContext) -> ScanOperator:
         """Return its operator, which keeps states as was declared."""

@@ -16,6 +16,7 @@ class Stateless(Spec):
     function: Callable[..., object]
 
     hands_on_signs: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
 
     def functions(self) -> dict[str, Callable[..., object]]:
         """The user's function, named as the operator is."""
@@ -33,11 +34,22 @@ class Filter(Stateless):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Map(Stateless):
-    """Replace each message by what the function returns."""
+    """Replace each message by what the function returns; with `headers` it takes the message's headers as well."""
+
+    headers: bool = False
 
     kind: ClassVar[str] = "map"
-    code: ClassVar[tuple[str, ...]] = ("{out} = {map}({value})",)
     one_to_one: ClassVar[bool] = True
+
+    @property
+    def code(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The call."""
+        return ("{out} = {map}({value}, {header})",) if self.headers else ("{out} = {map}({value})",)
+
+    @property
+    def uses_headers(self) -> bool:  # type: ignore[override]
+        """Whether the function takes them."""
+        return self.headers
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,6 +98,7 @@ class BranchArm(Spec):
     arm: ClassVar[bool] = True
     code: ClassVar[tuple[str, ...]] = ("if {name} in choice_{parent}:",)
     hands_on_signs: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True
 
     def functions(self) -> dict[str, Callable[..., object]]:
         """The branch's name, as a constant of the fused function."""
@@ -111,3 +124,4 @@ class Merge(Spec):
     code: ClassVar[tuple[str, ...]] = ()
     one_to_one: ClassVar[bool] = True
     hands_on_signs: ClassVar[bool] = True
+    hands_on_headers: ClassVar[bool] = True

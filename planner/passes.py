@@ -20,6 +20,7 @@ from planner.checks.grouping import group_tasks
 from planner.checks.ordering import tell_order
 from planner.checks.rules import RULES
 from planner.checks.sizes import grown_sizes, source_sizes
+from planner.checks.splitting import check_factor, tell_unsplit
 from planner.codegen.folding import fold
 from planner.codegen.fusion import LONGEST_RUN, functions_of, fuse, kinds_in, word
 from planner.codegen.scalars import taken_apart
@@ -152,6 +153,21 @@ def tell_what_goes_by_order(plan: Plan, graph: Graph, partitions: Mapping[str, i
     return tell_order(plan, graph)
 
 
+def split_tasks(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Split each task into virtual ones, as many as the options say."""
+    factor = plan.options.factor
+    check_factor(plan, factor)
+    if factor == 1:
+        return plan
+    width = plan.tasks
+    return replace(plan, stages=tuple(replace(stage, buckets=factor, width=width) for stage in plan.stages))
+
+
+def tell_what_stays_whole(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
+    """Mark each operator whose tasks can't be split by keys."""
+    return tell_unsplit(plan, graph)
+
+
 def assign_stores(plan: Plan, graph: Graph, partitions: Mapping[str, int]) -> Plan:
     """Give every stateful operator a store named as it is."""
     stores = tuple(
@@ -233,7 +249,9 @@ PASSES: tuple[Pass, ...] = (
     list_streams,
     size_streams,
     tell_what_goes_by_order,
+    tell_what_stays_whole,
     group_tasks,
+    split_tasks,
     assign_stores,
     check_waits,
     bound_drains,

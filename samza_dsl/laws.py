@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 try:
     import hypothesis
@@ -27,6 +27,7 @@ from runtime.stores.registry import kind_of
 from samza_dsl.application.app import App
 from samza_dsl.testing import CrashPoint, Record, Schedule, Watermark, run, unordered
 from samza_dsl.testing.process import Results
+from samza_dsl.testing.schedules import FACTORS
 from samza_dsl.testing.streams import place_of, reader_of, time_of
 
 K = TypeVar("K")
@@ -181,7 +182,7 @@ def schedules(max_crashes: int = 3, *, min_crashes: int = 0) -> st.SearchStrateg
 
     >>> from hypothesis import find
     >>> find(schedules(), lambda schedule: schedule.seed > 2)
-    Schedule(seed=3, crashes=())
+    Schedule(seed=3, crashes=(), factors=())
     """
     crashes = st.lists(crash_points(), min_size=min_crashes, max_size=max_crashes).map(tuple)
     return st.builds(Schedule, st.integers(0, SEEDS), crashes)
@@ -214,15 +215,22 @@ class Case:
         return f"with the inputs {self.given}, and divided otherwise, as {self.again} and {self.schedule}"
 
 
+class Disturbance(TypedDict, total=False):
+    """The disturbances of a run: up to so many crashes (3), by a seed, with tasks that are split and merged or not."""
+
+    max_crashes: int
+    seed: int | None
+    rescale: bool
+
+
 def check_laws(
     app: App,
     inputs: Mapping[str, st.SearchStrategy[Sequence[object]]],
     *,
     partitions: Mapping[str, int] | None = None,
     examples: int = 100,
-    max_crashes: int = 3,
-    seed: int | None = None,
     on: Spark | None = None,
+    **how: Unpack[Disturbance],
 ) -> None:
     """Look for inputs for which the results of `app`, whatever their order, depend on how it runs.
 
@@ -232,7 +240,8 @@ def check_laws(
     and state by key allows it, its records are also divided otherwise, in the order of their times, so that nothing is
     late by that, unless there are timers, a `ttl_ms` or a `deduplicate`, which look at a whole partition. What a sink
     is called with is no result: it may be called again after a crash. Early panes are left out: which there are depends
-    on what came first. With a `seed` the examples are the same each time. With `on=Spark()` each is run there, too,
+    on what came first. With a `seed` the examples are the same each time. With `rescale` tasks are split and merged as
+    well, from one restart to the next. With `on=Spark()` each is run there, too,
     which takes a second or so: say fewer `examples`, and the smallest one is not looked for.
 
     Raises `LawBroken` with the smallest example that was found, and the first operator that emits something else.
@@ -243,13 +252,14 @@ def check_laws(
     >>> numbered.send_to(app.output("numbers-seen", value=int))
     >>> check_laws(app, {"numbers": st.lists(st.integers(), max_size=5)}, examples=20)
     """
+    max_crashes, seed, rescale = how.get("max_crashes", 3), how.get("seed"), how.get("rescale", False)
     broken: list[tuple[Case, Results, Results]] = []
     final = _without_early(app)
 
     phases = SHRUNK if on is None else UNSHRUNK
 
     @settings(max_examples=examples, deadline=None, print_blob=False, database=None, phases=phases)
-    @given(_cases(final, inputs, partitions or {}, max_crashes))
+    @given(_cases(final, inputs, partitions or {}, _schedules(max_crashes, rescale)))
     def law(case: Case) -> None:
         calm, disturbed = case.outcomes(final)
         if calm != disturbed:
@@ -273,16 +283,25 @@ THE_RUN = "the run"
 """The name under which the error of a run stands among its results."""
 
 
+def _schedules(max_crashes: int, rescale: bool) -> st.SearchStrategy[Schedule]:
+    """Draw a schedule without crashes or with some; with `rescale` one by which tasks are split and merged."""
+    found = schedules(0) | schedules(max_crashes, min_crashes=min(max_crashes, 1))
+    if not rescale:
+        return found
+    factors = st.lists(st.sampled_from(FACTORS), min_size=2, max_size=5).map(tuple)
+    return st.builds(lambda one, factors: replace(one, factors=factors), found, factors)
+
+
 def _cases(
     app: App,
     streams: Mapping[str, st.SearchStrategy[Sequence[object]]],
     partitions: Mapping[str, int],
-    max_crashes: int,
+    disturbances: st.SearchStrategy[Schedule],
 ) -> st.SearchStrategy[Case]:
     disturbed = st.builds(
         lambda given, schedule: Case(given, given, schedule, partitions, partitions),
         inputs(app, streams, partitions=partitions),
-        schedules(0) | schedules(max_crashes, min_crashes=min(max_crashes, 1)),
+        disturbances,
     )
     divisible = [stream for stream in _divisible(app) if stream in streams and stream not in partitions]
     if not divisible or not _can_be_divided(app, divisible, partitions):

@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from operators.core.wording import stable
@@ -45,15 +46,19 @@ Key = int | str | bytes
 """A key as batches hold it: an int or a str as itself, any other key as its bytes."""
 
 
+NO_HEADERS: Mapping[str, bytes] = MappingProxyType({})
+"""The headers of a message that has none."""
+
+
 @dataclass(slots=True)
 class Batch:
     """Columns of equal length that move together; a column that nobody reads is None.
 
     `keys` are held keys within a stage, and bytes between stages and where they are stored; two of them are equal when
     their bytes are. `timestamps` (event time) and `stamps` (the record's source watermark just before it) are ms since
-    the epoch. `offsets` are the records' places in their source partition, and `headers` what else a dead letter says
-    of them; `signs` are +1, or -1 for a retraction. `owners` are the numbers, in rising order, of the messages that
-    rows came from.
+    the epoch. `offsets` are the records' places in their source partition, and `origins` what else a dead letter says
+    of where they are from. `headers` are what writers say beside the values; `signs` are +1, or -1 for a retraction.
+    `owners` are the numbers, in rising order, of the messages that rows came from.
     """
 
     values: list[Any]
@@ -64,6 +69,7 @@ class Batch:
     headers: list[Mapping[str, bytes] | None] | None = None
     signs: list[int] | None = None
     owners: Sequence[int] | None = None
+    origins: list[Mapping[str, bytes] | None] | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -143,7 +149,10 @@ class Batch:
                 del column[length:]  # type: ignore[attr-defined]
 
     def _columns(self) -> tuple[Sequence[Any] | None, ...]:
-        return (self.keys, self.timestamps, self.stamps, self.offsets, self.headers, self.signs, self.owners)
+        return (
+            *(self.keys, self.timestamps, self.stamps, self.offsets),
+            *(self.headers, self.signs, self.owners, self.origins),
+        )
 
 
 EVENT_COLUMNS = frozenset({"keys", "timestamps", "stamps"})
@@ -181,7 +190,7 @@ def _shape(value: object) -> str:
     return "None" if value is None else type(value).__qualname__
 
 
-COLUMNS = ("keys", "timestamps", "stamps", "offsets", "headers", "signs", "owners")
+COLUMNS = ("keys", "timestamps", "stamps", "offsets", "headers", "signs", "owners", "origins")
 """The columns beside the values, in the order of the fields."""
 
 
@@ -410,7 +419,9 @@ class Spec:
     late, when event time is beyond where it was as that came. What `ignores_values` looks at keys and times alone.
     What `holds` most of what it has written needs no cache of it.
     What looks at a partition `beyond_keys` goes by more of it than the messages of one key. What `takes_signs` may be
-    handed retractions, and what `hands_on_signs` emits one for each. What is `beside_results` are the fields by which
+    handed retractions, and what `hands_on_signs` emits one for each. What `hands_on_headers` gives what it emits those
+    of the message, and what `uses_headers` writes or shows them: by `header_code` it writes others, which that makes
+    of `{value}` and `{header}`. What is `beside_results` are the fields by which
     neither its results nor its state go. What is `stateful` builds its operator, but for what is `in_calls`, whose
     state is read and written around each of the user's calls. What `has_effects` calls the user's function for what it
     does elsewhere, and what `reads_offsets` shows it where a message lies. What is `windowed` emits panes. What is
@@ -419,7 +430,8 @@ class Spec:
     messages under keys of its own; what goes `by_table_key` meets rows that lie in the partitions of these. What
     `splits` has its messages chosen by each `arm`, which is in one function with it and need not be read. Of what is
     `unread` these words tell.
-    What `fans_out` may make several messages of one. `by_row` says why one takes its messages in one by one.
+    What `fans_out` may make several messages of one. `groups` says how one with state takes in a batch at once, and
+    where that is "", `by_row` why it takes its messages in one by one.
     By `declares` a user says how it keeps what it keeps.
     """
 
@@ -450,6 +462,7 @@ class Spec:
     splits: ClassVar[bool] = False
     arm: ClassVar[bool] = False
     fans_out: ClassVar[bool] = False
+    groups: ClassVar[str] = ""
     by_row: ClassVar[str] = "each message finds state by itself"
     unread: ClassVar[str] = "its messages go nowhere"
     declares: ClassVar[str] = ""
@@ -475,12 +488,30 @@ class Spec:
     beyond_keys: ClassVar[bool] = False
     takes_signs: ClassVar[bool] = False
     hands_on_signs: ClassVar[bool] = False
+    hands_on_headers: ClassVar[bool] = False
+    uses_headers: ClassVar[bool] = False
+    header_code: ClassVar[str] = ""
     beside_results: ClassVar[frozenset[str]] = frozenset({"parents", "op_id", "site", "on_error", "late"})
 
     @cached_property
     def retracts(self) -> bool:
         """Whether it may emit retractions."""
         return self.hands_on_signs and self.reads_signs
+
+    @cached_property
+    def carries_headers(self) -> bool:
+        """Whether its messages may have headers."""
+        return self.hands_on_headers and self.is_given_headers
+
+    @property
+    def is_given_headers(self) -> bool:
+        """Whether the messages that come to it may have headers."""
+        return any(parent.carries_headers for parent in self.parents)
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether the messages that it lets through go on with the values that they came with."""
+        return self.code is not None and not any("{out}" in line for line in self.code)
 
     @property
     def reads_signs(self) -> bool:
@@ -564,6 +595,22 @@ class Spec:
     def meaning(self) -> str:
         """Return the meaning of its stored entries; where these words change, a run refuses the old state."""
         return ""
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key's bytes in the place of an entry of its store; None for an entry of no one key.
+
+        By it entries go along with their keys where a task is split; what has no one key each part keeps. Raises
+        TypeError where it does not say so.
+        """
+        # Never a default: entries of a spec that nobody knows would silently go with the wrong keys.
+        raise TypeError(
+            f"{self.kind} {self.op_id!r} at {self.site}: nobody knows where keys lie in its state; write instead: "
+            f"def key_at(self, place) in {type(self).__qualname__}, or why_whole, which says why it can't be split"
+        )
+
+    def why_whole(self) -> tuple[str, str] | None:
+        """Return why the tasks that it runs in can't be split by keys, and what to write instead; None if they can."""
+        return None
 
     def build(self, context: OperatorContext) -> Operator:
         """Return its operator in one task; raises TypeError where it has none."""

@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import FunctionType
 
 from operators.core.base import NOWHERE, Site
 
@@ -51,3 +52,32 @@ def check_plain(said: str, function: Callable[..., object], arguments: int = 1) 
         raise mistake(
             wrong + ("argument" if arguments == 1 else "arguments"), said.replace("...", f"lambda{names}: ...")
         )
+
+
+def does_the_same(one: Callable[..., object], other: Callable[..., object]) -> bool:
+    """Whether two functions are one, or have the same code, and nothing beside it that might differ.
+
+    >>> does_the_same(lambda n: n % 7, lambda n: n % 7), does_the_same(lambda n: n % 7, lambda n: n % 8)
+    (True, False)
+    """
+    if one is other:
+        return True
+    if not (inspect.isfunction(one) and inspect.isfunction(other)) or one.__globals__ is not other.__globals__:
+        return False
+    if one.__closure__ or other.__closure__ or one.__defaults__ or other.__defaults__ or one.__kwdefaults__:
+        return False
+    return other.__kwdefaults__ is None and _code_of(one) == _code_of(other)
+
+
+def _code_of(function: FunctionType) -> tuple[object, ...]:
+    code = function.__code__
+    # By their words, since 1 and True are equal; functions within have addresses there, and so are never the same.
+    constants = repr(code.co_consts)
+    return (
+        code.co_code,
+        constants,
+        code.co_names,
+        code.co_varnames,
+        code.co_argcount,
+        code.co_flags & ~inspect.CO_NESTED,
+    )

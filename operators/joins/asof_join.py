@@ -25,6 +25,7 @@ from operators.joins.interval_join import LEAST_WIDTH_MS, NO_KEY
 from operators.joins.match_counts import Meetings
 from operators.joins.row_versions import WIDTH_MS, Versions
 from operators.joins.waiting_rows import WaitingRows
+from operators.state.entry_keys import TIMED, key_behind
 from operators.state.keyed_state import DECLARED_SIDES, dumped, typed_sides
 from operators.state.time_buckets import Held, OverRows, Row, RowsByTime
 
@@ -81,6 +82,10 @@ class AsofJoin(Spec):
     def meaning(self) -> str:
         """Return the direction and the tolerance, by which rows are grouped, and kept."""
         return f"as-of join {self.direction} within {self.tolerance_ms}"
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key, behind the number of a bucket where there is one."""
+        return key_behind(place, {b"l": TIMED, b"n": TIMED, b"v": TIMED, b"b": 1})
 
     def build(self, context: OperatorContext) -> AsofJoinOperator:
         """Return its operator, which keeps the values of either side as was declared."""

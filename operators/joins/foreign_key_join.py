@@ -11,7 +11,7 @@ from operators.core.untimed import Untimed
 from operators.joins.changes import Changes, KeptRows, Row, columns_of, row_of
 from operators.joins.key_join import NO_KEY
 from operators.joins.match_counts import Meetings
-from operators.state.entry_keys import beyond
+from operators.state.entry_keys import beyond, key_behind
 from operators.state.keyed_state import DECLARED_SIDES, typed
 
 LEFT, RIGHT = 0, 1
@@ -61,6 +61,19 @@ class ForeignKeyJoin(Spec):
     def meaning(self) -> str:
         """The rows of both sides, and the keys of the second."""
         return f"rows of two tables, named by {self.foreign_key!r}"
+
+    def why_whole(self) -> tuple[str, str] | None:
+        """Return that each part would have to keep all of the other side, which any own row may come to name."""
+        wrong = "each part of a task would keep all rows of the other side, and parts read these differently far"
+        return wrong, ".partition_by(...) by the other side's key before a join by key; or Options(elasticity=1)"
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key of an own row, or behind the name by which it is found; rows of the other side have none."""
+        # Any own row may come to name another, so each part of a task keeps all of these.
+        if place[:1] == NAMED:
+            length = int.from_bytes(place[1 : 1 + KEY_LENGTH], "big")
+            return place[1 + KEY_LENGTH + length :]
+        return key_behind(place, {OWN: 1, OTHER: None})
 
     def build(self, context: OperatorContext) -> ForeignKeyJoinOperator:
         """Return its operator, which keeps the rows of either side as was declared."""

@@ -25,6 +25,7 @@ from operators.core.base import (
 from operators.core.policies import DeadLetterPolicy
 from operators.joins.match_counts import Meetings
 from operators.state.agenda import DueItems
+from operators.state.entry_keys import TIMED, key_behind
 from operators.state.keyed_state import DECLARED_SIDES, typed_sides
 from operators.state.stamp_counts import Stamps
 from operators.state.time_buckets import Bucket, OverRows, Row, RowsByTime
@@ -86,6 +87,10 @@ class IntervalJoin(Spec):
     def meaning(self) -> str:
         """Return the bounds, by which rows are grouped, and the kind, by which rows wait."""
         return f"{self.how} join within ({self.low_ms}, {self.high_ms})"
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key, behind the first byte and the number of a bucket."""
+        return key_behind(place, dict.fromkeys((b"l", b"r"), TIMED))
 
     def build(self, context: OperatorContext) -> IntervalJoinOperator:
         """Return its operator, which keeps the values of either side as was declared."""

@@ -10,6 +10,7 @@ from operators.core.base import Batch, Form, Keys, OperatorContext, Serde, Spec,
 from operators.core.untimed import Untimed
 from operators.joins.changes import Changes, KeptRows, Row, columns_of, row_of
 from operators.joins.match_counts import Meetings
+from operators.state.entry_keys import key_behind
 from operators.state.keyed_state import DECLARED_SIDES, typed
 
 How = Literal["inner", "left", "right", "outer"]
@@ -54,6 +55,10 @@ class KeyJoin(Spec):
     def meaning(self) -> str:
         """The rows of both sides."""
         return "rows of two tables"
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key, behind the side's byte."""
+        return key_behind(place, dict.fromkeys(PLACES, 1))
 
     def build(self, context: OperatorContext) -> KeyJoinOperator:
         """Return its operator, which keeps the rows of either side as was declared."""

@@ -23,6 +23,7 @@ from operators.io import VersionedTable
 from operators.joins.match_counts import Meetings
 from operators.joins.row_versions import WIDTH_MS, Versions, width_of
 from operators.joins.waiting_rows import WaitingRows
+from operators.state.entry_keys import TIMED, key_behind
 from operators.state.keyed_state import DECLARED_SIDES, typed_sides
 from operators.state.time_buckets import OverRows
 
@@ -78,6 +79,10 @@ class TemporalJoin(Spec):
     def parameters(self) -> dict[str, str]:
         """Return its own parameters, and the ms for which the table keeps versions."""
         return {**super().parameters(), "retention_ms": str(self.table.retention_ms)}
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key, behind the number of a bucket where there is one."""
+        return key_behind(place, {b"s": TIMED, b"v": TIMED, b"b": 1})
 
     def build(self, context: OperatorContext) -> TemporalJoinOperator:
         """Return its operator, which keeps the values of either side as was declared."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar
 
 from operators.core.base import MOST_HELD, Batch, Form, Key, Keys, Store
@@ -40,6 +41,11 @@ class KeyStates:
     def unwritten(self) -> int:
         """The number of changed states that are not in the store yet."""
         return len(self.changed)
+
+    @property
+    def looks(self) -> bool:
+        """Whether a key that is not in use may have a state all the same: in the store, or what `init` makes."""
+        return not self._has_all or self.init is not None
 
     def read(self, key: Key | None) -> Any:
         """Return the state of a key, or what `init` makes; raises ValueError where there is no key."""
@@ -86,6 +92,12 @@ class KeyStates:
             # States that were not kept are in the store alone from now on.
             self._has_all = self._has_all and kinds <= UNCHANGEABLE
         self.changed.clear()
+
+    def newest(self, most: int) -> list[object]:
+        """Return at most so many of the states that have changed, those that changed first last, as they are stored."""
+        states = islice(reversed(self.changed.values()), most)
+        dump = None if self.form is None else self.form.dump
+        return [state if dump is None else dump(state) for state in states if state is not None]
 
     def forget(self) -> None:
         """Drop the states that have changed."""
@@ -141,7 +153,7 @@ def loop_of(code: tuple[str, ...], names: tuple[str, ...]) -> Loop:
 
 
 def emitted_of(found: tuple[list[object], list[int]], batch: Batch) -> Batch | None:
-    """Return the emitted values as a batch, each with the key, the time and the stamp of its row."""
+    """Return the emitted values as a batch, each with the key, the time, the stamp and the headers of its row."""
     values, rows = found
     if not values:
         return None
@@ -149,4 +161,6 @@ def emitted_of(found: tuple[list[object], list[int]], batch: Batch) -> Batch | N
     def of_rows(column: list[C] | None) -> list[C] | None:
         return None if column is None else [column[row] for row in rows]
 
-    return Batch(values, of_rows(batch.keys), of_rows(batch.timestamps), of_rows(batch.stamps))
+    return Batch(
+        values, of_rows(batch.keys), of_rows(batch.timestamps), of_rows(batch.stamps), None, of_rows(batch.headers)
+    )

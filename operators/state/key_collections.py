@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from itertools import chain, islice
 from typing import Any, TypeVar, cast
 
 from operators.core.base import MOST_HELD, Form, Key, Serde, Store
@@ -15,16 +16,27 @@ N = TypeVar("N")
 
 LIST, MAP = b"l", b"m"
 """The first byte of the entries of lists and of maps."""
-PLACE_BYTES = 8
-ABSENT: Any = object()
-"""Stands for an entry that is not at hand."""
+COLLECTIONS = frozenset({LIST, MAP})
+LENGTH_BYTES, PLACE_BYTES = 4, 8
 
 
 def place_of(kind: bytes, key: bytes, name: str = "") -> bytes:
     """Return the prefix of the entries of a key's collections, or of one of them; no others begin with it."""
     # Lengths ahead of the parts: without them one key's bytes could begin with another's, and a range take in both.
     parts = (key, name.encode()) if name else (key,)
-    return kind + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    return kind + b"".join(len(part).to_bytes(LENGTH_BYTES, "big") + part for part in parts)
+
+
+def key_of(place: bytes) -> bytes:
+    """Return the key of an entry of a list or a map.
+
+    >>> key_of(place_of(LIST, b"AA", "values") + b"more")
+    b'AA'
+    """
+    begins = 1 + LENGTH_BYTES
+    ends = begins + int.from_bytes(place[1:begins], "big")
+    assert ends <= len(place), f"an entry at {place!r} ends before its key does"
+    return place[begins:ends]
 
 
 class ListChanges:
@@ -41,7 +53,7 @@ class ListState(Iterable[E]):
     """A list in the state of a key, in the order in which it was appended to; to append reads none of its entries.
 
     What has changed since the last commit is beside the store: what is appended and dropped between two commits never
-    touches it.
+    touches it. To walk through it shows it as it is when the walk begins, whatever is appended or dropped on the way.
 
     >>> def last_three(value, context):
     ...     values = context.list("values")
@@ -51,7 +63,18 @@ class ListState(Iterable[E]):
     ...     return [list(values)]
     """
 
-    __slots__ = ("_changes", "_entries", "_first", "_form", "_next", "_place", "_store", "_stored")
+    __slots__ = (
+        "_base",
+        "_changes",
+        "_first",
+        "_form",
+        "_is_changed",
+        "_next",
+        "_place",
+        "_store",
+        "_stored",
+        "_values",
+    )
 
     def __init__(self, store: Store, place: bytes, form: Form | None, changes: ListChanges) -> None:
         self._store = store
@@ -59,15 +82,20 @@ class ListState(Iterable[E]):
         self._place = place
         self._changes = changes
         self._stored = self._first, self._next = cast("tuple[int, int]", store.get(place, (0, 0)))
-        self._entries: dict[int, Any] = {}
-        """The entries, in their stored form, that the store does not have, and some of those that it has."""
+        self._values: list[Any] = []
+        """The entries from `_base` to the end, in their stored form; those before `_first` are dropped already."""
+        # Entries from `_first` up to `_base` are in the store alone; of others it has what can't be changed in place.
+        self._base = self._next
+        self._is_changed = False
 
     def append(self, value: E) -> None:
         """Put a value at the end."""
-        self._entries[self._next] = dumped(self._form, value)
+        form = self._form
+        self._values.append(value if form is None or value is None else form.dump(value))
         self._next += 1
-        self._changes.lists[self] = None
         self._changes.number += 1
+        if not self._is_changed:
+            self._note()
 
     def extend(self, values: Iterable[E]) -> None:
         """Put values at the end."""
@@ -77,64 +105,87 @@ class ListState(Iterable[E]):
     def drop(self, number: int = 1) -> None:
         """Remove so many of the oldest values, or all there are."""
         upto = min(self._first + number, self._next)
-        for place in range(self._first, upto):
-            self._entries.pop(place, None)
-        self._changes.number += max(upto - self._first, 0)
-        self._first = max(self._first, upto)
-        self._changes.lists[self] = None
+        if upto <= self._first:
+            return
+        self._changes.number += upto - self._first
+        self._first = upto
+        # In one go where half of them are gone, so that a drop costs the same however long the list is. Never in place:
+        # somebody may be walking through them.
+        gone, values = upto - self._base, self._values
+        if gone > 0 and gone * 2 >= len(values):
+            self._values, self._base = values[gone:], upto
+        if not self._is_changed:
+            self._note()
 
     def clear(self) -> None:
         """Remove all values."""
         self.drop(len(self))
 
-    def write_back(self) -> None:
-        """Put what has changed into the store."""
+    def write_back(self, entries: dict[bytes, object], gone: list[bytes]) -> None:
+        """Say which entries the store is to have, and which no more."""
         first, end = self._stored
-        for place in range(first, min(self._first, end)):
-            self._store.delete(self._entry(place))
-        new = range(max(self._first, end), self._next)
-        self._store.update({self._entry(place): self._entries[place] for place in new})
+        gone += [self._entry(place) for place in range(first, min(self._first, end))]
+        begin = max(self._first, end)
+        assert begin >= self._base, "what the store does not have is at hand"
+        new = self._values[begin - self._base :]
+        entries.update({self._entry(place): value for place, value in enumerate(new, begin)})
         # An empty list begins at 0 again, and has no entry of its own.
         if self._first == self._next:
-            self._first = self._next = 0
-            self._store.delete(self._place)
+            self._first = self._next = self._base = 0
+            self._values = []
+            if end:
+                gone.append(self._place)
         else:
-            self._store.put(self._place, (self._first, self._next))
-        self._stored = self._first, self._next
+            entries[self._place] = (self._first, self._next)
+        self._stored, self._is_changed = (self._first, self._next), False
         # What may be changed in place is read again from the store, which then knows of it for a savepoint.
-        if not all(map(is_plain, self._entries.values())):
-            self._entries.clear()
+        if not all(map(is_plain, new)):
+            self._values, self._base = [], self._next
+
+    def newest(self) -> list[Any]:
+        """Return the entries that the store does not have, in their stored form."""
+        return self._values[max(self._first, self._stored[1]) - self._base :]
 
     def __len__(self) -> int:
         return self._next - self._first
 
     def __iter__(self) -> Iterator[E]:
-        form, entries, stored = self._form, self._entries, self._at
-        for place in range(self._first, self._next):
-            value = entries.get(place, ABSENT)
-            if value is ABSENT:
-                value = stored(place)
-            yield value if form is None else loaded(form, value)
+        first, base, form, values = self._first, self._base, self._form, self._values
+        # Up to where the list ends now: what is appended on the way is not shown.
+        if first >= base:
+            found: Iterator[Any] = islice(values, first - base, len(values))
+        else:
+            found = chain(self._read(first, base), islice(values, len(values)))
+        return found if form is None else (loaded(form, stored) for stored in found)
 
     def __getitem__(self, index: int) -> E:
         place = self._first + index if index >= 0 else self._next + index
         if not self._first <= place < self._next:
             raise IndexError(f"the list has {len(self)} values, and no [{index}]")
-        stored = self._entries.get(place, ABSENT)
-        value: E = loaded(self._form, self._at(place) if stored is ABSENT else stored)
+        stored = self._values[place - self._base] if place >= self._base else self._at(place)
+        value: E = stored if self._form is None else loaded(self._form, stored)
         return value
 
     def __repr__(self) -> str:
         return f"ListState({list(self)!r})"
 
+    def _note(self) -> None:
+        self._is_changed = True
+        self._changes.lists[self] = None
+
+    def _read(self, first: int, base: int) -> Iterator[Any]:
+        """Yield entries that only the store has; all of them are at hand then, if nobody can change them in place."""
+        read = []
+        for place in range(first, base):
+            read.append(self._at(place))
+            yield read[-1]
+        if self._base == base and all(map(is_plain, read)):
+            self._values, self._base = [*read, *self._values], first
+
     def _at(self, place: int) -> Any:
         """Return an entry that only the store has, in its stored form; raises ValueError if another serde wrote it."""
         stored = self._store.get(self._entry(place))
-        if self._form is None:
-            undeclared(stored)
-        if is_plain(stored):
-            self._entries[place] = stored
-        return stored
+        return undeclared(stored) if self._form is None else stored
 
     def _entry(self, place: int) -> bytes:
         return self._place + place.to_bytes(PLACE_BYTES, "big")
@@ -157,7 +208,8 @@ class KeyLists:
         self._place_of = place_of
         self._form_of = form_of
         self._most_held = most_held
-        self._lists: dict[Key, dict[str, ListState[Any]]] = {}
+        self._lists: dict[str, dict[Key, ListState[Any]]] = {}
+        """The lists of each name, of which an operator has few, by key."""
         self._changes = ListChanges()
 
     @property
@@ -167,28 +219,37 @@ class KeyLists:
 
     def of(self, key: Key, name: str) -> ListState[Any]:
         """Return the list of a key."""
-        named = self._lists.get(key)
+        named = self._lists.get(name)
         if named is None:
-            named = self._lists[key] = {}
-        found = named.get(name)
+            named = self._lists[name] = {}
+        found = named.get(key)
         if found is None:
             place = self._place_of(key, name)
-            found = named[name] = ListState(self._store, place, self._form_of(name), self._changes)
+            found = named[key] = ListState(self._store, place, self._form_of(name), self._changes)
         return found
 
     def write_back(self) -> None:
         """Put what has changed into the store."""
+        entries: dict[bytes, object] = {}
+        gone: list[bytes] = []
         for one in self._changes.lists:
-            one.write_back()
+            one.write_back(entries, gone)
+        self._store.update(entries)
+        self._store.delete_all(gone)
         self._changes.lists.clear()
         self._changes.number = 0
-        if len(self._lists) > self._most_held:
+        if sum(map(len, self._lists.values())) > self._most_held:
             self._lists.clear()
+
+    def newest(self) -> Iterator[Any]:
+        """Yield the entries that the store does not have, of the lists that changed last first."""
+        return chain.from_iterable(one.newest() for one in reversed(self._changes.lists))
 
     def drop(self, key: Key) -> None:
         """Drop the lists of a key, whose entries are removed from the store."""
-        for one in self._lists.pop(key, {}).values():
-            self._changes.lists.pop(one, None)
+        for named in self._lists.values():
+            if (one := named.pop(key, None)) is not None:
+                self._changes.lists.pop(one, None)
 
     def forget(self) -> None:
         """Drop what is beside the store."""

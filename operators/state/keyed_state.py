@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import attrgetter, itemgetter
-from typing import Any, Generic, Protocol, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -17,6 +18,8 @@ V = TypeVar("V")
 
 STATE = b"s"
 """The first byte of the entries of keys' states."""
+KEY_BEHIND: Mapping[bytes, int | None] = MappingProxyType({STATE: len(STATE)})
+"""The bytes ahead of the key in these entries."""
 UNCHANGEABLE = frozenset({int, float, str, bytes, bool, frozenset, type(None)})
 UNREAD = object()
 DECLARED_SIDES = "join(..., state=(MySerde(), None)), a serde or None for each side"
@@ -29,7 +32,7 @@ class Encoded(msgspec.Struct, frozen=True):
     data: bytes
 
 
-def is_plain(value: object) -> bool:
+def is_plain(value: Any) -> bool:
     """Whether nobody can change a value in place: a scalar, or a tuple, NamedTuple or frozen Struct of such.
 
     >>> is_plain((1, ("a", None))), is_plain((1, []))
@@ -41,7 +44,7 @@ def is_plain(value: object) -> bool:
     if kind is not tuple:
         readers = readers_of(kind)
         return readers is not None and all(is_plain(read(value)) for read in readers)
-    parts = cast("tuple[object, ...]", value)
+    parts: tuple[object, ...] = value
     # A loop takes half as long here as a generator: the parts are few, and this is asked of each at each commit.
     if not UNCHANGEABLE.issuperset(map(type, parts)):
         for part in parts:

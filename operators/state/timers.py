@@ -62,9 +62,10 @@ class Timers:
             self._count_at_end(key)
         # Before `_beyond` it is held here: what it was not before has changed, but for one that was taken back since
         # the store had it.
-        place = (at_ms, key)
-        if at_ms >= self._beyond or (self._put(key, at_ms) and self._changed.pop(place, None) is None):
-            self._changed[place] = True
+        if at_ms >= self._beyond:
+            self._changed[at_ms, key] = True
+        elif self._put(key, at_ms) and not self._changed.setdefault((at_ms, key), True):
+            del self._changed[at_ms, key]
 
     def delete(self, key: Key, at_ms: int) -> None:
         """Take a timer back; nothing happens where there is none."""
@@ -87,18 +88,40 @@ class Timers:
     def take(self, until_ms: int) -> tuple[int, Key] | None:
         """Remove and return the first timer that is due; None where none is."""
         self._ending = until_ms == MAX_TIMESTAMP
-        at_ms = self.first
+        at_ms = self._find_first() if self._first is None else self._first
         if at_ms > until_ms:
             return None
         keys = self._at[at_ms]
         if self._in_order != at_ms:
             if len(keys) > 1:
-                keys[:] = self.keys.in_order({key for key in keys if self._is_set(key, at_ms)})[::-1]
+                keys[:] = self.keys.in_order({key for key in keys if self._is_first(key, at_ms)})[::-1]
             self._in_order = at_ms
         key = keys.pop()
-        assert self._is_set(key, at_ms), "`first` leaves a key that is set at the end of its list"
-        self.delete(key, at_ms)
+        self._remove_first(key, at_ms)
+        # Known at once where one more of that time comes next, and else only looked for when it is asked for.
+        self._first = at_ms if keys and self._is_first(keys[-1], at_ms) else None
         return at_ms, key
+
+    def take_of(self, key: Key, until_ms: int) -> int:
+        """Remove and return the first timer of a key that is due; NEVER where none is, of those that are held here."""
+        times = self._of.get(key)
+        if times is None or times[0] > until_ms:
+            return NEVER
+        at_ms = times[0]
+        self._remove_first(key, at_ms)
+        if at_ms == self._first:
+            self._first = None
+        return at_ms
+
+    def _remove_first(self, key: Key, at_ms: int) -> None:
+        times = self._of[key]
+        assert times[0] == at_ms, "what is removed is the first of its key"
+        if len(times) == 1:
+            del self._of[key]
+        else:
+            del times[0]
+        if self._changed.pop((at_ms, key), None) is None:
+            self._changed[at_ms, key] = False
 
     def look_ahead(self, until_ms: int) -> dict[Key, list[int]]:
         """Return the times of each key, in order, with all up to `until_ms`; `set` and `delete` go on changing it."""
@@ -156,20 +179,22 @@ class Timers:
             self._first = at_ms
         return True
 
-    def _is_set(self, key: Key, at_ms: int) -> bool:
-        times = self._of.get(key, [])
-        place = bisect_left(times, at_ms)
-        return place < len(times) and times[place] == at_ms
+    def _is_first(self, key: Key, at_ms: int) -> bool:
+        """Whether a key has a timer of the first time of all, which is then the first of its own."""
+        times = self._of.get(key)
+        return times is not None and times[0] == at_ms
 
     def _find_first(self) -> int:
+        of = self._of
         while True:
             while self._times:
                 at_ms = self._times[0]
                 keys = self._at[at_ms]
-                while keys and not self._is_set(keys[-1], at_ms):
+                while keys:
+                    times = of.get(keys[-1])
+                    if times is not None and times[0] == at_ms:
+                        return at_ms
                     keys.pop()
-                if keys:
-                    return at_ms
                 del self._at[heapq.heappop(self._times)]
             if self._beyond == NEVER:
                 return NEVER
@@ -196,11 +221,10 @@ class Timers:
         changed = self._changed
         if not changed:
             return
-        places = [self.prefix + ordered(at_ms) + self.keys.encode(key) for at_ms, key in changed]
+        data = self.keys.encode_all([key for _, key in changed])
+        places = [self.prefix + ordered(at_ms) + key for (at_ms, _), key in zip(changed, data, strict=True)]
         self.store.update({place: True for place, is_set in zip(places, changed.values(), strict=True) if is_set})
-        for place, is_set in zip(places, changed.values(), strict=True):
-            if not is_set:
-                self.store.delete(place)
+        self.store.delete_all([place for place, is_set in zip(places, changed.values(), strict=True) if not is_set])
         changed.clear()
 
     def _let_go(self) -> None:

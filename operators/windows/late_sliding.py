@@ -13,6 +13,8 @@ from operators.state.time_buckets import OverRows, Row, RowsByTime
 from operators.windows.window import NO_KEY, Pane, Timing, Window
 from operators.windows.window_types import Sliding
 
+ROW, SHOWN = b"r", b"s"
+"""The first byte of entries in the store: of values by time, and of fired windows by time."""
 LEAST_WIDTH_MS = 1_000
 """The least ms of a bucket, however short the windows are."""
 
@@ -44,9 +46,9 @@ class LateSlidingOperator(OverRows):
         self._retracts = spec.retracts
         self._width = max(self.size_ms, LEAST_WIDTH_MS)
         self._messages = spec.messages
-        self._rows = RowsByTime(store, keys, b"r", self._width, self.size_ms - 1 + self._lateness_ms)
+        self._rows = RowsByTime(store, keys, ROW, self._width, self.size_ms - 1 + self._lateness_ms)
         """The values, with the times from which on they count; each waits until then."""
-        self._shown = RowsByTime(store, keys, b"s", self._width, self._lateness_ms)
+        self._shown = RowsByTime(store, keys, SHOWN, self._width, self._lateness_ms)
         """The fired windows by time: when each was looked at, its number of panes, and when the last one counted."""
         self.held = (self._rows, self._shown)
         self._reached = MIN_TIMESTAMP

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from operators.aggregations.aggregation import Aggregation
-from operators.core.base import MIN_TIMESTAMP, NEVER
+from operators.core.base import MIN_TIMESTAMP, NEVER, Key
 from operators.windows.triggers import Trigger
 
 
@@ -73,15 +73,29 @@ class Spans:
         over = max(chain((span.stamp + 1, span.end), (other.end for other in self.open if other.overlaps(span))))
         return over if again is None else max(over, min(again.due(span.early, over), span.end + lateness_ms))
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no windows, so that nothing is kept."""
+        return not (self.open or self.aside or self.fired)
+
+    @property
+    def first(self) -> Span:
+        """Any one of the windows."""
+        return next(chain(self.open, self.fired, *self.aside.values()))
+
+    def window_dues(self, lateness_ms: int) -> list[int]:
+        """Return the watermarks at which windows fire at their ends, or fired ones are forgotten."""
+        dues = [span.end for span in self.open]
+        return dues + [span.end + lateness_ms for span in self.fired if not span.has_changed]
+
+    def late_dues(self, again: Trigger | None, lateness_ms: int) -> list[int]:
+        """Return the watermarks at which late values meet fired windows, or make a pane of one."""
+        dues = [stamp + 1 for stamp in self.aside]
+        return dues + [self.late_due(span, again, lateness_ms) for span in self.fired if span.has_changed]
+
     def next_due(self, again: Trigger | None, lateness_ms: int) -> int:
         """Return the smallest watermark at which a pane that is not early fires, or a fired window is forgotten."""
-        dues = [span.end for span in self.open]
-        dues += [stamp + 1 for stamp in self.aside]
-        dues += [
-            self.late_due(span, again, lateness_ms) if span.has_changed else span.end + lateness_ms
-            for span in self.fired
-        ]
-        return min(dues, default=NEVER)
+        return min(chain(self.window_dues(lateness_ms), self.late_dues(again, lateness_ms)), default=NEVER)
 
     def leave_out(self, start: int, end: int, due: int) -> tuple[int, int, list[Any]]:
         """Remove the first late values that overlap these bounds, else the first window; returns bounds and values."""
@@ -111,6 +125,24 @@ class Spans:
         return ((*map(_fields, self.open),), *later)
 
 
+class WindowFrame:
+    """The windows of many keys with the same bounds, by key; for all windows of keys that may merge there is one frame.
+
+    `changed` has what is newer than the store, and `clean` what the store has as well, of which nobody can change a
+    part in place; no key is in both. `stored` are the keys of all that the store has.
+    """
+
+    __slots__ = ("bounds", "changed", "clean", "end", "stored")
+
+    def __init__(self, bounds: tuple[int, ...], end: int) -> None:
+        self.bounds = bounds
+        self.end = end
+        """The end of the window, where all keys share it."""
+        self.changed: dict[Key, Spans] = {}
+        self.clean: dict[Key, Spans] = {}
+        self.stored: set[Key] = set()
+
+
 def restored(stored: Sequence[Any]) -> Spans:
     """Return the windows of a stored form."""
     open, aside, fired = stored if len(stored) > 1 else (*stored, [], [])
@@ -131,6 +163,15 @@ def put(spans: list[Span], span: Span, aggregation: Aggregation[Any, Any], trigg
         return span
     found = spans[first:last]
     into = found[0]
+    # Mostly late values come to the one window that they are in.
+    if last == first + 1 and (into.start, into.end) == (span.start, span.end) and not (span.held or span.shown):
+        into.new += span.new
+        into.gone += span.gone
+        into.size += span.size
+        into.stamp, into.index = max(into.stamp, span.stamp), max(into.index, span.index)
+        if trigger is not None:
+            into.early = trigger.merge(into.early, span.early)
+        return into
     by_time = sorted((*found, span), key=lambda one: one.start)
     into.new = [value for one in (*found, span) for value in one.new]
     into.gone = [value for one in (*found, span) for value in one.gone]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import repeat
-from typing import Any, NamedTuple, cast
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import MIN_TIMESTAMP, MOST_HELD, NEVER, Batch, Copies, Key, Keys, Store
@@ -12,16 +13,24 @@ from operators.state.agenda import Agenda
 from operators.state.entry_keys import NUMBER_BYTES, beyond, number_at, ordered
 from operators.state.keyed_state import STATE, is_plain
 from operators.windows.custom_window import Assigning
-from operators.windows.spans import Span, Spans, put, restored
-from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window
-from operators.windows.window_types import ByRow, Cell, Sessions, WindowType
+from operators.windows.spans import Span, Spans, WindowFrame, put, restored
+from operators.windows.triggers import Trigger
+from operators.windows.window import NO_KEY, TIMINGS, Pane, Timing, Window, keeps_numbers
+from operators.windows.window_groups import Groups, Slot
+from operators.windows.window_types import ByRow, Sessions
 
-Place = tuple[tuple[int, ...], Key]
+Bounds = tuple[int, ...]
+Place = tuple[Bounds, Key]
 """The place of what may become one window: 0 for all of a key, else a window's start, or a user's own bounds."""
 ALL = (0,)
 """The place of all windows of a key that may merge."""
-Assigned = tuple[tuple[int, ...], int, int, int]
+Assigned = tuple[Bounds, int, int, int]
 """A window of a value: its place, its bounds, and the watermark from which on the value is late there."""
+
+
+def numbers_ahead(spec: Window) -> int:
+    """Return the numbers ahead of the key in a place: both bounds of a user's own window, else one, as if it merges."""
+    return 2 if "assign" in spec.functions() and not spec.merges else 1
 
 
 class Shown(NamedTuple):
@@ -48,13 +57,24 @@ class Firing(NamedTuple):
     withdrawn: list[Any]
 
 
+class Early(NamedTuple):
+    """An early pane of a batch, which comes in the order of the rows at which panes are due, and of windows' ends."""
+
+    row: int
+    end: int
+    start: int
+    key: Key
+    firing: Firing | None
+
+
 class TriggeredWindowOperator(Assigning):
     """The windows of one task that fire by triggers, or again for late values, each looked at when it might be due.
 
     A late value waits for the watermark to pass its stamp: then all is there that came before it anywhere, whatever
     the order in which sources were read. It joins the fired windows that it overlaps; the pane comes when the watermark
     has passed the end of all that is one with it by then. One thread at a time calls it, that of its task. Every place
-    that has anything is in the agenda, at or before the time at which it is due.
+    that has anything is in the agenda, at or before the time at which it is due, but for what all places of a window
+    that all keys share do at one time: fire at its end, and be forgotten. That is one item for all of them.
     """
 
     def __init__(
@@ -79,6 +99,7 @@ class TriggeredWindowOperator(Assigning):
         self.keys = keys
         self.most_held = most_held
         self.late: Batch | None = None
+        self._keeps_numbers = keeps_numbers(spec.aggregation)
         self._copies = copies
         self._trigger, self._again = spec.early, spec.late_trigger
         self._waits_ms = spec.waits_ms
@@ -90,37 +111,151 @@ class TriggeredWindowOperator(Assigning):
         """The event time that no pane is before; for windows by the clock, whose own time is another."""
         self._now_ms = self._reached = MIN_TIMESTAMP
         """The time by the clock, and the event time that the next stage may know of, where these are told."""
-        self._changed: dict[Place, Spans] = {}
+        self._frames: dict[Bounds, WindowFrame] = {}
+        """The places by their bounds."""
+        self._touched: dict[Bounds, WindowFrame] = {}
+        """Those in which something has changed."""
+        self._unwritten = 0
         self._at_work = (0, 0)
         """The bounds of the window whose values a function of the user's is given."""
-        self._cell = Cell(0, 0, ())
-        self._of_cell: list[Assigned] = []
-        """The windows of timestamps in this cell."""
-        self._due = Agenda(self._rank)
-        """The places by the time at which they are due, those of one time by their bounds and their keys' bytes."""
+        self._shared = not self.merges and not self._assigns
+        """Whether windows are the same for all keys, so that a batch is grouped by window and key."""
+        self._due: Agenda[tuple[Bounds, Key | None]] = Agenda(self._rank)
+        """The places by the time at which they are due, those of one time by their bounds and their keys' bytes.
+
+        One without a key stands for all keys of a shared window.
+        """
+        self._order: dict[Bounds, list[Key]] = {}
+        """The keys of a window of which some have fired, the last one first."""
         for place, spans in self._stored():
+            (bounds, key), end = place, spans.first.end
+            self._frame(bounds, end).stored.add(key)
             self._look_again(place, spans)
 
     @property
     def unwritten(self) -> int:
         """The number of changed places that are not in the store yet."""
-        return len(self._changed)
+        return self._unwritten
 
     def process(self, batch: Batch) -> Batch | None:
         """Put the values into their windows, and return early panes; what is too late is left in `late`."""
         if batch.keys is None or None in batch.keys:
             raise ValueError(NO_KEY)
-        assert batch.timestamps is not None and batch.stamps is not None
+        # Who comes now has not fired: the order of those that are left is looked up anew.
+        self._order.clear()
+        # A value that is withdrawn leaves a window by itself, so where some are all rows go one by one.
+        if self._shared and batch.signs is None:
+            panes, late = self._process_groups(batch)
+        else:
+            panes, late = self._process_rows(batch)
+        self.late = self.take_late(batch, late)
+        if self.store.durable and self.unwritten > self.most_held:
+            self.write_back()
+        return panes if panes.values else None
+
+    def _process_groups(self, batch: Batch) -> tuple[Batch, list[int]]:
+        """Group the rows by window and key; return the early panes, and the rows that are too late."""
+        groups = Groups(self.windows, self._lateness_ms + self._waits_ms, waits_ms=self._waits_ms)
+        late = groups.gather(batch, range(len(batch)))
+        by_slot: dict[Slot, list[dict[Key, list[int]]]] = {}
+        for slots, group in groups.by_slots.items():
+            for slot in slots:
+                by_slot.setdefault(slot, []).append(group)
+        found: list[Early] = []
+        for slot, parts in by_slot.items():
+            rows = parts[0]
+            if len(parts) > 1:
+                # A window gets its values in the order in which they came, from whichever stretch of time they are.
+                rows = {}
+                for part in parts:
+                    for key, some in part.items():
+                        rows[key] = rows[key] + some if key in rows else some
+                rows = {key: sorted(some) for key, some in rows.items()}
+            if slot.due == slot.end + self._waits_ms:
+                self._fold(slot, rows, batch, found)
+            else:
+                self._set_aside(slot, rows, batch.values)
+        panes = self._no_panes()
+        for early in sorted(found, key=itemgetter(0, 1, 2)):
+            self._emit(panes, early.key, early.firing)
+        return panes, late
+
+    def _fold(self, slot: Slot, rows: dict[Key, list[int]], batch: Batch, found: list[Early]) -> None:
+        """Fold the values of a batch that are in time for a shared window in, by key, up to each early pane."""
+        due, start, end = slot
+        bounds = (start,)
+        frame, trigger, values = self._frame(bounds, end), self._trigger, batch.values
+        changed, add, init = frame.changed, self.aggregation.add, self.aggregation.init
+        for key, mine in rows.items():
+            spans = changed.get(key)
+            if spans is None:
+                spans = self._changing(frame, key)
+            if spans.open:
+                (into,) = spans.open
+                assert not into.new, "values in time are folded in as they come"
+            else:
+                into = Span(start, end)
+                spans.open.append(into)
+                if trigger is not None:
+                    into.early = trigger.begin()
+            if trigger is None:
+                held = into.held[0] if into.held else init()
+                into.held = (add(held, [values[row] for row in mine]),)
+                into.size += len(mine)
+            else:
+                self._fold_by_trigger(trigger, into, key, mine, batch, found)
+                if not trigger.at_once:
+                    self._look_again((bounds, key), spans)
+        self._due.add((bounds, None), due)
+
+    def _fold_by_trigger(
+        self, trigger: Trigger, into: Span, key: Key, rows: list[int], batch: Batch, found: list[Early]
+    ) -> None:
+        values, timestamps, stamps = batch.values, batch.timestamps, batch.stamps
+        assert timestamps is not None and stamps is not None
+        taken, row = 0, 0
+        while row >= 0:
+            begun = taken
+            into.early, taken, row, stamp = trigger.take(into.early, rows, begun, timestamps, stamps, self._now_ms)
+            if taken > begun:
+                held = into.held[0] if into.held else self.aggregation.init()
+                into.held = (self.aggregation.add(held, [values[one] for one in rows[begun:taken]]),)
+                into.size += taken - begun
+            if row >= 0:
+                found.append(Early(row, into.end, into.start, key, self._early(into, stamp)))
+        assert taken == len(rows), "all values are in their window when no pane is due any more"
+
+    def _set_aside(self, slot: Slot, rows: dict[Key, list[int]], values: list[Any]) -> None:
+        """Hold the values of one stamp that are late for a shared window until event time has passed the stamp."""
+        due, start, end = slot
+        stamp, again, bounds = due - 1, self._again, (start,)
+        frame = self._frame(bounds, end)
+        for key, mine in rows.items():
+            spans = frame.changed.get(key)
+            if spans is None:
+                spans = self._changing(frame, key)
+            late = spans.aside.get(stamp)
+            if late is None:
+                late = spans.aside[stamp] = [Span(start, end, stamp=stamp)]
+                if again is not None:
+                    late[0].early = again.begin()
+            (span,) = late
+            span.new += [values[row] for row in mine]
+            span.size += len(mine)
+            if again is not None:
+                for _ in mine:
+                    span.early = again.add(span.early, stamp, self._now_ms)
+            self._due.add((bounds, key), due)
+
+    def _process_rows(self, batch: Batch) -> tuple[Batch, list[int]]:
+        """Put each value into its windows by itself; return the early panes, and the rows that are too late."""
+        assert batch.keys is not None and batch.timestamps is not None and batch.stamps is not None
         panes, late = self._no_panes(), []
         touched: dict[Place, Spans] = {}
         columns = zip(batch.values, batch.keys, batch.timestamps, batch.stamps, strict=True)
         signs = batch.signs or repeat(1)
         for row, ((value, key, timestamp, stamp), sign) in enumerate(zip(columns, signs, strict=False)):
-            # A value mostly lies in the cell of the one before it, whose windows are known.
-            if self._cell.low <= timestamp < self._cell.high:
-                plain, windows = value, self._of_cell
-            else:
-                plain, windows = self._windows_at(key, timestamp, value)
+            plain, windows = self._windows_at(key, timestamp, value)
             is_late = bool(windows)
             for bounds, start, end, awaited in windows:
                 if stamp >= awaited + self._lateness_ms:
@@ -130,6 +265,7 @@ class TriggeredWindowOperator(Assigning):
                 spans = touched.get(place)
                 if spans is None:
                     touched[place] = spans = self._read(place)
+                    self._frames[bounds].end = end
                 # Most values are in time, and within the one window that is open there.
                 if stamp < awaited and sign == 1 and len(spans.open) == 1:
                     (into,) = spans.open
@@ -156,24 +292,29 @@ class TriggeredWindowOperator(Assigning):
             for span in spans.open:
                 span.fold(self.aggregation)
             self._look_again(place, spans)
-        self.late = self.take_late(batch, late)
-        if self.store.durable and self.unwritten > self.most_held:
-            self.write_back()
-        return panes if panes.values else None
+        return panes, late
 
     def on_watermark(self, watermark: int, most: int | None = None) -> Batch | None:
         """Fire what is due at `watermark`, by when it is due, then by window and key."""
         panes = self._no_panes()
         while self.next_due() <= watermark and (most is None or len(panes) < most):
-            found = self._next()
-            if found is not None:
-                self._emit(panes, *found)
+            due, (bounds, key) = self._due.take()
+            if key is None:
+                self._fire_all(bounds, due, panes, most)
+            else:
+                place = (bounds, key)
+                spans = self._read(place)
+                firing = self._fire(spans, due - self._waits_ms)
+                self._look_again(place, spans)
+                self._emit(panes, key, firing)
+                if spans.is_empty:
+                    self._drop(self._frames[bounds], key)
         return panes if panes.values else None
 
     def drop_due(self) -> Batch:
         """Remove the first pane, and return its window and its accumulator; or late values that can't be added."""
         while True:
-            due, place = self._due.take()
+            due, place = self._next_place()
             # Written back first: where a function of the user's fails halfway, the store has what was there before.
             self.write_back()
             spans, due = self._read(place), due - self._waits_ms
@@ -181,7 +322,7 @@ class TriggeredWindowOperator(Assigning):
                 firing = self._fire(spans, due)
             except Exception:
                 # The values that a function of the user's fails on are left out; else they would fail for ever.
-                spans = self._changed[place] = restored(self.store.get(self._at(place)))
+                spans = self._frame(place[0]).changed[place[1]] = restored(self.store.get(self._at(place)))
                 left_out = spans.leave_out(*self._at_work, due)
                 self._look_again(place, spans)
                 return Batch([left_out], keys=[place[1]])
@@ -206,23 +347,44 @@ class TriggeredWindowOperator(Assigning):
 
     def write_back(self) -> None:
         """Put what has changed into the store."""
-        for place, spans in self._changed.items():
-            stored, at = spans.stored(), self._at(place)
-            if stored is None:
-                self.store.delete(at)
-            else:
-                self.store.put(at, stored)
-        self._changed.clear()
+        for bounds, frame in self._touched.items():
+            changed, prefix = frame.changed, self._prefix(bounds)
+            forms = [spans.stored() for spans in changed.values()]
+            kept: dict[bytes, Any] = {}
+            gone: list[bytes] = []
+            for data, (key, spans), form in zip(self.keys.encode_all([*changed]), changed.items(), forms, strict=True):
+                if form is not None:
+                    kept[prefix + data] = form
+                    frame.stored.add(key)
+                    # What somebody may change in place is read from the store again.
+                    if (self._keeps_numbers and len(form) == 1) or is_plain(form):
+                        frame.clean[key] = spans
+                elif key in frame.stored:
+                    gone.append(prefix + data)
+                    frame.stored.remove(key)
+            self.store.update(kept)
+            self.store.delete_all(gone)
+            frame.changed = {}
+            if not frame.stored:
+                del self._frames[bounds]
+        self._touched.clear()
+        self._unwritten = 0
+        if sum(len(frame.clean) for frame in self._frames.values()) > self.most_held:
+            for frame in self._frames.values():
+                frame.clean.clear()
 
     def forget(self) -> None:
         """Drop all changes since the last `write_back`; the places that changed are looked at again."""
         # What was taken from the agenda since is due again: the store has the places as they were.
-        changed = [*self._changed]
-        self._changed.clear()
-        for place in changed:
-            stored = self.store.get(self._at(place))
-            if stored is not None:
-                self._look_again(place, restored(stored))
+        touched, self._touched, self._unwritten = self._touched, {}, 0
+        self._order.clear()
+        for bounds, frame in touched.items():
+            changed, frame.changed = frame.changed, {}
+            if not frame.stored:
+                del self._frames[bounds]
+            for key in changed:
+                if key in frame.stored:
+                    self._look_again((bounds, key), restored(self.store.get(self._at((bounds, key)))))
 
     def _windows_at(self, key: Key, timestamp: int, value: Any) -> tuple[Any, list[Assigned]]:
         """Return a value and its windows."""
@@ -232,10 +394,7 @@ class TriggeredWindowOperator(Assigning):
         if self._assigns:
             value, found = self.windows_of(key, timestamp, value)
             return value, [self._assigned(start, end, timestamp + 1 if self.merges else end) for start, end in found]
-        if not self._cell.low <= timestamp < self._cell.high:
-            self._cell = cast(WindowType, self.windows).cell(timestamp)
-            self._of_cell = [self._assigned(start, end, end) for start, end in self._cell.windows]
-        return value, self._of_cell
+        return value, [self._assigned(start, end, end) for start, end in self.windows.cell(timestamp).windows]
 
     def _assigned(self, start: int, end: int, awaited: int) -> Assigned:
         bounds = ALL if self.merges else (start, end) if self._assigns else (start,)
@@ -285,13 +444,86 @@ class TriggeredWindowOperator(Assigning):
         if trigger is not None and trigger.due(span.early, self._now_ms) <= stamp:
             self._emit(panes, key, self._early(span, stamp))
 
-    def _next(self) -> tuple[Key, Firing] | None:
-        """Look at the place that is due first, and take one pane from it, if there is one."""
-        due, place = self._due.take()
-        spans = self._read(place)
-        firing = self._fire(spans, due - self._waits_ms)
-        self._look_again(place, spans)
-        return None if firing is None else (place[1], firing)
+    def _next_place(self) -> tuple[int, Place]:
+        """Remove the first place from the agenda; of those of a whole window the first, with the others left there."""
+        while True:
+            due, (bounds, key) = self._due.take()
+            if key is not None:
+                return due, (bounds, key)
+            left = self._keys_left(bounds)
+            if left:
+                place = bounds, left.pop()
+                self._leave(bounds, left, due)
+                return due, place
+
+    def _keys_left(self, bounds: Bounds) -> list[Key]:
+        """Return the keys of a shared window that have not been looked at, the last one first."""
+        left = self._order.pop(bounds, None)
+        if left is not None:
+            return left
+        frame = self._frames.get(bounds)
+        return [] if frame is None else self.keys.in_order({*frame.changed, *frame.stored})[::-1]
+
+    def _leave(self, bounds: Bounds, left: list[Key], due: int) -> None:
+        """Look at these keys of a shared window the next time; or later at all, when they are to be forgotten."""
+        frame = self._frames.get(bounds)
+        if left:
+            self._order[bounds] = left
+            self._due.add((bounds, None), due)
+        elif frame is not None and (forgotten := frame.end + self._lateness_ms + self._waits_ms) > due:
+            self._due.add((bounds, None), forgotten)
+
+    def _fire_all(self, bounds: Bounds, due: int, panes: Batch, most: int | None) -> None:
+        """Fire a shared window for all keys in their order, or forget what has fired, until there are `most` panes."""
+        left, frame, at = self._keys_left(bounds), self._frames.get(bounds), due - self._waits_ms
+        if frame is None:
+            return
+        # Where a trigger goes by the clock, or panes are withdrawn, more than one pane may be due for a key.
+        is_one = not self._retracts and (self._trigger is None or not self._trigger.by_clock)
+        fired: list[tuple[Key, Any, int]] = []
+        while left and (most is None or len(panes) + len(fired) < most):
+            key = left.pop()
+            spans = frame.changed.get(key)
+            if spans is None:
+                spans = self._changing(frame, key)
+            if is_one and spans.open:
+                (span,) = spans.open
+                # At its end nothing late can be due: the stamps of late values are beyond it.
+                assert span.end == frame.end <= at and not span.new
+                spans.open = []
+                if span.held and (span.size or span.index):
+                    fired.append((key, self._shown(span, goes_on=self._lateness_ms > 0), span.index))
+                    span.index += 1
+                self._keep_fired(spans, span)
+            elif is_one and not spans.aside and not any(span.has_changed for span in spans.fired):
+                spans.fired = [span for span in spans.fired if span.end + self._lateness_ms > at]
+            else:
+                self._emit_all(panes, frame, fired)
+                firing = self._fire(spans, at)
+                self._emit(panes, key, firing)
+                if firing is not None and not spans.is_empty:
+                    left.append(key)
+                else:
+                    self._look_again((bounds, key), spans)
+            if spans.is_empty:
+                self._drop(frame, key)
+        self._emit_all(panes, frame, fired)
+        self._leave(bounds, left, due)
+
+    def _emit_all(self, panes: Batch, frame: WindowFrame, fired: list[tuple[Key, Any, int]]) -> None:
+        """Emit the panes of a shared window at its end, given the key, accumulator and number of each."""
+        if not fired:
+            return
+        assert panes.keys is not None and panes.timestamps is not None and panes.stamps is not None
+        (start,), end = frame.bounds, frame.end
+        keys, held, numbers = zip(*fired, strict=True)
+        # Maps within maps: the panes are made in one pass in C, but for the aggregation's own code.
+        results, told = map(self.aggregation.finish, held), map(self.keys.decode, keys)
+        panes.values += map(Pane, told, repeat(start), repeat(end), results, numbers, repeat(self._in_time))
+        panes.keys += keys
+        panes.timestamps += [max(end - 1, self.earliest)] * len(keys)
+        panes.stamps += [end - 1] * len(keys)
+        fired.clear()
 
     def _fire(self, spans: Spans, due: int) -> Firing | None:
         # One pane at a time, in this order: early ones, windows at their end, late values into what has fired, and the
@@ -334,10 +566,14 @@ class TriggeredWindowOperator(Assigning):
         firing = None
         if span.has_changed or span.held:
             firing = self._firing(span, self._in_time, span.end - 1, goes_on=self._lateness_ms > 0)
+        self._keep_fired(spans, span)
+        return firing
+
+    def _keep_fired(self, spans: Spans, span: Span) -> None:
+        """Keep a window that has fired while late values may come."""
         if self._lateness_ms:
             span.early = None if self._again is None else self._again.begin()
             put(spans.fired, span, self.aggregation, self._again)
-        return firing
 
     def _firing(self, span: Span, timing: Timing, stamp: int, goes_on: bool) -> Firing | None:
         """Take a pane from a window, which keeps the values that its further panes have as well.
@@ -349,17 +585,21 @@ class TriggeredWindowOperator(Assigning):
         withdrawn, span.shown = span.shown, []
         if not span.size and (self._retracts or not span.index):
             return Firing(None, stamp, withdrawn) if withdrawn else None
+        pane = Shown(span.start, span.end, span.index, timing, self._shown(span, goes_on), self.earliest)
+        span.index += 1
+        if self._retracts and goes_on:
+            span.shown = [[*pane] if pane.timestamp >= span.end else [*pane[:-1]]]
+        return Firing(pane, stamp, withdrawn)
+
+    def _shown(self, span: Span, goes_on: bool) -> Any:
+        """Take what a pane shows from a window."""
         (held,) = span.held
         if not self._accumulates:
             span.held = ()
         elif goes_on:
             # `finish` may hand out or change the accumulator, and the window goes on with it.
-            held = held if is_plain(held) else self._copies.copy(held)
-        pane = Shown(span.start, span.end, span.index, timing, held, self.earliest)
-        span.index += 1
-        if self._retracts and goes_on:
-            span.shown = [[*pane] if pane.timestamp >= span.end else [*pane[:-1]]]
-        return Firing(pane, stamp, withdrawn)
+            held = held if self._keeps_numbers or is_plain(held) else self._copies.copy(held)
+        return held
 
     def _emit(self, panes: Batch, key: Key, firing: Firing | None) -> None:
         if firing is None:
@@ -380,26 +620,65 @@ class TriggeredWindowOperator(Assigning):
     def _no_panes(self) -> Batch:
         return Batch([], keys=[], timestamps=[], stamps=[], signs=[] if self._retracts else None)
 
+    def _frame(self, bounds: Bounds, end: int = NEVER) -> WindowFrame:
+        """Return the places with these bounds; `end` is that of their window, where it is shared."""
+        frame = self._frames.get(bounds)
+        if frame is None:
+            frame = self._frames[bounds] = WindowFrame(bounds, end)
+        return frame
+
     def _read(self, place: Place) -> Spans:
         """Return the windows of a place, to be changed."""
-        spans = self._changed.get(place)
+        bounds, key = place
+        frame = self._frames.get(bounds) or self._frame(bounds)
+        return frame.changed.get(key) or self._changing(frame, key)
+
+    def _changing(self, frame: WindowFrame, key: Key) -> Spans:
+        """Return the windows of a key that have not changed yet, to be changed."""
+        assert key not in frame.changed, "what has changed is newer than the store"
+        spans = frame.clean.pop(key, None)
         if spans is None:
-            stored = self.store.get(self._at(place))
-            spans = self._changed[place] = Spans() if stored is None else restored(stored)
+            spans = restored(self.store.get(self._at((frame.bounds, key)))) if key in frame.stored else Spans()
+        frame.changed[key] = spans
+        self._touched[frame.bounds] = frame
+        self._unwritten += 1
         return spans
+
+    def _drop(self, frame: WindowFrame, key: Key) -> None:
+        """Drop a place that has nothing any more, unless the store has to be told."""
+        if key not in frame.stored:
+            del frame.changed[key]
+            self._unwritten -= 1
+            if not frame.changed:
+                del self._touched[frame.bounds]
+                if not frame.stored:
+                    del self._frames[frame.bounds]
 
     def _look_again(self, place: Place, spans: Spans) -> None:
         """Add a place to the agenda at the time at which it is due next."""
         due = min((self._early_due(span) for span in spans.open), default=NEVER)
+        if self._shared:
+            # An early pane comes before the window's end, or not at all.
+            due = due if spans.open and due < spans.open[0].end else NEVER
+            whole = min(spans.window_dues(self._lateness_ms), default=NEVER)
+            due = min(due, *spans.late_dues(self._again, self._lateness_ms), NEVER)
+            if whole < NEVER:
+                self._due.add((place[0], None), whole + self._waits_ms)
+            if due < NEVER:
+                self._due.add(place, due + self._waits_ms)
+            return
         self._due.add(place, min(due, spans.next_due(self._again, self._lateness_ms)) + self._waits_ms)
 
-    def _rank(self, place: Place) -> tuple[tuple[int, ...], bytes]:
+    def _rank(self, place: tuple[Bounds, Key | None]) -> tuple[Bounds, bytes]:
         bounds, key = place
-        return bounds, self.keys.encode(key)
+        return bounds, b"" if key is None else self.keys.encode(key)
 
     def _at(self, place: Place) -> bytes:
         bounds, key = place
-        return STATE + b"".join(map(ordered, bounds)) + self.keys.encode(key)
+        return self._prefix(bounds) + self.keys.encode(key)
+
+    def _prefix(self, bounds: Bounds) -> bytes:
+        return STATE + b"".join(map(ordered, bounds))
 
     def _stored(self) -> Iterator[tuple[Place, Spans]]:
         begins = len(STATE) + NUMBER_BYTES * len(self._assigned(0, 0, 0)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,8 @@ from operators.core.base import MIN_TIMESTAMP, NEVER
 from operators.core.sites import mistake
 from operators.windows.window_types import duration_ms
 
+Taken = tuple[Any, int, int, int]
+"""A trigger's state, how many values it has taken in, and the row and stamp of the pane that is due, or row -1."""
 NOW = MIN_TIMESTAMP
 """The time of a trigger that is due already; one that needs further values is NEVER due so far."""
 
@@ -29,6 +32,8 @@ class Trigger:
     """
 
     by_clock: bool = False
+    at_once: bool = False
+    """Whether a pane is due with a value, or not before another one has come."""
 
     def begin(self) -> Any:
         """Return the state of a window without values."""
@@ -45,6 +50,23 @@ class Trigger:
     def due(self, state: Any, now_ms: int) -> int:
         """Return the watermark at which a pane is due."""
         raise NotImplementedError
+
+    def take(
+        self, state: Any, rows: list[int], begun: int, timestamps: Sequence[int], stamps: Sequence[int], now_ms: int
+    ) -> Taken:
+        """Take in values in time, given their rows in a batch from `begun` on, until a pane is due.
+
+        The source of a value has passed its stamp, so a pane that was due by then comes before the value.
+        """
+        for place in range(begun, len(rows)):
+            row = rows[place]
+            stamp = stamps[row]
+            if (due := self.due(state, now_ms)) <= stamp:
+                return state, place, row, due - 1
+            state = self.add(state, timestamps[row], now_ms)
+            if self.due(state, now_ms) <= stamp:
+                return state, place + 1, row, stamp
+        return state, len(rows), -1, NOW
 
     def alarm(self, state: Any, watermark: int) -> int:
         """Return the time at which a pane is due by the clock; where nothing goes by that, as the watermark says."""
@@ -72,6 +94,7 @@ class AfterCount(Trigger):
     """A trigger that is due with every so many values."""
 
     number: int
+    at_once = True
 
     def begin(self) -> int:
         """Return how many values there are."""
@@ -88,6 +111,16 @@ class AfterCount(Trigger):
     def due(self, state: int, now_ms: int) -> int:
         """Return NOW when there are enough."""
         return NOW if state >= self.number else NEVER
+
+    def take(
+        self, state: int, rows: list[int], begun: int, timestamps: Sequence[int], stamps: Sequence[int], now_ms: int
+    ) -> Taken:
+        """Find the value with which there are enough, without a look at those before."""
+        assert state < self.number, "a pane that is due has come"
+        last = begun + self.number - state - 1
+        if last >= len(rows):
+            return state + len(rows) - begun, len(rows), -1, NOW
+        return self.number, last + 1, rows[last], stamps[rows[last]]
 
     def __str__(self) -> str:
         return f"after {self.number} values"
@@ -114,6 +147,19 @@ class AfterDelay(Trigger):
     def due(self, state: int, now_ms: int) -> int:
         """Return when the delay is over."""
         return NEVER if state == NEVER else state + self.delay_ms
+
+    def take(
+        self, state: int, rows: list[int], begun: int, timestamps: Sequence[int], stamps: Sequence[int], now_ms: int
+    ) -> Taken:
+        """Take in all values at once where none has a stamp at which the delay of one is over."""
+        # Stamps only grow from a source's value to its next, but a batch may have values of several sources.
+        left = rows[begun:] if begun else rows
+        earliest = min(map(timestamps.__getitem__, left), default=NEVER)
+        if earliest > state:
+            earliest = state
+        if self.due(earliest, now_ms) > max(map(stamps.__getitem__, left), default=NOW):
+            return earliest, len(rows), -1, NOW
+        return super().take(state, rows, begun, timestamps, stamps, now_ms)
 
     def __str__(self) -> str:
         return f"{self.delay_ms} ms of event time after a value"
@@ -166,6 +212,11 @@ class Several(Trigger):
         """Whether one of them does."""
         return any(one.by_clock for one in self.triggers)
 
+    @property
+    def at_once(self) -> bool:  # type: ignore[override]
+        """Whether all of them do."""
+        return all(one.at_once for one in self.triggers)
+
     def begin(self) -> tuple[Any, ...]:
         """Return the state of each."""
         return tuple(one.begin() for one in self.triggers)
@@ -211,6 +262,11 @@ class Once(Trigger):
         """Whether the trigger does."""
         return self.trigger.by_clock
 
+    @property
+    def at_once(self) -> bool:  # type: ignore[override]
+        """Whether the trigger does."""
+        return self.trigger.at_once
+
     def begin(self) -> Any:
         """Return the state of the trigger, which is in a tuple that is empty when it is spent."""
         return (self.trigger.begin(),)
@@ -226,6 +282,21 @@ class Once(Trigger):
     def due(self, state: tuple[Any, ...], now_ms: int) -> int:
         """Return when the trigger is due."""
         return self.trigger.due(state[0], now_ms) if state else NEVER
+
+    def take(
+        self,
+        state: tuple[Any, ...],
+        rows: list[int],
+        begun: int,
+        timestamps: Sequence[int],
+        stamps: Sequence[int],
+        now_ms: int,
+    ) -> Taken:
+        """Let the trigger take values in, and take in all others when it is spent."""
+        if not state:
+            return state, len(rows), -1, NOW
+        taken = self.trigger.take(state[0], rows, begun, timestamps, stamps, now_ms)
+        return (taken[0],), *taken[1:]
 
     def alarm(self, state: tuple[Any, ...], watermark: int) -> int:
         """Return when the trigger is due by the clock."""

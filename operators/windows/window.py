@@ -32,7 +32,7 @@ from operators.core.base import (
 )
 from operators.core.policies import DeadLetterPolicy
 from operators.core.wording import stable
-from operators.state.entry_keys import SHIFT, beyond
+from operators.state.entry_keys import SHIFT, beyond, key_behind
 from operators.state.keyed_state import is_plain
 from operators.windows.partials import Partials
 from operators.windows.triggers import Trigger
@@ -185,6 +185,27 @@ class Window(Spec):
             return None
         return "{group}.append({key})" if self.aggregation.counts else BY_KEY
 
+    @property
+    def groups(self) -> str:  # type: ignore[override]
+        """Group a batch by window and key, where windows are the same for all keys, and a value stays in its own."""
+        if not hasattr(getattr(self.windows, "windows", self.windows), "cell") or self.reads_signs:
+            return ""
+        if self.early is None:
+            return "it groups the values of a batch"
+        cut = "cuts them where a pane is due" if self.early.at_once else "looks at their times for panes that are due"
+        return f"it groups the values of a batch, and {cut}, {self.early}"
+
+    @property
+    def by_row(self) -> str:  # type: ignore[override]
+        """Say which of its windows or inputs has each value looked at by itself."""
+        if self.reads_signs:
+            return "a message that is withdrawn leaves its windows by itself"
+        if hasattr(self.windows, "assign") or isinstance(self.windows, ByRow):
+            return "a function of yours says in which windows each message is"
+        if self.merges and self.is_triggered:
+            return "each message may join windows of its key, and panes go by that"
+        return Spec.by_row
+
     def functions(self) -> dict[str, Callable[..., Any]]:
         """The aggregation, in which the user's functions are, and what says in which windows a value is."""
         named: dict[str, Any] = {"aggregation": self.aggregation}
@@ -207,6 +228,21 @@ class Window(Spec):
     def parameters(self) -> dict[str, str]:
         """Its fields, the aggregation with what it begins with."""
         return {**super().parameters(), "windows": stable(self.windows), "aggregation": self._aggregated}
+
+    def why_whole(self) -> tuple[str, str] | None:
+        """Return that an entry belongs to no key, where there is one: parts that came differently far share none."""
+        from operators.windows.window_operators import lengths_of
+
+        if None not in lengths_of(self).values():
+            return None
+        wrong = "one mark says how far all of its windows have fired, and parts of a task come differently far"
+        return wrong, "allowed_lateness_ms=1, with which each key has its own; or a hopping window"
+
+    def key_at(self, place: bytes) -> bytes | None:
+        """Return the key, which lies behind the times of a window where its operator has these ahead of it."""
+        from operators.windows.window_operators import lengths_of
+
+        return key_behind(place, lengths_of(self))
 
     def build(self, context: OperatorContext) -> Operator:
         """Return the one of the window operators that has these windows, triggers and panes."""
@@ -256,11 +292,7 @@ class WindowOperator:
         self._in_time = (repeat(0), repeat("final")) if spec.emit == "final" else ()
         """The numbers and timings of panes in time, where they are not a pane's defaults."""
         self._accumulates = spec.panes == "accumulating"
-        # Of ours, which can be made anew: one of the user's own may keep anything, and is not called before its time.
-        self._keeps_numbers = all(
-            one.remake is not None and one.keeps == "numbers" and is_plain(one.init())
-            for one in spec.aggregation.leaves()
-        )
+        self._keeps_numbers = keeps_numbers(spec.aggregation)
         self._copies = copies
         self._changed: dict[Slot, dict[Key, Any]] = {}
         self._order: dict[Slot, list[Key]] = {}
@@ -543,6 +575,13 @@ class WindowOperator:
             self.store.delete(place)
         keys = self.keys.load([place[len(prefix) :] for place, _ in found[:most]])
         return keys, {key: held for key, (_, (_, held)) in zip(keys, found, strict=False)}
+
+
+def keeps_numbers(aggregation: Aggregation[Any, Any]) -> bool:
+    """Return whether accumulators are numbers of ours, so that nobody can change a part of one in place."""
+    # Of ours, which can be made anew: one of the user's own may keep anything, and is not called before its time.
+    leaves = aggregation.leaves()
+    return all(one.remake is not None and one.keeps == "numbers" and is_plain(one.init()) for one in leaves)
 
 
 def _prefix(kind: bytes, slot: Slot) -> bytes:

@@ -73,8 +73,11 @@ class Groups:
             self.places[slots] = timestamp, stamp
         return group
 
-    def gather(self, batch: Batch) -> list[int]:
-        """Group the rows of a batch that have keys, times and stamps; return the places of those that are too late."""
+    def gather(self, batch: Batch, values: Iterable[Any] | None = None) -> list[int]:
+        """Group the rows of a batch that have keys, times and stamps; return the places of those that are too late.
+
+        What is given for `values` is grouped in the place of the batch's own.
+        """
         keys, timestamps, stamps = batch.keys, batch.timestamps, batch.stamps
         assert keys is not None and timestamps is not None and stamps is not None
         low, high, group = self.place(timestamps[0], stamps[0]) if keys else LATE
@@ -89,7 +92,8 @@ class Groups:
         ):
             group += keys
             return late
-        for row, (value, key, timestamp, stamp) in enumerate(zip(batch.values, keys, timestamps, stamps, strict=True)):
+        columns = zip(batch.values if values is None else values, keys, timestamps, stamps, strict=True)
+        for row, (value, key, timestamp, stamp) in enumerate(columns):
             if not low <= timestamp < high > stamp:
                 low, high, group = self.place(timestamp, stamp)
             if group is None:
@@ -125,24 +129,24 @@ class Grouped:
     def __len__(self) -> int:
         return self.number
 
-    def add(self, slots: tuple[Slot, ...], place: tuple[int, int], key: Key, values: list[Any]) -> None:
-        """Take in the values of a key; the list is this one's own from now on."""
+    def add(self, slots: tuple[Slot, ...], place: tuple[int, int], more: dict[Key, list[Any]]) -> None:
+        """Take in the values of keys; the lists, and the dict, are this one's own from now on."""
+        self.number += sum(map(len, more.values()))
         group = self.by_slots.get(slots)
         if group is None:
-            group = self.by_slots[slots] = {}
-            self.places[slots] = place
-        held = group.get(key)
-        if held is None:
-            group[key] = values
-        else:
-            held += values
-        self.number += len(values)
+            self.by_slots[slots], self.places[slots] = more, place
+            return
+        for key, values in more.items():
+            held = group.get(key)
+            if held is None:
+                group[key] = values
+            else:
+                held += values
 
     def take_in(self, later: Grouped) -> None:
         """Take in all that came later."""
         for slots, group in later.by_slots.items():
-            for key, values in group.items():
-                self.add(slots, later.places[slots], key, values)
+            self.add(slots, later.places[slots], group)
 
     def rows(self) -> Batch:
         """Return the values as rows, with times and stamps that bring them to the same slots."""

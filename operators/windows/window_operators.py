@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from operators.core.base import Operator, OperatorContext
+from operators.state.entry_keys import NUMBER_BYTES, TIMED
+from operators.state.keyed_state import KEY_BEHIND, STATE
 from operators.windows.count_window import CountedOperator
 from operators.windows.custom_window import AssignedOperator, MergingOperator
-from operators.windows.late_sliding import LateSlidingOperator
+from operators.windows.late_sliding import ROW, SHOWN, LateSlidingOperator
 from operators.windows.processing_time import ClockedWindowOperator, OverEventTime
 from operators.windows.processing_time_triggers import ClockedCountedOperator, ClockedTriggerOperator
 from operators.windows.session import SessionOperator
+from operators.windows.sliding import FIRED as MARK
 from operators.windows.sliding import SlidingOperator
-from operators.windows.triggered import TriggeredWindowOperator
-from operators.windows.window import Window, WindowOperator
+from operators.windows.triggered import TriggeredWindowOperator, numbers_ahead
+from operators.windows.window import DUE, FIRED, PLACE, Window, WindowOperator
 from operators.windows.window_types import ByClock, Counted, Sessions, Sliding
+
+
+def lengths_of(spec: Window) -> Mapping[bytes, int | None]:
+    """Return the bytes ahead of the key in the entries of the operator of windows, by the first byte of these."""
+    if isinstance(spec.windows, ByClock):
+        early = None if spec.early is None else spec.early.in_clock_time()
+        return lengths_of(replace(spec, windows=spec.windows.windows, early=early))
+    if isinstance(spec.windows, Counted):
+        return KEY_BEHIND
+    if isinstance(spec.windows, Sliding):
+        # The one mark of all that has fired belongs to no key.
+        return {ROW: TIMED, SHOWN: TIMED} if spec.fires_late else {ROW: TIMED, STATE: 1, MARK: None}
+    if spec.is_triggered:
+        return {STATE: 1 + NUMBER_BYTES * numbers_ahead(spec)}
+    return KEY_BEHIND if spec.merges else dict.fromkeys((DUE, FIRED), 1 + PLACE.size)
 
 
 def operator_of(spec: Window, context: OperatorContext) -> Operator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from operators.core.base import Spec
@@ -94,6 +94,24 @@ def check_table_meets(graph: Graph, join: TableJoin, sizes: Mapping[str, int], m
         by_hash = "by=hash_ in partition_by"
         instead = f"broadcast=True and on=, or {stored} in app.table(...)" if table.key_of else by_hash
         raise refuse(join, f"the stream is partitioned by {stream_by}, the table by {table_by}", instead)
+
+
+def meetings(graph: Graph) -> Iterator[tuple[Spec, frozenset[str], bool]]:
+    """Yield operators at which equal keys of several streams meet, those that are inputs, and whether others are not.
+
+    Those that are not are written between stages, each key where Kafka's hash says.
+    """
+    for id, spec in graph.specs.items():
+        join = graph.of(TableJoin).get(id)
+        tables = [join.table] if join is not None and join.on is None and not join.table.broadcast else []
+        if not spec.keyed and not tables:
+            continue
+        streams = graph.streams_into(id)
+        origins = {graph.keyed_by(streams[0]) or ""} if tables else entries_of(graph, id)
+        found = [*tables, *(graph.specs[one] for one in sorted(origins - {""}))]
+        inputs = frozenset(one.subject for one in found if one.source and graph.inputs[one.op_id or ""].key is not None)
+        if len(found) > 1 and inputs:
+            yield spec, inputs, any(one.repartitions for one in found)
 
 
 def entries_of(graph: Graph, id: str) -> set[str]:

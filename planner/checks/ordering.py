@@ -15,7 +15,8 @@ def tell_order(plan: Plan, graph: Graph) -> Plan:
     several ways lead to an operator, several tasks write what is repartitioned, or calls overtake each other, any legal
     interleaving is as right as another: live it is that of the reading, on Spark that of event time.
     """
-    tasks = {id: stage.partitions for stage in plan.stages for id in stage.operators}
+    factor = plan.options.factor
+    tasks = {id: stage.partitions * factor for stage in plan.stages for id in stage.operators}
     in_order: dict[str, bool] = {}
     told: dict[str, str] = {}
     for id, spec in graph.specs.items():

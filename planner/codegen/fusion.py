@@ -28,8 +28,10 @@ FUSED = "<fused "
 VALUES_ONLY = ", values only"
 """The end of such a name where the function keeps no rows."""
 INDENT = "    "
-VARIABLES = {"keys": "key", "timestamps": "timestamp", "signs": "sign"}
+VARIABLES = {"keys": "key", "timestamps": "timestamp", "signs": "sign", "headers": "header"}
 """The columns beside the values that operators may read, each with the loop's variable for one row of it."""
+HEADER = "(header or {})"
+"""The expression for the headers of a message as users know them: none are an empty dict."""
 USER_KEY = "{key} if type({key}) is not bytes else {decode}({key})"
 """The expression for the user's key, given the held one."""
 # Keys are held as themselves within a stage: encoding and decoding them again was half of a running count's time.
@@ -244,7 +246,10 @@ class Writer:
                 yield SourceLine(f"{INDENT * 2}keys.append(key)", id)
 
     def _is_read(self, variable: str) -> bool:
-        return any(f"{{{variable}}}" in line for id in self.reached for line in self.code_of(id) or ())
+        ids = [self.entry, *self.reached]
+        below = {child for id in ids for child in self._children(id)}
+        lines = [line for id in self.reached for line in self.code_of(id) or ()]
+        return any(f"{{{variable}}}" in line for line in (*lines, *(self.graph.specs[id].header_code for id in below)))
 
     def _variables(self) -> list[str]:
         """Return the variables of a row that an inner function takes beside its value."""
@@ -304,6 +309,7 @@ class Writer:
                 user_key=user_key,
                 timestamp="timestamp",
                 sign="sign",
+                header=HEADER,
                 **names,
             )
             yield SourceLine(INDENT * depth + self.written(text, id), id)
@@ -348,7 +354,12 @@ class Writer:
             yield SourceLine(f"{INDENT * depth}{self._list(exit)}_keys.append({key})", id, keys_of=exit)
 
     def _as_taken(self, id: str, value: str) -> str:
-        return _encoded(id, value) if self.graph.specs[id].encodes else value
+        spec = self.graph.specs[id]
+        if not spec.encodes or not spec.header_code:
+            return _encoded(id, value) if spec.encodes else value
+        names = {name: bound(id, name) for name in spec.functions()}
+        headers = self.written(spec.header_code.format(value=value, header=HEADER, **names), id)
+        return f"{bound(id, 'headed')}({_encoded(id, value)}, {headers})"
 
     def written(self, text: str, id: str) -> str:
         """Return a line of an operator with its functions' expressions in place of calls, where they are inlined."""

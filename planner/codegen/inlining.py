@@ -51,8 +51,14 @@ class Expression(NamedTuple):
 
     def of(self, arguments: list[str]) -> str:
         """Return the source of the expression with variables in the parameters' places."""
-        names = dict(zip(self.parameters, arguments, strict=True))
-        return ast.unparse(_Renamed(names).visit(copy.deepcopy(self.body)))
+        return _text_of(self, tuple(arguments))
+
+
+# Each task of a stage writes the same: what was written once is remembered.
+@lru_cache(maxsize=1024)
+def _text_of(one: Expression, arguments: tuple[str, ...]) -> str:
+    names = dict(zip(one.parameters, arguments, strict=True))
+    return ast.unparse(_Renamed(names).visit(copy.deepcopy(one.body)))
 
 
 class _Renamed(ast.NodeTransformer):
@@ -274,6 +280,7 @@ def _is_plain(node: ast.AST, parameters: tuple[str, ...]) -> bool:
     return isinstance(node, PLAIN)
 
 
+@lru_cache(maxsize=1024)
 def _compiled(node: Definition) -> CodeType:
     """Compile a definition by itself."""
     if isinstance(node, ast.Lambda):

@@ -62,6 +62,8 @@ def reshaped(graph: Graph, entry: str, kind: object) -> Reshaped:
             (output,) = spec.outputs
             # Columns are written as they are: only the declared type says that the output's serde would write the same.
             declared = getattr(output.value, "type", None)
+            if graph.of(SendTo)[id].headers is not None:
+                raise NotColumnar("headers are made for each record")
             if declared is not kind:
                 raise NotColumnar(f"the output {output.stream!r} is not declared to hold a {kind.__name__}")
             at = None if source.timestamp_of is None else term_of(source.timestamp_of, fields, ("int",))
@@ -72,6 +74,8 @@ def reshaped(graph: Graph, entry: str, kind: object) -> Reshaped:
             return found
         if id in filters:
             steps.append(Step(id, condition_of(filters[id].function, columns)))
+        elif id in maps and maps[id].headers:
+            raise NotColumnar(f"{id} takes the headers of each record")
         elif id in maps:
             kind, made = record_of(maps[id].function, columns)
             columns = columns_of(kind)

@@ -55,6 +55,11 @@ class Graph:
         """Return the operators that read what `id` emits, in the order in which the user wrote them."""
         return list(self.edges.successors(id))
 
+    def is_headed(self, id: str) -> bool:
+        """Whether somebody below asks for the headers of what an operator hands on; else nobody carries them."""
+        specs = self.specs
+        return specs[id].carries_headers and any(specs[one].uses_headers for one in self.below(id))
+
     def below(self, id: str) -> set[str]:
         """Return every operator that messages from `id` may come to."""
         return set(networkx.descendants(self.edges, id))

@@ -9,6 +9,7 @@ import msgspec
 
 from operators.core.durations import Duration
 from operators.io import TableInput
+from planner.model.virtual_tasks import VirtualTask
 
 if TYPE_CHECKING:
     import networkx
@@ -28,6 +29,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     then a call that blocks longer than `blocking_timeout_ms` ends the run. With `inline` what a function returns is
     written into the generated loop where that does the same as calling it. A task reads the partitions of its number of
     all inputs, or one partition of one (`group_by`). A commit is of one task, or of all of a container (`commit_by`).
+    With `elasticity`, a power of two, each task is so many virtual ones, which have a share of its keys each; where
+    nothing is said, as many as `samza-dsl scale` has said last.
     What a run measures is also written to the stream `metrics_to`, every ten seconds.
 
     >>> Options(commit_interval_ms=100).guarantee
@@ -47,6 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     inline: bool = True
     group_by: Literal["partition", "stream_partition"] = "partition"
     commit_by: Literal["task", "container"] | None = None
+    elasticity: int | None = None
     metrics_to: str | None = None
 
     # Type checkers alone see this: the fields hold ms, and users may give a timedelta, which the application turns into
@@ -69,9 +73,31 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             inline: bool = ...,
             group_by: Literal["partition", "stream_partition"] = ...,
             commit_by: Literal["task", "container"] | None = ...,
+            elasticity: int | None = ...,
             metrics_to: str | None = ...,
         ) -> None:
             """Take lengths of time as timedeltas as well: an application has them in ms."""
+
+    @property
+    def factor(self) -> int:
+        """The number of virtual tasks that each task is split into."""
+        return 1 if self.elasticity is None else self.elasticity
+
+
+def whole(options: Options) -> Options:
+    """Return options by which no task is split, as where an engine shares work out by itself.
+
+    >>> whole(Options(elasticity=4)).factor
+    1
+    """
+    return msgspec.structs.replace(options, elasticity=1)
+
+
+class Unsplit(msgspec.Struct, frozen=True):
+    """Why the tasks of an operator can't be split by keys, and what to write instead."""
+
+    wrong: str
+    instead: str
 
 
 class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +116,7 @@ class OperatorPlan(msgspec.Struct, frozen=True, kw_only=True):
     on_error: str = "fail"
     by_order: str = ""
     """The part of its results that depends on the order of messages, where nothing fixes that order."""
+    unsplit: Unsplit | None = None
 
     @property
     def is_table(self) -> bool:
@@ -136,7 +163,8 @@ class SegmentPlan(msgspec.Struct, frozen=True, kw_only=True):
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """A stage: the operators between two repartitionings, run as one chain per partition.
 
-    Where each partition of each stream has one of its own, `apart` has each task's number, stream and partition.
+    Where each partition of each stream has one of its own, `apart` has each task's number, stream and partition. With
+    virtual tasks `buckets` is how many each base task is split into, and `width` the number of base tasks of the plan.
     """
 
     id: str
@@ -149,11 +177,28 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     by_key: bool = False
     drain_ms: int = 0
     apart: tuple[tuple[int, str, int], ...] = ()
+    buckets: int = 1
+    width: int = 0
+
+    @property
+    def bases(self) -> Sequence[int]:
+        """The numbers of the base tasks that run it: its tasks, where these are not split."""
+        return [task for task, _, _ in self.apart] if self.apart else range(self.partitions)
 
     @property
     def tasks(self) -> Sequence[int]:
-        """The numbers of the tasks that run it."""
-        return [task for task, _, _ in self.apart] if self.apart else range(self.partitions)
+        """The numbers of the tasks that run it, which go up."""
+        if self.buckets == 1:
+            return self.bases
+        return [base + self.width * bucket for bucket in range(self.buckets) for base in self.bases]
+
+    def bucket_of(self, task: int) -> int:
+        """Return the bucket of keys that a task has in its base task's partitions."""
+        return 0 if self.buckets == 1 else task // self.width
+
+    def base_of(self, task: int) -> int:
+        """Return the base task of a task."""
+        return task if self.buckets == 1 else task % self.width
 
     def partition_of(self, task: int, stream: str) -> int:
         """Return the partition of a stream that a task reads, if there is one of that number; -1 where it reads none.
@@ -161,9 +206,10 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
         >>> StagePlan(id="s", inputs=("a", "b"), operators=(), apart=((0, "a", 0), (1, "b", 0))).partition_of(1, "a")
         -1
         """
+        base = self.base_of(task)
         if not self.apart:
-            return task
-        return next((partition for one, name, partition in self.apart if (one, name) == (task, stream)), -1)
+            return base
+        return next((partition for one, name, partition in self.apart if (one, name) == (base, stream)), -1)
 
 
 class StreamPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +254,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """The number of tasks: the partitions of the widest stage, or the largest number of a task plus one."""
         # The numbers of a stage go up, so its last one is its largest.
         return max((task + 1 for stage in self.stages for task in stage.tasks[-1:]), default=0)
+
+    def virtual(self, task: int) -> VirtualTask:
+        """Return the share of the partitions that a task has, by its number."""
+        factor = self.options.factor
+        width = self.tasks // factor
+        return VirtualTask(task) if factor == 1 else VirtualTask(task % width, task // width, factor)
+
+    def siblings(self, task: int) -> list[str]:
+        """Return the names of the virtual tasks that share a task's partitions, its own among them."""
+        base, _, factor = self.virtual(task)
+        return [VirtualTask(base, bucket, factor).name for bucket in range(factor)]
 
     @property
     def results(self) -> list[StreamPlan]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,20 +14,22 @@ from typing import Any, cast
 from operators.async_flat_map import AsyncFlatMap, StatefulCalls
 from operators.core.base import MOST_HELD, Batch, Key, Operator, OperatorContext, Output, Serde, Spec, Store, unobserved
 from operators.core.policies import DeadLetterPolicy
-from operators.io import Input, SendTo, SinkCall, TableInput
+from operators.io import Input, SendTo, SinkCall, TableInput, admits_none, headed
 from operators.joins.match_counts import MatchCounting, Meetings
 from operators.joins.remote_join import RemoteJoin
 from operators.joins.table_join import ABSENT, TableContents, TableJoin
-from operators.partition_by import Broadcast, ByFunction, PartitionBy, hash_
+from operators.partition_by import Broadcast, ByFunction, PartitionBy, entry_bucket, hash_
 from operators.task import Effects, TaskContext, TaskOperator
 from operators.task import UserTask as TaskSpec
 from operators.windows.window import Window, WindowOperator
-from planner.checks.copartitioning import check_streams_alike
+from planner.checks.copartitioning import check_streams_alike, meetings
 from planner.codegen.folding import window_behind
 from planner.model.errors import refuse
 from planner.model.graph import Graph
 from planner.model.levers import ALL, Levers
 from planner.model.plan import Plan, StagePlan
+from planner.model.virtual_tasks import WHOLE as TASKS_OWN
+from planner.model.virtual_tasks import VirtualTask, is_task
 from runtime.assembly.awaiting import feed_ahead, let_await
 from runtime.assembly.bindings import Bindings, intermediate_of
 from runtime.encoding.keys import KeySerde, plain_types
@@ -43,8 +46,10 @@ from runtime.ports.sink import Limit
 from runtime.ports.store import StorePlace, TaskStore
 from runtime.reading.event_times import EventTimes
 from runtime.reading.folding import FoldingSegment
+from runtime.reading.key_places import KeyPlaces, Meeting
 from runtime.reading.reader import Columnar, Decoding, Pacing, Reader, Shortcuts, StartPoint, Turn
-from runtime.reading.relay import Relay
+from runtime.reading.relay import AnyRelay, Relay
+from runtime.reading.sieve import WHOLE, KeyShare
 from runtime.stage.chain import Chain, Exit, FusedSegment
 from runtime.stage.combining import CombinedExit, CombiningExit
 from runtime.stage.error_policy import Guard, is_lenient
@@ -72,6 +77,9 @@ from runtime.task.task import Task
 Repartition = PartitionBy | Broadcast
 
 
+_log = logging.getLogger("samza_dsl")
+
+
 @dataclass(frozen=True)
 class Assembly:
     """The parts that all tasks of a run are made from."""
@@ -86,7 +94,7 @@ class Assembly:
     on_returned: Callable[[], None]
     request: Callable[[Effects], None]
     data: Path | None = None
-    relays: dict[tuple[str, int], Relay] = field(default_factory=dict)
+    relays: dict[tuple[str, int], AnyRelay] = field(default_factory=dict)
     """What hands rows to the readers of later stages, by stream and partition."""
     levers: Levers = ALL
     discovers: bool = True
@@ -98,9 +106,13 @@ class Assembly:
     jumped: set[str] = field(default_factory=set)
     """The streams of which it was told that one record moved event time far."""
     told: set[str] = field(default_factory=set)
-    """What was told of keys of other kinds than before."""
+    """What was told of keys of other kinds than before, and of outputs that keep no headers."""
+    key_places: KeyPlaces = field(init=False, repr=False, compare=False)
     merged: str = ""
     """The one producer of all that comes from other stages, where it comes merged in the order of event time."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_places", KeyPlaces(Meeting(*one) for one in meetings(self.graph)))
 
     def tasks(self, broadcast: Mapping[str, TableContents], numbers: Iterable[int]) -> list[Task]:
         """Make the tasks of these numbers."""
@@ -138,7 +150,7 @@ class Assembly:
                 store = MemoryStore(id)
                 contents = TableContents(store, KeySerde(spec.key or Tagged()))
                 readers = [
-                    self.reader(spec, stream, partition, Checkpoint(0), functions)
+                    self.reader(spec, stream, partition, StartPoint(), functions)
                     for stream in self.bindings.streams_of(spec)
                     for partition in range(self.bindings.partitions(stream))
                 ]
@@ -150,7 +162,7 @@ class Assembly:
         spec: Input,
         stream: str,
         partition: int,
-        checkpoint: Checkpoint,
+        start: StartPoint,
         functions: Functions,
         folding: FoldingSegment | None = None,
         segment: FusedSegment | None = None,
@@ -159,7 +171,7 @@ class Assembly:
         named = functions.by_operator[spec.op_id or ""]
         source = self.bindings.sources.get(stream)
         key = spec.key if spec.key is not None else Tagged() if spec.key_of else None
-        keyed = segment is None or not segment.plan.reading
+        keyed = segment is None or not segment.plan.reading or start.is_part
         decoding = Decoding(
             value=source.serde(spec.value) if source is not None else spec.value,
             key=key if keyed else None,
@@ -168,8 +180,9 @@ class Assembly:
             timed=segment is None or segment.needs("timestamps"),
             watermark_of=named.get("watermark"),
             stamped=self._needs_event_time(spec),
-            tombstones=spec.tombstones,
+            tombstones=spec.reads_none,
             located=self.locates(self.graph.below(spec.op_id or "")),
+            headed=self.graph.is_headed(spec.op_id or ""),
             unit=spec.unit,
         )
         check_kept(spec, decoding)
@@ -177,11 +190,23 @@ class Assembly:
             self.bindings.origin(stream, partition),
             decoding,
             spec.op_id or "",
-            StartPoint(checkpoint.position_of(stream, partition)),
+            start,
             Turn(self.stop_at.get((stream, partition)), spec.priority),
             self._pacing(spec, stream, partition),
-            Shortcuts(folding, self.columnar.get(spec.op_id or "")),
+            Shortcuts(
+                None if start.is_part else folding,
+                self.columnar.get(spec.op_id or ""),
+                look_at=self._look_at(spec, stream, partition),
+            ),
         )
+
+    def _look_at(self, spec: Input, stream: str, partition: int) -> Callable[[Sequence[bytes | None]], None] | None:
+        """Return what looks at the stored keys of a partition that others write; None where it does not matter."""
+        partitions = self.bindings.partitions(stream)
+        stored = spec.key is not None and spec.key_of is None and partitions > 1
+        if not stored or not self.key_places.concerns(spec.subject) or not self.bindings.is_of_brokers(stream):
+            return None
+        return partial(self.key_places.note, spec.subject, partition, partitions)
 
     def _pacing(self, spec: Input, stream: str, partition: int) -> Pacing:
         times = EventTimes(spec, self.plan.app, (stream, partition), self.clock, self.jumped)
@@ -205,6 +230,10 @@ class Assembly:
         What calls a sink reads what is committed, so that a record has the same place again after a restart.
         """
         specs = [self.graph.specs[id] for id in stage.operators]
+        # What all virtual tasks of a partition are to have is stored once, and read by each of them.
+        before = repartitions_into(stage, self.graph) if stage.buckets > 1 else ()
+        if any(isinstance(one, Broadcast) for one in before):
+            return False
         return self.levers.relays and not any(spec.asynchronous or spec.has_effects for spec in specs)
 
     def _needs_event_time(self, spec: Spec) -> bool:
@@ -218,15 +247,16 @@ class _TaskBuilder:
         self.assembly = assembly
         self.graph = assembly.graph
         self.number = number
+        self.virtual = assembly.plan.virtual(number)
         self.stages = [stage for stage in assembly.stages if number in stage.tasks]
-        self.checkpoint = assembly.checkpoints.get(str(number), Checkpoint(0))
+        self.checkpoint = assembly.checkpoints.get(self.virtual.name, Checkpoint(0))
         self.tables = dict(broadcast)
         self.meetings: dict[str, Meetings] = {}
         self.kinds: dict[str, KeyKinds] = {}
         specs = [self.graph.specs[id] for stage in self.stages for id in stage.operators]
         specs += [spec for spec in assembly.joined_tables() if not spec.broadcast]
         self.functions = Functions(assembly.plan.app, number, specs, assembly.around, assembly.data)
-        self.outputs = Outputs(number)
+        self.outputs = Outputs(self.virtual.base)
         self.outputs.relays, self.outputs.limits = assembly.relays, assembly.limits
         self.stores: dict[str, TaskStore] = {}
         self.home: int | None = None
@@ -236,6 +266,7 @@ class _TaskBuilder:
         """Make the task."""
         options = self.assembly.plan.options
         self.task = task = Task(self.number, options, self.assembly.clock, self.functions, self.outputs, self.stores)
+        task.name = self.virtual.name
         for spec in self.assembly.joined_tables():
             if not spec.broadcast:
                 self._add_table(spec.op_id or "", spec)
@@ -252,7 +283,7 @@ class _TaskBuilder:
             id: spec.build(self._context(id, spec)) for id, spec in specs if spec.stateful and not spec.in_calls
         }
         self.meetings |= {id: one.meetings for id, one in operators.items() if isinstance(one, MatchCounting)}
-        self.home = next((partition for task, _, partition in stage.apart if task == self.number), None)
+        self.home = next((partition for task, _, partition in stage.apart if task == self.virtual.base), None)
         exits = {
             self.graph.specs[id].exit: self._exit(self.graph.specs[id], operators) for id in ids if self._takes(id)
         }
@@ -271,7 +302,9 @@ class _TaskBuilder:
         if asynchronous or any(self.graph.specs[id].reads_offsets for id in ids):
             columns.add("offsets")
         if self.assembly.locates(ids):
-            columns |= {"offsets", "headers"}
+            columns |= {"offsets", "origins"}
+        if any(self.graph.is_headed(id) or self.graph.specs[id].is_given_headers for id in ids):
+            columns.add("headers")
         inlining = replace(levers, inlining=self.assembly.plan.options.inline)
         chain = Chain(stage, self.graph, functions, exits, operators, frozenset(columns), inlining)
         stores = [self.stores[id] for id in ids if id in self.stores]
@@ -316,8 +349,9 @@ class _TaskBuilder:
                     instead = f"partitions={partitions}, or start the app again"
                     raise refuse(spec, f"the new stream {stream!r} has {wrong}", instead)
                 if 0 <= (number := stage.partition_of(self.number, stream)) < partitions and stream not in known:
-                    how = self.checkpoint, self.functions, foldings.get(id), chain.segments[id]
-                    yield self.assembly.reader(spec, stream, number, *how)
+                    start = start_of(self.checkpoint, stream, number, share=self._share(stage))
+                    how = self.functions, foldings.get(id), chain.segments[id]
+                    yield self.assembly.reader(spec, stream, number, start, *how)
 
     def _readers(self, chain: Chain, foldings: Mapping[str, FoldingSegment]) -> Iterable[Reader]:
         bindings, stage = self.assembly.bindings, chain.stage
@@ -341,15 +375,28 @@ class _TaskBuilder:
                 trusted=True,
                 tombstones=True,
                 located=self.assembly.locates(self.graph.below(id)),
+                headed=self.graph.is_headed(id),
             ),
             id,
-            StartPoint(
-                self.checkpoint.position_of(stream, number),
-                [self.assembly.merged] if self.assembly.merged else map(str, writing.tasks),
+            start_of(
+                self.checkpoint,
+                stream,
+                number,
+                [self.assembly.merged] if self.assembly.merged else self._names(writing),
+                WHOLE if isinstance(spec, Broadcast) else self._share(stage),
             ),
             Turn(later=True),
             shortcuts=Shortcuts(relay=relay),
         )
+
+    def _share(self, stage: StagePlan) -> KeyShare:
+        """Return what the task has of the partitions that it reads in a stage."""
+        keeps = any(self.graph.specs[id].stateful for id in stage.operators)
+        return KeyShare(self.virtual, by_key=keeps)
+
+    def _names(self, stage: StagePlan) -> list[str]:
+        """Return the names of the tasks that run a stage, under which they tell others of event time."""
+        return [self.assembly.plan.virtual(task).name for task in stage.tasks]
 
     def _context(self, id: str, spec: Spec) -> OperatorContext:
         levers = self.assembly.levers
@@ -399,8 +446,25 @@ class _TaskBuilder:
         if to.key is None and self.graph.key_serde(self.graph.parents(id)[0]) is None:
             to = replace(to, key=Natural())
         writing = SendToExit(self.outputs, to, self._keys(id))
+        self._tell_of_headers(spec, to)
+        # All that is sent to one output leaves by one exit.
+        if any(one.headers is not None and one.output.stream == to.stream for one in self.graph.of(SendTo).values()):
+            writing.take_headed()
+        # None among the first values is no mistake where the output says that there is such.
+        writing.first.wanted *= not admits_none(spec.output.value)
         self.outputs.first[id] = writing.first
         return writing
+
+    def _tell_of_headers(self, spec: SendTo, to: Destination) -> None:
+        """Say once where an output drops the headers of what is written."""
+        drops = to.sink is not None and "headers" not in to.sink.columns
+        note = f"headers of {to.stream}"
+        if drops and note not in self.assembly.told and (spec.headers is not None or spec.is_given_headers):
+            self.assembly.told.add(note)
+            _log.warning(
+                "%s: send_to %r at %s writes headers, and the place that the output is bound to keeps none",
+                *(self.assembly.plan.app, spec.op_id, spec.site),
+            )
 
     @_exit.register
     def _sink_exit(self, spec: SinkCall, operators: Mapping[str, Operator]) -> Exit:
@@ -425,9 +489,9 @@ class _TaskBuilder:
         return any(child in stage.operators and self.assembly.is_relayed(stage) for stage in stages)
 
     def _as_it_is(self, spec: PartitionBy) -> AsItIs:
-        """Return what goes on as it is in memory: not what a policy asks for, or a declared type would make other."""
+        """Return what goes on as it is in memory: not what a policy asks for."""
         (stage,) = (stage for stage in self.stages if spec.op_id in stage.operators)
-        if spec.value is not None or not self.assembly.levers.trust or is_lenient(self.graph, stage):
+        if not self.assembly.levers.trust or is_lenient(self.graph, stage):
             return "nothing"
         # Others may see, and change, what was read only where it goes elsewhere as well, or state has it.
         segments = [segment for segment in stage.segments if any(exit.id == spec.op_id for exit in segment.exits)]
@@ -475,14 +539,16 @@ class _TaskBuilder:
         store = self._shared_store(id, spec)
         form = form_of(spec.state, exactly=not self.assembly.levers.trust)
         functions = self.functions.by_operator[id]
+        # By the bytes of its messages' keys, which say to which part of a task an entry belongs.
+        places = self._key_serde(id) if spec.by_key else Tagged()
         return TaskExit(
             TaskOperator(store, form),
             self.outputs,
             {output: replace(self.assembly.destination(output), home=self.home) for output in spec.outputs},
-            TaskCalls(functions["process"], functions.get("window"), spec.form),
+            TaskCalls(functions["process"], functions.get("window"), spec.form, spec.by_key),
             self._keys(id),
             TaskAsks(
-                context=lambda: TaskContext(self.number, store, Tagged(), form),
+                context=lambda: TaskContext(self.number, store, places, form),
                 request=self.assembly.request,
                 source=self._source_at_hand,
             ),
@@ -501,11 +567,13 @@ class _TaskBuilder:
 
     def _add_table(self, id: str, spec: TableInput) -> None:
         stream = spec.stream
-        if self.number < self.assembly.bindings.partitions(stream):
+        base = self.virtual.base
+        if base < self.assembly.bindings.partitions(stream):
             store = self._store(id, spec, kept(spec.value))
             most_used = self.assembly.plan.options.cache_entries if self.assembly.levers.trust else 0
             contents = TableContents(store, self._kept_keys(id), most_used)
-            reader = self.assembly.reader(spec, stream, self.number, self.checkpoint, self.functions)
+            start = start_of(self.checkpoint, stream, base, share=KeyShare(self.virtual))
+            reader = self.assembly.reader(spec, stream, base, start, self.functions)
             guard = _table_guard(self.assembly, id, store, self.outputs)
             self.task.tables[stream] = (reader, contents, guard)
             self.tables[id] = contents
@@ -513,7 +581,12 @@ class _TaskBuilder:
     def _encoding(self, id: str) -> dict[str, Callable[..., object]]:
         (output,) = self.graph.specs[id].outputs
         serde = self.assembly.destination(output).value
-        return {} if getattr(serde, "unchanged", False) else {"encode": serde.encode}
+        named: dict[str, Callable[..., object]] = {"headed": headed} if self.graph.specs[id].header_code else {}
+        return (
+            self.functions.by_operator[id]
+            | named
+            | ({} if getattr(serde, "unchanged", False) else {"encode": serde.encode})
+        )
 
     def _keyed(self, id: str, operator: Operator) -> dict[str, Callable[..., object]]:
         named = {name: getattr(operator, name) for name in self.graph.specs[id].binds}
@@ -548,16 +621,20 @@ class _TaskBuilder:
                 self.assembly.bindings.environment,
                 plan.app,
                 id,
-                self.number,
+                self.virtual.base,
                 serde or Evolving(),
                 plan.options.cache_entries,
                 keeps_plain=spec.keyed_code is None,
                 keeps_written=not spec.holds,
                 reads_again=not self.assembly.levers.trust,
                 owner=f"{spec.kind} {id!r} at {spec.site}",
+                owns=None if self.virtual.factor == 1 else partial(self._owns, spec),
             )
             self.stores[id] = kind_of(spec).open(place)
         return self.stores[id]
+
+    def _owns(self, spec: Spec, place: bytes) -> bool:
+        return entry_bucket(spec, place, self.virtual.factor) == self.virtual.bucket
 
     def _shared_store(self, id: str, spec: Spec) -> Store:
         """Return a store as a user's task uses it, whose async calls read it while a thread may be at work with it."""
@@ -651,6 +728,30 @@ def lookups(contents: TableContents, key: Serde, keys: KeySerde, meetings: Meeti
     }
 
 
+def start_of(
+    checkpoint: Checkpoint,
+    stream: str,
+    partition: int,
+    producers: Iterable[str] | None = None,
+    share: KeyShare = WHOLE,
+) -> StartPoint:
+    """Return from where a task reads a partition, whose positions are of several shares where it was merged from them.
+
+    Producers are those that were heard until there: who has taken over from one is told behind what is not read yet.
+    """
+    found = [one for one in checkpoint.positions if (one.stream, one.partition) == (stream, partition)]
+    own = next((one for one in found if one.bucket == TASKS_OWN), None)
+    ahead = tuple(one for one in found if one is not own)
+    if producers is not None and own is not None:
+        known = {VirtualTask.of(name).base: name for name in own.producers if is_task(name)}
+        heard = {VirtualTask.of(name).base for name in own.producers if is_task(name)}
+        producers = [
+            *(name for name in producers if not is_task(name) or VirtualTask.of(name).base not in known),
+            *(name for name in own.producers if not is_task(name) or VirtualTask.of(name).base in heard),
+        ]
+    return StartPoint(own, producers, share, ahead)
+
+
 def inputs_of(stage: StagePlan, graph: Graph) -> list[Input]:
     """Return the inputs that a stage reads."""
     return [graph.inputs[id] for id in stage.operators if id in graph.inputs]
@@ -665,7 +766,7 @@ def repartitions_into(stage: StagePlan, graph: Graph) -> list[Repartition]:
 def look(
     bindings: Bindings,
     graph: Graph,
-    stages: Iterable[StagePlan],
+    stages: Sequence[StagePlan],
     tables: Iterable[TableInput],
     numbers: Collection[int],
 ) -> None:
@@ -680,5 +781,6 @@ def look(
     for table in tables:
         for stream in bindings.streams_of(table):
             partitions = {*range(bindings.partitions(stream))}
-            places.setdefault(stream, set()).update(partitions if table.broadcast else partitions & {*numbers})
+            bases = {base for stage in stages for base in map(stage.base_of, numbers)}
+            places.setdefault(stream, set()).update(partitions if table.broadcast else partitions & bases)
     bindings.look({stream: read for stream, read in places.items() if read})

@@ -29,7 +29,7 @@ def let_await(
     if only is None:
         _go_on_as_units(lane, graph, options, on_returned)
         return
-    carried = [name for name in CARRIED if name not in ("offsets", "headers") or located]
+    carried = [name for name in CARRIED if name not in ("offsets", "origins") or located]
     flights = lane.units = Flights(lane.chain, lane.guard, only, carried, on_returned)
     ended = flights.ended if lane.chain.stage.by_key else None
     _bound(lane, graph, options, options.max_in_flight)

@@ -18,7 +18,7 @@ from planner.passes import streams_of
 from runtime.model.errors import SamzaError
 from runtime.ports.environment import Environment, LiveEnvironment, typed
 from runtime.ports.sink import Limit, LimitedSink, Sink
-from runtime.ports.source import LiveSource, Source, TransactionalSource, UncountedSource
+from runtime.ports.source import LiveSource, Source, StampingSource, TransactionalSource, UncountedSource
 from runtime.ports.streams import Offsets, StreamConfig, check_name, contradicted
 from runtime.reading.reader import Origin, Reader
 from runtime.systems.files.tables import check_read_anywhere, check_written_anywhere
@@ -189,6 +189,11 @@ class Bindings:
         """Let partitions end at offsets for whoever asks from now on: for good, or as what others go on reading."""
         self._ends = {(stream, partition): offset for stream, partition, offset in ends}
         self._is_end_of_stream = is_end_of_stream
+
+    def is_of_brokers(self, stream: str) -> bool:
+        """Whether a stream is a topic, into whose partitions others write by partitioners of their own."""
+        source = self.sources.get(stream)
+        return isinstance(source, StampingSource) or (source is None and isinstance(self.environment, LiveEnvironment))
 
     def origin(self, stream: str, partition: int) -> Origin:
         """Return how to read one partition."""

@@ -15,6 +15,7 @@ from operators.io import Input
 from planner.checks.grouping import layout, task_of
 from planner.model.graph import Graph
 from planner.model.plan import Plan
+from planner.model.virtual_tasks import VirtualTask
 from runtime.assembly.bindings import Bindings
 from runtime.model.checkpoint import Checkpoint, Position
 from runtime.model.errors import SamzaError
@@ -94,7 +95,11 @@ def open_history(
     systems = {stream: bindings.origin(stream, partition).system for stream, partition, _ in history.starts}
     streams = layout(plan)
     for task in {task_of(streams, stream, partition) for stream, partition, _ in history.starts}:
-        begun |= begun_at(history, task, systems, generation, streams)
+        begun |= {
+            VirtualTask(task, bucket, plan.options.factor).name: checkpoint
+            for checkpoint in begun_at(history, task, systems, generation, streams).values()
+            for bucket in range(plan.options.factor)
+        }
     environment.commit(Commit(plan.app, generation, [], [], begun))
     return history
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from operators.core.base import MIN_TIMESTAMP, Batch
+from planner.model.plan import Plan
 from runtime.assembly.bindings import Bindings
 from runtime.functions.failures import Failure, unkept_error
 from runtime.job.key_kinds import to_note
@@ -18,7 +19,7 @@ from runtime.ports.sink import PartitionedSink
 from runtime.ports.state import StateWrites
 from runtime.ports.streams import Append, Control
 from runtime.reading.reader import Reader
-from runtime.reading.relay import Relay
+from runtime.reading.relay import AnyRelay, SplitRelay
 from runtime.task.lane import Lane
 from runtime.task.task import Task
 
@@ -26,6 +27,8 @@ SHARED = "outputs"
 """The checkpoint of what belongs to no task: the positions of bound outputs."""
 STATE = "state"
 """The checkpoint that says what the state of all tasks means."""
+Siblings = Callable[[int], Sequence[str]]
+"""Returns the names of the virtual tasks that share the partitions of one, by its number."""
 DELETED = "deleted"
 """The checkpoint that marks an application as deleted, while its generation is the application's."""
 
@@ -45,7 +48,7 @@ class Committer:
         bindings: Bindings,
         clock: Clock,
         positions: dict[str, int],
-        relays: dict[tuple[str, int], Relay],
+        relays: dict[tuple[str, int], AnyRelay],
         least_state: int = 0,
     ) -> None:
         self.app = app
@@ -62,21 +65,30 @@ class Committer:
         self._clock = clock
         self._positions = positions
         self.relays = relays
-        self._told: dict[tuple[int, str], tuple[int, bool]] = {}
+        self._here: set[str] = set()
+        """The names of the tasks that are run here."""
+        self._siblings: Siblings | None = None
+        """What tells the virtual tasks that share a partition with one, where tasks are split."""
+        self._told: dict[tuple[str, str], tuple[int, bool]] = {}
         self._least_state = least_state
         """The number of changed entries of a task's state from which a commit has them: fewer wait for a later one."""
         self._with_state: set[int] = set()
         """The tasks whose state the commit at hand has."""
-        self._listeners: dict[str, dict[int, tuple[Task, Reader]]] = {}
+        self._listeners: Listeners = {}
         """The readers that are told in memory what the commit at hand says of event time, by stream and partition."""
         self._words: dict[str, list[Control]] = {}
         """What they are told, by stream."""
         self._reached: dict[tuple[str, str, int], int] = {}
         """The offsets of the last checkpoint, by task, stream and partition."""
 
+    def share(self, plan: Plan) -> None:
+        """Commit for tasks as they are split in a plan."""
+        self._siblings = plan.siblings if plan.options.factor > 1 else None
+
     def gather(self, tasks: Sequence[Task], among: Sequence[Task]) -> Commit:
         """Return the commit of everything that some of the tasks here have done; nothing is changed yet."""
         self._listeners, self._words = _listeners(tasks, among, self.relays), {}
+        self._here = {task.name for task in among}
         appends = [
             Append(*place, _without_gaps(_stored(relay, among), self._clock))
             for place, relay in self.relays.items()
@@ -85,6 +97,7 @@ class Committer:
         state: list[StateWrites] = []
         checkpoints: dict[str, Checkpoint] = {}
         consumed: dict[tuple[str, int], int] = {}
+        together: dict[tuple[str, str, int], int] = {}
         for task in tasks:
             # A lane with nothing to read passes on the watermark of others, which may have moved while nothing was
             # done in it.
@@ -99,17 +112,44 @@ class Committer:
             with resting_for(task.dirty_count):
                 state += self._changes(task)
             appends += self._messages(task, among)
-            positions = tuple(reader.position() for reader in task.readers)
-            lowest = _lowest(str(task.number), positions)
+            positions = tuple(one for reader in task.readers for one in reader.positions())
+            lowest = _lowest(task.name, positions)
             assert all(self._reached.get(place, at) <= at for place, at in lowest.items()), "a checkpoint goes on"
-            checkpoints[str(task.number)] = Checkpoint(self.generation, positions, meanings=to_note(task.kinds))
+            checkpoints[task.name] = Checkpoint(self.generation, positions, meanings=to_note(task.kinds))
             # Only streams between stages: what is consumed of these may go, as no one else reads them. An input is not
             # ours.
             between = {(r.origin.stream, r.origin.partition) for lane in task.lanes for r in lane.readers if r.later}
-            consumed |= {where: p.offset for p in positions if (where := (p.stream, p.partition)) in between}
+            together |= lowest
+            consumed |= {(stream, at): offset for (_, stream, at), offset in lowest.items() if (stream, at) in between}
             self.put_ms[task.number] = self.put_ms.get(task.number, 0) + self._clock.elapsed_ms() - started
         taken = {task.number: self.taken[task.number] for task in tasks if task.touched and task.number in self.taken}
+        if self._siblings is not None:
+            state, consumed = _together(state), self._consumed_by_all(tasks, together, consumed)
         return Commit(self.app, self.generation, appends, state, checkpoints, consumed, taken)
+
+    def _consumed_by_all(
+        self, tasks: Iterable[Task], together: Mapping[tuple[str, str, int], int], consumed: Iterable[tuple[str, int]]
+    ) -> dict[tuple[str, int], int]:
+        """Return how far all virtual tasks have come that share partitions with those of a commit, where it is known.
+
+        `together` has the offsets of this commit. Of others only what is durable counts: a commit of theirs may be
+        under way, and fail.
+        """
+        assert self._siblings is not None
+        names = {task.name: self._siblings(task.number) for task in tasks}
+        found = {}
+        for where in consumed:
+            sharing = next(siblings for name, siblings in names.items() if (name, *where) in together)
+            reached = [together.get((name, *where), self._reached.get((name, *where))) for name in sharing]
+            if None in reached or not self._here.issuperset(sharing):
+                # Others commit by themselves, or have in an earlier run: what they have read only ever grows.
+                stored = self._bindings.environment.checkpoints(self.app)
+                known = [_lowest(name, stored[name].positions) for name in sharing if name in stored]
+                self._reached |= {place: at for one in known for place, at in one.items()}
+                reached = [together.get((name, *where), self._reached.get((name, *where))) for name in sharing]
+            if None not in reached:
+                found[where] = min(one for one in reached if one is not None)
+        return found
 
     def write(self, commit: Commit, tasks: Iterable[Task]) -> None:
         """Make it durable: bound outputs first, which a restart takes back to the positions that the commit holds."""
@@ -143,9 +183,9 @@ class Committer:
         in_memory = ((stream, word) for stream, words in self._words.items() for word in words)
         in_log = ((append.stream, append.control) for append in commit.appends if append.control is not None)
         for stream, control in (*in_memory, *in_log):
-            before, _ = self._told.get((int(control.producer), stream), (MIN_TIMESTAMP, False))
+            before, _ = self._told.get((control.producer, stream), (MIN_TIMESTAMP, False))
             assert control.watermark >= before, "a producer never takes its watermark back"
-            self._told[int(control.producer), stream] = control.watermark, control.idle
+            self._told[control.producer, stream] = control.watermark, control.idle
         for name, checkpoint in commit.checkpoints.items():
             self._reached |= _lowest(name, checkpoint.positions)
         now_ms = self._clock.now_ms()
@@ -157,7 +197,7 @@ class Committer:
                     store.committed()
         heard: dict[Task, None] = {}
         for stream, words in self._words.items():
-            for task, reader in self._listeners[stream].values():
+            for task, reader in (one for all in self._listeners[stream].values() for one in all):
                 reader.hear(words)
                 task.told()
                 task.touched = True  # so that a checkpoint has what it heard before it may leave for elsewhere
@@ -200,10 +240,10 @@ class Committer:
 
     def _messages(self, task: Task, tasks: Sequence[Task]) -> list[Append]:
         controls = {
-            stream: Control(str(task.number), max(watermark, told), self.generation, lane.is_idle)
+            stream: Control(task.name, max(watermark, told), self.generation, lane.is_idle)
             for lane in task.lanes
             for stream in lane.writes
-            for told, was_idle in (self._told.get((task.number, stream), (MIN_TIMESTAMP, lane.was_idle)),)
+            for told, was_idle in (self._told.get((task.name, stream), (MIN_TIMESTAMP, lane.was_idle)),)
             if (watermark := _told_below(lane, tasks)) > told or lane.is_idle != was_idle
         }
         appends = []
@@ -225,7 +265,15 @@ class Committer:
         return appends
 
 
-def _stored(relay: Relay, tasks: Sequence[Task]) -> Batch:
+def _together(state: Iterable[StateWrites]) -> list[StateWrites]:
+    """Return the changes of virtual tasks that keep their entries in one place as one: no two of them have a key."""
+    found: dict[tuple[str, int], list[tuple[bytes, bytes | None]]] = {}
+    for store, task, items in state:
+        found.setdefault((store, task), []).extend(items)
+    return [StateWrites(store, task, items) for (store, task), items in found.items()]
+
+
+def _stored(relay: AnyRelay, tasks: Sequence[Task]) -> Batch:
     """Return what a cut leaves in a relay, as the stream keeps it; raises PlanError for a value that has no bytes."""
     try:
         return relay.stored()
@@ -233,9 +281,11 @@ def _stored(relay: Relay, tasks: Sequence[Task]) -> Batch:
         raise unkept_error(tasks[0].lanes[0].chain.graph.specs[relay.operator], error) from error
 
 
-def _listeners(
-    tasks: Sequence[Task], among: Sequence[Task], relays: Mapping[tuple[str, int], Relay]
-) -> dict[str, dict[int, tuple[Task, Reader]]]:
+Listeners = dict[str, dict[int, list[tuple[Task, Reader]]]]
+"""The readers that are told of event time in memory, by stream and partition: all that read it, or none."""
+
+
+def _listeners(tasks: Sequence[Task], among: Sequence[Task], relays: Mapping[tuple[str, int], AnyRelay]) -> Listeners:
     """Return the readers that can be told in memory how far event time is, once what is committed is durable.
 
     These have read all that is stored for them, are handed the rest in memory, and the commit stores nothing more. With
@@ -244,14 +294,20 @@ def _listeners(
     if len(tasks) < len(among):
         return {}  # who commits by itself leaves others at work, which must not be disturbed
     written = {place for task in tasks for place, batch in task.outputs.pending.items() if batch.values}
-    found: dict[str, dict[int, tuple[Task, Reader]]] = {}
+    found: Listeners = {}
     for task in tasks:
         if task.firing or task.in_flight:
             continue  # what fires, and what is in flight, belongs to the event time that is known: no more comes in
         for reader in (reader for lane in task.lanes for reader in lane.readers):
             place = stream, partition = reader.origin.stream, reader.origin.partition
             if place in relays and place not in written and reader.is_up_to_date:
-                found.setdefault(stream, {})[partition] = task, reader
+                found.setdefault(stream, {}).setdefault(partition, []).append((task, reader))
+    # Of virtual tasks that share a partition all are told in memory, or none: what is stored each of them reads.
+    for stream, by_partition in found.items():
+        for partition, readers in [*by_partition.items()]:
+            relay = relays[stream, partition]
+            if isinstance(relay, SplitRelay) and len(readers) < len(relay.shares):
+                del by_partition[partition]
     return found
 
 

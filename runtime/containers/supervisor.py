@@ -7,13 +7,15 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from planner.checks.splitting import check_factor
 from planner.model.errors import PlanError
 from planner.model.levers import Levers
 from runtime.assembly.history import History, beside, open_history
@@ -38,6 +40,7 @@ from runtime.containers.protocol import (
 from runtime.containers.worker import digest_of
 from runtime.job.pipeline import Pipeline
 from runtime.model import errors
+from runtime.model.assignment import Scale
 from runtime.model.clock import Clock, SystemClock, sleep_ms, wall_clock_ms
 from runtime.model.errors import Elsewhere, EnvironmentFault, Fenced, SamzaError, Unavailable
 from runtime.model.history import HistorySpan
@@ -169,6 +172,9 @@ class Containers:
             self._release()
             raise
         module, name = crew.found
+        self._opens: Callable[[], Opened] = partial(open_application, self._environment, pipeline, bound, levers=levers)
+        self._may_scale = alive is None and cluster is None and settings.span is None
+        self._asked, self._wanted = self._environment.asked_scale(graph.app), Scale()
         self._start = Start(
             module=module,
             name=name,
@@ -227,6 +233,7 @@ class Containers:
             history=self._shared_history(span, opened, self._number) if span is not None else None,
             placement=self._placement,
             standby=self._standby,
+            factor=opened.plan.options.elasticity,
         )
         if self._sharing is not None:
             self._sharing.begin(SharedRun(share, digest_of(opened.plan), until_now))
@@ -282,8 +289,24 @@ class Containers:
 
     async def drive(self) -> None:
         """Run to the end, and leave no process whatever happens; raises what ended a container before its time."""
+        try:
+            await self._drive_crew()
+            while self._wanted != Scale() and not self.stopping:
+                await asyncio.to_thread(self._take_up)
+                await self._drive_crew()
+        except BaseException:
+            self.failed = True
+            raise
+        finally:
+            with suppress(SamzaError):
+                self._final = self.metrics()
+            self._release()
+
+    async def _drive_crew(self) -> None:
+        """Run the containers to their end, or until they are to be others."""
         keeping = [asyncio.create_task(self._keep(slot)) for slot in range(self._number)]
         asking = asyncio.create_task(self._ask())
+        heeding = asyncio.create_task(self._heed_scale())
         try:
             await asyncio.wait([*keeping, asking], return_when=asyncio.FIRST_EXCEPTION)
             # Where one has failed, the others drain, commit and end.
@@ -292,16 +315,42 @@ class Containers:
             failures = [one.exception() for one in (*keeping, asking) if one.done()]
             for failure in filter(None, failures):
                 raise failure
-        except BaseException:
-            self.failed = True
-            raise
         finally:
-            for task in (*keeping, asking):
+            for task in (*keeping, asking, heeding):
                 task.cancel()
-            await asyncio.wait([*keeping, asking])
-            with suppress(SamzaError):
-                self._final = self.metrics()
-            self._release()
+            await asyncio.wait([*keeping, asking, heeding])
+
+    async def _heed_scale(self) -> None:
+        """Let the containers end, and others begin, where the application is asked to have another size."""
+        app = self._graph.app
+        while self._may_scale and not self._ending:
+            await sleep_ms(LOOK_MS)
+            asked = await asyncio.to_thread(self._environment.asked_scale, app)
+            if asked == self._asked:
+                continue
+            self._asked = asked
+            try:
+                check_factor(self.plan, asked.factor or 1)
+            except PlanError as error:
+                _log.warning("%s: its tasks stay as they are: %s", app, error)
+                self._asked = Scale(self.plan.options.factor, self._number)
+                await asyncio.to_thread(self._environment.ask_scale, app, self._asked)
+                continue
+            self._wanted = asked
+            self._end_all()
+
+    def _take_up(self) -> None:
+        """Open the application anew in the size that is wanted; all containers have committed and ended."""
+        assert not self._containers, "nobody is at work where checkpoints are rewritten"
+        before, wanted, self._wanted = self._start.share, self._wanted, Scale()
+        self._number = wanted.containers or self._number
+        self._bindings.close()
+        opened = self._opens()
+        self._bindings, self.plan = opened.bindings, opened.plan
+        share = self._begin_run(opened, before.levers, until_now=False, span=None)
+        share = msgspec.structs.replace(share, ends=before.ends)
+        self._start = msgspec.structs.replace(self._start, share=share, plan=digest_of(self.plan))
+        self._begun = self._ending = False
 
     async def _keep(self, slot: int) -> None:
         """Keep a container running, another one in the place of each that dies, until all are to end."""

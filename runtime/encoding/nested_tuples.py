@@ -55,14 +55,22 @@ def structure_in(body: bytes) -> tuple[bytes, int]:
     return body[1:end], end
 
 
-def _structure_of(value: object) -> str | None:
-    """Return the structure of a value: a dot for a scalar, and parentheses around the parts of a tuple."""
-    if type(value) in SCALARS:
-        return "."
-    if type(value) is not tuple or len(value) > MOST_PARTS:
+def _structure_of(value: tuple[Any, ...]) -> str | None:
+    """Return the structure of a tuple: a dot for a scalar, and parentheses around the parts of a tuple."""
+    if len(value) > MOST_PARTS:
         return None
-    parts = [_structure_of(part) for part in value]
-    return None if None in parts else f"({''.join(part for part in parts if part)})"
+    parts: list[str] = []
+    # A loop that ends with the first part that is neither: state with values in it is mostly no such tuple.
+    for part in value:
+        kind = type(part)
+        if kind in SCALARS:
+            parts.append(".")
+            continue
+        structure = _structure_of(part) if kind is tuple else None
+        if structure is None:
+            return None
+        parts.append(structure)
+    return f"({''.join(parts)})"
 
 
 def _told_by(structure: str) -> Callable[[object], bool]:

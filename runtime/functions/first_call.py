@@ -32,9 +32,14 @@ def checked_once(
 
     The stand-in raises PlanError, which no policy settles, where the result is a coroutine.
     """
+    is_settled = False
 
     def call(*arguments: object) -> T:
+        nonlocal is_settled
         result = function(*arguments)
+        # Who has the stand-in in hand, such as an operator for the rest of a batch, goes on with it.
+        if is_settled:
+            return result
         # The first result alone is looked at, so that no later call pays for it. A coroutine is a mistake in the
         # program, not in a record: no policy lets it pass.
         if inspect.isawaitable(result) or inspect.isasyncgen(result):
@@ -45,6 +50,7 @@ def checked_once(
             wrong = f"{spec.kind}(...) got a function that returns {what}, which nobody would await"
             instead = "an async function" if spec.has_effects else ".async_flat_map(...)"
             raise refuse(spec, wrong, f"a plain function, or {instead}")
+        is_settled = True
         settle(function)
         return result
 
@@ -74,6 +80,9 @@ def _check_aggregation(
         return function if any(one is function for one in settled) else checked_once(spec, function, settle)
 
     def settle(function: Callable[..., object]) -> None:
+        # Known already where another stand-in for it was in hand: what is made anew is written anew, at no little cost.
+        if any(one is function for one in settled):
+            return
         settled.append(function)
         made = aggregation.made_of(ready)
         setattr(holder, name, compiled(made) if inline else made)

@@ -8,6 +8,7 @@ import msgspec
 
 from planner.checks.grouping import layout
 from planner.model.plan import Options, Plan
+from planner.model.virtual_tasks import VirtualTask
 from runtime.model.assignment import JobModel
 from runtime.model.checkpoint import Checkpoint
 from runtime.ports.environment import Environment
@@ -19,13 +20,15 @@ JOB = "job"
 class StageOfJob(msgspec.Struct, frozen=True, kw_only=True):
     """A stage: its number of tasks, and the partition count of each stream that they read.
 
-    Where each task reads one partition of one stream, `apart` has (task, stream, partition).
+    Where each task reads one partition of one stream, `apart` has (task, stream, partition). All of it is of base
+    tasks, each of which is split into so many `buckets`.
     """
 
     id: str
     tasks: int
     reads: dict[str, int]
     apart: tuple[tuple[int, str, int], ...] = ()
+    buckets: int = 1
 
     def read_by(self, task: int) -> list[tuple[str, int]]:
         """Return the streams and partitions that a task reads."""
@@ -35,9 +38,13 @@ class StageOfJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskOfJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A task: what it reads, as (stream, partition), who runs it now, if anybody does, and who copies its state."""
+    """A task: what it reads, as (stream, partition), who runs it now, if anybody does, and who copies its state.
+
+    Its name tells a virtual task's base task, the bucket of keys that it has of these partitions, and of how many.
+    """
 
     task: int
+    name: str
     reads: tuple[tuple[str, int], ...]
     container: str | None = None
     host: str | None = None
@@ -77,8 +84,9 @@ def configuration(plan: Plan, partitions: Mapping[str, int]) -> dict[str, str]:
     stages = [
         StageOfJob(
             id=stage.id,
-            tasks=len(stage.tasks),
+            tasks=len(stage.bases),
             apart=stage.apart,
+            buckets=stage.buckets,
             reads={
                 name: partitions.get(name) or planned.get(name) or stage.partitions
                 for name in (*stage.inputs, *stage.tables)
@@ -111,7 +119,8 @@ def job_of(environment: Environment, app: str) -> Job:
     numbers = [max(stage.tasks, *(task + 1 for task, _, _ in stage.apart)) for stage in stages if stage.apart]
     # A stage apart may leave numbers out, so the largest counts; of an earlier version only the model is known.
     count = max([*numbers, *(stage.tasks for stage in stages)], default=len(model.tasks))
-    runs = _runs(model, count)
+    factor = max((stage.buckets for stage in stages), default=1)
+    runs = _runs(model, count * factor)
     hosts = dict(zip(model.containers, model.hosts, strict=False))
     return Job(
         app=app,
@@ -122,12 +131,13 @@ def job_of(environment: Environment, app: str) -> Job:
         tasks=tuple(
             TaskOfJob(
                 task=task,
-                reads=tuple(dict.fromkeys(read for stage in stages for read in stage.read_by(task))),
+                name=VirtualTask(task % count, task // count, factor).name,
+                reads=tuple(dict.fromkeys(read for stage in stages for read in stage.read_by(task % count))),
                 container=runs.get(task),
                 host=hosts.get(runs.get(task, "")),
                 standby=model.standbys[task] if task < len(model.standbys) else (),
             )
-            for task in range(count)
+            for task in range(count * factor)
         ),
         containers=tuple(
             ContainerOfJob(

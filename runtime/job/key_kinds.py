@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from operators.core.base import Key, Serde, Spec
 from operators.joins.match_counts import kind_of
+from planner.model.virtual_tasks import is_task
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.serdes import remembering
 from runtime.job.job_model import JOB
@@ -122,10 +123,19 @@ def kinds_noted(checkpoints: Mapping[str, Checkpoint], kept: Collection[str]) ->
     """Return what the job notes when a run begins: the kinds that all tasks have had so far, of what has state."""
     found = kinds_before(checkpoints)
     for name, checkpoint in checkpoints.items():
-        if name.isdecimal():
+        if is_task(name):
             for operator, kinds in _decoded(checkpoint).items():
                 found[operator] = found.get(operator, set()) | kinds
     return _encoded({operator: kinds for operator, kinds in found.items() if operator in kept})
+
+
+def kinds_of_all(checkpoints: Iterable[Checkpoint]) -> dict[str, str]:
+    """Return what the checkpoint of a task notes that goes on with what several did."""
+    found: _Kinds = {}
+    for one in checkpoints:
+        for operator, kinds in _decoded(one).items():
+            found[operator] = found.get(operator, set()) | kinds
+    return {KEYS: _encoded(found)} if found else {}
 
 
 def kinds_of_task(checkpoint: Checkpoint, kinds: Mapping[str, KeyKinds], known: _Kinds) -> None:

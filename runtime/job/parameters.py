@@ -11,6 +11,7 @@ import msgspec
 from operators.core.base import Spec
 from operators.partition_by import PartitionBy, hash_
 from planner.model.graph import Graph
+from planner.model.virtual_tasks import is_task
 from runtime.encoding.serdes import Tagged
 from runtime.job.job_model import JOB
 from runtime.model.checkpoint import Checkpoint
@@ -118,7 +119,7 @@ def offsets_read(checkpoints: Mapping[str, Checkpoint]) -> dict[str, int]:
     """Return the sum of the offsets read of each stream, over all partitions."""
     found = Counter[str]()
     for name, checkpoint in checkpoints.items():
-        if name.isdecimal():
+        if is_task(name):
             for one in checkpoint.positions:
                 found[one.stream] += one.offset
     return found

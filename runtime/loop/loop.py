@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from operators.core.base import MAX_TIMESTAMP, NEVER
 from operators.task import Effects
@@ -24,9 +24,11 @@ from runtime.model.clock import Clock, sleep_ms
 from runtime.model.errors import OperatorFailure
 from runtime.ports.environment import Ear
 from runtime.reading.reader import Reader
-from runtime.reading.relay import Relay
+from runtime.reading.relay import AnyRelay, Relay, SplitRelay
 from runtime.task.lane import Lane
 from runtime.task.task import Task
+
+T = TypeVar("T")
 
 
 class Choice(NamedTuple):
@@ -170,7 +172,10 @@ class Loop:
         self._tables = TableReads(broadcast, options.batch_records)
         self._told: dict[Task, None] = {}
         """The tasks that were told of event time since they last fired."""
-        self._fresh: dict[tuple[str, int], Relay] = {}
+        self._exchanging = False
+        self._fresh: dict[tuple[str, int], AnyRelay] = {}
+        self._splits: dict[tuple[str, int], SplitRelay] = {}
+        """The relays of partitions that virtual tasks share, those among them of which some run elsewhere."""
         """The relays to tasks that came, used from the next commit on: what was written before lies in the log then."""
         self._change: tuple[list[Task], asyncio.Future[list[Task]]] | None = None
         """The tasks that arrive once those that leave have been committed, and the future of who waits for it."""
@@ -266,6 +271,15 @@ class Loop:
             self.stop()
         if effects.commit:
             self.want_commit()
+
+    async def exchange(self, work: Awaitable[T]) -> T:
+        """Await work that lets tasks go and takes others in for them; the loop does not end in between."""
+        self._exchanging = True
+        try:
+            return await work
+        finally:
+            self._exchanging = False
+            self.wake()
 
     async def idle(self) -> None:
         """Wait until everything that can be read now is processed and committed, through all stages."""
@@ -575,7 +589,7 @@ class Loop:
         self._relayed = [one for one in self._relayed if one[1].task not in going]
         for reader in (reader for task in going for lane in task.lanes for reader in lane.readers):
             # Their readers are elsewhere from now on: what is written for them goes through the log.
-            for relays in (self.committer.relays, self._fresh):
+            for relays in (self.committer.relays, self._fresh, self._splits):
                 relays.pop((reader.origin.stream, reader.origin.partition), None)
         for task in arriving:
             task.begin()
@@ -596,13 +610,23 @@ class Loop:
                 for reader in lane.readers:
                     self._chooser.add(reader.priority, Choice(task, lane, reader))
                     if reader.relay is not None:
-                        # Handed on to only from the next commit: what was written before lies in the log, and is to be
-                        # read first.
-                        self._fresh[reader.origin.stream, reader.origin.partition] = reader.relay
                         self._relayed.append((reader.relay, Choice(task, lane, reader)))
+                        self._hand_on_to(lane, reader, reader.relay, task)
         self._aligned = any(reader.max_drift_ms is not None for reader in self._sources(self.tasks))
         # Later stages first: they make room for what the earlier ones write.
         self._relayed.sort(key=lambda one: -one[1].lane.depth)
+
+    def _hand_on_to(self, lane: Lane, reader: Reader, relay: Relay, task: Task) -> None:
+        """Hand on to a reader from the next commit: what was written before lies in the log, and is read first."""
+        place, factor = (reader.origin.stream, reader.origin.partition), lane.chain.stage.buckets
+        if factor == 1:
+            self._fresh[place] = relay
+            return
+        split = self._splits.setdefault(place, SplitRelay())
+        split.add(lane.chain.stage.bucket_of(task.number), factor, relay)
+        # Where others have a part of the partition, what is written goes to all of them by the log.
+        if len(split.shares) == factor:
+            self._fresh[place] = split
 
     def _committed(self, told: list[Task]) -> None:
         """Hand on in memory to tasks that came, and fire what is due in those that were told of event time."""
@@ -626,7 +650,7 @@ class Loop:
 
     def _finished(self) -> bool:
         """Whether nothing is left to do: asked to stop, or all inputs read, and everything committed."""
-        if any(task.touched for task in self.tasks):
+        if self._exchanging or any(task.touched for task in self.tasks):
             return False
         if self.stopping:
             return all(task.at_cut for task in self.tasks)  # what has still to fire fires first in the next run

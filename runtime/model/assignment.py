@@ -34,6 +34,16 @@ class JobModel(msgspec.Struct, frozen=True, array_like=True):
         return frozenset(task for task, names in enumerate(self.standbys) if container in names)
 
 
+class Scale(msgspec.Struct, frozen=True, array_like=True):
+    """The size that was asked for of an application: what each task is split into, and the number of containers.
+
+    None stands for what it is already.
+    """
+
+    factor: int | None = None
+    containers: int | None = None
+
+
 class Placing(NamedTuple):
     """The facts by which tasks are shared out: their number, and the host of each container that is alive.
 

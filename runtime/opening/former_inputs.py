@@ -11,6 +11,7 @@ from operators.io import Input, TableInput
 from planner.checks.grouping import layout, task_of
 from planner.model.graph import Graph
 from planner.model.plan import Plan
+from planner.model.virtual_tasks import WHOLE, VirtualTask, is_task, share_of
 from runtime.assembly.bindings import Bindings
 from runtime.commit.commit import STATE
 from runtime.job.job_model import JOB
@@ -43,18 +44,26 @@ def followed(
     former = list(checkpoints.get(FORMER, Checkpoint(0)).positions)
     found: dict[str, list[Position]] = {}
     for name, checkpoint in checkpoints.items():
-        if name.isdecimal():
+        if is_task(name):
             found[name] = [one for one in checkpoint.positions if one.stream in (read | own) - anew]
-            former += [one for one in checkpoint.positions if one.stream not in read | own]
+            share = VirtualTask.of(name).share
+            gone = [one for one in checkpoint.positions if one.stream not in read | own]
+            former += [replace(one, bucket=share) if one.bucket == WHOLE else one for one in gone]
     left = []
     for one in former:
         if one.stream not in read:
             left.append(one)
         # A stream that was deleted and made anew has other records under the same offsets.
         elif one.stream not in anew and _is_of(environment, one):
-            found.setdefault(str(task_of(layout(plan), one.stream, one.partition)), []).append(one)
+            base = task_of(layout(plan), one.stream, one.partition)
+            for bucket in range(plan.options.factor):
+                heir = VirtualTask(base, bucket, plan.options.factor)
+                if heir.meets(share_of(one.bucket, base)):
+                    # Of a share that was another one it is read from the start, past what was read before.
+                    is_own = one.bucket in (WHOLE, heir.share)
+                    found.setdefault(heir.name, []).append(replace(one, bucket=WHOLE) if is_own else one)
     for task, positions in found.items():
-        places = {(one.stream, one.partition) for one in positions}
+        places = {(one.stream, one.partition, one.bucket) for one in positions}
         assert len(places) == len(positions), f"task {task} has one position in each partition"
     now = {name: tuple(positions) for name, positions in found.items()} | {FORMER: tuple(left)}
     before = {name: checkpoints.get(name, Checkpoint(0)) for name in now}

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from planner.model.graph import Graph
 from planner.model.levers import ALL, Levers
-from planner.model.plan import Plan
+from planner.model.plan import Options, Plan
 from planner.passes import plan as make_plan
 from runtime.assembly.bindings import Bindings
 from runtime.assembly.history import History
@@ -24,6 +24,7 @@ from runtime.model.checkpoint import Checkpoint
 from runtime.model.metrics import ChangeMetrics, RunMetrics
 from runtime.model.state_choice import Forget, State
 from runtime.opening.former_inputs import TABLES, followed, tables_noted
+from runtime.opening.rescaling import rescale
 from runtime.opening.rewind import (
     check_state,
     drop_read_streams,
@@ -50,6 +51,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     `counts` has the partitions of each stream as the whole run sees them, `ends` the offsets where it stops reading,
     `placement` the way in which tasks are shared out, and `standby` the number of other hosts with a copy of state.
+    Each task is split by the `factor`.
     """
 
     container: str
@@ -60,6 +62,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
     history: History | None = None
     placement: str = "sticky"
     standby: int = 0
+    factor: int | None = None
 
 
 class Opened(NamedTuple):
@@ -90,7 +93,8 @@ def open_application(
     bindings = Bindings(environment, graph, bind)
     try:
         counts = bindings.partition_counts(graph)
-        plan = make_plan(graph, pipeline.options, counts, wrapped=pipeline.wrapped, levers=levers)
+        options = with_factor(pipeline.options, environment.asked_scale(graph.app).factor)
+        plan = make_plan(graph, options, counts, wrapped=pipeline.wrapped, levers=levers)
         if state == "reset":
             generation = rewind(environment, plan, bindings, state)
         else:
@@ -101,6 +105,7 @@ def open_application(
             drop_what_a_reset_left(environment, plan)
             drop_read_streams(environment, plan)
             bindings.create_streams(plan)
+            rescale(environment, plan, graph, generation)
         _check_rights(environment, bindings, plan, graph)
         # A reset has rewound already, before its streams were made anew.
         if from_start and state != "reset":
@@ -110,6 +115,11 @@ def open_application(
         bindings.close()
         raise
     return Opened(generation, bindings, counts, plan)
+
+
+def with_factor(options: Options, asked: int | None) -> Options:
+    """Return options by which tasks are split as was asked last, where they say nothing of it themselves."""
+    return options if options.elasticity is not None or asked is None else replace(options, elasticity=asked)
 
 
 def _tell_times(environment: Environment, graph: Graph, bindings: Bindings) -> None:
@@ -147,7 +157,8 @@ def _check_rights(environment: Environment, bindings: Bindings, plan: Plan, grap
 def join_application(environment: Environment, pipeline: Pipeline, bind: Mapping[str, object], share: Share) -> Opened:
     """Return an application as another process has opened it; raises `Grown` where streams have more partitions now."""
     graph = pipeline.graph
-    plan = make_plan(graph, pipeline.options, share.counts, wrapped=pipeline.wrapped, levers=share.levers)
+    options = with_factor(pipeline.options, share.factor)
+    plan = make_plan(graph, options, share.counts, wrapped=pipeline.wrapped, levers=share.levers)
     bindings = Bindings(environment, graph, bind)
     try:
         now = bindings.partition_counts(graph)

@@ -15,6 +15,7 @@ from planner.checks.grouping import layout
 from planner.model.errors import refuse
 from planner.model.graph import Graph
 from planner.model.plan import Plan
+from planner.model.virtual_tasks import is_task
 from runtime.assembly.bindings import Bindings
 from runtime.commit.commit import SHARED, STATE
 from runtime.job.job_model import layout_of, reads_of
@@ -105,7 +106,7 @@ def _check_layout(checkpoints: Mapping[str, Checkpoint], plan: Plan, anew: str) 
     """Refuse tasks of other numbers than those by which positions and state are kept."""
     before, now = layout_of(checkpoints), layout(plan)
     # Before its first commit an application has nothing that lies by tasks.
-    if any(name.isdecimal() for name in checkpoints) and now != before:
+    if any(is_task(name) for name in checkpoints) and now != before:
         kinds = [f"a task for each partition of each of {', '.join(one)}" if one else "" for one in (before, now)]
         had, has = (kind or "a task for each partition" for kind in kinds)
         raise SamzaError(

@@ -12,6 +12,7 @@ from operators.io import TableInput
 from planner.model.graph import Graph, intermediate
 from planner.model.identities import input_id
 from planner.model.plan import Plan
+from planner.model.virtual_tasks import is_task
 from runtime.commit.commit import STATE
 from runtime.job import key_kinds
 from runtime.job.job_model import JOB, reads_of
@@ -106,7 +107,8 @@ def unread(environment: Environment, app: str, stream: str) -> int:
     for partition in range(environment.streams()[stream].partitions):
         start, end, _ = environment.offsets(stream, partition)
         reached = [one.offset for c in checkpoints if (one := c.position_of(stream, partition)) is not None]
-        offset = max([start, *reached])
+        # Of virtual tasks that share a partition the one that is furthest behind counts.
+        offset = max(start, min(reached, default=start))
         # Offsets are no count: control messages and markers of transactions have some, too.
         while offset < end and count < COUNTED:
             read = environment.read(stream, partition, offset)
@@ -203,7 +205,7 @@ def _renamed(checkpoints: Mapping[str, Checkpoint], moves: Mapping[str, str]) ->
         how = {moves.get(id, id): one for id, one in noted_lies(checkpoints).items()}
         told = {PARAMETERS: renamed(job.meanings[PARAMETERS], moves)} if PARAMETERS in job.meanings else {}
         found[JOB] = replace(job, meanings={**job.meanings, STORES: msgspec.json.encode(how).decode(), **told})
-    tasks = {name: one for name, one in checkpoints.items() if name.isdecimal()}
+    tasks = {name: one for name, one in checkpoints.items() if is_task(name)}
     for name, one in (tasks | ({JOB: found[JOB]} if JOB in found else {})).items():
         found[name] = key_kinds.renamed(one, moves)
     return found

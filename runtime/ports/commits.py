@@ -16,7 +16,8 @@ class Commit(NamedTuple):
     """The changes that become visible together: all of them, or none.
 
     `consumed` has, by intermediate stream and partition, the offset below which nobody will read again. `tasks` has the
-    generations of the tasks that this container has taken, where several share them.
+    generations of the tasks that this container has taken, where several share them. The checkpoints of these names
+    are `gone`, as where their tasks were split or merged.
     """
 
     app: str
@@ -26,6 +27,7 @@ class Commit(NamedTuple):
     checkpoints: dict[str, Checkpoint]
     consumed: Mapping[tuple[str, int], int] = MappingProxyType({})
     tasks: Mapping[int, int] = MappingProxyType({})
+    gone: Collection[str] = ()
 
 
 class CommitPort(Protocol):

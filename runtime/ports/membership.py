@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from runtime.model.assignment import JobModel, Placement, sticky
+from runtime.model.assignment import JobModel, Placement, Scale, sticky
 
 
 class Membership(Protocol):
@@ -55,6 +55,12 @@ class MembershipPort(Protocol):
 
         Where not all have the state of all tasks anyway, so many other hosts keep a copy of each task's (`standby`).
         """
+
+    def ask_scale(self, app: str, scale: Scale) -> None:
+        """Ask whoever runs an application, now or later, to run it in this size."""
+
+    def asked_scale(self, app: str) -> Scale:
+        """Return the size that was asked for last."""
 
     def job_model(self, app: str) -> JobModel:
         """Return the containers of the newest run that are known to live, and the tasks of each."""

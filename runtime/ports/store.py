@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,3 +87,5 @@ class StorePlace:
     """Whether committed values are read again from the environment, as a restart would, and never from memory."""
     owner: str = ""
     """The operator, as errors name it."""
+    owns: Callable[[bytes], bool] | None = None
+    """Whether an entry is its own, where the virtual tasks that a task is split into keep theirs in one place."""

@@ -41,13 +41,15 @@ def contradicted(config: StreamConfig, said: Mapping[str, object]) -> str | None
 class Control(msgspec.Struct, frozen=True, array_like=True):
     """The watermark (ms) that a producer says after the records beside it; MAX_TIMESTAMP when it has ended.
 
-    One that is `idle` holds nobody back until it says something else.
+    One that is `idle` holds nobody back until it says something else. Where a producer has `heirs`, these go on with
+    what it did: it will say nothing more.
     """
 
     producer: str
     watermark: int
     generation: int = 0
     idle: bool = False
+    heirs: tuple[str, ...] = ()
 
 
 OUTSIDE = ""

@@ -110,5 +110,5 @@ def _late_rows(rows: Sequence[tuple[Any, Any, int, int, int]], keys: KeySerde, b
         timestamps=timestamps,
         stamps=stamps,
         offsets=batch.offsets and [batch.offsets[place] for place in places],
-        headers=batch.headers and [batch.headers[place] for place in places],
+        origins=batch.origins and [batch.origins[place] for place in places],
     )

@@ -23,7 +23,9 @@ from runtime.ports.streams import OUTSIDE, Control, Offsets, Read, ends, made_an
 from runtime.reading.completion import Entry, InFlight, RowsInFlight
 from runtime.reading.event_times import EventTimes
 from runtime.reading.folding import Folded, FoldingSegment
+from runtime.reading.key_places import SAMPLE
 from runtime.reading.relay import Relay
+from runtime.reading.sieve import WHOLE, KeyShare, Sieve
 from runtime.reading.watermarks import RECORDS, ProducerWatermarks, SourceWatermark, to_ms
 
 
@@ -67,7 +69,8 @@ class Decoding:
     """The way raw records become columns; `trusted` bytes are our own, of an intermediate stream.
 
     Without `stamped` nothing downstream asks for event time, and if it is not `timed` either, nothing carries it on;
-    `tombstones` are records without a value, of a table. Times are in the `unit`, or in ms.
+    `tombstones` are records without a value, of a table or a stream whose values may be None. Times are in the `unit`,
+    or in ms.
     """
 
     value: Serde
@@ -80,6 +83,8 @@ class Decoding:
     trusted: bool = False
     tombstones: bool = False
     located: bool = False
+    headed: bool = False
+    """Whether somebody downstream asks for headers."""
     unit: str | None = None
 
     @property
@@ -133,10 +138,20 @@ class Pacing:
 
 @dataclass(frozen=True)
 class StartPoint:
-    """The point from which a partition is read: its checkpointed position, and the producers whose watermarks count."""
+    """The point from which a partition is read: its checkpointed position, and the producers whose watermarks count.
+
+    Of a virtual task's partition only its `share` is read; `ahead` has the positions of shares that were read further.
+    """
 
     position: Position | None = None
     producers: Iterable[str] | None = None
+    share: KeyShare = WHOLE
+    ahead: tuple[Position, ...] = ()
+
+    @property
+    def is_part(self) -> bool:
+        """Whether rows are read that are not to be processed."""
+        return self.share.is_part or bool(self.ahead)
 
 
 @dataclass(frozen=True)
@@ -159,6 +174,8 @@ class Shortcuts:
     folding: FoldingSegment | None = None
     columnar: Columnar | None = None
     relay: Relay | None = None
+    look_at: Callable[[Sequence[bytes | None]], None] | None = None
+    """Looks at the first stored keys, where it matters in which partition they lie."""
 
 
 class Reader:
@@ -191,8 +208,10 @@ class Reader:
         self.relay = shortcuts.relay
         self._decoding = decoding
         self._folding, self._columnar = shortcuts.folding, shortcuts.columnar
+        self._look_at, self._unseen = shortcuts.look_at, SAMPLE
         self.times = pacing.times
         self._keys = KeySerde(decoding.key) if decoding.key is not None else None
+        self._sieve = Sieve(start.share, start.ahead, self._keys) if start.is_part else None
         self.idle = False
         """Whether it holds event time back for nobody, as nothing has come for long."""
         self.was_idle = bool(position and position.idle)
@@ -280,6 +299,11 @@ class Reader:
             as_of_there = {"producers": producers, "idle": tuple(sorted(idle)), "watermark": floor}
         place = origin.system, origin.stream, origin.partition
         return Position(*place, offset, stream_id=self._stream_id, **as_of_there)
+
+    def positions(self) -> list[Position]:
+        """Return the positions to checkpoint: that of the reader, and those of shares that were read further before."""
+        own = self.position()
+        return [own] if self._sieve is None else [own, *self._sieve.ahead_of(own.offset)]
 
     def refresh(self) -> None:
         """See whether the partition has ended at this position."""
@@ -466,7 +490,10 @@ class Reader:
         self.next_offset, self._source.value = taken.next_offset, taken.watermark
         if taken.control is not None and self._producers is not None:
             before = self.watermark
-            self._producers.hear(taken.control.producer, taken.control.watermark, taken.control.idle)
+            if taken.control.heirs:
+                self._producers.hand_over(taken.control.producer, taken.control.heirs)
+            else:
+                self._producers.hear(taken.control.producer, taken.control.watermark, taken.control.idle)
             assert self.watermark >= before, "no producer takes event time back"
             self.idle = self._producers.is_idle
         self.refresh()
@@ -506,12 +533,25 @@ class Reader:
         return self._decode_rows(raw, following, control)
 
     def _decode_rows(self, raw: Batch, following: int, control: Control | None) -> Taken:
+        sieve = self._sieve
+        if sieve is not None and self._decoding.trusted:
+            # Between stages keys lie as bytes and rows carry their stamps: what is of others is not even decoded.
+            raw, sieve = sieve.own(raw), None
         stamps = raw.stamps if self._decoding.trusted else None
         batch = Batch(raw.values, keys=raw.keys, timestamps=raw.timestamps, stamps=stamps, offsets=raw.offsets)
         batch.signs = raw.signs
+        if self._decoding.headed:
+            batch.headers = raw.headers
         self._locate(batch)
+        if self._look_at is not None and raw.keys is not None:
+            self._look_at(raw.keys[: self._unseen])
+            self._unseen -= min(len(raw), self._unseen)
+            if not self._unseen:
+                self._look_at = None
         # Values first: keys and times are read off decoded values, and what can't be decoded has neither.
         taken = _after(Taken(batch, raw, [], following, self._source.value, control), "value", self._decode_values)
+        if sieve is not None:
+            return sieve.sift(self.unfold(taken))
         # One generated loop instead of three columns. It has no effect yet, so anything unusual can still go
         # the ordinary way.
         if self._folding is not None and not taken.malformed:
@@ -522,7 +562,7 @@ class Reader:
 
     def _locate(self, batch: Batch) -> None:
         if self._decoding.located:
-            batch.headers = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
+            batch.origins = [Whence(self.origin.stream, self.origin.partition).headers()] * len(batch)
 
     def unfold(self, taken: Taken) -> Taken:
         """Read keys and times into columns, and return what was taken with these."""
@@ -575,7 +615,7 @@ class Reader:
             if isinstance(values, ObjectLines | Columns) or None not in values:
                 return decoded(serde, values)
             if not self._decoding.tombstones:
-                raise SerdeError("the record has no value")
+                raise SerdeError("the record has no value; where None stands for that, declare value=T | None")
             return [None if value is None else decode(value) for value in values]
 
         batch.values, errors = _column(decode_all, batch.values)
@@ -596,10 +636,9 @@ class Reader:
         """Put what records say of event time in the place of their stamps."""
 
         def told(values: list[Any]) -> list[Any]:
-            unit = self._decoding.unit
-            return [
-                None if at is None else to_ms([at], "watermark= returned", unit)[0] for at in map(watermark_of, values)
-            ]
+            unit, tombstones = self._decoding.unit, self._decoding.tombstones
+            found = [None if value is None and tombstones else watermark_of(value) for value in values]
+            return [None if at is None else to_ms([at], "watermark= returned", unit)[0] for at in found]
 
         batch.stamps, errors = _column(told, batch.values)
         if errors or self.times is None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any
 
-from operators.core.base import Batch, Slice
+from operators.core.base import Batch, Key, Slice
+from operators.partition_by import bucket_of
 from operators.windows.window_groups import Grouped
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.ownership import are_unchangeable
-from runtime.encoding.serdes import encode_all
+from runtime.encoding.serdes import encode_all, remembering
 
 MOST_RELAYED = 10_000
 """Rows that wait for their reader before those that write them take in no more."""
@@ -118,6 +119,73 @@ class Relay:
         self._taken = self._stored = 0
 
 
+class SplitRelay:
+    """Rows on their way to the virtual tasks that read one partition: each has a relay for the keys of its own."""
+
+    def __init__(self) -> None:
+        self.shares: dict[int, Relay] = {}
+        """The relays, by bucket."""
+        self._hash: Callable[[Key], int] = lambda key: 0
+
+    def add(self, bucket: int, factor: int, relay: Relay) -> None:
+        """Take in the relay of one bucket of so many."""
+        encode = relay.keys.encode
+        self._hash = remembering(lambda key: bucket_of(encode(key), 0, factor))
+        self.shares[bucket] = relay
+
+    def _bucket_of(self, key: Key | None) -> int:
+        return 0 if key is None else self._hash(key)
+
+    def __bool__(self) -> bool:
+        return any(self.shares.values())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one of the readers is so far behind that no more should come."""
+        return any(relay.is_full for relay in self.shares.values())
+
+    @property
+    def operator(self) -> str:
+        """The id of the operator that hands on."""
+        return next(iter(self.shares.values())).operator
+
+    def give(self, batch: Batch | Grouped) -> None:
+        """Hand rows on, each to the task that has its key."""
+        if isinstance(batch, Grouped):
+            groups: dict[int, Grouped] = {}
+            for slots, group in batch.by_slots.items():
+                parts: dict[int, dict[Key, list[Any]]] = {}
+                for key, values in group.items():
+                    parts.setdefault(self._bucket_of(key), {})[key] = values
+                for bucket, part in parts.items():
+                    groups.setdefault(bucket, Grouped(batch.exit)).add(slots, batch.places[slots], part)
+            for bucket, grouped in groups.items():
+                self.shares[bucket].give(grouped)
+            return
+        rows: dict[int, list[int]] = {}
+        for row, key in enumerate(repeat(None, len(batch)) if batch.keys is None else batch.keys):
+            rows.setdefault(self._bucket_of(key), []).append(row)
+        for bucket, found_rows in rows.items():
+            self.shares[bucket].give(batch.take(found_rows))
+
+    def stored(self) -> Batch:
+        """Return all rows as the stream stores them; they stay until `clear`."""
+        found = Batch([])
+        for relay in self.shares.values():
+            if relay:
+                rows = relay.stored()
+                found.extend(rows)
+        return found
+
+    def clear(self) -> None:
+        """Forget the rows, which a commit has stored."""
+        for relay in self.shares.values():
+            relay.clear()
+
+
+AnyRelay = Relay | SplitRelay
+
+
 @dataclass(frozen=True)
 class Relayed:
     """Rows that were handed on; if they are no `bytes` yet they are encoded where a dead letter needs it."""
@@ -137,4 +205,6 @@ class Relayed:
 def encoded(rows: Batch, values: KeySerde, keys: KeySerde) -> Batch:
     """Return rows, with held keys, as a stream stores them; raises SerdeError for a value that has no bytes."""
     as_bytes = None if rows.keys is None else keys.encode_all(rows.keys)
-    return Batch(encode_all(values.serde, rows.values), as_bytes, rows.timestamps, rows.stamps, signs=rows.signs)
+    found = Batch(encode_all(values.serde, rows.values), as_bytes, rows.timestamps, rows.stamps, signs=rows.signs)
+    found.headers = rows.headers
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import repeat
 from math import isfinite
@@ -114,6 +114,24 @@ class ProducerWatermarks:
     def hear(self, producer: str, watermark: int, idle: bool = False) -> None:
         """Take a producer's watermark in; it never goes back, and strangers are not listened to."""
         self.hear_all([(producer, watermark, idle)])
+
+    def hand_over(self, producer: str, heirs: Collection[str]) -> None:
+        """Put those that go on with what a producer did in its place: each is as far as it was, or the last of several.
+
+        Event time stays where it is: who takes over from several is as far as the one that is furthest behind.
+        """
+        if not heirs or producer not in self.by_producer:
+            return
+        known, before = {**self.by_producer}, self.value
+        reached, was_idle = known.pop(producer), producer in self.idle
+        for heir in heirs:
+            known[heir] = min(reached, known.get(heir, reached))
+        # An heir of several is idle where all of them are.
+        idle = self.idle - {producer}
+        awake = {heir for heir in heirs if not was_idle or (heir in self.by_producer and heir not in self.idle)}
+        self.by_producer, self.idle = known, (idle | {*heirs}) - awake
+        if self.value < before:
+            self.floor = before
 
     def hear_all(self, told: Iterable[tuple[str, int, bool]]) -> None:
         """Take the watermarks of several producers in, one after the other, each with whether it is idle.

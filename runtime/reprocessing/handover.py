@@ -12,6 +12,7 @@ import msgspec
 
 from planner.model.graph import Graph, intermediate
 from planner.model.plan import Plan
+from planner.model.virtual_tasks import is_task
 from runtime.commit.commit import SHARED
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import Damaged, SamzaError, system_errors_told
@@ -79,7 +80,7 @@ def hand_over(environment: Environment, graph: Graph, plan: Plan, app: str, dire
         directory.mkdir(parents=True, exist_ok=True)
         state = tuple(write_state(directory, *one) for one in files)
         outputs = found[SHARED].outputs if SHARED in found else {}
-        tasks = {task: checkpoint for task, checkpoint in found.items() if task.isdecimal()}
+        tasks = {task: checkpoint for task, checkpoint in found.items() if is_task(task)}
         return write_manifest(directory, graph, plan, app, tasks, state, outputs)
 
 

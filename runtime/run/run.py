@@ -15,6 +15,7 @@ import msgspec
 from operators.core.base import Batch
 from operators.joins.table_join import TableContents
 from operators.partition_by import murmur2
+from planner.model.plan import Plan
 from runtime.assembly.assembly import Assembly
 from runtime.assembly.awaiting import calls_at_once
 from runtime.assembly.history import follow, open_history
@@ -51,6 +52,7 @@ from runtime.run.composition import Composition
 from runtime.run.driver import Watch, check_no_loop, run_whatever_fails
 from runtime.run.measurement import container_of, measure, snapshot_of
 from runtime.run.rebalance import HEARING_MS, Follower
+from runtime.run.scaling import Scaler
 from runtime.run.settings import UNSAID, Cluster, RunSettings
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.systems.log.environment import LogEnvironment
@@ -92,6 +94,7 @@ class Run:
         self._environment = open_environment(*self._where)
         self._functions: list[Functions] = []
         self._follower: Follower | None = None
+        self._scaler: Scaler | None = None
         self._final: RunMetrics | None = None
         self._is_open = self._over = self._is_released = False
         self._opened = asyncio.Event()
@@ -157,6 +160,8 @@ class Run:
         stats = self._environment.state_stats(self._graph.app) if stores else {}
         found = measure(stats, self._graph, self._loop, self._clock.elapsed_ms() - self._started, self._clock)
         found = with_changes(found, self._recovered)
+        if self._scaler is not None and self._scaler.former:
+            found = msgspec.structs.replace(found, operators=(*self._scaler.former, *found.operators))
         replaced, follower = msgspec.structs.replace, self._follower
         if follower is None:
             return replaced(found, containers=(replaced(self._container("0"), restored=self._restored),))
@@ -303,6 +308,8 @@ class Run:
                 beside.append(asyncio.create_task(self._follower.follow()))
             if self.plan.options.metrics_to is not None:
                 beside.append(asyncio.create_task(self._write_metrics(self.plan.options.metrics_to)))
+            if self._scaler is not None:
+                beside.append(asyncio.create_task(self._scaler.follow()))
             if self._may_be_held:
                 beside.append(asyncio.create_task(self._heed_held()))
             for one in beside:
@@ -428,10 +435,18 @@ class Run:
             self._environment.announce(self.plan.app, opened.generation)
         if share is not None:
             self._follower = self._follow(share, assembly, composition.tables)
+        elif span is None and not self.keeps_state:
+            how = self._loop, self._writer, self._functions, self._replan
+            self._scaler = Scaler(assembly, opened.counts, composition.tables, *how)
+
+    def _replan(self, plan: Plan) -> None:
+        self.plan = plan
 
     def _committer(self, opened: Opened, assembly: Assembly) -> Committer:
         app, generation, positions = self.plan.app, opened.generation, self._recovered.positions
-        return Committer(app, generation, self._bindings, self._clock, positions, assembly.relays)
+        committer = Committer(app, generation, self._bindings, self._clock, positions, assembly.relays)
+        committer.share(self.plan)
+        return committer
 
     def _part(self, committer: Committer, tasks: Collection[int]) -> None:
         """Let tasks commit by themselves, and several at once where the environment can tell them apart."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
-from planner.model.plan import Plan
+from planner.model.plan import Plan, whole
 from planner.passes import plan as make_plan
 from runtime.job.pipeline import Pipeline
 from runtime.model.errors import SamzaError
@@ -26,10 +26,10 @@ from runtime.spark.own_code import own_version, run_level_of, with_own_code
 from runtime.spark.progress import Running, watched
 from runtime.spark.session import Spark, tell_order
 from runtime.spark.spark_errors import as_said
-from runtime.spark.table_outputs import KeptOutputs, remove
+from runtime.spark.table_outputs import KeptOutputs
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.units.carried_error import told
-from runtime.units.driver.application import Application, is_publishing
+from runtime.units.driver.application import Application, check_free, is_publishing
 from runtime.units.driver.engine import BatchRun, Runnable, run_together
 from runtime.units.program import Program
 from runtime.units.publication.handover_parts import StagedHandover
@@ -90,7 +90,10 @@ def run_batch(
         if not goes_on and (left := kept.left) is not None:
             # An earlier run was through: only tables are written that do not have its rows yet.
             kept.finish(left)
-            return SparkRun(KeptAlone(make_plan(pipeline.graph, pipeline.options)), left, kept, on)
+            return SparkRun(KeptAlone(make_plan(pipeline.graph, whole(pipeline.options))), left, kept, on)
+        if not goes_on:
+            # Before inputs are laid down, which may take long.
+            check_free(pipeline.graph, bound, data, cluster_of(settings.environment))
         kept.begin(goes_on)
         with laid_down(on, pipeline.graph, bound, data) as bind:
             done = _run_bound(pipeline, data, on, replace(settings, bind=bind), handover, watch)
@@ -136,11 +139,11 @@ class SparkRun(BatchRun):
     def __init__(self, application: Runnable, metrics: RunMetrics, kept: KeptOutputs, on: Spark) -> None:
         super().__init__(application, metrics)
         self._tables = {name: one.into for name, one in kept.kept.items() if one.into is not None}
-        self._collected, self._on = kept.collected(), on
+        collected, self._on = kept.collected(), on
+        self._collected = collected.outputs
         kept.tidy()
-        places = {one.path.parent for one in self._collected.values()}
         # Spark reads the rows when they are asked for: they stay for as long as somebody may ask.
-        self._removing = [weakref.finalize(self, remove, place) for place in places]
+        self._removing = weakref.finalize(self, collected.remove)
 
     def output(self, stream: str) -> DataFrame:
         """Return the rows of an output that was collected, of which nothing is read before Spark is asked for it.
@@ -163,8 +166,7 @@ class SparkRun(BatchRun):
 
     def close(self) -> None:
         """Remove the rows that were collected; a second call does nothing."""
-        for removing in self._removing:
-            removing()
+        self._removing()
 
 
 def _run(application: Application, session: SparkSession | None, running: Running | None) -> BatchRun:

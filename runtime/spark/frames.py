@@ -17,7 +17,7 @@ from runtime.model.errors import SamzaError
 from runtime.ports.source import Source
 from runtime.spark.columns import FrameColumns, by_name
 from runtime.spark.connection import connected
-from runtime.spark.session import is_of_connect
+from runtime.spark.session import clone_of
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.files import kind_read, open_files
 from runtime.systems.files.folders import Folders
@@ -97,8 +97,8 @@ def opened(session: SparkSession, stream: str, what: object, reads: Sequence[Inp
     if isinstance(what, DataFrame):
         if what.isStreaming:
             raise SamzaError(
-                f"bind={{{stream!r}: ...}}: a streaming DataFrame is read by a query of Spark's own. Bind what it "
-                "reads, files or a topic (kafka://HOST:9092/TOPIC), in a run that goes on: Spark(checkpoint=...)"
+                f"bind={{{stream!r}: ...}}: a streaming DataFrame has no end: bind it in a run that goes on, "
+                "Spark(session, checkpoint=...), or bind what it reads as a DataFrame that has one (session.read)"
             )
         return what, False
     made: Any = session.createDataFrame
@@ -218,18 +218,13 @@ def same_spelling(url: str) -> str:
 
 def whole_files(session: SparkSession) -> SparkSession:
     """Return a copy of a session, with all that is set and known there, whose tasks read one whole file each."""
-    if is_of_connect(session):
-        if not hasattr(session, "cloneSession"):
-            raise SamzaError(
-                "through Spark Connect, what only Spark opens is read with PySpark 4.1 or newer, which can copy a "
-                "session: update it, or bind files that workers open themselves"
-            )
-        copied: SparkSession = session.cloneSession()
-        for name, value in WHOLE_FILES.items():
-            copied.conf.set(name, value)
-        return copied
-    copy = session._jsparkSession.cloneSession()
+    copy = clone_of(session)
+    if copy is None:
+        raise SamzaError(
+            "through Spark Connect, what only Spark opens is read with PySpark 4.1 or newer, which can copy a session: "
+            "update it, or bind files that workers open themselves"
+        )
     for name, value in WHOLE_FILES.items():
-        copy.conf().set(name, value)
-    copy.conf().unset("spark.sql.files.maxPartitionNum")
-    return type(session)(session.sparkContext, copy)
+        copy.conf.set(name, value)
+    copy.conf.unset("spark.sql.files.maxPartitionNum")
+    return copy

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,6 +29,7 @@ from runtime.units.carried_error import told
 from runtime.units.laid_rows import REPORT, LaidRows, Laying, lay_down
 from runtime.units.publication.staged_topics import place_of
 from runtime.units.splits import Splits
+from runtime.units.staging import is_left, locked_directory
 
 MOST_PARTITIONS = 100_000
 """The most partitions of an input; each is a file, and a task of a stage."""
@@ -46,11 +49,15 @@ def laid_down(
         yield bind
         return
     session = on.opened()
-    place = (place_of(Path(data), graph.app) / "inputs").absolute() if isinstance(data, str | Path) else _temporary()
-    shutil.rmtree(place, ignore_errors=True)  # what a driver has left that died
+    # A directory of its own: runs of one application may go on at the same time.
+    within = place_of(Path(data), graph.app).absolute() if isinstance(data, str | Path) else _temporary()
+    place = within / f"inputs-{uuid4().hex}"
+    with system_errors_told(place, "made"):
+        within.mkdir(parents=True, exist_ok=True)
+        for left in filter(is_left, within.glob("inputs-*")):
+            shutil.rmtree(left, ignore_errors=True)
+        descriptor = locked_directory(place)
     try:
-        with system_errors_told(place, "made"):
-            place.mkdir(parents=True)
         # All are looked at before any is read.
         frames = {
             name: frame_of(session, name, what, [spec for spec in graph.inputs.values() if spec.stream == name])
@@ -59,13 +66,15 @@ def laid_down(
         yield {**bind, **{name: laid(frame, place) for name, frame in frames.items()}}
     finally:
         shutil.rmtree(place, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
         with suppress(OSError):  # others have left something beside it
             place.parent.rmdir()
 
 
 def _temporary() -> Path:
     """Return a directory for an application whose environment is in memory, so that all of it is on this machine."""
-    return Path(tempfile.mkdtemp(prefix="samza-dsl-"), "inputs")
+    return Path(tempfile.mkdtemp(prefix="samza-dsl-"))
 
 
 def needs_session(what: object) -> bool:
@@ -77,22 +86,11 @@ def needs_session(what: object) -> bool:
 def laid(frame: Frame, place: Path) -> Splits:
     """Let executors write the rows of an input to files, and return these as the input."""
     name = f"bind={{{frame.stream!r}: ...}}"
-    laying = Laying(place, name, frame.suffix, frame.opened is OffsetRows)
-    try:
-        found = [LaidRows(*row) for row in frame.rows.mapInArrow(partial(_lay_down, laying), REPORT).collect()]
-    except Exception as error:
-        same = told(error)
-        raise same or as_said(error, f"{name}: Spark could not read it") from None
+    found = reports_of(frame, Laying(place, name, frame.suffix, frame.opened is OffsetRows))
     by_group = {same_spelling(one.group) if frame.fields else one.group: one for one in found}
     groups = _groups(frame, [*by_group])
     assert len(by_group) == len(found), "the rows of a group come to one task"
     assert by_group.keys() <= {*groups}, "each group is a partition"
-    absent = next((one.file for one in found if not Path(one.file).exists()), None)
-    if absent is not None:
-        raise SamzaError(
-            f"{name}: a worker has written {absent}, which is not there for the driver: the data directory must be in "
-            "a file system that driver and workers share; say data= where such a one is"
-        )
     files, ranges = [], {}
     for number, group in enumerate(groups):
         one = by_group.get(group)
@@ -101,6 +99,22 @@ def laid(frame: Frame, place: Path) -> Splits:
         if one is None or frame.suffix == ".parquet":
             ranges[number] = _range(one)
     return Splits(files, ranges, frame.opened)
+
+
+def reports_of(frame: Frame, laying: Laying) -> list[LaidRows]:
+    """Let executors write rows to files, and return the reports of those that count; raises SamzaError."""
+    try:
+        found = [LaidRows(*row) for row in frame.rows.mapInArrow(partial(_lay_down, laying), REPORT).collect()]
+    except Exception as error:
+        same = told(error)
+        raise same or as_said(error, f"{laying.name}: Spark could not read it") from None
+    absent = next((one.file for one in found if not Path(one.file).exists()), None)
+    if absent is not None:
+        raise SamzaError(
+            f"{laying.name}: a worker has written {absent}, which is not there for the driver: the data directory must "
+            "be in a file system that driver and workers share; say data= where such a one is"
+        )
+    return found
 
 
 def _lay_down(laying: Laying, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

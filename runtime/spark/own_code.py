@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
+import traceback
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runtime.model.errors import SamzaError
 from runtime.units.shipping import OURS
@@ -32,10 +34,34 @@ class OtherVersion(Exception):
     """The error of a worker that has another samza-dsl than the program that runs."""
 
 
+class ToldTracebacks:
+    """The tracebacks that PySpark's daemon prints, but for those of a task that Spark has let go of.
+
+    Spark closes the sockets of tasks that it cancels, as where another one fails. What they still write meets that.
+    """
+
+    format_exc = staticmethod(traceback.format_exc)
+
+    @staticmethod
+    def print_exc() -> None:
+        """Print the error that is handled just now."""
+        if not isinstance(sys.exception(), BrokenPipeError | ConnectionResetError):
+            traceback.print_exc()
+
+
+@cache
+def _keep_daemon_quiet() -> None:
+    """Make the daemon that has forked this worker tell of no broken pipes; a program of another name is left alone."""
+    daemon: Any = sys.modules["__main__"]
+    if getattr(daemon.__spec__, "name", None) == "pyspark.daemon" and hasattr(daemon, "traceback"):
+        daemon.traceback = ToldTracebacks
+
+
 def run_level_of(
     version: str, data: bytes, micro_batches: bytes, level: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Run the units of a level, as `run_level` does, where this is the version that the driver has."""
+    _keep_daemon_quiet()
     if version != own_version():
         raise OtherVersion(OTHER)
     from runtime.units.worker.worker import run_level

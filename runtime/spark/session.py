@@ -6,7 +6,8 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -146,6 +147,35 @@ def tell_order(plan: Plan) -> None:
             plan.app,
             told,
         )
+
+
+def clone_of(session: SparkSession) -> SparkSession | None:
+    """Return a copy of a session, with all that is set and known there; None where PySpark can't make one.
+
+    Through Spark Connect that needs PySpark 4.1.
+    """
+    if is_of_connect(session):
+        copied: Callable[[], SparkSession] | None = getattr(session, "cloneSession", None)
+        return None if copied is None else copied()
+    return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
+
+
+@contextmanager
+def copied(session: SparkSession, settings: Mapping[str, str], alone: bool = False) -> Iterator[SparkSession]:
+    """Give a session for a block in which these are set; where none can be copied, the session itself has them.
+
+    What is meant for a copy `alone` is not set then.
+    """
+    copy = clone_of(session)
+    before = {} if copy is not None or alone else {name: session.conf.get(name, None) for name in settings}
+    found = session if copy is None else copy
+    for name in settings if copy is not None else before:
+        found.conf.set(name, settings[name])
+    try:
+        yield found
+    finally:
+        for name, value in before.items():
+            session.conf.unset(name) if value is None else session.conf.set(name, value)
 
 
 def is_of_connect(session: object) -> bool:

@@ -24,8 +24,10 @@ from runtime.run.driver import Watch
 from runtime.run.settings import UNSAID, RunSettings
 from runtime.spark.batch import run_job
 from runtime.spark.connection import connected
+from runtime.spark.landing import landing
 from runtime.spark.progress import watched
 from runtime.spark.session import Spark, tell_order
+from runtime.spark.table_outputs import into_tables
 from runtime.systems.kafka.client.topic import cluster_of
 from runtime.units.driver.engine import BatchRun, told_by
 from runtime.units.driver.micro_batch_application import MicroBatchSettings, Streamed
@@ -56,21 +58,17 @@ def run_stream(
     """
     assert on.checkpoint is not None
     clock = SystemClock()
-    streamed = Streamed(
-        pipeline,
-        data,
-        settings.bind or {},
-        MicroBatchSettings(Path(on.checkpoint), on.max_records, settings.until_now, on.end),
-        clock,
-        cluster_of(settings.environment),
-    )
-    try:
-        stream = MicroBatchRun(on.opened(), streamed)
-        tell_order(stream.plan)
-        with watched(stream, watch), _signals_heard(stream.stop):
-            stream.run(settings.until_now, whole_ms(on.interval_ms))
-    finally:
-        streamed.close()
+    bound = into_tables(on, pipeline.graph, settings.bind or {})
+    how = MicroBatchSettings(Path(on.checkpoint), on.max_records, settings.until_now, on.end)
+    with landing(on, pipeline.graph, bound, settings.until_now) as bind:
+        streamed = Streamed(pipeline, data, bind, how, clock, cluster_of(settings.environment))
+        try:
+            stream = MicroBatchRun(on.opened(), streamed)
+            tell_order(stream.plan)
+            with watched(stream, watch), _signals_heard(stream.stop):
+                stream.run(settings.until_now, whole_ms(on.interval_ms))
+        finally:
+            streamed.close()
     return BatchRun(streamed, stream.metrics())
 
 

@@ -5,24 +5,29 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import msgspec
 
+from operators.core.base import Output
 from planner.model.graph import Graph
-from runtime.model.errors import Owned, SamzaError, system_errors_told
+from runtime.model.errors import Damaged, Owned, SamzaError, system_errors_told
 from runtime.model.metrics import RunMetrics
 from runtime.ports.environment import Environment
+from runtime.ports.streams import StreamConfig
 from runtime.spark.session import Spark
 from runtime.spark.table_writer import KeptOutput, TableWriter
-from runtime.systems.files.record_files import make_durable
-from runtime.systems.files.rows import has_columns
-from runtime.systems.files.tables import into_table
+from runtime.systems.files.record_files import make_durable, replace_durably
+from runtime.systems.files.tables import IntoTable, into_table
 from runtime.systems.host.locks import lock
+from runtime.units.publication.publishing import ByEngine, remove_others
 from runtime.units.publication.staged_topics import place_of
+from runtime.units.staging import is_left, locked_directory
 
 
 class KeptNote(msgspec.Struct):
@@ -118,11 +123,7 @@ class KeptOutputs:
         if not self.kept:
             return
         for one in self.kept.values():
-            if one.kind is None or not has_columns(one.kind):
-                raise SamzaError(
-                    f"{one.where}: its values have no named fields, which are the columns: map them to a msgspec "
-                    "Struct, a dataclass or a dict"
-                )
+            one.check()
         for one in self.kept.values():
             if one.into is not None:
                 TableWriter(self._on.opened(), one, one.into, self._run).check()
@@ -157,15 +158,17 @@ class KeptOutputs:
                 (self.place / left).unlink(missing_ok=True)
         (self.place / "through.msgpack").unlink(missing_ok=True)
 
-    def collected(self) -> dict[str, KeptOutput]:
+    def collected(self) -> Collected:
         """Move what was collected to a place of the run's own, and return it; the rest of this place is gone."""
+        moving = {name: one for name, one in self.kept.items() if one.into is None}
+        if not moving:
+            return Collected({}, None, None)
+        for left in filter(is_left, self.place.parent.glob("collected-*")):
+            shutil.rmtree(left, ignore_errors=True)
         own = self.place.with_name(f"collected-{uuid4().hex}")
-        found = {}
-        for name, one in self.kept.items():
-            if one.into is None:
-                own.mkdir(exist_ok=True)
-                found[name] = KeptOutput(one.output, one.path.replace(own / one.path.name), None)
-        return found
+        descriptor = locked_directory(own)
+        moved = {name: replace(one, path=one.path.replace(own / one.path.name)) for name, one in moving.items()}
+        return Collected(moved, own, descriptor)
 
     def tidy(self) -> None:
         """Remove the place, where nothing is left there that is to be gone on with."""
@@ -198,6 +201,123 @@ class KeptOutputs:
                 os.fsync(file.fileno())
             unfinished.replace(self.place / name)
             make_durable(self.place)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Outputs that are DataFrames: `place` has their rows, and is locked while anybody may ask for them."""
+
+    outputs: Mapping[str, KeptOutput]
+    place: Path | None
+    descriptor: int | None
+
+    def remove(self) -> None:
+        """Remove the rows; to be called once."""
+        if self.place is not None:
+            remove(self.place)
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+
+class TableNote(msgspec.Struct):
+    """The note of a table that micro-batches go to: the last that is in it, and the first of all that wrote rows."""
+
+    written: int = 0
+    first: int = 0
+
+
+class PartTable:
+    """The table that an output of a run in micro-batches goes to, each of which is written there once.
+
+    Workers lay rows down in `staging`, in files that the manifest names. Delta and Iceberg know the number of a
+    micro-batch that they have, a folder has it in the names of its files, and of other tables it is noted which files
+    they had before.
+    """
+
+    config = StreamConfig()
+
+    def __init__(self, on: Spark, output: Output, into: IntoTable, place: Path, name: str, begins: bool) -> None:
+        self._on, self._place, self._name = on, place, name
+        self._one = KeptOutput(output, self.staging, into)
+        self._into = into
+        self._note = self._noted()
+        self._writer((), 1).check(begins)
+
+    @property
+    def staging(self) -> Path:
+        """The directory that attempts write to, whose suffix says what."""
+        return self._place / "staged.parquet"
+
+    def begin(self) -> None:
+        """Make the place where attempts write to."""
+        with system_errors_told(self._place, "made"):
+            self.staging.mkdir(parents=True, exist_ok=True)
+
+    def publish(self, batch: int, files: Sequence[str]) -> None:
+        """Write what these files hold to the table, where it has nothing of that micro-batch yet."""
+        assert batch >= self._note.written, "micro-batches are published one after the other"
+        if batch == self._note.written or not files:
+            return
+        lost = [name for name in files if not (self.staging / name).exists()]
+        if lost:
+            raise Damaged(f"{self.staging / lost[0]} is gone, which a commit of this run on Spark holds: restore it")
+        if not self._note.first:
+            # Noted before it is written: what was there before goes with this micro-batch, however often it is tried.
+            self._change(first=batch)
+        writer = self._writer(tuple(sorted(files)), batch)
+        if self._into.name is None:
+            self._add_to_folder(writer, batch)
+        else:
+            writer.write(self._place / "files", replaces=batch == self._note.first)
+        self._change(written=batch)
+
+    def sweep(self, kept: Iterable[str]) -> None:
+        """Remove what attempts wrote that nobody will publish."""
+        remove_others(self.staging, kept)
+
+    def _writer(self, files: tuple[str, ...], batch: int) -> TableWriter:
+        one = replace(self._one, parts=files)
+        return TableWriter(self._on.opened(), one, self._into, self._name, batch)
+
+    def _add_to_folder(self, writer: TableWriter, batch: int) -> None:
+        """Add files to a folder: all are written beside their places first, and then each gets its name there."""
+        folder = Path(str(self._into.table)).absolute()
+        staged, whole = folder / ".staged", folder / ".staged" / f"whole-{batch:09}"
+        if not whole.exists():
+            shutil.rmtree(staged, ignore_errors=True)
+            writer.write_parted(staged / "unfinished")
+            with system_errors_told(folder, "written"):
+                for number, file in enumerate(sorted((staged / "unfinished").rglob("*.parquet"))):
+                    file.rename(file.with_name(f"part-{batch:09}-{number:05}.parquet"))
+                    make_durable(file.parent)
+                (staged / "unfinished").rename(whole)
+                make_durable(staged)
+        with system_errors_told(folder, "written"):
+            for file in sorted(whole.rglob("*.parquet")):
+                to = folder / file.relative_to(whole)
+                to.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(to)
+                make_durable(to.parent)
+            make_durable(folder)
+        assert not [*whole.rglob("*.parquet")], "each file has its place"
+        shutil.rmtree(staged, ignore_errors=True)
+
+    def _noted(self) -> TableNote:
+        with suppress(FileNotFoundError):
+            return msgspec.msgpack.decode((self._place / "note.msgpack").read_bytes(), type=TableNote)
+        return TableNote()
+
+    def _change(self, **changes: int) -> None:
+        self._note = msgspec.structs.replace(self._note, **changes)
+        replace_durably(self._place / "note.msgpack", msgspec.msgpack.encode(self._note))
+
+
+def into_tables(on: Spark, graph: Graph, bind: Mapping[str, object]) -> dict[str, object]:
+    """Return what streams of a run in micro-batches are bound to: outputs that go to tables as parts of these."""
+    declared = {one.stream: one for spec in graph.specs.values() for one in spec.outputs}
+    found = {name: into for name, what in bind.items() if name in declared and (into := into_table(what)) is not None}
+    made = {name: ByEngine(partial(PartTable, on, declared[name], into), into) for name, into in found.items()}
+    return {**bind, **made}
 
 
 def _collected(collect: object, declared: Collection[str], bind: Mapping[str, object]) -> dict[str, None]:

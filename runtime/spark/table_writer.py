@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +16,12 @@ import pyarrow as pa
 from operators.core.base import Output
 from runtime.model.errors import SamzaError, system_errors_told
 from runtime.spark.columns import type_of
+from runtime.spark.session import copied
 from runtime.spark.spark_errors import as_said
 from runtime.systems.files.parquet import arrow_type
-from runtime.systems.files.record_files import make_durable
-from runtime.systems.files.rows import column_types, fields_wanted, type_of_rows
-from runtime.systems.files.schemas import FieldDifference, differences
+from runtime.systems.files.record_files import make_durable, replace_durably
+from runtime.systems.files.rows import VALUE, column_types, columns_of, has_columns, row_type, type_of_values
+from runtime.systems.files.schemas import ColumnType, FieldDifference, differences, differences_of_value
 from runtime.systems.files.tables import IntoTable, TableName
 
 if TYPE_CHECKING:
@@ -27,61 +30,101 @@ if TYPE_CHECKING:
 MERGING = ("delta", "iceberg")
 """The formats of tables that rows can be merged into."""
 LAST = "samza_dsl_newer"
+RUN = "samza-dsl-run"
+"""The property of a snapshot of Iceberg that says which run has made it."""
+STATIC = ("partitionOverwriteMode", "static")
+"""The option by which all of a table goes that is overwritten, whatever parts of it the session spares."""
 
 
 @dataclass(frozen=True)
 class KeptOutput:
-    """An output that is laid down: where, of which type, and the table that it goes to, if to any."""
+    """An output that is laid down: where, of which type, and the table that it goes to, if to any.
+
+    Its rows are in all files of `path`; where it has `parts`, in these folders there alone.
+    """
 
     output: Output
     path: Path
     into: IntoTable | None
+    parts: tuple[str, ...] = ()
 
     @property
     def kind(self) -> object:
         """The type of its rows."""
-        return type_of_rows(self.output.value)
+        return type_of_values(self.output.value)
+
+    @property
+    def rows(self) -> object:
+        """The type of its rows as they are written: a plain value is a row of one column."""
+        return row_type(self.kind)
 
     @property
     def where(self) -> str:
         """The output, as an error names it."""
         return f"output {self.output.stream!r} at {self.output.site}"
 
+    def check(self) -> None:
+        """Raise SamzaError where nothing says which columns its values are."""
+        if self.kind is None:
+            raise SamzaError(
+                f"{self.where}: its serde does not say which columns its values are: declare a msgspec Struct, a "
+                "dataclass, a dict or a plain type"
+            )
+
+    def differences(self, columns: Mapping[str, ColumnType]) -> list[FieldDifference]:
+        """Return what of its rows does not fit the columns of a table."""
+        if columns_of(self.kind) is None:
+            return []
+        if has_columns(self.kind):
+            return differences(self.kind, columns)
+        if VALUE not in columns:
+            return [FieldDifference(VALUE, getattr(self.kind, "__name__", str(self.kind)), "no such column")]
+        return differences_of_value(self.kind, VALUE, columns[VALUE])
+
     def frame(self, session: SparkSession) -> DataFrame:
         """Return its rows, which nobody has read yet; raises SamzaError where nothing says what columns there are."""
         schema = self._schema()
+        places = [str(self.path / part) for part in self.parts] or [str(self.path)]
         if schema is not None:
-            return session.read.schema(schema).parquet(str(self.path))
-        if not any(self.path.glob("*.parquet")):
+            return session.read.schema(schema).parquet(*places)
+        if not any(Path(place).glob("*.parquet") for place in places):
             raise SamzaError(
                 f"{self.where} has no rows, and its declared type does not say which columns they would have: declare "
                 "a msgspec Struct or a dataclass"
             )
-        return session.read.option("mergeSchema", "true").parquet(str(self.path))
+        return session.read.option("mergeSchema", "true").parquet(*places)
 
     def _schema(self) -> Any:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        names = fields_wanted(self.kind)
+        names = columns_of(self.kind)
         if names is None:
             return None
-        found = {name: arrow_type(info) for name, info in column_types(self.kind, names).items()}
+        found = {name: arrow_type(info) for name, info in column_types(self.rows, names).items()}
         return None if None in found.values() else from_arrow_schema(pa.schema([*found.items()]), True)
 
 
 class TableWriter:
-    """Writes one output to its table, in the session of the user."""
+    """Writes one output to its table, in the session of the user.
 
-    def __init__(self, session: SparkSession, one: KeptOutput, into: IntoTable, run: str) -> None:
-        self._session, self._one, self._into = session, one, into
+    Rows are those of a `version` of the `run`, which rises: of one that the table has nothing is written again.
+    """
+
+    def __init__(self, session: SparkSession, one: KeptOutput, into: IntoTable, run: str, version: int = 1) -> None:
+        assert version >= 1, "versions are counted from 1 on"
+        self._session, self._one, self._into, self._version = session, one, into, version
         self._run = f"samza-dsl/{run}/{one.output.stream}"
 
-    def check(self) -> None:
-        """Raise SamzaError where rows could not come to the table as is asked, before any is computed."""
+    def check(self, begins: bool = True) -> None:
+        """Raise SamzaError where rows could not come to the table as is asked, before any is computed.
+
+        Where the run `begins`, the table has no rows of it yet.
+        """
         table, into = self._into.name, self._into
+        self._one.check()
         if table is None:
             folder = Path(str(into.table))
-            if folder.exists() and (folder.is_file() or any(folder.iterdir())):
+            if folder.is_file() or (begins and folder.exists() and any(map(_is_seen, folder.iterdir()))):
                 raise self._wrong(f"{folder} has something in it already; remove it, or name another folder")
             return
         there = self._there(table)
@@ -90,11 +133,10 @@ class TableWriter:
             raise self._wrong(f'{table} {known}: merge into a table of Delta or Iceberg, or say mode="append"')
         if there is None:
             return
-        if into.mode is None and not there.isEmpty():
+        if into.mode is None and begins and not there.isEmpty():
             raise self._wrong(f'{table} has rows already: say what becomes of them, mode="append" or mode="overwrite"')
         columns = {field.name: type_of(field.dataType) for field in there.schema.fields}
-        wanted = fields_wanted(self._one.kind)
-        found = differences(self._one.kind, columns) if wanted is not None else []
+        found = self._one.differences(columns)
         found += [
             FieldDifference(name, "no such field", str(columns[name])) for name in into.key if name not in columns
         ]
@@ -102,72 +144,119 @@ class TableWriter:
             listed = "; ".join(map(str, found))
             raise self._wrong(f"{table} has other columns than its type has fields: {listed}")
 
-    def write(self, files: Path) -> None:
-        """Write all rows; nothing is written twice, where the table's format can tell, or `files` do."""
+    def write(self, files: Path, replaces: bool = True) -> None:
+        """Write all rows; nothing is written twice, where the table's format can tell, or `files` do.
+
+        Where it `replaces`, an output that overwrites its table does; else its rows are added.
+        """
+        mode = self._into.mode or "append"
         try:
-            self._write(self._one.frame(self._session), files)
+            self._write(files, "append" if mode == "overwrite" and not replaces else mode)
         except SamzaError:
             raise
         except Exception as error:
             raise as_said(error, f"{self._one.where}: Spark could not write it to {self._into}") from None
 
-    def _write(self, rows: DataFrame, files: Path) -> None:
-        table, mode = self._into.name, self._into.mode or "append"
+    def _write(self, files: Path, mode: str) -> None:
+        table, rows = self._into.name, self._one.frame(self._session)
         if table is None:
-            self._write_folder(rows)
+            self._write_folder()
             return
-        there, form = self._there(table), self._format(table)
+        there = self._there(table)
+        if there is None and table.format != "delta":
+            # Empty at first: a table that is made with its rows may leave files without a table when somebody dies.
+            self._create(rows, table)
+            there = self._there(table)
+        form = self._format(table)
         if mode == "merge":
-            self._merge(rows, table)
-        elif table.format == "delta" or form == "delta":
+            self._merge(table, form)
+        elif form == "delta":
             # Delta remembers of each application the last version that it has written, and skips it a second time.
-            writer = rows.write.format("delta").mode(mode).option("txnAppId", self._run).option("txnVersion", "1")
+            once = {"txnAppId": self._run, "txnVersion": str(self._version)}
+            writer = rows.write.format("delta").mode(mode).options(**once).option(*STATIC)
             writer = writer.partitionBy(*self._into.partition_by) if there is None else writer
             writer.save(table.name) if table.format == "delta" else writer.saveAsTable(table.name)
-        elif table.format == "iceberg" or form == "iceberg":
-            self._to_iceberg(rows, table, there is None, mode)
-        elif mode == "overwrite" and there is not None:
-            rows.select(*_in_order(rows, there)).write.insertInto(table.name, overwrite=True)
-        elif not self._is_there(rows, there, form or "parquet", files):
-            if there is None:
-                rows.write.partitionBy(*self._into.partition_by).saveAsTable(table.name)
-            else:
-                rows.select(*_in_order(rows, there)).write.insertInto(table.name)
+        elif form == "iceberg":
+            self._to_iceberg(rows, table, mode)
+        elif there is not None:
+            self._to_files(rows, there, table, files, mode == "overwrite")
 
-    def _write_folder(self, rows: DataFrame) -> None:
+    def _to_files(self, rows: DataFrame, there: DataFrame, table: TableName, files: Path, replaces: bool) -> None:
+        """Write to a table that is no more than its files."""
+        if replaces:
+            name, value = STATIC
+            with copied(self._session, {f"spark.sql.sources.{name}": value}) as session:
+                own = self._one.frame(session)
+                own.select(*_in_order(own, there)).write.insertInto(table.name, overwrite=True)
+            self._session.catalog.refreshTable(table.name)
+            return
+        missing = self._missing(rows.select(*_in_order(rows, there)), there, table, files)
+        if missing is not None:
+            missing.write.insertInto(table.name)
+
+    def _write_folder(self) -> None:
         folder = Path(str(self._into.table)).absolute()
         unfinished = folder.with_name(f".{folder.name}.{self._run.rpartition('/')[0].rpartition('/')[2]}")
         shutil.rmtree(unfinished, ignore_errors=True)
-        rows.write.partitionBy(*self._into.partition_by).parquet(f"file://{unfinished}")
+        self.write_parted(unfinished)
         with system_errors_told(folder, "written"):
             if folder.exists():
                 folder.rmdir()  # empty, or it would have been refused
             unfinished.replace(folder)
             make_durable(folder.parent)
 
-    def _to_iceberg(self, rows: DataFrame, table: TableName, is_new: bool, mode: str) -> None:
+    def write_parted(self, place: Path) -> None:
+        """Let Spark write rows as Parquet, in a folder for each value of the columns that these are parted by."""
+        self._one.frame(self._session).write.partitionBy(*self._into.partition_by).parquet(place.as_uri())
+
+    def _create(self, rows: DataFrame, table: TableName) -> None:
+        """Make a table without rows."""
+        form = "iceberg" if table.format == "iceberg" else self._session.conf.get("spark.sql.sources.default")
+        columns = ", ".join(f"`{field.name}` {_ddl(field.dataType)}" for field in rows.schema.fields)
+        parts = ", ".join(f"`{name}`" for name in self._into.partition_by)
+        parted = f" PARTITIONED BY ({parts})" if parts else ""
+        self._session.sql(f"CREATE TABLE IF NOT EXISTS {table.name} ({columns}) USING {form}{parted}").collect()
+
+    def _to_iceberg(self, rows: DataFrame, table: TableName, mode: str) -> None:
         from pyspark.sql import functions
 
-        if is_new:
-            made = rows.limit(0).writeTo(table.name).using("iceberg")
-            parts = [functions.col(name) for name in self._into.partition_by]
-            (made.partitionedBy(*parts) if parts else made).create()
-        # A snapshot says which run has made it.
-        known = self._session.table(f"{table.name}.snapshots").where(
-            functions.col("summary")["samza-dsl-run"] == self._run
-        )
-        if known.isEmpty():
-            writer = rows.writeTo(table.name).option("snapshot-property.samza-dsl-run", self._run)
+        if not self._is_in_iceberg(table):
+            writer = rows.writeTo(table.name).option(f"snapshot-property.{RUN}", self._own_version)
             writer.append() if mode == "append" else writer.overwrite(functions.lit(True))
 
-    def _merge(self, rows: DataFrame, table: TableName) -> None:
+    @property
+    def _own_version(self) -> str:
+        return f"{self._run}/{self._version}"
+
+    def _is_in_iceberg(self, table: TableName) -> bool:
+        """Whether a snapshot says that it is of this run."""
+        from pyspark.sql import functions
+
+        snapshots = self._session.table(f"{table.name}.snapshots")
+        return not snapshots.where(functions.col("summary")[RUN] == self._own_version).isEmpty()
+
+    def _merge(self, table: TableName, form: str) -> None:
+        if form == "iceberg" and self._is_in_iceberg(table):
+            return
+        once = {
+            "spark.databricks.delta.write.txnAppId": self._run,
+            "spark.databricks.delta.write.txnVersion": str(self._version),
+            f"spark.sql.iceberg.snapshot-property.{RUN}": self._own_version,
+        }
+        # In a copy of the session: what else is written in it is not of this run.
+        with copied(self._session, once, alone=True) as session:
+            self._merge_in(session, table)
+        if table.format != "delta":
+            self._session.catalog.refreshTable(table.name)
+
+    def _merge_in(self, session: SparkSession, table: TableName) -> None:
         from pyspark.sql import functions
         from pyspark.sql.window import Window
 
         # Of rows with one key that run last in order: a key's are all of one task, whose files are numbered.
-        newest = (functions.col("_metadata.file_name").desc(), functions.col("_metadata.row_index").desc())
+        newest = (functions.col("_metadata.file_path").desc(), functions.col("_metadata.row_index").desc())
         place = functions.row_number().over(Window.partitionBy(*self._into.key).orderBy(*newest))
-        view = f"samza_dsl_{uuid4().hex}"
+        view, rows = f"samza_dsl_{uuid4().hex}", self._one.frame(session)
         rows.withColumn(LAST, place).where(f"{LAST} = 1").drop(LAST).createOrReplaceTempView(view)
         same = " AND ".join(f"t.`{name}` <=> s.`{name}`" for name in self._into.key)
         target = f"delta.`{table.name}`" if table.format == "delta" else table.name
@@ -175,30 +264,39 @@ class TableWriter:
             # By name: the table may have columns that the rows have not.
             changed = ", ".join(f"t.`{name}` = s.`{name}`" for name in rows.columns)
             columns, values = (", ".join(f"{of}`{name}`" for name in rows.columns) for of in ("", "s."))
-            self._session.sql(
+            session.sql(
                 f"MERGE INTO {target} t USING {view} s ON {same} WHEN MATCHED THEN UPDATE SET {changed} "
                 f"WHEN NOT MATCHED THEN INSERT ({columns}) VALUES ({values})"
             ).collect()
         finally:
-            self._session.catalog.dropTempView(view)
+            session.catalog.dropTempView(view)
 
-    def _is_there(self, rows: DataFrame, there: DataFrame | None, form: str, files: Path) -> bool:
-        """Whether the rows are in a table whose format does not say so; raises SamzaError where some of them may be.
+    def _missing(self, rows: DataFrame, there: DataFrame, table: TableName, files: Path) -> DataFrame | None:
+        """Return the rows that are not in a table yet whose format does not say so; None where all are.
 
-        Before Spark is asked to write them, it is noted which files the table has.
+        Before Spark is asked to write them, it is noted which files the table has. Whoever dies while Spark puts new
+        ones in their place leaves some of the rows: these are known by what they say. Raises SamzaError where others
+        have come since.
         """
-        found = [] if there is None else sorted(there.inputFiles())
-        if not files.exists():
-            files.write_bytes(msgspec.msgpack.encode(found))
-            make_durable(files.parent)
-            return False
-        more = {*found}.difference(msgspec.msgpack.decode(files.read_bytes()))
-        if not more:
-            return False
-        if self._session.read.format(form).load(sorted(more)).count() == rows.count():
-            return True
+        from pyspark.errors import AnalysisException
+        from pyspark.sql import functions
+
+        self._session.catalog.refreshTable(table.name)
+        found = sorted(there.inputFiles())
+        noted = msgspec.msgpack.decode(files.read_bytes(), type=tuple[int, list[str]]) if files.exists() else None
+        if noted is None or noted[0] != self._version:
+            replace_durably(files, msgspec.msgpack.encode((self._version, found)))
+            return rows
+        names = [file.rpartition("/")[2] for file in {*found}.difference(noted[1])]
+        if not names:
+            return rows
+        written = there.where(functions.col("_metadata.file_name").isin(*names))
+        with suppress(AnalysisException):  # rows that Spark can't compare, as they hold maps
+            if written.exceptAll(rows).isEmpty():
+                missing = rows.exceptAll(written)
+                return None if missing.isEmpty() else missing
         raise self._wrong(
-            f"a run died while it wrote to {self._into}, which has {len(more)} files more now: remove those that hold "
+            f"a run died while it wrote to {self._into}, which has {len(names)} files more now: remove those that hold "
             f"some of its rows, or remove {files.parent} where it has them all"
         )
 
@@ -226,6 +324,23 @@ class TableWriter:
 
     def _wrong(self, what: str) -> SamzaError:
         return SamzaError(f"{self._one.where}: {what}")
+
+
+def _is_seen(path: Path) -> bool:
+    return path.name[0] not in "._"
+
+
+def _ddl(kind: Any) -> str:
+    """Return a type as SQL has it, with names of fields as they are written."""
+    match kind.typeName():
+        case "array":
+            return f"ARRAY<{_ddl(kind.elementType)}>"
+        case "map":
+            return f"MAP<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+        case "struct":
+            return f"STRUCT<{', '.join(f'`{one.name}`: {_ddl(one.dataType)}' for one in kind.fields)}>"
+        case _:
+            return str(kind.simpleString())
 
 
 def _in_order(rows: DataFrame, there: DataFrame) -> list[Any]:

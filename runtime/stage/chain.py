@@ -116,8 +116,8 @@ class FusedSegment:
         plan = self.plan
         if "timestamps" in plan.reads and batch.timestamps is None:
             raise Failure(plan.keyed[0].id, ValueError(NO_TIME))
-        if "headers" in self._carried and batch.headers is None:
-            batch.headers = [Whence(plan.entry).headers()] * len(batch)
+        if "origins" in self._carried and batch.origins is None:
+            batch.origins = [Whence(plan.entry).headers()] * len(batch)
         carried = {name: column for name in self._carried if (column := getattr(batch, name)) is not None}
         read: dict[str, Any] = {name: getattr(batch, name) or repeat(None) for name in plan.reads}
         if plan.reading:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from operators.core.base import EVENT_COLUMNS, Batch, Key, Operator, Output
+from operators.core.base import EVENT_COLUMNS, NO_HEADERS, Batch, Key, Operator, Output
 from operators.core.untimed import Untimed
+from operators.io import Headed
 from operators.joins.match_counts import Meetings
 from operators.partition_by import ByFunction, hash_
 from operators.scan import ScanOperator
@@ -42,19 +43,37 @@ class SendToExit:
         if isinstance(to.value, Json):
             self.together = getattr(to.sink, "together", None)
             self.encode_all = partial(encode_all, to.value)
+        self._keeps_headers = to.sink is None or "headers" in to.sink.columns
+        self._is_headed = False
         self.first = FirstValues()
         key = to.key or keys.serde
         self._key_as_written: Callable[[Key], bytes] = remembering(lambda held: key.encode(keys.decode(held)))
 
     def take(self, batch: Batch) -> None:
         """Write, with keys as the output has them."""
+        if self._is_headed:
+            self._take_headers_off(batch)
         if self.first.wanted:
             self.first.look(batch.values)
         if batch.keys is not None:
             batch.keys = list(map(self._key_as_written, batch.keys))
-        self._outputs.place(self._to, Batch(batch.values, batch.keys, batch.timestamps, batch.stamps))
+        written = Batch(batch.values, batch.keys, batch.timestamps, batch.stamps)
+        if self._keeps_headers:
+            written.headers = batch.headers
+        self._outputs.place(self._to, written)
         if type(batch.values[0]) is Lines:
             self._outputs.combined += batch.values[0].rows - 1
+
+    def take_headed(self) -> None:
+        """Take values that may come with headers that were made for them, one by one."""
+        self._is_headed, self.together, self.encode_all = True, None, None
+
+    def _take_headers_off(self, batch: Batch) -> None:
+        """Put the headers that values come with into the place of those that were carried."""
+        carried = batch.headers or [None] * len(batch)
+        pairs = zip(batch.values, carried, strict=True)
+        batch.headers = [value.headers if type(value) is Headed else before for value, before in pairs]
+        batch.values = [value.value if type(value) is Headed else value for value in batch.values]
 
     def fold(self, columns: Any, late: Batch) -> None:
         """Write rows that lie in columns to an output that takes these."""
@@ -98,18 +117,18 @@ class PartitionByExit:
             assert to.key is not None
             check_kept(to.value, batch.values, exactly=True)
             check_kept(to.key, keys, exactly=True)
-        self._route(Batch(batch.values, self._keys.hold(keys), batch.timestamps, batch.stamps, signs=batch.signs), keys)
+        rows = Batch(batch.values, self._keys.hold(keys), batch.timestamps, batch.stamps, signs=batch.signs)
+        rows.headers = batch.headers
+        self._route(rows, keys)
 
     def fold(self, groups: Groups, late: Batch) -> None:
         """Write what is grouped for the windows behind, each key to its partition, and what is late as rows."""
         parts: dict[int, Grouped] = {}
         for slots, group in groups.by_slots.items():
-            place = groups.places[slots]
-            for key, values in group.items():
-                partition = self._partition_of(key)
+            for partition, share in self._shares(group):
                 if partition not in parts:
                     parts[partition] = Grouped(self.behind)
-                parts[partition].add(slots, place, key, values)
+                parts[partition].add(slots, groups.places[slots], share)
         for partition, part in parts.items():
             self._outputs.hand_groups((self._to.stream, partition), part, self._values, self._keys)
         if len(late):
@@ -117,14 +136,31 @@ class PartitionByExit:
             self._route(late, [*map(self._keys.decode, late.keys)])
 
     def _route(self, rows: Batch, keys: list[Any]) -> None:
-        for partition, found in self._outputs.spread(self._to, rows, self._place_of, keys):
-            self._outputs.hand((self._to.stream, partition), found, self._values, self._keys)
+        outputs, stream = self._outputs, self._to.stream
+        # Made the next stage's own all at once where all of them stay in memory, and not by partition.
+        if all((stream, partition) in outputs.relays for partition in range(self._to.partitions)):
+            rows.values = self._values.own(rows.values)
+            for partition, found in outputs.spread(self._to, rows, self._place_of, keys):
+                outputs.hand_own((stream, partition), found)
+            return
+        for partition, found in outputs.spread(self._to, rows, self._place_of, keys):
+            outputs.hand((stream, partition), found, self._values, self._keys)
 
-    def _partition_of(self, key: Key) -> int:
+    def _shares(self, group: dict[Key, list[Any]]) -> Iterable[tuple[int, dict[Key, list[Any]]]]:
+        """Return the keys of each partition, with their values."""
         to = self._to
+        if to.by is hash_ and to.partitions == 1:
+            return [(self._outputs.here(to), group)]
+        places: Iterable[int]
         if to.by is hash_:
-            return self._place_of(key) if to.partitions > 1 else self._outputs.here(to)
-        return to.by.partition(self._keys.decode(key), self._keys.encode(key), to.partitions)
+            places = map(self._place_of, group)
+        else:
+            decode, encode = self._keys.decode, self._keys.encode
+            places = [to.by.partition(decode(key), encode(key), to.partitions) for key in group]
+        shares: list[dict[Key, list[Any]]] = [{} for _ in range(to.partitions)]
+        for (key, values), partition in zip(group.items(), places, strict=True):
+            shares[partition][key] = values
+        return [(partition, share) for partition, share in enumerate(shares) if share]
 
 
 class BroadcastExit:
@@ -256,6 +292,7 @@ class TaskCalls:
     process: Callable[..., Any]
     window: Callable[..., Any] | None
     form: str
+    by_key: bool = False
 
 
 @dataclass(frozen=True)
@@ -285,7 +322,7 @@ class TaskExit:
         self._outputs = outputs
         self._destinations = destinations
         self.process, self.window = calls.process, calls.window
-        self._form = calls.form
+        self._form, self._by_key = calls.form, calls.by_key
         self._keys = keys
         self._context, self._request, self._source = asks.context, asks.request, asks.source
 
@@ -304,23 +341,26 @@ class TaskExit:
                 self.apply(value, timestamp, stamp)
             return
         for envelope, stamp in zip(self.envelopes(batch, *self._source()), stamps, strict=True):
-            context = self._context()
+            context = self._context_for(envelope)
             self.process(envelope, context)
             self.apply(context.effects, envelope.timestamp, stamp)
 
     def envelopes(self, batch: Batch, stream: str, partition: int) -> list[Envelope]:
         """Return rows as the messages that a task sees."""
         none = [None] * len(batch)
-        columns = zip(batch.keys or none, batch.values, batch.timestamps or none, batch.offsets or none, strict=True)
+        headers: list[Mapping[str, bytes] | None] = batch.headers or [None] * len(batch)
+        columns = zip(
+            batch.keys or none, batch.values, batch.timestamps or none, batch.offsets or none, headers, strict=True
+        )
         decode = self._keys.decode
         return [
-            Envelope(decode(key), value, timestamp, stream, partition, offset or 0)
-            for key, value, timestamp, offset in columns
+            Envelope(decode(key), value, timestamp, stream, partition, offset or 0, said or NO_HEADERS)
+            for key, value, timestamp, offset, said in columns
         ]
 
     async def call(self, envelope: Envelope) -> list[Effects]:
         """Call an async or callback process, and return the effects of the complete call."""
-        context = self._context()
+        context = self._context_for(envelope)
         if self._form == "async":
             await self.process(envelope, context)
         else:
@@ -329,10 +369,18 @@ class TaskExit:
             await callback.done
         return [context.effects]
 
+    def _context_for(self, envelope: Envelope) -> TaskContext:
+        context = self._context()
+        if self._by_key:
+            context.keep_to(envelope.key)
+        return context
+
     def call_window(self, now_ms: int) -> None:
         """Call the user's timer function and apply its effects."""
         assert self.window is not None
         context = self._context()
+        if self._by_key:
+            context.keep_to_known()
         self.window(context)
         self.apply(context.effects, now_ms, now_ms)
 

@@ -17,7 +17,7 @@ from runtime.encoding.ownership import OwnValues
 from runtime.encoding.serdes import Evolving, Json, encode_all, remembering
 from runtime.model.errors import TooLarge
 from runtime.ports.sink import Limit, Sink
-from runtime.reading.relay import Relay, encoded
+from runtime.reading.relay import AnyRelay, encoded
 
 UNSEEN_BYTES = 1_024
 """What a record takes beside its key and value, at most, but for headers."""
@@ -79,7 +79,7 @@ class Outputs:
         self.pending: dict[tuple[str, int], Batch] = {}
         self.handed: dict[tuple[str, int], list[Batch | Grouped]] = {}
         """What goes on to relays when the work at hand is done: rows that came together are one batch."""
-        self.relays: Mapping[tuple[str, int], Relay] = {}
+        self.relays: Mapping[tuple[str, int], AnyRelay] = {}
         self.limits: Mapping[str, Limit] = {}
         """How large a record of a stream may be."""
         self.sinks: dict[str, Sink] = {}
@@ -104,7 +104,8 @@ class Outputs:
 
     def write(self, to: Destination, batch: Batch) -> None:
         """Encode and route rows whose keys are those of the output."""
-        self.place(to, Batch(encode_all(to.value, batch.values), batch.keys, batch.timestamps, batch.stamps))
+        values = encode_all(to.value, batch.values)
+        self.place(to, Batch(values, batch.keys, batch.timestamps, batch.stamps, headers=batch.headers))
 
     def place(self, to: Destination, encoded: Batch) -> None:
         """Route encoded rows."""
@@ -146,7 +147,8 @@ class Outputs:
     def hand(self, place: tuple[str, int], rows: Batch, values: OwnValues, keys: KeySerde) -> None:
         """Give rows to the relay of a partition, when the work at hand is done; else append them, encoded."""
         if place in self.relays:
-            self._hand(place, rows, values.own(rows.values))
+            rows.values = values.own(rows.values)
+            self.hand_own(place, rows)
         else:
             self.append(place, encoded(rows, values.serde, keys))
 
@@ -159,12 +161,14 @@ class Outputs:
         stored = encoded(rows, values.serde, keys)
         for place in places:
             if place in self.relays:
-                self._hand(place, rows, values.read(stored.values))
+                own = Batch(values.read(stored.values), rows.keys, rows.timestamps, rows.stamps, signs=rows.signs)
+                self.hand_own(place, own)
             else:
                 self.append(place, stored)
 
-    def _hand(self, place: tuple[str, int], rows: Batch, own: list[Any]) -> None:
-        handed = Batch(own, rows.keys, rows.timestamps, rows.stamps, signs=rows.signs)
+    def hand_own(self, place: tuple[str, int], rows: Batch) -> None:
+        """Give rows, whose values are the next stage's own, to a relay when the work at hand is done."""
+        handed = Batch(rows.values, rows.keys, rows.timestamps, rows.stamps, headers=rows.headers, signs=rows.signs)
         parts = self.handed.setdefault(place, [])
         if parts and isinstance(last := parts[-1], Batch):
             last.extend(handed)
@@ -266,10 +270,13 @@ def check_size(limit: Limit, batch: Batch) -> None:
     longest = max(map(len, filter(None, batch.values)), default=0)
     if batch.keys is not None:
         longest += max(map(len, filter(None, batch.keys)), default=0)
+    if batch.headers is not None:
+        said = (one.items() for one in batch.headers if one)
+        longest += max((sum(len(name) * 4 + len(value) for name, value in one) for one in said), default=0)
     if longest + UNSEEN_BYTES <= limit.bytes:
         return
     for row, value in enumerate(batch.values):
-        if len(value or b"") + UNSEEN_BYTES > limit.bytes or batch.keys is not None:
+        if len(value or b"") + UNSEEN_BYTES > limit.bytes or batch.keys is not None or batch.headers is not None:
             size = limit.size(batch, row)
             if size > limit.bytes:
                 raise TooLarge(
@@ -313,6 +320,6 @@ def late_exit(
 
 def _whence(batch: Batch, row: int) -> dict[str, bytes]:
     """Return what a dead letter says of where a row came from."""
-    place = (batch.headers and batch.headers[row]) or {}
+    place = (batch.origins and batch.origins[row]) or {}
     offset = batch.offsets[row] if batch.offsets is not None else None
     return {**place} if offset is None else {**place, "offset": b"%d" % offset}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -71,6 +71,8 @@ class CachedStore(TaskStore):
         """Whether committed values are read again from the environment, as a restart would, and never from memory."""
         self.keeps_written = True
         """Whether committed values are kept without having been read, for as long as there is place."""
+        self.owns: Callable[[bytes], bool] | None = None
+        """Whether an entry is its own, where the tasks that share the partition keep theirs in the same place."""
         self.owner = f"the operator {store!r}"
         """The owner of the state, as errors name it."""
         self.get_ms = 0.0
@@ -94,6 +96,7 @@ class CachedStore(TaskStore):
         store = cls(*where, place.serde, place.cache_entries, place.keeps_plain)
         store.reads_again, store.owner = place.reads_again, place.owner
         store.keeps_written = place.keeps_written
+        store.owns = place.owns
         return store
 
     @property
@@ -139,8 +142,7 @@ class CachedStore(TaskStore):
         dirty = self._dirty
         # A list, because the caller may write while it walks through the range.
         written = [(key, dirty[key]) for key in self._order.between(start, end)]
-        committed = self._environment.state_range(self._app, self._name, self._task, start, end)
-        return self._handed_out(self._merged(written, committed))
+        return self._handed_out(self._merged(written, self._committed(start, end)))
 
     def delete_all(self, keys: Iterable[bytes]) -> None:
         gone = dict.fromkeys(keys, ABSENT)
@@ -150,8 +152,8 @@ class CachedStore(TaskStore):
 
     def drop(self, start: bytes, end: bytes, most: int | None = None) -> int:
         # No value is read, as by range(): what goes has only to be known by its key.
-        dirty, state_range = self._dirty, self._environment.state_range
-        committed = (key for key, _ in state_range(self._app, self._name, self._task, start, end))
+        dirty = self._dirty
+        committed = (key for key, _ in self._committed(start, end))
         written = [key for key in self._order.between(start, end) if dirty[key] is not ABSENT]
         gone = sorted({*written, *islice((key for key in committed if dirty.get(key) is not ABSENT), most)})[:most]
         self.delete_all(gone)
@@ -228,6 +230,11 @@ class CachedStore(TaskStore):
 
     def release(self) -> None:
         self._journal = None
+
+    def _committed(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Return the committed entries of its own from `start` on and below `end`."""
+        found, owns = self._environment.state_range(self._app, self._name, self._task, start, end), self.owns
+        return found if owns is None else (one for one in found if owns(one[0]))
 
     def _load(self, key: bytes) -> object:
         started = monotonic_ms()

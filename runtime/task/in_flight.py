@@ -18,7 +18,7 @@ from runtime.reading.completion import Entry
 from runtime.stage.chain import Chain
 from runtime.stage.error_policy import LetterRows
 
-CARRIED = ("keys", "timestamps", "stamps", "offsets", "headers")
+CARRIED = ("keys", "timestamps", "stamps", "offsets", "headers", "origins")
 """The columns that the result of a call takes over from its message."""
 
 Place = tuple[Batch, int]

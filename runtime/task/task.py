@@ -55,6 +55,8 @@ class Task:
         stores: dict[str, TaskStore],
     ) -> None:
         self.number = number
+        self.name = str(number)
+        """The name in checkpoints, and under which other stages hear of event time here."""
         self.functions = functions
         self.outputs = outputs
         self.stores = stores

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -16,6 +17,7 @@ from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.files import KIND_OF_SUFFIX, paths_of
 from runtime.systems.files.jsonl import JsonlSource
 from runtime.systems.files.record_files import BLOCK, BYTE_ORDER_MARK, LONGEST_RECORD
+from runtime.systems.files.rows import type_of_values
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -63,14 +65,19 @@ class GrowingLines(Source):
                 raise SamzaError(
                     f"{path} is no file of JSON lines among those that are read as they grow; move it away"
                 )
-            shortest = min(pieces, key=len)
+            shortest = self.among(pieces, path)
             last = shortest[-1] if shortest else None
             start = 0 if last is None else last.start + Path(last.path).stat().st_size
             assert last is None or start >= last.start, "files of a partition lie one behind the other"
             shortest.append(Piece(str(path), start))
-        return GrowingLines(pieces)
+        return type(self)(pieces)
+
+    def among(self, pieces: list[list[Piece]], path: Path) -> list[Piece]:
+        """Return the partition that a file comes to: the one with the fewest."""
+        return min(pieces, key=len)
 
     def serde(self, declared: Serde) -> Serde:
+        """Return what reads a line as the declared type."""
         return JsonlSource(()).serde(declared)
 
     def offsets(self, partition: int) -> Offsets:
@@ -122,6 +129,57 @@ class GrowingLines(Source):
                         "partition: files of one partition grow one after the other; let the input have more "
                         "partitions=, or write to new files only"
                     )
+
+
+class LandedLines(GrowingLines):
+    """Batches of a streaming DataFrame as an input without an end: folders of JSON lines that come at once.
+
+    A folder has the number of its batch, and the name of a file begins with its partition. Invariant: of each partition
+    the last piece stays, so that the batch that came last is known; no batch comes twice.
+    """
+
+    name = "batches"
+
+    def look(self, path: str | Path) -> LandedLines:
+        """Return them with the files of batches that have come since."""
+        known = max((_batch(Path(piece.path)) for pieces in self.pieces for piece in pieces), default=-1)
+        folders = sorted(one for one in Path(path).iterdir() if one.name.isdecimal() and int(one.name) > known)
+        new = [file for folder in folders for file in sorted(folder.iterdir())]
+        return cast("LandedLines", self.with_files(new)) if new else self
+
+    def among(self, pieces: list[list[Piece]], path: Path) -> list[Piece]:
+        """Return the partition that a file says."""
+        return pieces[int(path.name.partition("-")[0]) % len(pieces)]
+
+    def serde(self, declared: Serde) -> Serde:
+        """Return lax JSON of the declared type: Spark's columns have dates and the like, which JSON has as text."""
+        from runtime.systems.files.parquet import LaxJson
+
+        kind = type_of_values(declared)
+        return declared if kind is None else LaxJson(kind)
+
+    def behind(self, read: Sequence[tuple[int, bool]]) -> LandedLines:
+        """Return them without files that were read to their end, but for the last of each partition."""
+        pieces = [
+            [one for one, following in pairwise(pieces) if following.start > end] + [*pieces[-1:]]
+            for pieces, (end, _) in zip(self.pieces, read, strict=True)
+        ]
+        return self if sum(map(len, pieces)) == sum(map(len, self.pieces)) else LandedLines(pieces)
+
+    def sweep(self, path: Path) -> None:
+        """Remove files that are no pieces any more, and folders of batches that others have come behind."""
+        known = {piece.path for pieces in self.pieces for piece in pieces}
+        newest = max((_batch(Path(one)) for one in known), default=-1)
+        for folder in [one for one in path.iterdir() if one.name.isdecimal() and int(one.name) <= newest]:
+            for file in folder.iterdir():
+                if str(file) not in known:
+                    file.unlink()
+            if int(folder.name) < newest and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def _batch(path: Path) -> int:
+    return int(path.parent.name)
 
 
 class UpTo:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, cast
 from uuid import uuid4
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from runtime.model.errors import SamzaError
+from runtime.systems.files.parquet import json_rows, json_values
 from runtime.systems.files.table_files import OFFSET
 from runtime.units.carried_error import carried
 
@@ -35,13 +38,22 @@ BYTES_AT_ONCE = 1 << 26
 class Laying:
     """The place where rows are laid down: as Parquet, or as lines of files with a suffix.
 
-    With `offsets` a column says where each row lay in its stream, which must rise.
+    Lines are what rows have as text; where `as_json` says so, JSON of whole rows, or of their only values. With
+    `offsets` a column says where each row lay in its stream, which must rise.
     """
 
     directory: Path
     name: str
     suffix: str = ".parquet"
     offsets: bool = False
+    as_json: Literal["rows", "values"] | None = None
+
+    def lines(self, rows: pa.RecordBatch) -> list[bytes]:
+        """Return rows as lines."""
+        if self.as_json is None:
+            # As bytes: a line need not be UTF-8, which its reader tells of.
+            return cast("list[bytes]", rows.column(TEXT).cast(pa.binary()).to_pylist())
+        return json_rows({}, in_utc(rows)) if self.as_json == "rows" else json_values(in_utc(rows))
 
 
 @dataclass
@@ -110,8 +122,11 @@ class _Part:
             return
         with open(self.said.file, "ab") as file:
             for rows in pending:
-                # As bytes: a line need not be UTF-8, which its reader tells of.
-                file.write(b"\n".join([*rows.column(TEXT).cast(pa.binary()).to_pylist(), b""]))
+                file.write(b"\n".join([*self._laying.lines(rows), b""]))
+            if self._laying.as_json is not None:
+                # It is read once Spark has forgotten the rows.
+                file.flush()
+                os.fsync(file.fileno())
 
     def _check(self, offsets: pa.Array) -> None:
         if offsets.null_count:

@@ -24,6 +24,7 @@ from runtime.systems.kafka.client.topic import KafkaCluster
 from runtime.units.growing import UpTo
 from runtime.units.heartbeats import Address
 from runtime.units.micro_batch import MicroBatch
+from runtime.units.shuffle_rows import PartialsSerde
 
 Native = Lowered | Reshaped
 """The computation on columns of what an input feeds."""
@@ -141,7 +142,9 @@ class ShippedJob:
                 # Each stage reads a table by itself, and one dead letter per malformed record is enough.
                 specs[id] = replace(table, on_error=skip)
         for id, partitioning in self.graph.of(PartitionBy).items():
-            if partitioning.combines is None and self._ignores_values(id):
+            if partitioning.combines is not None:
+                specs[id] = replace(partitioning, value=PartialsSerde())
+            elif self._ignores_values(id):
                 # What nobody reads need not be encoded, sorted and copied.
                 specs[id] = replace(partitioning, value=Unread())
         return replace(self.graph, specs=specs)

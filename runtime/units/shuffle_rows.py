@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import accumulate, groupby
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate, chain, groupby, islice
 from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
 from operators.core.base import MIN_TIMESTAMP, Batch
+from operators.windows.partials import Partials
+from operators.windows.window_groups import Slot
+from runtime.encoding.nested_tuples import SCALARS
+from runtime.encoding.serdes import LAST_TAG, Evolving
 from runtime.model.checkpoint import Position
 from runtime.model.metrics import RunMetrics
 from runtime.reprocessing.handover import StoreFile
@@ -123,10 +129,13 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     timestamps: list[int] | None
     stamps: list[int | None] | None
     signs: list[int | None] | None
+    headers: list[dict[str, bytes] | None] | None = None
 
     def batch(self) -> Batch:
         """Return them as columns."""
-        return Batch(self.values, self.keys, self.timestamps, self.stamps, signs=self.signs)  # type: ignore[arg-type]
+        found = Batch(self.values, self.keys, self.timestamps, self.stamps, signs=self.signs)  # type: ignore[arg-type]
+        found.headers = self.headers  # type: ignore[assignment]
+        return found
 
 
 _decode_block = msgspec.msgpack.Decoder(Block).decode
@@ -140,7 +149,7 @@ def packed(batch: Batch) -> Iterator[bytes]:
 
 
 def _packed(batch: Batch) -> Iterator[bytes]:
-    columns = (_some(column) for column in (batch.keys, batch.timestamps, batch.stamps, batch.signs))
+    columns = (_some(column) for column in (batch.keys, batch.timestamps, batch.stamps, batch.signs, batch.headers))
     found = _encode_block(Block(batch.values, *columns))
     if len(found) <= BLOCK_BYTES or len(batch) == 1:
         yield found
@@ -154,6 +163,71 @@ def _packed(batch: Batch) -> Iterator[bytes]:
 def _some(column: list[Any] | None) -> list[Any] | None:
     """Return a column in which there is something."""
     return None if column and column[0] is None and column.count(None) == len(column) else column
+
+
+IN_COLUMNS = b"\x7f"
+"""The first byte of partial results of which all parts lie in columns; others begin as `Evolving` has it."""
+assert IN_COLUMNS > LAST_TAG, "a tag of the values' own would be taken for it"
+_evolving = Evolving()
+
+
+@dataclass(frozen=True)
+class PartialsSerde:
+    """Encodes what is folded for windows: the parts of all accumulators as columns, each in one go.
+
+    It is for the shuffle alone, and what it writes is read by the same version.
+
+    >>> partials = Partials([Slot(10, 0, 10)], ["a", "b"], [(1, 2.5), (2, 0.5)], 3)
+    >>> PartialsSerde().decode(PartialsSerde().encode(partials)) == partials
+    True
+    """
+
+    type: object = Partials
+
+    def encode(self, value: Partials) -> bytes:
+        """Return the bytes of partial results."""
+        if SCALARS.issuperset(map(type, value.keys)):
+            with suppress(OverflowError):  # an int of more than 64 bits
+                if (columns := _apart(value.accumulators)) is not None:
+                    row = value.slots, value.keys, columns, value.values, value.late
+                    return IN_COLUMNS + encode_told(row)
+        return _evolving.encode(value)
+
+    def decode(self, data: bytes) -> Partials:
+        """Return the partial results of these bytes."""
+        if data[:1] != IN_COLUMNS:
+            found: Partials = _evolving.decode(data)
+            return found
+        slots, keys, columns, values, late = msgspec.msgpack.decode(memoryview(data)[1:])
+        return Partials([Slot(*slot) for slot in slots], keys, [*_together(columns)], values, late)
+
+
+def _apart(values: Sequence[Any]) -> tuple[Any, ...] | None:
+    """Return scalars as they are, and tuples as the columns of their parts; None where there is anything else."""
+    kinds = set(map(type, values))
+    if SCALARS.issuperset(kinds):
+        return (values,)
+    if kinds != {tuple}:
+        return None
+    lengths = [*map(len, values)]
+    if min(lengths) == max(lengths) > 0:
+        columns = [*map(_apart, zip(*values, strict=True))]
+        return None if None in columns else ("columns", columns)
+    parts = [*chain.from_iterable(values)]  # as exact sums of floats, which are as long as they need to be
+    return (lengths, parts) if SCALARS.issuperset(map(type, parts)) else None
+
+
+def _together(apart: list[Any]) -> Iterable[Any]:
+    """Return the values that were taken apart."""
+    match apart:
+        case [values]:
+            found: list[Any] = values
+            return found
+        case ["columns", columns]:
+            return zip(*map(_together, columns), strict=True)
+    lengths, parts = apart
+    left = iter(parts)
+    return [tuple(islice(left, length)) for length in lengths]
 
 
 class BlockRun(NamedTuple):

@@ -29,11 +29,7 @@ class Staged:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
-        if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
-            raise SamzaError(
-                f"{path} has something in it already, and a run on Spark writes the whole of it; remove it, or bind "
-                "another path"
-            )
+        check_is_empty(path)
         open_sink(self.path).close()
         self.has_parts = KIND_OF_SUFFIX[self.path.suffix.lower()] == "parquet" or self.path.is_dir()
         with system_errors_told(self.path, "written"):
@@ -41,21 +37,15 @@ class Staged:
             self.directory, self._lock = self._begun()
 
     def _begun(self) -> tuple[Path, int | None]:
-        """Make a directory that others see locked from the first moment on."""
         directory = self.path.parent / f".{self.path.stem}.{uuid4().hex}{self.path.suffix}"
-        unseen = directory.with_name(f"{directory.name}.new")
-        unseen.mkdir()
-        # Locked before it has its name: a directory that is seen without a lock is of a run that died.
-        descriptor = lock(unseen / LOCK, wait=False)
-        unseen.rename(directory)
-        return directory, descriptor
+        return directory, locked_directory(directory)
 
     def _sweep(self) -> None:
         """Remove what runs have left that died before anything was put together."""
         begun = re.compile(re.escape(f".{self.path.stem}.") + "[0-9a-f]{32}" + re.escape(self.path.suffix))
         for left in (one for one in self.path.parent.iterdir() if begun.fullmatch(one.name)):
             # One with a whole file in it may be named by an intent that somebody goes on with.
-            if (left / LOCK).exists() and not self._whole(left).exists() and not is_locked(left / LOCK):
+            if is_left(left) and not self._whole(left).exists():
                 shutil.rmtree(left, ignore_errors=True)
 
     def _whole(self, directory: Path) -> Path:
@@ -79,6 +69,30 @@ class Staged:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def check_is_empty(path: Path) -> None:
+    """Raise SamzaError where there is something in the file, or the directory, that an output is bound to."""
+    if path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size):
+        raise SamzaError(
+            f"{path} has something in it already, and a run on Spark writes the whole of it; remove it, or bind "
+            "another path"
+        )
+
+
+def locked_directory(directory: Path) -> int | None:
+    """Make a directory that others see locked from the first moment on, and return the descriptor of its lock."""
+    unseen = directory.with_name(f"{directory.name}.new")
+    unseen.mkdir()
+    # Locked before it has its name: a directory that is seen without a lock is of a run that died.
+    descriptor = lock(unseen / LOCK, wait=False)
+    unseen.rename(directory)
+    return descriptor
+
+
+def is_left(directory: Path) -> bool:
+    """Whether a directory that was made locked is of a run that died."""
+    return (directory / LOCK).exists() and not is_locked(directory / LOCK)
 
 
 def attempted(directory: Path, unit: Unit) -> Path:

@@ -21,7 +21,7 @@ class RowsFile(PartitionedSink):
     """A file that takes rows for the partitions of an output, as a sink does; it is durable once it is closed."""
 
     name = "rows"
-    columns = frozenset({"keys", "timestamps"})
+    columns = frozenset({"keys", "timestamps", "headers"})
 
     def __init__(self, path: Path, partitions: int) -> None:
         self.partitions = partitions
@@ -39,7 +39,8 @@ class RowsFile(PartitionedSink):
         self.write_to(0, batch)
 
     def write_to(self, partition: int, batch: Batch) -> None:
-        self.add(OutputRows(0, "", partition, batch.values, batch.keys, batch.timestamps))
+        headers = None if batch.headers is None else [None if one is None else dict(one) for one in batch.headers]
+        self.add(OutputRows(0, "", partition, batch.values, batch.keys, batch.timestamps, headers))
 
     def add(self, part: OutputRows) -> None:
         """Take rows as workers tell them."""

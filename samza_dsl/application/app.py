@@ -156,6 +156,7 @@ class App(Reprocessing):
         partitions: int | None = None,
         priority: int = 0,
         partitioned_by_key: bool = False,
+        headers: bool = False,
         on_error: Policy = fail,
         **pace: Unpack[Pace],
     ) -> MessageStream[K, V]:
@@ -169,7 +170,8 @@ class App(Reprocessing):
         the epoch or an aware datetime; without it, it is the record's. Event time follows it, less `max_disorder_ms`,
         by which records may be out of order; or with `watermark` it is what that function says of a value, if not None.
         A `pace` says when a partition is idle, and how far ahead one may be. Streams of a higher `priority` are read
-        first. `on_error` is for records that can't be decoded. Raises PlanError for a malformed argument.
+        first. With `headers` the headers of records are read, and go on with what is made of each, up to the outputs.
+        `on_error` is for records that can't be decoded. Raises PlanError for a malformed argument.
 
         Where `key` is a function and the stream has several partitions, one key may lie in any of them. With
         `partitioned_by_key` you say that its writer puts all records of a key into one partition; without it, operators
@@ -193,6 +195,7 @@ class App(Reprocessing):
                     **paced(site, pace),
                     partitions=partitions,
                     priority=priority,
+                    headers=headers,
                     **source_said(site, "input", value, key, partitioned_by_key, on_error),
                 )
             ),
@@ -346,6 +349,7 @@ class App(Reprocessing):
         max_in_flight: int = 1,
         timeout_ms: Duration = 2_000,
         state: type[object] | Serde | None = None,
+        keyed: bool = False,
         store: Kept = "lmdb",
         on_error: Policy = fail,
     ) -> None:
@@ -354,7 +358,8 @@ class App(Reprocessing):
         `process(envelope, context)` may be plain or async; with a third argument it is handed a callback, whose
         `complete()` or `fail(error)` any thread may call. `context` has state, `send(output, ...)`, `commit()` and
         `shutdown()`. `window=every(fn, seconds=10)` is called alone in the task. `state` is the type of what is put
-        into the state, or the serde that stores it. Raises PlanError for a malformed argument.
+        into the state, or the serde that stores it. With `keyed` a call for a message uses the state at `message.key`
+        alone, so that the task can be split by keys. Raises PlanError for a malformed argument.
 
         >>> app = App("counting")
         >>> numbers, totals = app.input("numbers", value=int), app.output("totals", value=int)
@@ -394,6 +399,7 @@ class App(Reprocessing):
                 max_in_flight=max_in_flight,
                 timeout_ms=ms_said(site, "timeout_ms", timeout_ms),
                 state=state_said(site, "task", "state", state),
+                by_key=keyed,
                 store=check_store(site, store),
             )
         )

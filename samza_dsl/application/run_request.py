@@ -13,7 +13,6 @@ from operators.core.sites import here
 from planner.model.errors import refuse
 from runtime.model.errors import SamzaError
 from runtime.spark.session import Spark, check_installed
-from runtime.systems.files.tables import into_table
 from samza_dsl.fluent.checks import DATA, check_type, check_whole, ms_said
 
 if TYPE_CHECKING:
@@ -181,8 +180,6 @@ def _run_on_spark(app: App, on: Spark, request: RunRequest) -> BatchRun:
     from runtime.spark.streaming import run_stream
 
     check_for_spark(here(), on, request)
-    if on.checkpoint is not None:
-        check_no_tables(here(), app.graph(), request)
     what = app.pipeline(), request.data, on, settings_of(request)
     return run_batch(*what, watch=request.watch) if on.checkpoint is None else run_stream(*what, request.watch)
 
@@ -227,21 +224,13 @@ def check_standby(site: Site, request: RunRequest) -> None:
         raise refuse(site, wrong, f"{instead}, or leave standby= out")
 
 
-def check_no_tables(site: Site, graph: Graph, request: RunRequest) -> None:
-    """Raise PlanError where a run that goes on and on was to write to a table."""
-    written = {output.stream for spec in graph.specs.values() for output in spec.outputs}
-    for name, what in (request.bind or {}).items():
-        if name in written and into_table(what) is not None:
-            wrong = f"app.run(bind={{{name!r}: ...}}): a run with a checkpoint writes no tables"
-            raise refuse(site, wrong, f'a directory ("{name}.parquet"), a topic or a stream, or leave checkpoint= out')
-
-
 def check_for_spark(site: Site, on: Spark, request: RunRequest) -> None:
     """Raise PlanError where `app.run` was told what a run on Spark has no use for, or that run what it has not."""
     check_type(site, "app.run(on=...)", on, Spark, 'on=Spark(master="local[4]")')
     if on.checkpoint is not None and request.collect is not False:
-        wrong = "app.run(collect=...) is about a run that ends, and one with a checkpoint goes on"
-        raise refuse(site, wrong, "a bound output, or leave checkpoint= out")
+        wrong = "app.run(collect=...) is about a run that ends, and what one with a checkpoint has written is to stay"
+        instead = 'bind={"NAME": "NAME.parquet"} or a table, which Spark reads at any time, or leave checkpoint= out'
+        raise refuse(site, wrong, instead)
     ms_said(site, "Spark(interval_ms=...)", on.interval_ms, least=0)
     check_whole(site, "Spark(max_records=...)", on.max_records)
     about = [name for name in ("interval_ms", "max_records", "end") if getattr(on, name) != getattr(Spark(), name)]

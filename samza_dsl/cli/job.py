@@ -13,6 +13,7 @@ from samza_dsl.cli.checkpoint import AppArgument, known, named
 from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
 from samza_dsl.cli.errors import told
 from samza_dsl.cli.output import Column, print_rows, say
+from samza_dsl.cli.scale import history
 
 job = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at how an application is run.")
 
@@ -41,6 +42,9 @@ def show(
             _print(found)
 
 
+job.command("history")(history)
+
+
 def _print(found: Job) -> None:
     model = f", job model {found.model}" if found.model else ""
     say(f"{found.app} on {found.environment}, generation {found.generation}{model}\n")
@@ -62,4 +66,4 @@ def _print(found: Job) -> None:
 
 def _row(task: TaskOfJob) -> list[str]:
     reads = ", ".join(f"{stream}:{partition}" for stream, partition in task.reads)
-    return [str(task.task), task.container or "-", task.host or "-", reads, ", ".join(task.standby) or "-"]
+    return [task.name, task.container or "-", task.host or "-", reads, ", ".join(task.standby) or "-"]

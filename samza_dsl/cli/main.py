@@ -33,6 +33,7 @@ COMMANDS = {
     "streams": Command("streams", "streams", "Look at streams, write to them, end and delete them."),
     "checkpoint": Command("checkpoint", "checkpoint", "Look at how far an application has come, and move it."),
     "state": Command("state", "state", "Look at the state of operators, and change it."),
+    "scale": Command("scale", "scale", "Split or merge an application's tasks while it runs."),
     "job": Command("job", "job", "Look at how an application is run."),
     "kafka": Command("kafka", "kafka", "Run a real Kafka broker on this machine, to develop with."),
 }

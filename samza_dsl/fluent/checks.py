@@ -116,7 +116,7 @@ def check_options(site: Site, options: Options) -> None:
     for name, number in msgspec.structs.asdict(options).items():
         if name not in ("guarantee", "inline", "group_by", "commit_by", "metrics_to"):
             least = 0 if name in ("threads", "cache_entries") else 1
-            check_whole(site, name, number, least=least, optional=name == "blocking_timeout_ms")
+            check_whole(site, name, number, least=least, optional=name in ("blocking_timeout_ms", "elasticity"))
     if options.metrics_to is not None:
         check_name(site, "a stream", options.metrics_to)
     if options.blocking_timeout_ms is not None and not options.threads:

@@ -135,18 +135,46 @@ class MessageStream(Generic[K, V]):
         """
         return self._with_function(Filter, "filter(...)", keep, on_error, op_id)
 
+    @overload
     def map(
-        self, function: Callable[[V], R], *, on_error: Policy = fail, op_id: str | None = None
-    ) -> MessageStream[K, R]:
-        """Replace each message by `function(value)`; key and time stay.
+        self,
+        function: Callable[[V], R],
+        *,
+        headers: Literal[False] = False,
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]: ...
 
-        Raises PlanError when `function` is not a plain function of one argument.
+    @overload
+    def map(
+        self,
+        function: Callable[[V, Mapping[str, bytes]], R],
+        *,
+        headers: Literal[True],
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]: ...
+
+    def map(
+        self,
+        function: Callable[..., R],
+        *,
+        headers: bool = False,
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> MessageStream[K, R]:
+        """Replace each message by `function(value)`, with `headers` by `function(value, headers)`; key and time stay.
+
+        Headers are names and bytes, as the writer of an input of `headers=True` gave them. Raises PlanError when
+        `function` is not a plain function of so many arguments.
 
         >>> app, numbers = example()
         >>> shown(app, numbers.map(lambda n: n * 10))
         [0, 10, 20, 30]
         """
-        return self._with_function(Map, "map(...)", function, on_error, op_id)
+        site = here()
+        check_function(site, "map(...)", function, 2 if headers else 1)
+        return self._then(Map, site, on_error, op_id, function=function, headers=headers)
 
     def flat_map(
         self, function: Callable[[V], Iterable[R]], *, on_error: Policy = fail, op_id: str | None = None
@@ -1068,10 +1096,18 @@ class MessageStream(Generic[K, V]):
         )
         awaited._then(SinkCall, site, fail, None, function=None)
 
-    def send_to(self, output: OutputStream[V], *, on_error: Policy = fail, op_id: str | None = None) -> None:
-        """Write every message to an output of the application.
+    def send_to(
+        self,
+        output: OutputStream[V],
+        *,
+        headers: Callable[[V, Mapping[str, bytes]], Mapping[str, bytes]] | None = None,
+        on_error: Policy = fail,
+        op_id: str | None = None,
+    ) -> None:
+        """Write every message to an output of the application, with the headers that it has from an input.
 
-        Raises PlanError when `output` is not one.
+        It has others where `headers(value, headers)` makes them: names and bytes. Raises PlanError when `output` is
+        not one.
 
         >>> app, numbers = example()
         >>> numbers.send_to(app.output("copy", value=int))
@@ -1080,7 +1116,9 @@ class MessageStream(Generic[K, V]):
         """
         site = here()
         check_ours(self.app, site, "send_to(...)", output, OutputStream)
-        self._then(SendTo, site, on_error, op_id, output=output.spec)
+        if headers is not None:
+            check_function(site, "send_to(headers=...)", headers, 2)
+        self._then(SendTo, site, on_error, op_id, output=output.spec, headers=headers)
 
     def broadcast(
         self,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+
+from msgspec.structs import replace
 
 from operators.core.sites import mistake
 from runtime.encoding.serdes import Tagged
@@ -54,12 +57,13 @@ def run(
     # Tables are whole from the start under a schedule, too: a row that comes later would be another result.
     at_once = {stream: given for stream, given in inputs.items() if schedule is None or stream in tables}
     process = VirtualProcess(app, at_once, streams=inputs, partitions=partitions, watch=watch, order=chance)
-    crashes = iter(plan.crashes)
+    crashes, factors = iter(plan.crashes), iter(plan.factors)
 
     def begin_again() -> None:
         while process.dead:
             process.doom(next(crashes, None))
-            process.start()
+            factor = next(factors, None)
+            process.start(None if factor is None else _split(app, factor))
 
     try:
         process.streams.check_patterns()
@@ -70,13 +74,20 @@ def run(
         begin_again()
         if chance is not None:
             later = {stream: given for stream, given in inputs.items() if stream not in tables}
-            _deliver(process, later, chance, begin_again)
+            _deliver(process, later, chance, begin_again, stops=len(plan.factors))
         while not process.ended:
             process.finish()
             begin_again()
         return {name: [one.value for one in process.records(name)] for name in (*process.written(), *watch)}
     finally:
         process.close()
+
+
+def _split(app: App, factor: int) -> App:
+    """Return the application with tasks that are split by a factor."""
+    split = copy(app)
+    split.options = replace(app.options, elasticity=factor)
+    return split
 
 
 def _on_spark(app: App, inputs: Mapping[str, Sequence[object]], partitions: Mapping[str, int], on: Spark) -> Results:
@@ -115,8 +126,12 @@ def _deliver(
     inputs: Mapping[str, Sequence[object]],
     chance: random.Random,
     begin_again: Callable[[], None],
+    stops: int = 0,
 ) -> None:
-    """Append the records in pieces, in drawn order of their partitions, and let the run go on a bit in between."""
+    """Append the records in pieces, in drawn order of their partitions, and let the run go on a bit in between.
+
+    It is stopped and begun anew up to so many times.
+    """
     left = {
         (stream, partition): records
         for stream, given in inputs.items()
@@ -139,6 +154,10 @@ def _deliver(
                 process.proceed()
             case 3:
                 process.proceed(chance.random() / 10)
+        if stops and chance.randrange(4) == 0:
+            stops -= 1
+            process.stop()
+            process.die()
         begin_again()
     for stream in process.streams.inputs():
         process.streams.end(stream)

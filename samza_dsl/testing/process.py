@@ -274,7 +274,10 @@ class VirtualProcess:
         self.calls = HeldCalls(self.graph.specs, self._answer, self._held, self._order)
         self.streams = Streams(self.graph, self.environment, lambda: self.now_ms)
         written = {output.stream for spec in self.graph.specs.values() for output in spec.outputs}
-        self._sinks = {stream: self._sinks.get(stream, OutputSink()) for stream in written - self.streams.read}
+        self._sinks = {
+            stream: self._sinks.get(stream, OutputSink(("keys", "timestamps", "headers")))
+            for stream in written - self.streams.read
+        }
 
     def _see_end(self, driving: asyncio.Task[None]) -> None:
         assert driving.done(), "the run goes on"
@@ -382,4 +385,4 @@ class OutputSink(ListSink):
         """Return so many of the first rows."""
         assert committed <= len(self.values), "more rows are committed than were written"
         timestamps = cast("list[int]", self.timestamps[:committed])  # None where a record had none
-        return Batch(self.values[:committed], self.keys[:committed], timestamps)
+        return Batch(self.values[:committed], self.keys[:committed], timestamps, headers=self.headers[:committed])

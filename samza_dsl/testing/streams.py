@@ -22,7 +22,9 @@ from samza_dsl.data.records import records_from
 
 @dataclass(frozen=True)
 class Record:
-    """A value with its key, `timestamp` (ms), partition and offset; the last two do not count in a comparison.
+    """A value with its key, `timestamp` (ms), partition, offset and headers.
+
+    Partition and offset do not count in a comparison.
 
     >>> Record(12, key="AA", timestamp=0) == Record(12, key="AA", timestamp=0, partition=1, offset=7)
     True
@@ -33,6 +35,12 @@ class Record:
     timestamp: int | None = None
     partition: int | None = field(default=None, compare=False)
     offset: int | None = field(default=None, compare=False)
+    headers: Mapping[str, bytes] = field(default_factory=dict, hash=False)
+
+    def __repr__(self) -> str:
+        headers = f", headers={self.headers}" if self.headers else ""
+        place = f"partition={self.partition}, offset={self.offset}"
+        return f"Record(value={self.value!r}, key={self.key!r}, timestamp={self.timestamp}, {place}{headers})"
 
 
 @dataclass(frozen=True)
@@ -196,6 +204,7 @@ class Streams:
                 row.timestamp,
                 row.partition,
                 row.offset,
+                row.headers,
             )
             for row in self._rows(stream)
         ]
@@ -205,9 +214,9 @@ class Streams:
         none = [None] * len(rows)
         decode = self._decoders(stream)[1]
         return [
-            Record(value, None if key is None else decode(key), timestamp, offset=offset)
-            for offset, (value, key, timestamp) in enumerate(
-                zip(rows.values, rows.keys or none, rows.timestamps or none, strict=True)
+            Record(value, None if key is None else decode(key), timestamp, offset=offset, headers=headers or {})
+            for offset, (value, key, timestamp, headers) in enumerate(
+                zip(rows.values, rows.keys or none, rows.timestamps or none, rows.headers or none, strict=True)
             )
         ]
 
@@ -237,10 +246,12 @@ class Streams:
                 raise ValueError(f"timestamp={one.timestamp!r} is no time in whole ms since the epoch")
         encode_key = (spec.key or Tagged()).encode
         encode = spec.value.encode
+        headers: list[Mapping[str, bytes] | None] = [dict(one.headers) or None for one in records]
         return Batch(
-            [None if one.value is None and spec.tombstones else encode(one.value) for one in records],
+            [None if one.value is None and spec.reads_none else encode(one.value) for one in records],
             [None if one.key is None else encode_key(one.key) for one in records],
             [self._now_ms() if one.timestamp is None else one.timestamp for one in records],
+            headers=headers if any(headers) else None,
         )
 
     def _decoders(self, stream: str) -> tuple[Callable[[bytes], object], Callable[[bytes], object]]:

@@ -303,7 +303,7 @@ BUGS = (
     Bug(
         "a timer waits for the watermark whatever its key has had since",
         "operators/process.py",
-        "                if key in timers and timers[key][0] <= stamp:\n"
+        "                if (times := times_of(key)) is not None and times[0] <= stamp:\n"
         "                    self._fire_before(key, stamp, out)\n",
         "",
         Tested("tests/runtime/test_state_in_time.py"),

@@ -103,7 +103,12 @@ def test_all_columns_come_back(environment, clock):
     environment.append([Append("s", 0, batch(b"a", None, **columns), Control("p", 7, 2))])
     read = environment.read("s", 0, 0)
     assert read.batch.values == [b"a", None]
-    assert {name: getattr(read.batch, name) for name in COLUMNS} == {**columns, "offsets": range(2), "owners": None}
+    assert {name: getattr(read.batch, name) for name in COLUMNS} == {
+        **columns,
+        "offsets": range(2),
+        "owners": None,
+        "origins": None,
+    }
     assert (read.control, read.next_offset) == (Control("p", 7, 2), 2)
 
 

@@ -3,7 +3,10 @@
 import os
 import socket
 import ssl
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +59,7 @@ def test_what_is_not_installed_is_told_with_its_extra(missing, tmp_path, monkeyp
 
 def test_what_can_not_be_fetched_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(kafka_jars, "_WANTED", ("org.apache.kafka:no-such-module:1.0",))
+    monkeypatch.setattr(kafka_jars, "_KAFKA", "org.apache.kafka:no-such-module:")
     with pytest.raises(SamzaError, match=r"can't be fetched; look whether the network"):
         kafka_jars.jars()
     assert [file.name for file in (tmp_path / "cache" / "samza-dsl").iterdir()] == [f"kafka-{kafka_jars.VERSION}.lock"]
@@ -67,7 +70,7 @@ def test_the_jars_are_fetched_whole(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     found = kafka_jars.jars()
     assert (found / "formatted" / "meta.properties").is_file()
-    assert kafka_jars.digest(found) == kafka_jars.DIGEST
+    assert kafka_jars.digest(found) == kafka_jars.DIGESTS[kafka_jars.VERSION]
 
 
 def test_jars_that_are_not_those_that_were_tried_are_refused(tmp_path, monkeypatch):
@@ -83,3 +86,27 @@ def test_a_fetch_trusts_what_python_does(tmp_path):
     variables = kafka_jars.trusted_by_python(tmp_path / "trusted.pem")
     assert variables == ({"REQUESTS_CA_BUNDLE": str(tmp_path / "trusted.pem")} if certificates else {})
     assert ssl.create_default_context(cafile=variables.get("REQUESTS_CA_BUNDLE")).get_ca_certs(True) == certificates
+
+
+CORE = "test_environment", "test_bound", "test_containers", "test_independent", "test_denied", "test_less"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_the_core_suites_pass_on_the_last_brokers_of_3():
+    here = Path(__file__).parent
+    suites = [str(here / f"{name}.py") for name in CORE]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *suites],
+        cwd=here.parents[1],
+        env={**os.environ, kafka_jars.CHOICE: "3.9.1", "SAMZA_DSL_SCALE": "ci"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-20_000:]
+
+
+def test_a_version_that_was_not_tried_is_refused(monkeypatch):
+    monkeypatch.setenv(kafka_jars.CHOICE, "2.8.0")
+    with pytest.raises(SamzaError, match=r"2.8.0 is no version that brokers are started of: 4.1.0, 3.9.1"):
+        kafka_jars.jars()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.cluster import ClusterMetadata
 
-from runtime.systems.kafka.client import clients
+from runtime.systems.kafka.client import clients, private_names
 from runtime.systems.kafka.client.clients import begun, ended
 from runtime.systems.kafka.client.thread import KafkaThread
 from tests.kafka.test_many_tasks import sockets
@@ -64,3 +66,29 @@ def test_who_is_not_answered_is_told_so_in_time_and_leaves_nothing_open(monkeypa
         finally:
             thread.release()  # behind it the loop has closed what it was asked to
         assert sockets() <= before
+
+
+def test_the_private_names_of_aiokafka_that_are_used_are_there():
+    assert [*private_names.gone()] == [], (
+        "this aiokafka has them no more: mend runtime/systems/kafka/client/private_names.py"
+    )
+
+
+def test_what_another_version_has_no_more_is_named():
+    of_another = {
+        "aiokafka.producer.sender:Sender": ("client", "no_such_name"),
+        "aiokafka.producer.sender:NoSuchClass": ("any",),
+        "aiokafka.no_such_module:Any": ("any",),
+    }
+    assert [*private_names.gone(of_another)] == [
+        *("aiokafka.producer.sender:Sender.no_such_name", "aiokafka.producer.sender:NoSuchClass"),
+        "aiokafka.no_such_module:Any",
+    ]
+
+
+def test_private_names_are_used_in_one_place():
+    names = {name for used in private_names.USED.values() for name in used if name.startswith("_")}
+    said = re.compile(r"\b(?!self\b|cls\b)\w+\.(" + "|".join(sorted(names)) + r")\b")
+    for path in Path(private_names.__file__).parents[1].rglob("*.py"):
+        if path.name != "private_names.py":
+            assert not said.search(path.read_text()), f"{path} uses a private name of aiokafka"

@@ -262,3 +262,11 @@ def test_what_a_topic_is_compressed_by_and_is_not_installed_is_told_before_anyth
     for how in ({"bind": bind}, {"environment": guard.open}):
         with pytest.raises(EnvironmentFault, match=rf"{topics}-words can't be read: .*zstd.*pip install cramjam"):
             counting(topics).run(tmp_path, until_now=True, **how)
+
+
+@pytest.mark.parametrize("name", ["group_id", "transactional_id", "enable_idempotence", "bootstrap_servers", "acks"])
+def test_an_option_that_the_library_sets_itself_is_refused(name):
+    for make in (KafkaTopic, KafkaCluster):
+        with pytest.raises(SamzaError, match=rf"'{name}' .* is set by the library itself"):
+            make("kafka://broker:9092" + "/topic" * (make is KafkaTopic), options={name: "any"})
+    KafkaCluster("kafka://broker:9092", options={"connections_max_idle_ms": 1_000, "retry_backoff_ms": 10})

@@ -1,10 +1,13 @@
 """Keys go where Kafka's own producers put them, or where the user says."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.partition_by import ByFunction, ByHash, hash_, murmur2, ranges
+from operators.partition_by import ByFunction, ByHash, bucket_of, hash_, murmur2, ranges
+from runtime.encoding.serdes import Tagged
 from samza_dsl import App, testing
 
 
@@ -62,3 +65,41 @@ def test_a_broadcast_reaches_every_task_once(numbers, partitions):
         app.output("out", value=int)
     )
     assert sorted(testing.run(app, {"numbers": numbers})["out"]) == sorted(numbers * partitions)
+
+
+FACTORS = st.sampled_from([1, 2, 4, 8, 256])
+
+
+@given(st.binary(max_size=40) | st.none(), st.integers(0, 2**62), FACTORS)
+def test_a_bucket_is_split_into_two_and_two_become_one_again(key, offset, factor):
+    bucket = bucket_of(key, offset, factor)
+    assert 0 <= bucket < factor
+    assert bucket_of(key, offset, factor * 2) in (bucket, bucket + factor)
+    assert key is None or bucket == bucket_of(key, offset + 1, factor), "a key stays where it is"
+    assert key is not None or bucket == offset % factor
+
+
+@pytest.mark.parametrize("factor", [0, -2, 3, 6])
+def test_the_number_of_buckets_is_a_power_of_two(factor):
+    with pytest.raises(AssertionError, match="no power of two"):
+        bucket_of(b"key", 0, factor)
+
+
+MADE = {
+    "numbers": range(40_000),
+    "texts": [f"customer-{n}" for n in range(40_000)],
+    "codes": [f"{n:06x}" for n in range(40_000)],
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+@pytest.mark.parametrize("factor", [2, 8])
+@pytest.mark.parametrize("partitions", [1, 4, 6])
+def test_keys_are_spread_evenly_within_each_partition_of_the_partitioner(kind, factor, partitions):
+    found = Counter()
+    for key in MADE[kind]:
+        data = Tagged().encode(key)
+        found[murmur2.__wrapped__(data) % partitions, bucket_of(data, 0, factor)] += 1
+    ideal = len(MADE[kind]) / partitions / factor
+    assert len(found) == partitions * factor
+    assert all(0.85 * ideal < number < 1.15 * ideal for number in found.values()), found

@@ -175,10 +175,13 @@ class Driven:
             values = list(timestamps)
             if self.case.windows == "by row":
                 values = [(at, row_of(key, at)) for _, key, at in self.held]
-            emitted = self.windows.process(Batch(values, keys, timestamps, stamps))
+            emitted = self.windows.process(self.batch(values, keys, timestamps, stamps))
             self.late += len(self.windows.late) if self.windows.late else 0
             self.take(emitted)
             self.held.clear()
+
+    def batch(self, *columns):
+        return Batch(*columns)
 
     def fire(self, watermark, most=None):
         while self.windows.next_due() <= watermark:
@@ -386,6 +389,48 @@ def test_panes_of_each_trigger_are_those_of_the_whole_history(case, early):
     """Few of the cases above have an early trigger: here all do."""
     driven = Driven(case._replace(early=early), collect()).run()
     assert comparable(driven.panes) == expected(driven.case)[0]
+
+
+class RowByRow(Driven):
+    """The same operator, fed the same, which finds state for each message: as for any of which one may be withdrawn."""
+
+    def __init__(self, case, aggregation, one_by_one=False):
+        super().__init__(case, aggregation)
+        self.one_by_one = one_by_one
+        self.is_signed = not one_by_one
+        self.kept = []
+
+    def batch(self, *columns):
+        return Batch(*columns, signs=[1] * len(columns[0]) if self.is_signed else None)
+
+    def cut(self, how):
+        super().cut("batch" if self.one_by_one and not how else how)
+        if how == "write back":
+            self.kept.append(list(self.store.range()))
+
+
+class InGroups(RowByRow):
+    """As `RowByRow`, but that batches are grouped."""
+
+    def __init__(self, case, aggregation):
+        super().__init__(case, aggregation)
+        self.is_signed = False
+
+
+MANY = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 40)), min_size=8, max_size=40)
+
+
+@settings(max_examples=examples(300, 20_000))
+@given(cases_of(KINDS), MANY, st.none() | single, st.booleans())
+def test_batches_have_the_panes_of_their_messages_one_by_one_and_keep_the_same(case, many, early, one_by_one):
+    """The panes come in the same order, and the store has the same bytes: what one wrote the other can go on with."""
+    # Many in a row are of one source, so that batches are long, with few cuts between them.
+    records = [(number // 16 % 2, key, at) for number, (key, at) in enumerate(many)]
+    case = case._replace(early=early or case.early, records=records, cuts=case.cuts[:3])
+    grouped, by_row = InGroups(case, collect()).run(), RowByRow(case, collect(), one_by_one).run()
+    assert grouped.panes == by_row.panes
+    assert [[*map(repr, kept)] for kept in grouped.kept] == [[*map(repr, kept)] for kept in by_row.kept]
+    assert grouped.late == by_row.late
 
 
 class OfChanges(Case):

@@ -4,7 +4,7 @@ import pytest
 
 from planner.codegen.explanation import OFF, WRAPPED, to_text, ways
 from planner.passes import plan
-from samza_dsl import App, Options, count, session, tumbling
+from samza_dsl import App, Options, after_count, after_delay, by_clock, count, session, tumbling
 
 LATE = 60
 
@@ -55,6 +55,27 @@ def test_windows_that_the_loop_of_another_stage_groups_for_are_compiled_with_it(
         tumbling(hours=1), count(), op_id="counted"
     ).send_to(app.output("counts"))
     assert told(app)["counted"] == "compiled: its values are grouped in the loop that reads them"
+
+
+def windowed(*windows, **how):
+    app = App("panes")
+    readings = app.input("readings", key=str, value=dict, timestamp=lambda reading: reading["at"])
+    readings.window(*windows, op_id="panes", **how).send_to(app.output("panes"))
+    return told(app)["panes"]
+
+
+def test_windows_with_triggers_say_whether_they_group_a_batch_and_why_not():
+    five = {"early": after_count(5)}
+    assert windowed(tumbling(hours=1), count(), **five) == (
+        "compiled: it groups the values of a batch, and cuts them where a pane is due, after 5 values"
+    )
+    at_times = windowed(tumbling(hours=1), count(), early=after_delay(seconds=1))
+    assert at_times.startswith("compiled: it groups the values of a batch, and looks at their times")
+    late = windowed(tumbling(hours=1), count(), allowed_lateness_ms=9, late_trigger=after_count(2))
+    assert late == "compiled: it groups the values of a batch"
+    assert windowed(by_clock(tumbling(hours=1)), count(), **five).startswith("compiled: it groups")
+    joins = windowed(session(hours=1), count(), **five)
+    assert joins == "row by row: each message may join windows of its key, and panes go by that"
 
 
 @pytest.mark.parametrize(("options", "how", "why"), [({"inline": False}, {}, OFF), ({}, {"wrapped": True}, WRAPPED)])

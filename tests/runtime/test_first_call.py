@@ -3,12 +3,16 @@
 import gc
 import inspect
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
 from operators.aggregations.aggregation import Aggregation
 from operators.core.base import Spec
+from operators.stateless import Filter
+from planner.codegen.aggregating import compiled
 from planner.model.errors import PlanError
+from runtime.functions import first_call
 from samza_dsl import (
     App,
     Options,
@@ -357,3 +361,23 @@ def test_other_things_to_be_awaited_are_told_of_too(kind):
     app.input("numbers", value=int).filter(lambda n: Later() if kind == "awaitable" else generated()).sink(print)
     with pytest.raises(PlanError, match="returns what is to be awaited"):
         testing.run(app, {"numbers": [1]})
+
+
+def test_an_aggregation_is_written_anew_once_for_each_function_and_not_for_each_value(monkeypatch):
+    written = []
+
+    def counting(made):
+        written.append(made)
+        return compiled(made)
+
+    monkeypatch.setattr(first_call, "compiled", counting)
+    holder = SimpleNamespace(
+        calls=["aggregation"],
+        aggregation=aggregate(dict, n=count(), most=maximum(lambda n: n + 0), mean=mean(lambda n: n + 1)),
+    )
+    first_call.check_kept(Filter(function=bool), holder, inline=True)
+    for _ in range(2):
+        aggregation = holder.aggregation
+        found = aggregation.finish(aggregation.add(aggregation.init(), [*range(100)]))
+        assert found == {"n": 100, "most": 99, "mean": 50.5}
+    assert 0 < len(written) < 10

@@ -11,13 +11,12 @@ from typer.testing import CliRunner
 from operators.core.base import Batch
 from runtime.model.errors import Damaged, EnvironmentFault
 from runtime.ports.streams import Append, StreamConfig
-from runtime.systems.kafka.client.topic import topic_of
+from runtime.systems.kafka.client.topic import REGISTRY, topic_of
 from runtime.systems.kafka.state import task_state as kafka_state
 from runtime.systems.kafka.state.changelog import PARTITIONS, ChangelogEnd
 from runtime.systems.kafka.state.ledger import said_of_reached
 from runtime.systems.kafka.state.standby import Standby
 from runtime.systems.kafka.streams.publication import PUBLISHED, KafkaPublisher
-from runtime.systems.kafka.streams.streams import REGISTRY
 from samza_dsl import App
 from samza_dsl.cli.main import commands
 from samza_dsl.data.positions import move_keeping

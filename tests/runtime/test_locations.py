@@ -7,6 +7,7 @@ import io
 import json
 import sys
 import tempfile
+import tracemalloc
 from datetime import date
 from pathlib import Path
 from urllib.parse import quote
@@ -264,3 +265,21 @@ def test_a_folder_that_says_no_finite_number_is_never_read_as_none(tmp_path, sai
     assert repr(found.km) == said
     with pytest.raises(msgspec.ValidationError):
         read_all(open_source(tmp_path / "jsonl"), Weighed)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2"])
+def test_of_compressed_files_that_nobody_reads_just_now_nothing_is_held(tmp_path, suffix):
+    opened = {".gz": gzip.open, ".bz2": bz2.open}[suffix]
+    for number in range(100):
+        with opened(tmp_path / f"{number}.jsonl{suffix}", "wb") as file:
+            file.write(b"1234567\n" * 20)
+    tracemalloc.start()
+    try:
+        source = open_source(tmp_path)
+        read = [source.read(number, 0).batch.values for number in range(source.partitions)]
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [*map(len, read)] == [20] * 100
+    assert held < 100 * 10_000
+    assert source.read(7, 19).batch.values == [b"1234567"]

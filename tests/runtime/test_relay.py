@@ -3,12 +3,13 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from operators.core.base import Batch
 from runtime.encoding.keys import KeySerde
 from runtime.encoding.ownership import OwnValues
-from runtime.encoding.serdes import Evolving, Json, Tagged
-from runtime.model.errors import OperatorFailure
+from runtime.encoding.serdes import Declared, Evolving, Json, Tagged
+from runtime.model.errors import OperatorFailure, SerdeError
 from runtime.reading.relay import Relay
 from runtime.stage.outputs import Outputs
 from samza_dsl import App, Options, dead_letter, testing
@@ -119,6 +120,57 @@ def test_a_declared_type_is_what_the_next_stage_gets():
     again = pairs.partition_by(len, value=list, op_id="first")
     again.map(lambda pair: type(pair).__name__).send_to(app.output("types"))
     assert testing.run(app, {"numbers": [1]})["types"] == ["list"]
+
+
+class Reading(Struct, frozen=True):
+    at: int
+    name: str | None = None
+    parts: tuple[int, ...] | list[int] = ()
+
+
+class Changeable(Struct):
+    at: int = 0
+
+
+READINGS = st.builds(
+    Reading,
+    st.integers(-9, 9),
+    st.none() | st.text(max_size=2),
+    st.lists(st.integers(), max_size=2).map(tuple) | st.lists(st.integers(), max_size=2),
+)
+CHANGEABLE = st.builds(Changeable, st.integers(0, 9))
+WRITTEN = READINGS | CHANGEABLE | st.none() | st.floats(0, 1) | st.integers(0, 9) | st.lists(st.integers(0, 9))
+
+
+@given(
+    st.lists(READINGS, max_size=5) | st.lists(CHANGEABLE, max_size=5) | st.lists(WRITTEN, max_size=5),
+    st.sampled_from([Reading, Changeable, float, list, list[int], Reading | None]),
+    st.sampled_from(["all", "unchangeable"]),
+)
+def test_declared_values_go_on_as_the_stream_would_have_kept_them(values, declared, as_it_is):
+    def by(way):
+        try:
+            return way()
+        except SerdeError:
+            return "refused"
+
+    def shown(found):
+        return [(type(one), one) for one in found] if found != "refused" else found
+
+    stored = by(lambda: OwnValues(Declared(declared)).own([*values]))
+    own = by(lambda: OwnValues(Declared(declared), as_it_is).own([*values]))
+    assert shown(own) == shown(stored)
+    if as_it_is == "unchangeable" and own != "refused":
+        for before, after in zip(values, own, strict=True):
+            is_shared = isinstance(before, list | Changeable) or isinstance(getattr(before, "parts", 0), list)
+            assert not is_shared or before is not after
+
+
+def test_values_of_the_declared_class_are_not_encoded_where_nobody_else_has_them():
+    readings, changeable = [Reading(1, "a"), None, Reading(2, None, (3,))], [Changeable(1)]
+    assert OwnValues(Declared(Reading), "unchangeable").own(readings) is readings
+    assert OwnValues(Declared(Changeable), "all").own(changeable) is changeable
+    assert OwnValues(Declared(Changeable), "unchangeable").own(changeable)[0] is not changeable[0]
 
 
 def test_a_record_that_fails_there_says_where_it_came_from():

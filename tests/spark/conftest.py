@@ -17,8 +17,10 @@ NEED_SPARK = [
         "kafka_on_spark",
         "failures_on_spark",
         "inputs_on_spark",
+        "jobs_by_hand",
         "input_types_on_spark",
         "outputs_on_spark",
+        "landing_on_spark",
         "ways_on_spark",
     )
 ]

@@ -1,11 +1,13 @@
-"""Kills runs on Spark with -9 while they append to Delta and Iceberg, by command, and counts what the tables have."""
+"""Kills runs on Spark with -9 while they write to Delta and Iceberg, by command, and counts what the tables have."""
 
 # It makes an environment with the newest PySpark that both formats support, and fetches their jars:
 # python -m tests.spark.lake --kills 50
+# python -m tests.spark.lake --kills 50 --streaming
 
 import argparse
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import venv
 from pathlib import Path
 
 from runtime.systems.kafka.broker.jars import cache_directory
-from tests.spark.lake_job import ROWS
+from tests.spark.lake_job import BATCHES, ROWS
 
 PYSPARK = "pyspark==4.1.*"
 JARS = ("io.delta:delta-spark_2.13:4.1.0", "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0")
@@ -32,13 +34,13 @@ LONGEST_S = 2.0
 """The most that a run goes on for, once it writes, before it is killed."""
 
 
-def environment() -> Path:
+def environment(name: str = "lake", pyspark: str = PYSPARK) -> Path:
     """Return the Python of an environment that has what this one has, but another PySpark."""
-    place = cache_directory() / "lake"
+    place = cache_directory() / name
     python = place / "bin" / "python"
     if not python.exists():
         venv.create(place, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", PYSPARK], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", pyspark], check=True)
         (here,) = (path for path in sys.path if path.endswith("site-packages"))
         (packages,) = place.glob("lib/python*/site-packages")
         (packages / "rest.pth").write_text(here)
@@ -57,9 +59,9 @@ class Runs:
     def __init__(self, python: Path, directory: Path, with_jars: list[str]) -> None:
         self._python, self._directory, self._jars = python, directory, with_jars
 
-    def run(self, table: str, kill_after_s: float | None = None) -> bool:
+    def run(self, how: str, table: str, mode: str, kill_after_s: float | None = None) -> bool:
         """Run the job; kill it so long after it has begun to write. Return whether it came to its end."""
-        command = [self._python, "-m", "tests.spark.lake_job", str(self._directory), table, *self._jars]
+        command = [self._python, "-m", "tests.spark.lake_job", str(self._directory), how, table, mode, *self._jars]
         own = {**os.environ, "PYSPARK_PYTHON": str(self._python)}
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=own
@@ -76,36 +78,61 @@ class Runs:
             raise SystemExit(f"the job failed:\n{told}")
         return job.returncode == 0
 
-    def counted(self, form: str) -> tuple[int, int]:
-        """Return how many rows a table has, and how many different ones."""
-        command = [self._python, "-m", "tests.spark.lake_job", str(self._directory), "count", form, *self._jars]
+    def anew(self) -> None:
+        """Forget all that runs have left, tables too."""
+        for left in self._directory.iterdir():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+    def counted(self, table: str) -> tuple[int, int, int]:
+        """Return how many rows a table has, how many different ones, and how many versions of it hold rows."""
+        command = [self._python, "-m", "tests.spark.lake_job", str(self._directory), "count", table, "", *self._jars]
         own = {**os.environ, "PYSPARK_PYTHON": str(self._python)}
         told = subprocess.run(command, check=True, capture_output=True, text=True, env=own).stdout
-        _, rows, distinct = next(line for line in told.splitlines() if line.startswith("rows ")).split()
-        return int(rows), int(distinct)
+        _, *found = next(line for line in told.splitlines() if line.startswith("rows ")).split()
+        rows, distinct, versions = map(int, found)
+        return rows, distinct, versions
+
+
+def killed(runs: Runs, how: str, table: str, mode: str, kills: int, chance: random.Random) -> str:
+    """Kill runs as often as is asked for, and count after each that came to its end; return what there was then."""
+    dead, whole = 0, 0
+    while dead < kills or not whole:
+        is_killed = dead < kills
+        if not runs.run(how, table, mode, chance.uniform(0, LONGEST_S) if is_killed else None):
+            dead += 1
+            continue
+        whole += 1
+        rows, distinct, versions = runs.counted(table)
+        times = whole if mode == "append" and how == "batch" else 1
+        expected = (times * ROWS, ROWS)
+        assert (rows, distinct) == expected, (table, mode, whole, rows, distinct)
+        # A run, or a micro-batch of the only one, is one version of the table: written twice it would be two.
+        most = whole if how == "batch" else BATCHES
+        assert versions <= most, (table, mode, whole, versions)
+        if how == "streaming" and whole:
+            runs.anew()
+            whole, table_rows = 0, rows
+            if dead >= kills:
+                return f"{dead} kills, {table_rows:,} rows in {versions} versions: each micro-batch once"
+    return f"{dead} kills, {whole} whole runs, {rows:,} rows in {versions} versions: each run once"
 
 
 def main() -> None:
-    """Kill as often as was asked for, and count after each run that came to its end."""
+    """Kill as often as was asked for, for each format and mode."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=50, help="for each format and mode")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--streaming", action="store_true", help="in micro-batches")
+    parser.add_argument("--modes", default="append,overwrite,merge")
     said = parser.parse_args()
     python, found, chance = environment(), jars(), random.Random(said.seed)
-    for form, table in (("delta", "delta:{}/delta"), ("iceberg", "iceberg:lake.db.rows")):
-        with tempfile.TemporaryDirectory(prefix="samza-dsl-lake-") as directory:
-            runs, killed, whole = Runs(python, Path(directory), found), 0, 0
-            while killed < said.kills:
-                if runs.run(table.format(directory), chance.uniform(0, LONGEST_S)):
-                    whole += 1
-                    rows, distinct = runs.counted(form)
-                    assert (rows, distinct) == (whole * ROWS, ROWS), (form, whole, rows, distinct)
-                else:
-                    killed += 1
-            whole += runs.run(table.format(directory))
-            rows, distinct = runs.counted(form)
-            assert (rows, distinct) == (whole * ROWS, ROWS), (form, whole, rows, distinct)
-            print(f"{form}: {killed} kills, {whole} whole runs, {rows:,} rows: each once in each run", flush=True)
+    for mode in said.modes.split(","):
+        for form, table in (("delta", "delta:{}/delta"), ("iceberg", "iceberg:lake.db.rows")):
+            with tempfile.TemporaryDirectory(prefix="samza-dsl-lake-") as directory:
+                how = "streaming" if said.streaming else "batch"
+                runs = Runs(python, Path(directory), found)
+                told = killed(runs, how, table.format(directory), mode, said.kills, chance)
+                print(f"{form}, {mode}: {told}", flush=True)
 
 
 if __name__ == "__main__":

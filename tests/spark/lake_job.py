@@ -1,14 +1,18 @@
-"""A run on Spark that appends to a table, and says when it begins to write there."""
+"""A run on Spark that writes to a table, and says when it begins to write there."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from msgspec import Struct
 
 from runtime.spark.table_writer import TableWriter
+from runtime.units.driver import micro_batch_inputs
 from samza_dsl import App, IntoTable, Spark
 
 ROWS = 20_000
+BATCHES = 5
+"""The micro-batches that it is cut into, where it goes on."""
 
 
 class Row(Struct, frozen=True):
@@ -26,13 +30,13 @@ def pipeline():
     return app
 
 
-def main(directory, table, *jars):
-    """Append all rows to a table of a format whose jars are given."""
+def main(directory, how, table, mode, *jars):
+    """Write all rows to a table of a format whose jars are given, or count those of one."""
     write = TableWriter.write
 
-    def telling(writer, files):
+    def telling(writer, files, replaces=True):
         print("writing", flush=True)
-        write(writer, files)
+        write(writer, files, replaces)
         print("written", flush=True)
 
     TableWriter.write = telling
@@ -49,17 +53,45 @@ def main(directory, table, *jars):
         "spark.sql.shuffle.partitions": "2",
     }
     spark = Spark(master="local[2]", options=options)
-    if table == "count":
-        session = spark.opened()
-        frames = {
-            "delta": lambda: session.read.format("delta").load(f"{directory}/delta"),
-            "iceberg": lambda: session.table("lake.db.rows"),
-        }
-        found = frames[jars[0]]()
-        print("rows", found.count(), found.distinct().count(), flush=True)
+    form, _, name = table.partition(":")
+    if how == "count":
+        count(spark.opened(), form, name)
         return
-    bind = {"numbers": [*range(ROWS)], "rows": IntoTable(table, "append")}
-    pipeline().run(Path(directory, "data"), on=spark, bind=bind)
+    if mode != "append":
+        begin(spark.opened(), form, name)
+    into = IntoTable(table, mode, key="number" if mode == "merge" else ())
+    bind = {"rows": into}
+    if how == "batch":
+        pipeline().run(Path(directory, "data"), on=spark, bind={**bind, "numbers": [*range(ROWS)]})
+        return
+    lines = Path(directory, "numbers.jsonl")
+    lines.write_text("".join(f"{number}\n" for number in range(ROWS)))
+    micro_batch_inputs.MOST_BYTES = lines.stat().st_size // BATCHES + 100  # as it ends behind a line
+    spark = replace(spark, checkpoint=Path(directory, "checkpoint"), end=True)
+    pipeline().run(Path(directory, "data"), on=spark, bind={**bind, "numbers": lines})
+
+
+def begin(session, form, name):
+    """Make the table with a row that is to go, where it is not there."""
+    target = f"delta.`{name}`" if form == "delta" else name
+    rows = session.createDataFrame([("old", 0)], "key STRING, number BIGINT")
+    there = Path(name).exists() if form == "delta" else session.catalog.tableExists(name)
+    if not there and form == "delta":
+        rows.write.format(form).save(name)
+    elif not there:
+        rows.writeTo(target).using(form).create()
+
+
+def count(session, form, name):
+    """Print how many rows a table has, how many different ones, and in how many commits rows came."""
+    if form == "delta":
+        found = session.read.format(form).load(name)
+        told = session.sql(f"DESCRIBE HISTORY delta.`{name}`").collect()
+        versions = sum(int((one.operationMetrics or {}).get("numOutputRows", 0)) > 1 for one in told)
+    else:
+        found = session.table(name)
+        versions = session.table(f"{name}.snapshots").where("summary['samza-dsl-run'] IS NOT NULL").count()
+    print("rows", found.count(), found.distinct().count(), versions, flush=True)
 
 
 if __name__ == "__main__":

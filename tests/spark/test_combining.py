@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from operators.core.base import Batch
+from operators.windows.partials import Partials
+from operators.windows.window_groups import Slot
 from planner.columnar.combining import combined, why_not_combined
 from runtime.model.errors import OperatorFailure
 from runtime.ports.stream_values import values_of
 from runtime.ports.streams import Append, StreamConfig
+from runtime.units.shuffle_rows import IN_COLUMNS, PartialsSerde
 from samza_dsl import App, Options, collect, count, dead_letter, fold, session, skip, total, tumbling, whole
 from tests.scale import examples
 from tests.simulation.crash import fill, memory, run_once
@@ -199,3 +202,26 @@ def test_records_without_a_time_are_folded_where_no_window_asks_for_it(tmp_path)
     assert sorted(values_of(environment, "panes", None)) == [b"a 2", b"b 1"]
     with pytest.raises(OperatorFailure, match="the records have no timestamps"):
         run_here(untimed(SECONDS), memory(), {"seen": tmp_path / "seen.jsonl"})
+
+
+scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(max_size=3)
+accumulators = st.recursive(
+    scalars, lambda parts: st.lists(parts, max_size=3) | st.lists(parts, max_size=4).map(tuple), max_leaves=8
+)
+columns = st.lists(accumulators, max_size=5) | st.lists(
+    st.tuples(st.integers(), st.tuples(st.floats(allow_nan=False), st.text(max_size=2))), max_size=5
+)
+
+
+@given(columns, st.lists(scalars | st.tuples(st.text(max_size=2)), min_size=5, max_size=5))
+def test_partial_results_come_out_of_the_shuffle_as_they_went_in(found, keys):
+    partials = Partials([Slot(10, 0, 10), Slot(12, 2, 12)], keys[: len(found)], found, len(found), 3)
+    read = PartialsSerde().decode(PartialsSerde().encode(partials))
+    assert repr(read) == repr(partials), "types are to come back as well, and not only what is equal"
+
+
+def test_accumulators_of_one_shape_lie_in_columns():
+    mean = [(2, 0, 1, 0, 0, 0, 0.5), (3, 0, 2, 0, 0, 0, 0.5, 1e-20)]
+    for found in ([1, 2], mean, [(1, (2, "a")), (2, (3, "b"))]):
+        data = PartialsSerde().encode(Partials([Slot(10, 0, 10)], ["a", "b"], found, 2))
+        assert data.startswith(IN_COLUMNS)

@@ -5,12 +5,16 @@ import json
 import os
 import sys
 import threading
+import traceback
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import msgspec
 import pytest
 
 from runtime.model.clock import sleep_ms
 from runtime.model.errors import OperatorFailure
+from runtime.spark import own_code
 from samza_dsl import App, SamzaError, Spark, total, tumbling
 
 HERE = "test_failures_on_spark.py:"
@@ -132,3 +136,18 @@ def test_what_only_a_worker_meets_is_told_without_stacks(what, bind, spark, tmp_
         )
     told(raised)
     assert not (tmp_path / "out.jsonl").is_file()
+
+
+@pytest.mark.parametrize(("error", "is_told"), [(BrokenPipeError(32, "Broken pipe"), False), (ValueError("x"), True)])
+def test_what_a_cancelled_task_can_no_longer_write_is_not_told(monkeypatch, capsys, error, is_told):
+    daemon = ModuleType("__main__")
+    daemon.__spec__ = ModuleSpec("pyspark.daemon", None)
+    daemon.traceback = traceback
+    monkeypatch.setitem(sys.modules, "__main__", daemon)
+    own_code._keep_daemon_quiet.cache_clear()
+    own_code._keep_daemon_quiet()
+    try:
+        raise error
+    except type(error):
+        daemon.traceback.print_exc()
+    assert ("Traceback" in capsys.readouterr().err) == is_told

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import msgspec
 import pandas as pd
@@ -16,7 +17,8 @@ from typer.testing import CliRunner
 
 from runtime.spark.laid_down import laid_down
 from runtime.systems.files.files import open_source
-from samza_dsl import App, SamzaError, Spark, SparkTable, count, skip, tumbling
+from runtime.units.staging import LOCK
+from samza_dsl import App, SamzaError, Spark, SparkTable, count, produce, skip, tumbling
 from samza_dsl.cli.main import commands
 from tests.runtime.test_locations import Leg, laid_out, read_all
 
@@ -239,11 +241,38 @@ def test_tables_of_spark_are_looked_up_and_joined(session, frame, tmp_path):
 
 
 def test_what_a_driver_has_left_that_died_goes(session, frame, tmp_path):
-    left = tmp_path / "data" / "spark" / "flights" / "inputs"
+    left = tmp_path / "data" / "spark" / "flights" / "inputs-of-one-that-died"
     left.mkdir(parents=True)
     (left / "0.parquet").touch()
+    (left / LOCK).touch()
     assert counts(session, frame, tmp_path / "data") == panes()
     assert not left.parent.exists()
+
+
+def test_runs_of_one_application_have_inputs_of_their_own(session, frame, tmp_path):
+    app, data = App("flights"), tmp_path / "data"
+    app.input("flights", value=Flight)
+    with laid_down(Spark(session), app.graph(), {"flights": frame}, data) as bind:
+        assert counts(session, frame, data) == panes()
+        assert all(file.path.exists() for file in bind["flights"]._files)
+
+
+def test_an_output_that_holds_something_is_refused_before_inputs_are_laid_down(session, frame, tmp_path):
+    out = tmp_path / "out.jsonl"
+    out.write_text("1")
+    app = App("flights")
+    app.input("flights", value=Flight).send_to(app.output("out"))
+    with (
+        patch("runtime.spark.laid_down.laid", side_effect=AssertionError("it was laid down")),
+        pytest.raises(SamzaError, match="has something in it already"),
+    ):
+        app.run(on=Spark(session), bind={"flights": frame, "out": out}, data=tmp_path / "data")
+    produce("out", [1], data=tmp_path / "data")
+    with (
+        patch("runtime.spark.laid_down.laid", side_effect=AssertionError("it was laid down")),
+        pytest.raises(SamzaError, match="the stream 'out' holds records already"),
+    ):
+        app.run(on=Spark(session), bind={"flights": frame}, data=tmp_path / "data")
 
 
 def test_without_a_declared_type_records_are_dicts(session, frame, tmp_path):

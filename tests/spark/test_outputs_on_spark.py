@@ -1,19 +1,27 @@
 """Outputs of a run on Spark as DataFrames and tables of its session: all of them once, whoever dies on the way."""
 
+from contextlib import suppress
 from datetime import UTC, date, datetime
+from pathlib import Path
 
 import pytest
 from msgspec import Struct
+from pyspark.sql import DataFrameWriter
 
 from runtime.spark import batch, table_outputs, table_writer
+from runtime.spark.table_outputs import into_tables
 from runtime.systems.files.tables import into_table
 from runtime.systems.memory.environment import MemoryEnvironment
 from runtime.units.driver import application
-from runtime.units.publication import intent
+from runtime.units.driver import micro_batch_application as streamed
+from runtime.units.publication import intent, manifest, publishing
 from runtime.units.publication.intent import Intent
+from runtime.units.staging import LOCK
 from samza_dsl import App, IntoTable, PlanError, SamzaError, Spark, count, produce, tumbling
+from tests.simulation.crash import memory
 from tests.spark.deaths import death
-from tests.spark.test_streaming import dying
+from tests.spark.streaming import opened
+from tests.spark.test_streaming import Died, dying, ran
 
 
 class Leg(Struct, frozen=True):
@@ -103,6 +111,16 @@ def test_what_was_collected_goes_with_the_run(session, tmp_path):
     assert not [*(tmp_path / "spark").glob("legs/*")]
 
 
+def test_what_was_collected_by_one_that_died_goes_with_the_next(session, tmp_path):
+    left = tmp_path / "spark" / "legs" / "collected-by-one-that-died"
+    left.mkdir(parents=True)
+    (left / LOCK).touch()
+    done = run(session, tmp_path, collect=True)
+    other = run(session, tmp_path, collect=True)
+    assert not left.exists()
+    assert totals_in(done.output("totals")) == totals_in(other.output("totals")) == TOTALS
+
+
 def test_an_output_without_rows_is_an_empty_frame(session, tmp_path):
     app = App("none")
     app.input("legs", value=Leg).filter(lambda leg: False).send_to(app.output("none", value=Total))
@@ -117,13 +135,6 @@ def test_an_output_without_rows_is_an_empty_frame(session, tmp_path):
 def test_only_outputs_that_go_nowhere_else_are_collected(session, tmp_path, collect, wrong):
     with pytest.raises(SamzaError, match=wrong):
         run(session, tmp_path, collect=collect, copies=str(tmp_path / "copies.jsonl"))
-
-
-def test_values_without_fields_are_no_rows(session, tmp_path):
-    app = App("numbers")
-    app.input("legs", value=Leg).map(lambda leg: 7).send_to(app.output("numbers", value=int))
-    with pytest.raises(SamzaError, match=r"output 'numbers' at .*: its values have no named fields"):
-        run(session, tmp_path, collect=True, app=app)
 
 
 def test_only_spark_collects(tmp_path):
@@ -287,7 +298,137 @@ def test_a_table_that_may_have_some_of_the_rows_is_for_the_user_to_look_at(sessi
         run(session, tmp_path, **into)
 
 
-@pytest.mark.parametrize("into", ["table:totals", IntoTable("totals/", partition_by="carrier")])
-def test_a_run_that_goes_on_writes_no_tables(tmp_path, into):
-    with pytest.raises(PlanError, match="a run with a checkpoint writes no tables"):
-        pipeline().run(tmp_path, on=Spark(checkpoint=tmp_path / "checkpoint"), bind={"legs": LEGS, "totals": into})
+def copies(app=None):
+    """Return an application that copies legs as they come, to be cut into micro-batches."""
+    app = app or App("copying")
+    app.input("legs", value=Leg).map(lambda leg: Total(leg.carrier, leg.at.hour)).send_to(
+        app.output("totals", value=Total)
+    )
+    return app
+
+
+COPIES = sorted((leg.carrier, leg.at.hour) for leg in LEGS)
+CUT = 5
+"""The legs of a micro-batch."""
+
+
+def micro_batches(session, tmp_path, into, app=None, **how):
+    """Run an application over all legs in micro-batches, be it for the second time."""
+    app = app or copies()
+    bind = into_tables(Spark(session), app.graph(), {"legs": LEGS, "totals": into})
+    running = opened(app, memory(), tmp_path / "checkpoint", bind, most_records=CUT, ends=True, **how)
+    try:
+        ran(running)
+    finally:
+        running.close()
+
+
+PARTS_STEPS = (
+    (manifest.Manifest, "write"),
+    (publishing.Publisher, "publish"),
+    (table_outputs.PartTable, "publish"),
+    (table_outputs.PartTable, "_change"),
+    (table_writer.TableWriter, "_create"),
+    (table_writer, "replace_durably"),
+    (DataFrameWriter, "insertInto"),
+    (streamed, "remove_others"),
+)
+
+
+@pytest.mark.parametrize("number", [2, *(pytest.param(number, marks=pytest.mark.long) for number in (1, 3, 4, 5))])
+@pytest.mark.parametrize("is_before", [True, False], ids=["before", "behind"])
+@pytest.mark.parametrize("step", PARTS_STEPS, ids=lambda step: step[1])
+def test_micro_batches_come_to_a_table_once_whatever_dies(session, tmp_path, table, step, is_before, number):
+    with suppress(Died, SamzaError), dying(*step, is_before, number):  # within Spark's writing it is told as such
+        micro_batches(session, tmp_path, f"table:{table}")
+    micro_batches(session, tmp_path, f"table:{table}")
+    assert totals_in(session.table(table)) == COPIES
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("is_before", [True, False], ids=["before", "behind"])
+@pytest.mark.parametrize("step", [(table_writer.TableWriter, "write_parted"), (Path, "rename"), (Path, "replace")])
+def test_micro_batches_come_to_a_folder_once_whatever_dies(session, tmp_path, step, is_before, number):
+    into = IntoTable(tmp_path / "totals", partition_by="carrier")
+    with suppress(Died, SamzaError), dying(*step, is_before, number):  # within Spark's writing it is told as such
+        micro_batches(session, tmp_path, into)
+    micro_batches(session, tmp_path, into)
+    assert totals_in(session.read.parquet(str(tmp_path / "totals")).select("carrier", "legs")) == COPIES
+    assert sorted(one.name for one in (tmp_path / "totals").iterdir()) == ["carrier=C0", "carrier=C1", "carrier=C2"]
+
+
+def test_micro_batches_replace_what_a_table_had_and_add_to_what_they_have_written(session, tmp_path, table):
+    session.sql(f"CREATE TABLE {table} (carrier STRING, legs INT) USING parquet")
+    session.sql(f"INSERT INTO {table} VALUES ('AA', 7)")
+    with pytest.raises(SamzaError, match="has rows already"):
+        micro_batches(session, tmp_path, f"table:{table}")
+    with suppress(Died), dying(table_writer.TableWriter, "write", False, 1):
+        micro_batches(session, tmp_path, f"table:{table}?mode=overwrite")
+    micro_batches(session, tmp_path, f"table:{table}?mode=overwrite")
+    assert totals_in(session.table(table)) == COPIES
+
+
+def test_a_run_that_goes_on_writes_to_a_table_through_spark_itself(session, tmp_path, table):
+    spark = Spark(session, checkpoint=tmp_path / "checkpoint", max_records=CUT)
+    produce("legs", LEGS, data=tmp_path / "data")
+    bind = {"totals": f"table:{table}"}
+    done = copies().run(tmp_path / "data", on=spark, bind=bind, until_now=True)
+    assert totals_in(session.table(table)) == COPIES
+    with pytest.raises(SamzaError, match=f"the output is in table:{table}"):
+        done.received("totals")
+    produce("legs", LEGS[:1], data=tmp_path / "data")
+    copies().run(tmp_path / "data", on=spark, bind=bind, until_now=True)
+    assert totals_in(session.table(table)) == sorted([*COPIES, COPIES[0]])
+    with pytest.raises(PlanError, match="is to stay"):
+        copies().run(tmp_path / "data", on=spark, collect=True)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_run_goes_on_where_only_some_of_its_rows_came_to_a_table(session, tmp_path, table, rows):
+    session.sql(f"CREATE TABLE {table} (carrier STRING, legs INT) USING parquet")
+    into = {"totals": f"table:{table}?mode=append", "app": pipeline(legs=False)}
+    with suppress(SamzaError), death(), dying(DataFrameWriter, "insertInto", True, 1):
+        run(session, tmp_path, **into)
+    values = ", ".join(map(str, TOTALS[:rows]))
+    session.sql(f"INSERT INTO {table} VALUES {values}")  # as Spark would have, whose driver dies meanwhile
+    run(session, tmp_path, **into)
+    assert totals_in(session.table(table)) == TOTALS
+
+
+def test_a_table_is_replaced_as_a_whole_where_the_session_spares_parts(session, tmp_path, table):
+    session.sql(f"CREATE TABLE {table} (legs INT, carrier STRING) USING parquet PARTITIONED BY (carrier)")
+    session.sql(f"INSERT INTO {table} VALUES (7, 'AA')")
+    session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        run(session, tmp_path, totals=f"table:{table}?mode=overwrite", app=pipeline(legs=False))
+    finally:
+        session.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert totals_in(session.table(table).select("carrier", "legs")) == TOTALS
+
+
+@pytest.mark.parametrize(
+    ("value", "values", "kind"),
+    [
+        (int, [3, 4], "bigint"),
+        (str, ["a", "b"], "string"),
+        (bytes, [b"a"], "binary"),
+        (list[int], [[1, 2]], "array<bigint>"),
+    ],
+)
+def test_plain_values_are_rows_of_one_column(session, tmp_path, table, value, values, kind):
+    def copying():
+        app = App("plain")
+        app.input("legs", value=value).send_to(app.output("plain", value=value))
+        return app
+
+    done = copying().run(tmp_path, on=Spark(session), bind={"legs": values}, collect=True)
+    found = done.output("plain")
+    assert [(one.name, one.dataType.simpleString()) for one in found.schema.fields] == [("value", kind)]
+    assert [row[0] for row in found.collect()] == values
+    copying().run(tmp_path, on=Spark(session), bind={"legs": values, "plain": f"table:{table}"})
+    copying().run(tmp_path, on=Spark(session), bind={"legs": values, "plain": f"table:{table}?mode=append"})
+    assert session.table(table).count() == 2 * len(values)
+    session.sql(f"DROP TABLE {table}")
+    session.sql(f"CREATE TABLE {table} (number BIGINT) USING parquet")
+    with pytest.raises(SamzaError, match=r"value: wanted .*, found no such column"):
+        copying().run(tmp_path, on=Spark(session), bind={"legs": values, "plain": f"table:{table}?mode=append"})

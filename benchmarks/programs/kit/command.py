@@ -12,13 +12,17 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import machine
+from benchmarks import page
+from benchmarks.figures import SparkFigure, load, machine, merged, save
 from benchmarks.programs.kit.figure import ProgramFigure, Spread, slopes
 from benchmarks.programs.kit.program import MODES
 from benchmarks.programs.kit.sides import SIDES
 
 PARTITIONS = (1, 4, 16, 64)
 PAIRS = 5
+SPARK_PAIRS = 3
+SMALL = 2_000
+"""The records of a job on Spark in a quick run."""
 SWEEP_PAIRS = 3
 QUICK_SCALE = 0.01
 SEEDS = 10_000
@@ -42,6 +46,18 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="1,4,16,64",
         help="the partitions that the inputs of a program have",
     )
+    parser.add_argument(
+        "--on",
+        choices=["spark"],
+        help="measure programs as jobs of Spark, each beside DataFrames and its own Python functions by hand",
+    )
+    parser.add_argument(
+        "--records",
+        type=lambda text: [int(number) for number in text.split(",")],
+        default=[],
+        metavar="N,M",
+        help="the records of a job on Spark; of several numbers the cost of a record is to stay the same",
+    )
     parser.add_argument("--mode", choices=MODES, action="append", help="where a program runs (default: all of them)")
     parser.add_argument(
         "--sweep",
@@ -57,6 +73,8 @@ def run(said: Namespace, console: Console) -> int:
 
     The figures are written to `--json` as they come.
     """
+    if said.on is not None:
+        return run_on_spark(said, console)
     figures: list[ProgramFigure] = []
     jobs = list(_jobs(said))
     for name, options in jobs:
@@ -73,6 +91,42 @@ def run(said: Namespace, console: Console) -> int:
     else:
         show(figures, console)
     return int(len(figures) < len(jobs))
+
+
+def run_on_spark(said: Namespace, console: Console) -> int:
+    """Measure jobs on Spark, and show them; the status is 1 where one fails, or takes more than the bar allows."""
+    from benchmarks.programs.spark_programs import JOBS
+
+    if unknown := set(said.programs).difference(JOBS):
+        raise SystemExit(f"no {', '.join(sorted(unknown))}; there are {', '.join(JOBS)}")
+    names, sizes = said.programs or [*JOBS], said.records or ([SMALL] if said.quick else [])
+    command = [sys.executable, "-m", "benchmarks.programs.kit.on_spark", *names]
+    command += ["--pairs", f"{said.pairs or SPARK_PAIRS}"]
+    command += ["--records", *map(str, sizes)] if sizes else []
+    found: list[SparkFigure] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as measuring:
+        assert measuring.stdout is not None
+        for figure in map(msgspec.json.Decoder(SparkFigure).decode, measuring.stdout):
+            found.append(figure)
+            console.print(spark_line_of(figure), soft_wrap=True)
+            if said.json is not None:
+                said.json.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    if said.write is not None and not said.quick:
+        kept = said.write.with_suffix(".json")
+        save(kept, merged(load(kept), found))
+        page.write(said.write, load(kept))
+    failed = measuring.returncode or len(found) < len(names) * max(len(sizes), 1)
+    return int(bool(failed) or not (said.quick or all(one.passed for one in found)))
+
+
+def spark_line_of(one: SparkFigure) -> str:
+    """Return a figure of a job on Spark as a line."""
+    took = ", ".join(f"{side} {seconds:.2f} s ({one.wall_s[side]:.2f} s)" for side, seconds in one.cpu_s.items())
+    ratio = "" if one.ratio is None else f" {one.ratio:.2f} x ({min(one.ratios):.2f} to {max(one.ratios):.2f}),"
+    return (
+        f"{one.workload}, {one.records:,} records:{ratio} CPU (time) {took}; {one.us_per_record:.2f} us a record, "
+        f"the driver grew by {one.driver_mib['ours']:.1f} MiB"
+    )
 
 
 def _jobs(said: Namespace) -> Iterator[tuple[str, list[str]]]:

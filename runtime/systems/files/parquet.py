@@ -8,6 +8,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -32,7 +33,7 @@ from runtime.ports.source import Source
 from runtime.ports.streams import Offsets, Read
 from runtime.systems.files.folders import Folders
 from runtime.systems.files.places.locations import DataFile, RemoteFile
-from runtime.systems.files.plain_columns import values_in
+from runtime.systems.files.plain_columns import RecordColumns, UnlikeDeclared, values_in
 from runtime.systems.files.record_files import check_not_beyond, make_durable
 from runtime.systems.files.rows import RowSerde, alternatives, column_types, row_of, rows_of, type_of_rows
 
@@ -52,6 +53,8 @@ _NUMBERS = {
 PART = re.compile(r"part-(\d{6,})\.parquet")
 Rows: TypeAlias = Any
 """Rows as JSON, with their offsets or without, or as columns: a list, or a batch of Arrow."""
+PendingRow: TypeAlias = Any
+"""A row that is to be written: its bytes, or the tuple of its parts; or a batch of Arrow, which is several."""
 
 
 class ParquetSource(Source):
@@ -118,6 +121,7 @@ class ParquetSource(Source):
 class ParquetSink(Sink):
     """An output of Parquet: a directory of part files, one per flush (and one per 100,000 rows); keys are not written.
 
+    A declared plain value, as an int, is a row of the column `value`.
     Columns have the types of the declared value's fields; where these don't say (Any, Decimal, datetime without a
     time zone rule), of the part's values. Its position is the number of parts. A part gets its name when it is whole.
     """
@@ -133,12 +137,15 @@ class ParquetSink(Sink):
             raise SamzaError(f"can't write to {path}: it is in no existing directory; make it")
         self._path = path
         self._rows = RowSerde()
-        self._pending: list[bytes | pa.RecordBatch] = []
+        self._pending: list[PendingRow] = []
         self._parts = max(self._numbers(), default=0)
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde of rows with the declared type; raises SamzaError when that can't be rows."""
-        self._rows = rows_of(declared, self._path)
+        self._rows = rows_of(declared, self._path, plain=True)
+        columns = RecordColumns.of(self._rows.type)
+        if columns is not None:
+            self._rows = ApartSerde(self._rows.type, columns)
         return self._rows
 
     def recover(self, position: int) -> None:
@@ -168,7 +175,9 @@ class ParquetSink(Sink):
                 f"Parquet has no way to write a tombstone (a value of None) to {self._path}: filter it out, or bind "
                 "the output to JSON lines"
             )
-        for in_columns, run in groupby(batch.values, _is_columns):
+        kinds = set(map(type, batch.values))
+        runs = [(False, batch.values)] if pa.RecordBatch not in kinds else groupby(batch.values, _is_columns)
+        for in_columns, run in runs:
             if self._pending and _is_columns(self._pending[0]) != in_columns:
                 # Rows and columns become parts of their own: one part has one schema.
                 self.flush()
@@ -202,13 +211,16 @@ class ParquetSink(Sink):
         self._parts += 1
         self._pending = rest
 
-    def _first_rows(self) -> tuple[pa.Table, list[bytes | pa.RecordBatch]]:
+    def _first_rows(self) -> tuple[pa.Table, list[PendingRow]]:
         """Return the rows of the next part, and what stays pending."""
-        rows = [row_of(self._rows.decode(value)) for value in self._pending[:ROWS_PER_PART]]
+        pending, rest = self._pending[:ROWS_PER_PART], self._pending[ROWS_PER_PART:]
+        if isinstance(self._rows, ApartSerde) and (table := self._rows.table(pending)) is not None:
+            return table, rest
+        rows = [row_of(self._rows.decode(value)) for value in pending]
         rows = [msgspec.to_builtins(row, builtin_types=OF_ARROW) for row in rows]
-        return _table(rows, self._rows.type, self._path), self._pending[ROWS_PER_PART:]
+        return _table(rows, self._rows.type, self._path), rest
 
-    def _first_columns(self) -> tuple[pa.Table, list[bytes | pa.RecordBatch]]:
+    def _first_columns(self) -> tuple[pa.Table, list[PendingRow]]:
         table = pa.Table.from_batches(self._pending)
         return table.slice(0, ROWS_PER_PART), table.slice(ROWS_PER_PART).to_batches()
 
@@ -223,6 +235,48 @@ class ParquetSink(Sink):
     def _numbers(self) -> set[int]:
         names = os.listdir(self._path) if self._path.exists() else []
         return {int(match[1]) for name in names if (match := PART.fullmatch(name))}
+
+
+class ApartSerde(RowSerde):
+    """Takes records of plain fields apart, of which columns are made without a look at each; others are MessagePack.
+
+    The parts are held in the place of bytes: they go to the sink, and nowhere else.
+    """
+
+    def __init__(self, kind: object, columns: RecordColumns) -> None:
+        super().__init__(kind)
+        held = {"_kind": columns.kind, "_columns": columns, "_take": columns.taking(), "_packed": super().encode}
+        for name, value in held.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_unpack", self.decode)
+        object.__setattr__(self, "decode", self._decoded)
+
+    def encode(self, value: object) -> bytes:
+        """Return the parts of a record; of what is no such record its bytes, or SerdeError."""
+        if type(value) is self._kind:
+            parts = self._take(value)
+            if parts is not None:
+                return parts  # type: ignore[return-value]
+        return self._packed(value)
+
+    def table(self, rows: Sequence[object]) -> pa.Table | None:
+        """Return rows as columns; None where some are not as they are declared, which are read one by one."""
+        if set(map(type, rows)) != {tuple}:
+            return None
+        with suppress(UnlikeDeclared):
+            return pa.table(self._columns.arrays(cast("Sequence[tuple[Any, ...]]", rows)), names=[*self._columns.names])
+        return None
+
+    def _decoded(self, data: object) -> object:
+        """Return the record of parts, or of bytes, as MessagePack reads it: it says what does not fit its type."""
+        whole = self._packed(self._columns.made(data)) if isinstance(data, tuple) else data
+        return self._unpack(cast(bytes, whole))
+
+    _kind: type = field(init=False, repr=False, compare=False)
+    _columns: RecordColumns = field(init=False, repr=False, compare=False)
+    _take: Callable[[Any], tuple[Any, ...] | None] = field(init=False, repr=False, compare=False)
+    _packed: Callable[[object], bytes] = field(init=False, repr=False, compare=False)
+    _unpack: Callable[[bytes], object] = field(init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Values made of whole columns, where that comes to the same as row by row; a home of pyarrow: import it late."""
+"""Values made of whole columns, and columns of values, where that is the same row by row; import it late: pyarrow."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -86,3 +87,95 @@ def _plain_field(field: inspect.Field) -> PlainField | None:
         return None
     name = next((name for name, known in _PLAIN.items() if known == plain[0]), None)
     return None if name is None else PlainField(field.encode_name, name, len(kinds) > 1)
+
+
+_HELD: dict[str, tuple[pa.DataType, frozenset[type]]] = {
+    "int": (pa.int64(), frozenset({int})),
+    "float": (pa.float64(), frozenset({float, int})),
+    "str": (pa.string(), frozenset({str})),
+    "bool": (pa.bool_(), frozenset({bool})),
+}
+"""By plain type, that of its column, and those of the values that may lie there as they are."""
+
+
+class RecordColumns(NamedTuple):
+    """The fields of a Struct, each plain or such a Struct itself, by which records are taken apart into columns."""
+
+    kind: type
+    names: tuple[str, ...]
+    fields: tuple[PlainField | RecordColumns, ...]
+
+    @classmethod
+    def of(cls, kind: object) -> RecordColumns | None:
+        """Return those of a type; None where its records are more than plain fields."""
+        return _record_columns(kind)
+
+    def taking(self) -> Callable[[Any], tuple[Any, ...] | None]:
+        """Return what takes a record apart, as deep as it goes: what becomes of the record later changes no part.
+
+        It is only asked of records of just this kind, and returns None where one within is of another.
+        """
+        nested = {place: one.taking() for place, one in enumerate(self.fields) if isinstance(one, RecordColumns)}
+        kinds = {place: one.kind for place, one in enumerate(self.fields) if isinstance(one, RecordColumns)}
+        if not nested:
+            return msgspec.structs.astuple
+
+        def taken(record: Any) -> tuple[Any, ...] | None:
+            parts = [*msgspec.structs.astuple(record)]
+            for place, take in nested.items():
+                if type(parts[place]) is not kinds[place] or (within := take(parts[place])) is None:
+                    return None
+                parts[place] = within
+            return tuple(parts)
+
+        return taken
+
+    def made(self, parts: tuple[Any, ...]) -> Any:
+        """Return the record that was taken apart."""
+        values = [
+            one.made(part) if isinstance(one, RecordColumns) else part
+            for one, part in zip(self.fields, parts, strict=True)
+        ]
+        return self.kind(**dict(zip(self.kind.__struct_fields__, values, strict=True)))  # type: ignore[attr-defined]
+
+    def arrays(self, rows: Sequence[tuple[Any, ...]]) -> list[pa.Array]:
+        """Return the columns of rows that were taken apart; raises UnlikeDeclared where one holds something else."""
+        assert rows, "a column without rows has no type"
+        return [_array(one, column) for one, column in zip(self.fields, zip(*rows, strict=True), strict=True)]
+
+
+class UnlikeDeclared(Exception):
+    """A value is not just what its field says: what becomes of it is for msgspec to say, row by row."""
+
+
+def _array(field: PlainField | RecordColumns, column: tuple[Any, ...]) -> pa.Array:
+    if isinstance(field, RecordColumns):
+        return pa.StructArray.from_arrays(field.arrays(column), names=[*field.names])
+    kind, held = _HELD[field.type]
+    found = set(map(type, column))
+    if not found <= (held | {type(None)} if field.optional else held):
+        raise UnlikeDeclared
+    try:
+        return pa.array(column, kind)
+    except (pa.ArrowException, OverflowError, ValueError) as error:  # an int too large, or text that is none
+        raise UnlikeDeclared from error
+
+
+@lru_cache
+def _record_columns(kind: object) -> RecordColumns | None:
+    return _columns_of(inspect.type_info(kind)) if type(kind) is type(msgspec.Struct) else None
+
+
+def _columns_of(info: inspect.Type, nested: bool = False) -> RecordColumns | None:
+    if not isinstance(info, inspect.StructType) or info.array_like or info.tag is not None or not info.fields:
+        return None
+    if type(info.cls) is not type(msgspec.Struct) or (nested and info.cls.__struct_config__.omit_defaults):
+        return None
+    found: list[PlainField | RecordColumns] = []
+    for field in info.fields:
+        one = _plain_field(field) or _columns_of(field.type, nested=True)
+        if one is None:
+            return None
+        found.append(one)
+    assert tuple(field.name for field in info.fields) == info.cls.__struct_fields__, "records are taken apart in order"
+    return RecordColumns(info.cls, tuple(field.encode_name for field in info.fields), tuple(found))

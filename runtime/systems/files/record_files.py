@@ -36,7 +36,8 @@ The second argument says whether the bytes reach the end of the file, so that wh
 class RecordFile:
     """The records of one file as it is now: read a block at a time, with one index entry per block.
 
-    Between reads no file is open; the records of the last block stay in memory.
+    Between reads no file is open; the records of the last block stay in memory, and of a compressed one what unpacks it
+    from where it was read to, from the first block on until its end.
     """
 
     def __init__(self, path: Path | RemoteFile, split: Split) -> None:
@@ -47,7 +48,9 @@ class RecordFile:
             marked = self._content.read(0, len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK
         except OSError as error:
             raise SamzaError(f"can't read {path}: {error.strerror}; check the path and its permissions") from error
-        # One entry per block: an input may have thousands of files.
+        # An input may have thousands of files: of those that nobody reads yet nothing is held.
+        self._content.forget()
+        # One entry per block.
         self._positions = [len(BYTE_ORDER_MARK) if marked else 0]
         self._firsts = [0]
         self._first = 0
@@ -115,6 +118,8 @@ class RecordFile:
             assert position < position + used <= self._content.size, "a block leads on, and not beyond the file"
             self._positions.append(position + used)
             self._firsts.append(self._first + len(self._records))
+        if self.is_counted:
+            self._content.forget()
 
     def _length(self, block: int) -> int:
         """Return how much is to be read of a block: as before, or where it is a new one, as its records are long."""

@@ -11,14 +11,19 @@ from msgspec import inspect
 
 from operators.core.base import Serde
 from runtime.encoding.record_types import is_pydantic, is_record, values_of
-from runtime.encoding.serdes import Json, MessagePack, Tagged
+from runtime.encoding.serdes import Bytes, Json, MessagePack, String, Tagged
 from runtime.encoding.value_types import as_plain, made_of_plain
 from runtime.model.errors import SamzaError, SerdeError
+
+VALUE = "value"
+"""The column of a plain value, where such are rows."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RowSerde:
     """MessagePack of records that have fields: what the sinks of rows are given.
+
+    Where values are `plain`, each is the only field of its row.
 
     >>> RowSerde().encode(3)
     Traceback (most recent call last):
@@ -27,6 +32,7 @@ class RowSerde:
     """
 
     type: object = Any
+    plain: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decode", msgspec.msgpack.Decoder(self.type, dec_hook=made_of_plain).decode)
@@ -34,7 +40,9 @@ class RowSerde:
     decode: Callable[[bytes], object] = dataclasses.field(init=False, repr=False, compare=False)
 
     def encode(self, value: object) -> bytes:
-        """Return the bytes of `value`; raises SerdeError when it has no named fields."""
+        """Return the bytes of `value`; raises SerdeError when it has no named fields, and is not to be plain."""
+        if self.plain:
+            return msgspec.msgpack.encode({VALUE: value}, enc_hook=as_plain)
         row = row_of(value)
         return msgspec.msgpack.encode(row if self.type is Any else value, enc_hook=as_plain)
 
@@ -75,8 +83,38 @@ def type_of_rows(declared: Serde) -> object:
     return declared.type if isinstance(declared, Json | MessagePack | Tagged) else None
 
 
-def rows_of(declared: Serde, where: object) -> RowSerde:
-    """Return what a sink of rows is written with; raises SamzaError where the declared serde can't be replaced."""
+def type_of_values(declared: Serde) -> object:
+    """Return the type of values that may be plain; None where the serde says more than that.
+
+    >>> type_of_values(String()), type_of_values(Json(int))
+    (<class 'str'>, <class 'int'>)
+    """
+    return declared.type if isinstance(declared, String | Bytes) else type_of_rows(declared)
+
+
+def columns_of(kind: object) -> list[str] | None:
+    """Return the columns that values are written as; None where these are not said."""
+    return fields_wanted(kind) if has_columns(kind) else [VALUE]
+
+
+def row_type(kind: object) -> object:
+    """Return the type of rows as which values are written.
+
+    >>> row_type(int)
+    dict[str, int]
+    """
+    if has_columns(kind):
+        return kind
+    return dict[str, kind]  # type: ignore[valid-type]  # a type that is known as the application runs
+
+
+def rows_of(declared: Serde, where: object, plain: bool = False) -> RowSerde:
+    """Return what a sink of rows is written with, `plain` values too where it says so.
+
+    Raises SamzaError where the declared serde can't be replaced.
+    """
+    if plain and (kind := type_of_values(declared)) is not None and not has_columns(kind):
+        return RowSerde(row_type(kind), plain=True)
     kind = type_of_rows(declared)
     if kind is None:
         raise SamzaError(

@@ -14,7 +14,7 @@ from typing import TypeVar
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
 from operators.core.base import Batch
-from runtime.model.assignment import JobModel, Placement, sticky
+from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.errors import EnvironmentFault, Fenced, TooLarge
 from runtime.model.host_affinity import Homes
@@ -67,7 +67,7 @@ from runtime.systems.kafka.state.ledger import (
 )
 from runtime.systems.kafka.state.standby import Standby
 from runtime.systems.kafka.state.task_state import KafkaState
-from runtime.systems.kafka.streams.streams import REGISTRY, KafkaStreams
+from runtime.systems.kafka.streams.streams import KafkaStreams
 from runtime.systems.log.environment import LogEnvironment
 
 R = TypeVar("R")
@@ -92,10 +92,11 @@ class KafkaEnvironment(LiveEnvironment):
 
     def __init__(self, cluster: KafkaCluster, directory: str | Path, host: str | None = None) -> None:
         self.address = cluster.address
+        self._cluster = cluster
         self._host = host or platform.node()
         self._owners: dict[str, Owner] = {}
         self._outside: Producer | None = None
-        self._outside_id = f"samza-dsl-{secrets.token_hex(8)}"
+        self._outside_id = f"{cluster.prefix}samza-dsl-{secrets.token_hex(8)}"
         """The transactional id of what is appended for no application: the next one ends what one has left open."""
         self._version = 0
         self._counting = threading.Lock()
@@ -273,6 +274,7 @@ class KafkaEnvironment(LiveEnvironment):
         back.
         """
         check_name("application", app)
+        self._cluster.check_app(app)
         if app not in self._locks:
             self._locks[app] = owner_lock(self._directory, app)
         self._disown(app)
@@ -291,7 +293,9 @@ class KafkaEnvironment(LiveEnvironment):
     def limits(self, streams: Collection[str]) -> Mapping[str, Limit]:
         found: dict[str, int] = {}
         with suppress(EnvironmentFault):  # who may not look at them is told when they are written
-            found = self._streams.call(REGISTRY, limits_of(self._streams.topic(REGISTRY), streams))
+            found = self._streams.call(
+                self._streams.registry, limits_of(self._streams.topic(self._streams.registry), streams)
+            )
         between = {stream for stream in found if self._streams.config(stream).intermediate}
         return {
             stream: KafkaLimit(self._streams.topic(stream).address, size - (SPARE if stream in between else 0))
@@ -334,7 +338,7 @@ class KafkaEnvironment(LiveEnvironment):
         kept = sorted(set().union(*ledger.kept.values()))
         check_topics(self._streams, app, ledger.changelogs, kept)
         topics = {ledger.changelogs[store].topic(app, store): store for store in kept}
-        had = self._streams.amend([REGISTRY, ledger_of(app), *topics], TABLE_CONFIGS)
+        had = self._streams.amend([self._streams.registry, ledger_of(app), *topics], TABLE_CONFIGS)
         limited = [store for topic, store in topics.items() if had_limits(had.get(topic, {}))]
         changed: dict[str, Changelog] = self._call(app, adopted(self._streams, app, ledger, limited))
         for store, changelog in changed.items():
@@ -387,6 +391,14 @@ class KafkaEnvironment(LiveEnvironment):
         copies = Standby(self._streams, self._state, app) if standby else None
         owner.members = KafkaMembers(self._streams, app, said, placement, (took, gave), copies, writers)
         return owner.members
+
+    def ask_scale(self, app: str, scale: Scale) -> None:
+        raise EnvironmentFault(
+            f"Application {app!r}: tasks are split on the embedded log alone; on Kafka give its topics more partitions."
+        )
+
+    def asked_scale(self, app: str) -> Scale:
+        return Scale()
 
     def job_model(self, app: str) -> JobModel:
         runs = self.runs(app)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from operators.core.base import Batch
-from runtime.model.assignment import JobModel, Placement, sticky
+from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import wall_clock_ms
 from runtime.model.errors import EnvironmentFault
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["LogEnvironment", "verify"]
 
 _NUMBER = struct.Struct("<Q")
+_SCALE = b"scale\0"
 _MAX_PURGED_AT_LEAST = 256
 """The most consumed batches that a commit drops, beside two for each that it appends."""
 _ENTRIES_PER_STEP = 256
@@ -174,6 +175,8 @@ class LogEnvironment(StagingEnvironment, AudibleEnvironment):
                 journals.write(transaction, self._place(transaction, app, writes), writes.items, data)
                 for writes, data in state
             ]
+            for name in commit.gone:
+                transaction.delete(_task_key(app, name), db=self._database.checkpoints)
             for key, record in checkpoints:
                 transaction.put(key, record, db=self._database.checkpoints)
         # Only once it is durable: a commit that fails must leave nothing in memory that readers would see.
@@ -238,6 +241,18 @@ class LogEnvironment(StagingEnvironment, AudibleEnvironment):
     ) -> Membership:
         check_name("application", app)
         return LogMembers(self, app, generation, container, tasks, placement)
+
+    def ask_scale(self, app: str, scale: Scale) -> None:
+        check_name("application", app)
+        key = _SCALE + app.encode()
+        with self._writing() as transaction:
+            transaction.put(key, sealed(key, msgspec.msgpack.encode(scale)), db=self._database.meta)
+        self._database.doorbell.ring()
+
+    def asked_scale(self, app: str) -> Scale:
+        with self._reading() as transaction:
+            data = fetch(transaction, self._database.meta, _SCALE + app.encode(), f"the size asked for of {app!r}")
+        return Scale() if data is None else msgspec.msgpack.decode(data, type=Scale)
 
     def job_model(self, app: str) -> JobModel:
         """Return who runs what in the newest run: the containers, or the one process that has all tasks."""

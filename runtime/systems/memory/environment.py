@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from operators.core.base import Batch
-from runtime.model.assignment import JobModel, Placement, sticky
+from runtime.model.assignment import JobModel, Placement, Scale, sticky
 from runtime.model.checkpoint import Checkpoint
 from runtime.model.clock import wall_clock_ms
 from runtime.ports.commits import Commit, fenced_error, taken_error
@@ -122,6 +122,7 @@ class _Application:
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)
     state: defaultdict[tuple[str, int], _Entries] = field(default_factory=lambda: defaultdict(_Entries))
     agreed: dict[str, bytes] = field(default_factory=dict)
+    scale: Scale = field(default_factory=Scale)
     containers: set[tuple[int, str]] = field(default_factory=set)
     """The containers that are alive, by the generation of their run and their name."""
 
@@ -221,6 +222,8 @@ class MemoryEnvironment(Environment):
                     self._partition(stream, partition).purge(offset)
             for store, task, items in commit.state:
                 application.state[store, task].write(items)
+            for name in commit.gone:
+                application.checkpoints.pop(name, None)
             application.checkpoints.update(commit.checkpoints)
 
     def compact(self, stream: str) -> None:
@@ -257,6 +260,15 @@ class MemoryEnvironment(Environment):
         check_name("application", app)
         with self._lock:
             return _MemoryMembers(self, app, generation, container, tasks, placement)
+
+    def ask_scale(self, app: str, scale: Scale) -> None:
+        check_name("application", app)
+        with self._lock:
+            self._applications[app].scale = scale
+
+    def asked_scale(self, app: str) -> Scale:
+        with self._lock:
+            return self._applications[app].scale
 
     def job_model(self, app: str) -> JobModel:
         with self._lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -107,6 +107,7 @@ class ListSink(Sink):
         self.values: list[Any] = []
         self.keys: list[bytes | None] = []
         self.timestamps: list[int | None] = []
+        self.headers: list[Mapping[str, bytes] | None] = []
 
     def serde(self, declared: Serde) -> Serde:
         """Return the serde that leaves values as they are."""
@@ -116,7 +117,7 @@ class ListSink(Sink):
         """Drop all rows beyond the first `position`; raises `Damaged` when there are fewer."""
         if position > len(self.values):
             raise Damaged(f"the list holds {len(self.values)} rows, fewer than the {position} of the last commit")
-        for column in (self.values, self.keys, self.timestamps):
+        for column in (self.values, self.keys, self.timestamps, self.headers):
             del column[position:]
 
     def write(self, batch: Batch) -> None:
@@ -126,6 +127,8 @@ class ListSink(Sink):
             self.keys += batch.keys or [None] * len(batch)
         if "timestamps" in self.columns:
             self.timestamps += batch.timestamps or [None] * len(batch)
+        if "headers" in self.columns:
+            self.headers += batch.headers or [None] * len(batch)
 
     def flush(self) -> int:
         """Return the number of rows."""

@@ -16,7 +16,7 @@ from planner.columnar.projection import reshaped
 from planner.columnar.terms import NotColumnar
 from planner.model.errors import refuse
 from planner.model.graph import Graph
-from planner.model.plan import Options, StreamPlan
+from planner.model.plan import Options, StreamPlan, whole
 from planner.passes import plan as make_plan
 from planner.passes import streams_of
 from runtime.assembly.bindings import Bindings, check_source, config_of, is_another
@@ -53,7 +53,7 @@ from runtime.units.publication.staged_topics import (
 )
 from runtime.units.shuffle_rows import AttemptReport, OutputRows
 from runtime.units.splits import Splits
-from runtime.units.staging import Staged
+from runtime.units.staging import Staged, check_is_empty
 
 
 class Application:
@@ -104,7 +104,7 @@ class Application:
             bindings = Bindings(self._environment, graph, {**bind, **sources})
             self._place_of = bindings.place_of
             counts = bindings.partition_counts(graph)
-            self.plan = make_plan(graph, options, counts, wrapped=bool(around))
+            self.plan = make_plan(graph, whole(options), counts, wrapped=bool(around))
             self._outputs = {stream.name: self._config(stream) for stream in self.plan.results}
             self._place = intent_of(graph, bind, data)
             # Before anything is checked or made: what an earlier run has left is published first, and its outputs are
@@ -266,14 +266,9 @@ class Application:
     def _check_outputs(self) -> None:
         known = self._environment.streams()
         elsewhere = {*self._sinks, *self._paths, *(self._topics.topics if self._topics is not None else ())}
-        for stream, config in self._outputs.items():
-            name = self._place_of(stream)
-            places = range(config.partitions) if name in known and stream not in elsewhere else ()
-            if any(self._environment.offsets(name, place).end for place in places):
-                raise SamzaError(
-                    f"the stream {name!r} holds records already, and a run on Spark writes the whole of it: bind the "
-                    "output to a file, use another data directory, or remove the stream (samza-dsl streams delete)"
-                )
+        for stream in self._outputs:
+            if (name := self._place_of(stream)) in known and stream not in elsewhere:
+                _check_holds_nothing(self._environment, name, known[name].partitions)
 
     def _ranges(self, stream: str, partitions: int) -> list[Offsets]:
         if isinstance(self._environment, LiveEnvironment):
@@ -385,6 +380,34 @@ def is_publishing(graph: Graph, bind: Mapping[str, object], data: str | Path | E
     intent = intent_of(graph, bind, data)
     rows = place_of(Path(data), graph.app) if isinstance(data, str | Path) else None
     return (intent is not None and intent.exists()) or (rows is not None and unpublished_in(rows) is not None)
+
+
+def check_free(
+    graph: Graph, bind: Mapping[str, object], data: str | Path | Environment, cluster: KafkaCluster | None
+) -> None:
+    """Raise SamzaError where a file or a stream that a run is to write holds something already.
+
+    An application looks at all of its outputs again as it begins, at dead letters and topics as well.
+    """
+    for path in paths_written(graph, bind).values():
+        check_is_empty(path)
+    declared = [one.stream for spec in graph.specs.values() for one in spec.outputs if one.stream not in bind]
+    if cluster is not None or not declared:
+        return
+    opened = closing(open_environment(data)) if isinstance(data, str | Path) else nullcontext(data)
+    with opened as environment:
+        known = environment.streams()
+        for name in declared:
+            if name in known:
+                _check_holds_nothing(environment, name, known[name].partitions)
+
+
+def _check_holds_nothing(environment: Environment, stream: str, partitions: int) -> None:
+    if any(environment.offsets(stream, place).end for place in range(partitions)):
+        raise SamzaError(
+            f"the stream {stream!r} holds records already, and a run on Spark writes the whole of it: bind the output "
+            "to a file, use another data directory, or remove the stream (samza-dsl streams delete)"
+        )
 
 
 def lowered_inputs(graph: Graph, sources: dict[str, Source], in_parquet: Container[str] = ()) -> dict[str, Native]:

@@ -16,7 +16,7 @@ from operators.core.base import Output
 from operators.io import Input
 from planner.columnar.combining import combined
 from planner.model.graph import Graph
-from planner.model.plan import StreamPlan
+from planner.model.plan import StreamPlan, whole
 from planner.passes import plan as make_plan
 from runtime.assembly.bindings import Bindings, config_of
 from runtime.commit.commit import STATE
@@ -42,6 +42,7 @@ from runtime.units.micro_batch import MicroBatch, Place, files_of
 from runtime.units.program import ShippedJob, Unit
 from runtime.units.publication.manifest import Manifest
 from runtime.units.publication.publishing import (
+    ByEngine,
     OfParts,
     PartDirectory,
     Publisher,
@@ -109,17 +110,19 @@ class Streamed:
             written = {name: what for name, what in bind.items() if name not in self._sources}
             self._topics = {name: topic for name, what in written.items() if (topic := topic_of(what)) is not None}
             self._paths = {name: Path(what) for name, what in written.items() if _is_path(what)}
-            sinks = {name: what for name, what in written.items() if name not in self._paths}
+            self._tables = {name: what for name, what in written.items() if isinstance(what, ByEngine)}
+            elsewhere = {*self._paths, *self._tables}
+            sinks = {name: what for name, what in written.items() if name not in elsewhere}
             if lives_in_environment(graph, bind):
                 self._environment = open_environment(data, cluster)
             if cluster is None:  # there nothing is committed but what topics have
                 self._environment.own(graph.app)
             self._bindings = Bindings(self._environment, graph, {**self._sources, **sinks})
             configs = {name: self._made(name) for name in self._topics}
-            counts = self._bindings.partition_counts(graph, elsewhere=self._paths)
-            self.plan = make_plan(graph, options, counts, wrapped=bool(around))
+            counts = self._bindings.partition_counts(graph, elsewhere=elsewhere)
+            self.plan = make_plan(graph, whole(options), counts, wrapped=bool(around))
             self._check_plan()
-            configs |= self._made_in_cluster({*self._topics, *self._paths, *sinks})
+            configs |= self._made_in_cluster({*self._topics, *elsewhere, *sinks})
             self._inputs.begin(self._bindings, settings.until_now)
             self._publisher = self._publishing(configs)
             self.job = self._job(around)
@@ -138,11 +141,12 @@ class Streamed:
         """Return what is to be run next; None where nothing has come, and nothing is due."""
         if self.manifest.ended:
             return None
-        self._inputs.look()
+        self._inputs.look(self.manifest.ends)
         if self._inputs.pieces != self.manifest.pieces:
             # Which file lies where in a partition is committed before an offset of it is: after a restart they must be
             # the same.
             self._change(pieces=self._inputs.pieces)
+            self._inputs.sweep()
         read = self.manifest.ends
         ends = self._inputs.next(read)
         if read != _by_stream(ends) or self._is_due() or self._inputs.is_quiet(ends):
@@ -199,6 +203,8 @@ class Streamed:
 
         if stream in self._paths:
             raise SamzaError(f"received({stream!r}): the output is bound to {self._paths[stream]}; read it there")
+        if stream in self._tables:
+            raise SamzaError(f"received({stream!r}): the output is in {self._tables[stream].into}; read it there")
         assert self._bindings is not None
         if stream in self._bindings.sinks:
             return self._bindings.values_of(stream)
@@ -280,6 +286,9 @@ class Streamed:
         declared = {output.stream: output.value for output in self._declared()}
         begins = self.manifest.batch == 0
         self._outputs |= {name: PartDirectory(path, begins) for name, path in self._paths.items()}
+        for name, table in self._tables.items():
+            # By the checkpoint's own name, and the number of the micro-batch: so a table can tell what it has.
+            self._outputs[name] = table.opened(self._directory / "tables" / name, self.manifest.id, begins)
         for name, config in topics.items():
             from runtime.units.publication.publishing import PartTopic
 

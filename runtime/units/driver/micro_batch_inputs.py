@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -17,7 +18,7 @@ from runtime.systems.files.places.locations import files_of, is_remote
 from runtime.systems.files.tables import only_on_spark
 from runtime.systems.kafka.client.topic import topic_of
 from runtime.systems.memory.lists import ListSource
-from runtime.units.growing import GrowingLines, Piece
+from runtime.units.growing import GrowingLines, LandedLines, Piece
 from runtime.units.micro_batch import IdleTime, Place
 from runtime.units.splits import Splits
 
@@ -30,6 +31,15 @@ MOST_BYTES = 64 << 20
 Ends = Mapping[str, Sequence[tuple[int, bool]]]
 """By stream, the offset up to which each partition was read, and whether it had ended there."""
 Pieces = dict[str, list[list[Piece]]]
+
+
+@dataclass(frozen=True)
+class Landing:
+    """An input that the engine lays down batch by batch in folders of `place`; `check` raises where it has failed."""
+
+    place: Path
+    partitions: int
+    check: Callable[[], None]
 
 
 class Offered:
@@ -50,6 +60,7 @@ class Offered:
             for spec in reads
             if isinstance(what := bind.get(spec.stream), str | Path) and topic_of(what) is None
         }
+        self._landings = {name: what for name, what in bind.items() if isinstance(what, Landing)}
         self._topics: dict[str, GrowingTopic] = {}
         try:
             self.sources = {spec.stream: self._source(spec, bind, pieces) for spec in reads if spec.stream in bind}
@@ -154,12 +165,25 @@ class Offered:
             if place not in self._changed_at or self._changed_at[place][1] != now:
                 self._changed_at[place] = elapsed_ms, now
 
-    def look(self) -> None:
-        """Look for what has come to topics, and for files that have come."""
+    def look(self, read: Ends) -> None:
+        """Look for what has come to topics, and for files that have come, given how far others were `read`."""
         for topic in self._topics.values():
             topic.look()
         for name, source in self.growing.items():
-            self.sources[name] = source.look(self._paths[name])
+            if isinstance(source, LandedLines):
+                self._landings[name].check()
+                self.sources[name] = source.behind(read.get(name, [(0, False)] * source.partitions)).look(
+                    self._landings[name].place
+                )
+            else:
+                self.sources[name] = source.look(self._paths[name])
+
+    def sweep(self) -> None:
+        """Remove files that were read, once it is committed that nobody will read them again."""
+        for name, landing in self._landings.items():
+            source = self.sources[name]
+            assert isinstance(source, LandedLines), "what lands is read as that"
+            source.sweep(landing.place)
 
     @property
     def growing(self) -> dict[str, GrowingLines]:
@@ -184,6 +208,8 @@ class Offered:
     def _source(self, spec: Input, bind: Mapping[str, object], pieces: Pieces) -> Source:
         """Return an input that is bound: files of JSON lines grow, others are what they are."""
         what = bind[spec.stream]
+        if isinstance(what, Landing):
+            return LandedLines(pieces.get(spec.stream) or [()] * what.partitions).look(what.place)
         if (topic := topic_of(what)) is not None:
             from runtime.units.topics import GrowingTopic
 

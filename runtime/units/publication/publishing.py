@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -107,6 +108,18 @@ class OfParts(Protocol):
 
     def sweep(self, kept: Iterable[str]) -> None:
         """Remove what attempts wrote that nobody will publish."""
+
+
+@dataclass(frozen=True)
+class ByEngine:
+    """An output that the engine itself writes, a part for each micro-batch.
+
+    It is `opened(place, name, begins)`: in a directory of its own, by a name that no other run has, and told whether
+    anything is committed yet. `into` says where it goes.
+    """
+
+    opened: Callable[[Path, str, bool], OfParts]
+    into: object
 
 
 class Publisher:

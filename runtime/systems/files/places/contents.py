@@ -70,7 +70,9 @@ class RemoteBytes(Content):
     def read(self, position: int, length: int) -> bytes:
         start = position - self._start
         if not 0 <= start <= start + min(length, self.size - position) <= len(self._held):
-            self._held = self._file.read_at(max(length, AHEAD), position)
+            # Who opens a file looks at its first bytes alone.
+            is_first = position == 0 and length <= PACKED_AT_ONCE
+            self._held = self._file.read_at(length if is_first else max(length, AHEAD), position)
             self._start = position
             start = 0
         return self._held[start : start + length]
@@ -116,7 +118,7 @@ class UnpackedBytes(Content):
         return (self._start + len(self._held)) * self._packed.size // max(self._raw.tell(), 1)
 
     def forget(self) -> None:
-        self._stream, self._held = None, b""
+        self._stream, self._raw, self._held = None, None, b""
         self._packed.forget()
 
     def _more(self, length: int) -> bytes:

@@ -22,10 +22,15 @@ FORMATTED = "formatted"
 CLUSTER_ID = "samza-dsl-single-node1"
 """22 characters, as Kafka wants them: an identity, not a secret."""
 
-DIGEST = "c7a374e7841b1820ab399563963a1dae5aaebead986e61ad65a58a04cb7f441a"
-"""SHA-256 over the names and contents of the jars, so that nothing but what was tried is ever run."""
+DIGESTS = {
+    VERSION: "c7a374e7841b1820ab399563963a1dae5aaebead986e61ad65a58a04cb7f441a",
+    "3.9.1": "7571ee055f0ef97e07a1553bf7f550f87b1ad99112cafdcd3e376f236a3306f2",
+}
+"""By version SHA-256 over the names and contents of the jars, so that nothing but what was tried is ever run."""
+CHOICE = "SAMZA_DSL_KAFKA"
+"""The variable that says which version a broker on this machine is of, as tests of the last 3.x have it."""
 
-_WANTED = f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36"
+_KAFKA, _LOGGING = "org.apache.kafka:kafka_2.13:", "org.slf4j:slf4j-simple:1.7.36"
 _UNUSED = "scala-reflect"
 """Kafka declares it, and the broker runs without it."""
 _FETCH = """\
@@ -59,16 +64,18 @@ def cache_directory() -> Path:
 
 def jars() -> Path:
     """Return the directory of Kafka's jars, which is fetched once, whole or not at all; raises SamzaError."""
-    cache = cache_directory()
-    found = cache / f"kafka-{VERSION}"
+    cache, version = cache_directory(), os.environ.get(CHOICE) or VERSION
+    if version not in DIGESTS:
+        raise SamzaError(f"{CHOICE}={version} is no version that brokers are started of: {', '.join(DIGESTS)}")
+    found = cache / f"kafka-{version}"
     if found.is_dir():
         return found
     java = java_command()
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache / f"kafka-{VERSION}.lock"):
+    with locked(cache / f"kafka-{version}.lock"):
         if not found.is_dir():
             with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache) as making:
-                _fetch(java, Path(making))
+                _fetch(java, version, Path(making))
                 # Renamed when it is whole: a download that was stopped is never taken for Kafka.
                 (Path(making) / "whole").rename(found)
     return found
@@ -88,16 +95,16 @@ def _package(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _fetch(java: str, making: Path) -> None:
+def _fetch(java: str, version: str, making: Path) -> None:
     """Fetch the jars into `whole`, with a log directory formatted by them."""
     whole = making / "whole"
     whole.mkdir()
     _package("jgo")
-    fetching = [sys.executable, "-c", _FETCH, str(making), _UNUSED, *_WANTED]
+    fetching = [sys.executable, "-c", _FETCH, str(making), _UNUSED, _KAFKA + version, _LOGGING]
     trusting = {**trusted_by_python(making / "trusted.pem"), **os.environ}
     instead = "look whether the network, and a proxy if there is one, lets Python through"
     _run(fetching, making, "fetched", instead, trusting)
-    if digest(whole) != DIGEST:
+    if digest(whole) != DIGESTS[version]:
         raise SamzaError(
             "Kafka's jars are not those that samza-dsl was tried with; look who changes what is downloaded"
         )

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from runtime.model.clock import sleep_ms
+from runtime.systems.kafka.client.private_names import connections, use_connections
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaClient, AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -145,9 +146,9 @@ async def begun(client: C, *topics: str, within_s: float = BEGIN_S) -> C:
     It knows `topics` then: one that is asked for what it does not know pauses for 100 ms, for each of them. Raises
     TimeoutError where it has not begun in time.
     """
-    _wait_for_brokers(_connections(client))
+    _wait_for_brokers(connections(client))
     beginning, answered = asyncio.ensure_future(client.start()), asyncio.Event()
-    cluster = _connections(client).cluster
+    cluster = connections(client).cluster
 
     def hear(_: object) -> None:
         answered.set()
@@ -159,7 +160,7 @@ async def begun(client: C, *topics: str, within_s: float = BEGIN_S) -> C:
         async with asyncio.timeout(within_s):
             await asyncio.shield(beginning)
             if topics:
-                await _connections(client).set_topics(topics)
+                await connections(client).set_topics(topics)
     except BaseException:
         await _cancelled(beginning, answered)
         await ended(client)
@@ -172,7 +173,7 @@ async def begun(client: C, *topics: str, within_s: float = BEGIN_S) -> C:
 async def ended(client: Begun) -> None:
     """End a client, whatever it still waits for; its errors tell nothing any more."""
     # A stop closes connections last: not where it fails before, nor where what it cancels goes on all the same.
-    for ending in (client.stop if hasattr(client, "stop") else client.close, _connections(client).close):
+    for ending in (client.stop if hasattr(client, "stop") else client.close, connections(client).close):
         await _awaited(ending())
 
 
@@ -250,9 +251,7 @@ class SharedClients:
         if len(self._shared) < self._most:
             self._shared.append(_Shared(producer.client, self._shared))
         lease = _Lease(min(self._shared, key=lambda one: one.users))
-        # It has no public way: its constructor makes a client, which has opened nothing yet.
-        producer.client = producer._sender.client = lease
-        producer._metadata = producer._message_accumulator._cluster = lease.cluster
+        use_connections(producer, lease)
 
 
 class _Shared:
@@ -303,7 +302,3 @@ class _Lease:
         shared, self._shared = self._shared, None
         if shared is not None:
             await shared.leave()
-
-
-def _connections(client: Begun) -> AIOKafkaClient:
-    return client.client if hasattr(client, "client") else client._client

@@ -17,6 +17,8 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest_v5
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
+from runtime.systems.kafka.client.private_names import answer_to
+
 R = TypeVar("R")
 
 UNKNOWN = -(1 << 31)
@@ -142,7 +144,7 @@ async def topics_of(client: AIOKafkaAdminClient, names: Sequence[str] | None = N
     where this client may not know of it, other KafkaErrors where no broker answers.
     """
     found = {}
-    for one in (await client._send_request(DescribeTopics(names))).to_object()["topics"]:  # it has no public way
+    for one in (await answer_to(client, DescribeTopics(names))).to_object()["topics"]:
         if one["error_code"] == UnknownTopicOrPartitionError.errno:
             continue
         if one["error_code"] == TopicAuthorizationFailedError.errno and names is not None:

@@ -15,6 +15,7 @@ from aiokafka.protocol.api import Request
 from runtime.systems.kafka.client.admin import administering, answered
 from runtime.systems.kafka.client.kafka_errors import kafka_fault
 from runtime.systems.kafka.client.metadata import READ, UNKNOWN, WRITE, may, topics_of
+from runtime.systems.kafka.client.private_names import answer_to
 from runtime.systems.kafka.client.topic import KafkaTopic, beside
 
 READ_GROUP = 1 << 3
@@ -66,7 +67,7 @@ async def _may_use(client: AIOKafkaAdminClient, group: str) -> bool:
     with suppress(IncompatibleBrokerVersion):
         try:
             node = await client.find_coordinator(group)
-            answer = (await client._send_request(DescribeGroups(group), node)).to_object()["groups"][0]
+            answer = (await answer_to(client, DescribeGroups(group), node)).to_object()["groups"][0]
         except GroupAuthorizationFailedError:
             return False
         except KafkaError:  # the brokers are not ready to say so; commits will

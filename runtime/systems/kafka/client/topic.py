@@ -11,12 +11,21 @@ from urllib.parse import parse_qsl, urlsplit
 from runtime.model.errors import SamzaError
 
 SCHEME = "kafka://"
+REGISTRY = "samza-dsl-streams"
+"""The topic that tells what each stream was made with, behind the prefix of a cluster that is shared."""
 COMPRESSIONS = ("gzip", "snappy", "lz4", "zstd")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _BROKER = re.compile(r"([^\s:\[\]]+|\[[0-9a-fA-F:.%]+\])(:[0-9]{1,5})?")
 _TLS = {"ssl_cafile": "cafile", "ssl_certfile": "certfile", "ssl_keyfile": "keyfile", "ssl_password": "password"}
 _SECRET = "ssl_password"
-_OPTION = re.compile(r"security_protocol|ssl_context|sasl_\w+|client_id|request_timeout_ms|metadata_max_age_ms")
+_OPTION = re.compile(
+    r"security_protocol|ssl_context|sasl_\w+|client_id|request_timeout_ms|metadata_max_age_ms|connections_max_idle_ms"
+    r"|retry_backoff_ms"
+)
+_OURS = re.compile(
+    r"bootstrap_servers|api_version|group_id|transactional_id|enable_\w+|isolation_level|acks|auto_\w+|loop"
+)
+"""Options by which exactly-once is kept, or that an address says."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,10 @@ class KafkaTopic:
             raise SamzaError(f"compression={self.compression!r}: Kafka knows {', '.join(COMPRESSIONS)}, or None")
         unknown = sorted(name for name in self.options if name not in _TLS and not _OPTION.fullmatch(name))
         if unknown:
+            if _OURS.fullmatch(unknown[0]):
+                raise SamzaError(
+                    f"the option {unknown[0]!r} of Kafka clients is set by the library itself: leave it out"
+                )
             raise SamzaError(f"a Kafka client has no option {unknown[0]!r} that can be given here; see docs/kafka.md")
 
     @property
@@ -96,17 +109,45 @@ class KafkaTopic:
 class KafkaCluster:
     """A Kafka cluster, to be the environment of a run; `options` are as a `KafkaTopic` has them.
 
+    Several teams share a cluster by a `prefix`, as in "kafka://host:9092?prefix=payments-": with it begin the names of
+    all topics that are none of the streams, of groups and of transactional ids. So do the names of their applications.
+
+    >>> KafkaCluster("kafka://broker:9092?prefix=payments-").registry
+    'payments-samza-dsl-streams'
     >>> KafkaCluster("kafka://broker:9092", options={"sasl_plain_password": "secret"})
     KafkaCluster(address='kafka://broker:9092')
     """
 
     address: str
     options: Mapping[str, object] = field(default_factory=dict, repr=False, hash=False)
+    prefix: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
+        address, _, query = self.address.partition("?")
+        if query:
+            said = dict(parse_qsl(query, keep_blank_values=True))
+            if said.keys() != {"prefix"} or self.prefix not in ("", said["prefix"]):
+                raise SamzaError(f"{address}?{query}: the address of a cluster says prefix=, once, and nothing else")
+            object.__setattr__(self, "address", address)
+            object.__setattr__(self, "prefix", said["prefix"])
+        if self.prefix and not _NAME.fullmatch(self.prefix):
+            raise SamzaError(f"prefix={self.prefix!r} begins no topic: write letters, digits, '.', '_' and '-'")
         if urlsplit(self.address).path not in ("", "/"):
             raise SamzaError(f"{self.address!r} names a topic: an environment is a cluster, as in kafka://host:9092")
         self.topic("any")
+
+    @property
+    def registry(self) -> str:
+        """The name of the topic that tells what streams were made with."""
+        return f"{self.prefix}{REGISTRY}"
+
+    def check_app(self, app: str) -> None:
+        """Raise SamzaError for an application whose topics would not begin with the prefix."""
+        if not app.startswith(self.prefix):
+            raise SamzaError(
+                f"the cluster {self.address} is used under the prefix {self.prefix!r}, with which topics of {app!r} "
+                f"would not begin; write instead: App('{self.prefix}{app}'), or another prefix"
+            )
 
     def topic(self, name: str) -> KafkaTopic:
         """Return one of its topics."""

@@ -13,6 +13,7 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Array, Boolean, Int8, Int16, Int32, Schema, String
 
 from runtime.model.errors import EnvironmentFault
+from runtime.systems.kafka.client.private_names import answer_to
 from runtime.systems.kafka.client.topic import KafkaTopic
 
 R = TypeVar("R")
@@ -134,7 +135,7 @@ async def amend(
     had = ", ".join(f"{name}={configs[name]}" for name in wrong)
     now = ",".join(f"{name}={value}" for name, value in wrong.items())
     try:
-        answer = await client._send_request(ChangeConfigs({topic.name: wrong}))  # it has no public way
+        answer = await answer_to(client, ChangeConfigs({topic.name: wrong}))
         for code, said, *_ in answer.resources:
             if code:
                 raise for_code(code)(said)

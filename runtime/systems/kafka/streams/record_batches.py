@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from operators.core.base import Batch
 from runtime.model.garbage import collector_resting
 from runtime.systems.kafka.client.clients import Fetched
+from runtime.systems.kafka.client.private_names import fetches_to, read_as, records_in, wait_for_fetches
 
 if TYPE_CHECKING:
     from aiokafka.consumer.fetcher import PartitionRecords
@@ -64,10 +65,9 @@ class _Fetched(OrderedDict[object, object]):
     """The fetches that a consumer has not yet given out, by partition."""
 
     def __setitem__(self, place: object, found: object) -> None:
-        records = getattr(found, "_partition_records", None)
+        records = records_in(found)
         if records is not None:
-            records._records = _Batches(records._records)
-            records._consumer_record = partial(_not_before, records)
+            read_as(records, _Batches, partial(_not_before, records))
         super().__setitem__(place, found)
 
 
@@ -76,10 +76,7 @@ def by_batches(consumer: object) -> None:
 
     Another client, which has no such inside, gives records as it does.
     """
-    fetcher = getattr(consumer, "_fetcher", None)
-    # It has no public way; where another version has no such inside, records come one by one and mean the same.
-    if fetcher is not None and hasattr(fetcher, "_records"):
-        fetcher._records = _Fetched()
+    fetches_to(consumer, _Fetched())
 
 
 def hold_back(consumer: object, wait_ms: int) -> None:
@@ -87,9 +84,7 @@ def hold_back(consumer: object, wait_ms: int) -> None:
 
     It is for the next fetches. Another client does as it was told when it began.
     """
-    fetcher = getattr(consumer, "_fetcher", None)
-    if fetcher is not None and hasattr(fetcher, "_fetch_max_wait_ms"):
-        fetcher._fetch_max_wait_ms = wait_ms
+    wait_for_fetches(consumer, wait_ms)
 
 
 def rows_of(found: Sequence[Fetched | BatchRows]) -> Batch:

@@ -38,7 +38,7 @@ class KafkaSink(PartitionedSink):
     """
 
     name = "kafka"
-    columns = frozenset({"keys", "timestamps"})
+    columns = frozenset({"keys", "timestamps", "headers"})
 
     def __init__(self, topic: KafkaTopic, config: StreamConfig) -> None:
         self._topic = topic

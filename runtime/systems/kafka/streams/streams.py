@@ -72,8 +72,6 @@ from runtime.systems.log.batch import check_columns
 
 R = TypeVar("R")
 
-REGISTRY = "samza-dsl-streams"
-"""The topic that tells what each stream was made with."""
 LARGEST_BYTES = 1 << 24
 """The most bytes of a record of state, or between stages; other streams have what their topic says."""
 LOOKS_EACH = 3
@@ -109,7 +107,8 @@ class KafkaStreams:
         self._known: dict[str, _Known] = {}
         self._looked_at: set[tuple[str, int]] = set()
         self._written: dict[tuple[str, int], int] = {}
-        self._registry = KafkaTable(cluster.topic(REGISTRY))
+        self.registry = cluster.registry
+        self._registry = KafkaTable(cluster.topic(cluster.registry))
         self._admin: AIOKafkaAdminClient | None = None
         self._registrar: Producer | None = None
         self._one_begins = asyncio.Lock()
@@ -134,9 +133,16 @@ class KafkaStreams:
             found = self.all(own=True)
         elif own:
             self.know([name], own=True)
-        elif config.intermediate and found[name].intermediate:
+        elif config.intermediate and (found[name].intermediate or self._was_made_ahead(name, found[name].partitions)):
+            self.know([name], own=False)
+            found = self.all(own=True)
             self.amend([name], BETWEEN_CONFIGS)
         return found[name] if own else self._as_kept({name: found[name]})[name]
+
+    def _was_made_ahead(self, name: str, partitions: int) -> bool:
+        """Whether a topic of which nobody has said what it is has never had a record, which could be lost."""
+        begun: Begun = self.call(name, range_of(self.topic(name), partitions, "read_uncommitted"))
+        return not any(begun.ends.values())
 
     def know(self, names: Iterable[str], own: bool) -> None:
         """Register topics again that are there, as our own, or as lying between stages.
@@ -170,7 +176,7 @@ class KafkaStreams:
 
     def all(self, own: bool = False) -> dict[str, StreamConfig]:
         """Return all streams by name, those of our `own` as well."""
-        counts, self._known = self.call(REGISTRY, self._look())
+        counts, self._known = self.call(self.registry, self._look())
         found = {}
         for name, partitions in sorted(counts.items()):
             known = self._known.get(name, _Known(StreamConfig()))
@@ -203,7 +209,7 @@ class KafkaStreams:
         found = None
         while found is None:
             counts = {name: config.partitions for name, config in self.all().items()}
-            found = self.call(REGISTRY, self._ranges(counts))
+            found = self.call(self.registry, self._ranges(counts))
         return {
             name: [Offsets(starts[number], ends[number], ended=False) for number in range(counts[name])]
             for name, (starts, ends) in found.items()
@@ -296,7 +302,7 @@ class KafkaStreams:
         """Write records as `write` does."""
         async with self._one_begins:
             if self._registrar is None:
-                registrar = AIOKafkaProducer(**self.topic(REGISTRY).client(), enable_idempotence=True)
+                registrar = AIOKafkaProducer(**self.topic(self.registry).client(), enable_idempotence=True)
                 self._registrar = await begun(registrar)
         await send_all(self._registrar, {(name, 0): records})
 
@@ -319,7 +325,7 @@ class KafkaStreams:
     async def producer(self, transactional_id: str, shared: bool = False) -> Producer:
         """Return a producer that has begun, in transactions of that id; `shared` spares connections of its own."""
         for tries_left in reversed(range(PRODUCER_TRIES)):
-            client = self.topic(REGISTRY).client()
+            client = self.topic(self.registry).client()
             producer = AIOKafkaProducer(**client, transactional_id=transactional_id, max_batch_size=BATCH_BYTES)
             if shared:
                 self._shared.share(producer)
@@ -349,14 +355,14 @@ class KafkaStreams:
             async with asyncio.timeout(SEEN_S):
                 there = await topics_of(await self._administrator())
             left = {place: end for place, end in self._written.items() if place[0] in there}
-            await until_seen(self.topic(REGISTRY), left)
+            await until_seen(self.topic(self.registry), left)
 
     async def _look(self) -> tuple[dict[str, int], dict[str, _Known]]:
         client = await self._administrator()
         found = await answered(lambda: topics_of(client))
         counts = {name: one.partitions for name, one in found.items() if not one.is_internal and name != PUBLISHED}
-        if counts.pop(REGISTRY, None) is None:
-            await create_topic(self.topic(REGISTRY), 1, configs_of(_TABLE) | TABLE_CONFIGS)
+        if counts.pop(self.registry, None) is None:
+            await create_topic(self.topic(self.registry), 1, configs_of(_TABLE) | TABLE_CONFIGS)
             return counts, {}
         entries = await self._registry.now()
         known = {name.decode(): msgspec.msgpack.decode(said, type=_Known) for name, said in entries.items()}
@@ -375,7 +381,7 @@ class KafkaStreams:
 
     async def _ranges(self, partitions: Mapping[str, int]) -> dict[str, Begun] | None:
         """Return the ranges of topics; None where one has gone meanwhile, of which aiokafka would ask on and on."""
-        asking = asyncio.ensure_future(ranges_of(self.topic(REGISTRY), partitions))
+        asking = asyncio.ensure_future(ranges_of(self.topic(self.registry), partitions))
         try:
             while not (await asyncio.wait([asking], timeout=GONE_S))[0]:
                 if partitions.keys() - (await self._look())[0].keys():
@@ -424,7 +430,7 @@ class KafkaStreams:
     def _as_kept(self, streams: Mapping[str, StreamConfig]) -> dict[str, StreamConfig]:
         """Return streams as the brokers keep them: others may have made them, or changed them since."""
         names = [name for name, config in streams.items() if not config.intermediate]
-        configs = self.call(REGISTRY, self._configs(names)) if names else {}
+        configs = self.call(self.registry, self._configs(names)) if names else {}
         return {
             name: config_in(configs[name], config) if name in configs else config for name, config in streams.items()
         }
@@ -468,12 +474,12 @@ class KafkaStreams:
         await self._register(name, None)
 
     async def _register(self, name: str, said: bytes | None) -> None:
-        await self.say(REGISTRY, Batch([said], [name.encode()]))
+        await self.say(self.registry, Batch([said], [name.encode()]))
 
     async def _administrator(self) -> AIOKafkaAdminClient:
         async with self._one_begins:
             if self._admin is None:
-                self._admin = await begun(AIOKafkaAdminClient(**self.topic(REGISTRY).client()))
+                self._admin = await begun(AIOKafkaAdminClient(**self.topic(self.registry).client()))
             return self._admin
 
     async def _stop(self) -> None:

@@ -1,0 +1,71 @@
+"""Virtual tasks: the share of its partitions that a task has, by buckets of keys, and the names of such tasks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from operators.partition_by import bucket_of
+
+WHOLE = "all"
+"""The bucket of a task that has its partitions for itself."""
+
+
+class VirtualTask(NamedTuple):
+    """A task that has the keys of one bucket, of `factor`, in the partitions of a base task; with a factor of 1, all.
+
+    Source: "Elasticity by virtual tasks" of Apache Samza, whose names these are.
+
+    >>> VirtualTask(3, 1, 2).name, VirtualTask(3).name, VirtualTask.of("3-1-2")
+    ('3-1-2', '3', VirtualTask(base=3, bucket=1, factor=2))
+    """
+
+    base: int
+    bucket: int = 0
+    factor: int = 1
+
+    @staticmethod
+    def of(name: str) -> VirtualTask:
+        """Return the task of a name; raises ValueError for any other word."""
+        base, *share = map(int, name.split("-"))
+        return VirtualTask(base, *share) if share else VirtualTask(base)
+
+    @property
+    def name(self) -> str:
+        """The name in checkpoints, and as a producer of intermediate streams: that of a base task is its number."""
+        return str(self.base) if self.factor == 1 else f"{self.base}-{self.bucket}-{self.factor}"
+
+    @property
+    def share(self) -> str:
+        """The bucket as positions have it."""
+        return WHOLE if self.factor == 1 else f"{self.bucket}/{self.factor}"
+
+    def has(self, key: bytes) -> bool:
+        """Whether a key, as it is stored, is one of its own."""
+        return bucket_of(key, 0, self.factor) == self.bucket
+
+    def meets(self, other: VirtualTask) -> bool:
+        """Whether both have keys in common: of two factors one divides the other.
+
+        >>> VirtualTask(0, 1, 2).meets(VirtualTask(0, 3, 4)), VirtualTask(0, 1, 2).meets(VirtualTask(0, 2, 4))
+        (True, False)
+        """
+        least = min(self.factor, other.factor)
+        return self.base == other.base and self.bucket % least == other.bucket % least
+
+
+def is_task(name: str) -> bool:
+    """Whether a checkpoint of this name is a task's, and none of an application's notes.
+
+    >>> is_task("12"), is_task("12-0-4"), is_task("job")
+    (True, True, False)
+    """
+    return name.replace("-", "").isdecimal()
+
+
+def share_of(bucket: str, base: int) -> VirtualTask:
+    """Return the task whose share of the base task's partitions a position speaks for.
+
+    >>> share_of("1/2", 3), share_of("all", 3)
+    (VirtualTask(base=3, bucket=1, factor=2), VirtualTask(base=3, bucket=0, factor=1))
+    """
+    return VirtualTask(base) if bucket == WHOLE else VirtualTask(base, *map(int, bucket.split("/")))

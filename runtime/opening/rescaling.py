@@ -1,0 +1,186 @@
+"""The split and merge of an application's tasks, at a cut: who goes on from where, and who is heard in whose place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from operators.core.base import MIN_TIMESTAMP, Batch
+from planner.model.graph import Graph
+from planner.model.plan import Plan
+from planner.model.virtual_tasks import WHOLE, VirtualTask, is_task
+from runtime.assembly.bindings import intermediate_of
+from runtime.job.key_kinds import kinds_of_all
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.clock import wall_clock_ms
+from runtime.model.errors import SamzaError
+from runtime.ports.commits import Commit
+from runtime.ports.environment import Environment, LiveEnvironment
+from runtime.ports.streams import Append, Control
+
+NO_NOTES: Mapping[str, Checkpoint] = MappingProxyType({})
+
+
+SCALINGS = "scalings"
+"""The checkpoint that has the history of an application's elasticity."""
+MOST_SCALINGS = 100
+"""The number of changes that are remembered."""
+
+
+class Scaled(msgspec.Struct, frozen=True):
+    """One change of an application's factor: when (ms since the epoch), from and to what, why, and how long it took.
+
+    No entry of state is moved by it: what is kept of a key lies where it was.
+    """
+
+    at_ms: int
+    before: int
+    now: int
+    why: str
+    took_ms: float
+
+
+def scalings(checkpoints: Mapping[str, Checkpoint]) -> list[Scaled]:
+    """Return the changes of an application's factor, the last one at the end."""
+    told = checkpoints.get(SCALINGS, Checkpoint(0)).meanings.get(SCALINGS, "[]")
+    return msgspec.json.decode(told, type=list[Scaled])
+
+
+def noted(checkpoints: Mapping[str, Checkpoint], scaled: Scaled) -> Checkpoint:
+    """Return the history of an application's elasticity with one change more."""
+    known = [*scalings(checkpoints), scaled][-MOST_SCALINGS:]
+    return Checkpoint(0, meanings={SCALINGS: msgspec.json.encode(known).decode()})
+
+
+class Rescaling(NamedTuple):
+    """The change from one factor to another: checkpoints that are new, and the names of those that are gone."""
+
+    before: int
+    now: int
+    checkpoints: dict[str, Checkpoint]
+    gone: tuple[str, ...]
+
+
+def rescale(
+    environment: Environment,
+    plan: Plan,
+    graph: Graph,
+    generation: int,
+    why: str = "as it began",
+    took_ms: float = 0.0,
+    notes: Mapping[str, Checkpoint] = NO_NOTES,
+) -> Rescaling | None:
+    """Split or merge what an application has committed into tasks as planned; None where they are so already.
+
+    State stays where it is: it lies by base tasks, and each virtual one looks at the entries of its own keys. All else
+    is one commit, with `notes` of the application, so that a crash finds the tasks before, or those behind. Its history
+    tells `why`, and how long it took to come to this cut.
+    """
+    if plan.options.factor > 1 and isinstance(environment, LiveEnvironment):
+        raise SamzaError(
+            f"the app {plan.app!r}: Options(elasticity={plan.options.factor}) is for the embedded log; on Kafka "
+            "give the topic more partitions, or .partition_by(..., partitions=) before what is slow"
+        )
+    checkpoints = environment.checkpoints(plan.app)
+    found = rescaled(checkpoints, plan.options.factor)
+    if found is None:
+        return None
+    appends = [
+        Append(stream, partition, Batch([]), control)
+        for stream, controls in _handovers(plan, graph, found.before, generation).items()
+        if stream in (existing := environment.streams())
+        for partition in range(existing[stream].partitions)
+        for control in controls
+    ]
+    history = noted(checkpoints, Scaled(wall_clock_ms(), found.before, found.now, why, took_ms))
+    all_new = {**found.checkpoints, **notes, SCALINGS: history}
+    new = {name: replace(one, generation=generation) for name, one in all_new.items()}
+    environment.commit(Commit(plan.app, generation, appends, [], new, gone=found.gone))
+    return found
+
+
+def rescaled(checkpoints: Mapping[str, Checkpoint], now: int) -> Rescaling | None:
+    """Return the checkpoints of tasks with another factor than those that were committed, if it is another.
+
+    >>> before = {"0": Checkpoint(1, (Position("log", "clicks", 0, 70),))}
+    >>> sorted(rescaled(before, 2).checkpoints), rescaled(before, 1)
+    (['0-0-2', '0-1-2'], None)
+    """
+    tasks = {VirtualTask.of(name): one for name, one in checkpoints.items() if is_task(name)}
+    factors = {task.factor for task in tasks}
+    assert len(factors) <= 1, "all tasks of an application have one factor"
+    if factors <= {now}:
+        return None
+    (before,) = factors
+    found = {}
+    for base in {task.base for task in tasks}:
+        for bucket in range(now):
+            task = VirtualTask(base, bucket, now)
+            parents = [VirtualTask(base, one, before) for one in range(before)]
+            merged = _merged({one: tasks.get(one, Checkpoint(0)) for one in parents if one.meets(task)}, task)
+            if merged.positions:
+                found[task.name] = merged
+    return Rescaling(before, now, found, tuple(task.name for task in tasks))
+
+
+def _merged(parents: Mapping[VirtualTask, Checkpoint], task: VirtualTask) -> Checkpoint:
+    """Return the checkpoint of a task that goes on with what its parents did: a share of one's, or all of several."""
+    places = {(one.stream, one.partition) for checkpoint in parents.values() for one in checkpoint.positions}
+    positions = [one for place in sorted(places) for one in _positions(parents, task, place)]
+    return Checkpoint(0, tuple(positions), meanings=kinds_of_all(parents.values()))
+
+
+def _positions(
+    parents: Mapping[VirtualTask, Checkpoint], task: VirtualTask, place: tuple[str, int]
+) -> Sequence[Position]:
+    """Return from where a task reads a partition: where the last of its parents is, past what others have read."""
+    found = {
+        parent: [one for one in checkpoint.positions if (one.stream, one.partition) == place]
+        for parent, checkpoint in parents.items()
+    }
+    own = {parent: one for parent, all in found.items() for one in all if one.bucket == WHOLE}
+    further = [one for all in found.values() for one in all if one.bucket != WHOLE]
+    # Who has none yet begins at the start, and so does who goes on for it.
+    if len(own) == len(parents):
+        last = min(own.values(), key=lambda one: one.offset)
+        heard = {
+            name: min(one.producers[name] for one in own.values() if name in one.producers) for name in last.producers
+        }
+        first = [replace(last, producers=heard)]
+    else:
+        first = []
+    ahead = [
+        replace(one, bucket=parent.share, producers={}, watermark=MIN_TIMESTAMP, idle=())
+        for parent, one in own.items()
+        if not first or one.offset > first[0].offset
+    ]
+    some = {(one.bucket, one.offset): one for one in (*ahead, *further)}
+    return [*first, *(one for _, one in sorted(some.items()) if _concerns(one, task))]
+
+
+def _concerns(position: Position, task: VirtualTask) -> bool:
+    bucket, factor = map(int, position.bucket.split("/"))
+    return VirtualTask(task.base, bucket, factor).meets(task)
+
+
+def _handovers(plan: Plan, graph: Graph, before: int, generation: int) -> dict[str, list[Control]]:
+    """Return what readers of streams between stages are told: who goes on in whose place, by stream."""
+    found: dict[str, list[Control]] = {}
+    for stage in plan.stages:
+        writing = [graph.specs[id] for id in stage.operators if graph.specs[id].repartitions]
+        now = [plan.virtual(task) for task in stage.tasks]
+        controls = [
+            Control(task.name, MIN_TIMESTAMP, generation, heirs=_heirs(task, now))
+            for base in stage.bases
+            for task in (VirtualTask(base, bucket, before) for bucket in range(before))
+        ]
+        found |= {intermediate_of(graph, spec): controls for spec in writing}
+    return found
+
+
+def _heirs(task: VirtualTask, among: Collection[VirtualTask]) -> tuple[str, ...]:
+    return tuple(one.name for one in among if one.meets(task))

@@ -1,0 +1,101 @@
+"""The share of a partition that a virtual task has: what a reader keeps of the rows that it has read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from operators.core.base import Batch, Key
+from operators.partition_by import bucket_of
+from planner.model.virtual_tasks import VirtualTask, share_of
+from runtime.encoding.serdes import remembering
+from runtime.model.checkpoint import Position
+
+if TYPE_CHECKING:
+    from runtime.encoding.keys import KeySerde
+    from runtime.reading.reader import Taken
+
+
+@dataclass(frozen=True)
+class KeyShare:
+    """The share of a task in the rows of a partition: the keys that it has, or all.
+
+    Rows without a key are shared out by their offsets, or all have the first bucket where state is kept `by_key`.
+    """
+
+    task: VirtualTask
+    by_key: bool = True
+
+    @property
+    def is_part(self) -> bool:
+        """Whether there are rows that are not its own."""
+        return self.task.factor > 1
+
+
+WHOLE = KeyShare(VirtualTask(0))
+"""The share of a task that has its partitions for itself."""
+
+
+class Sieve:
+    """Drops the rows of a partition that are of other tasks, and those that were processed before a merge of tasks.
+
+    Times, and so the stamps of rows and watermarks, are those of all rows: whoever sieves does it behind them.
+    """
+
+    def __init__(self, share: KeyShare, ahead: Iterable[Position], keys: KeySerde | None) -> None:
+        self._share = share
+        self._ahead = [(share_of(one.bucket, share.task.base), one) for one in ahead]
+        hashes = keys.encode if keys is not None else _no_key
+        self._hash: Callable[[Key], int] = remembering(lambda key: bucket_of(hashes(key), 0, MOST_BUCKETS))
+
+    def ahead_of(self, offset: int) -> list[Position]:
+        """Return the positions of shares that were read further than to an offset."""
+        self._ahead = [(task, one) for task, one in self._ahead if one.offset > offset]
+        return [one for _, one in self._ahead]
+
+    def sift(self, taken: Taken) -> Taken:
+        """Return what was taken without the rows of others; those that are malformed are told by one task."""
+        batch, raw = taken.batch, taken.raw
+        assert batch.offsets is not None, "what is stored has offsets"
+        places = enumerate(zip(_keys(batch), batch.offsets, strict=True))
+        kept = [row for row, (key, at) in places if self._has(key, at)]
+        malformed = [one for one in taken.malformed if self._has_unknown(one.offset)]
+        if len(kept) == len(batch) and len(malformed) == len(taken.malformed):
+            return taken
+        return replace(taken, batch=batch.take(kept), raw=raw.take(kept), malformed=malformed)
+
+    def own(self, raw: Batch) -> Batch:
+        """Return the rows of its own, by their keys as they are stored."""
+        assert raw.offsets is not None, "what is stored has offsets"
+        places = enumerate(zip(_keys(raw), raw.offsets, strict=True))
+        kept = [row for row, (key, at) in places if self._has(key, at)]
+        return raw if len(kept) == len(raw) else raw.take(kept)
+
+    def _has(self, key: Key | None, offset: int) -> bool:
+        if key is None:
+            return self._has_unknown(offset, by_key=self._share.by_key)
+        found = self._hash(key)
+        task = self._share.task
+        return found & (task.factor - 1) == task.bucket and not any(
+            offset < one.offset and found & (other.factor - 1) == other.bucket for other, one in self._ahead
+        )
+
+    def _has_unknown(self, offset: int, by_key: bool = False) -> bool:
+        """Whether a row without a key is its own: shared out by offsets, but where state would lie under no key."""
+        found, task = 0 if by_key else offset, self._share.task
+        return found & (task.factor - 1) == task.bucket and not any(
+            offset < one.offset and found & (other.factor - 1) == other.bucket for other, one in self._ahead
+        )
+
+
+MOST_BUCKETS = 1 << 16
+"""The largest factor: a hash is remembered once, for every factor there may be."""
+
+
+def _keys(batch: Batch) -> list[Any]:
+    return [None] * len(batch) if batch.keys is None else batch.keys
+
+
+def _no_key(key: Key) -> bytes:
+    raise AssertionError(f"a row of a stream without keys has the key {key!r}")

@@ -1,0 +1,117 @@
+"""Follows what is asked of an application's elasticity: splits and merges the tasks of a run while it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from operators.joins.table_join import TableContents
+from planner.model.errors import PlanError
+from planner.model.plan import Plan
+from planner.passes import plan as make_plan
+from runtime.assembly.assembly import Assembly
+from runtime.functions.user_functions import Functions
+from runtime.job.job_model import JOB, configuration
+from runtime.loop.loop import Loop
+from runtime.model.assignment import Scale
+from runtime.model.checkpoint import Checkpoint
+from runtime.model.clock import sleep_ms
+from runtime.model.metrics import OperatorMetrics
+from runtime.opening.rescaling import rescale
+from runtime.run.measurement import passed
+
+LOOK_MS = 200.0
+"""The interval between two looks at what was asked for."""
+
+T = TypeVar("T")
+_log = logging.getLogger("samza_dsl")
+
+
+@dataclass
+class Scaler:
+    """Lets all tasks of a run leave at a cut, and others go on for them, as many as were asked for.
+
+    It is called in the thread of the event loop; what waits for the disk is done in `writer`. Invariants: no task is
+    in the loop while checkpoints are rewritten, and a plan that can't be is refused before any task leaves.
+    """
+
+    assembly: Assembly
+    counts: Mapping[str, int]
+    broadcast: Mapping[str, TableContents]
+    loop: Loop
+    writer: Executor
+    functions: list[Functions]
+    on_change: Callable[[Plan], None]
+
+    def __post_init__(self) -> None:
+        self.former: list[OperatorMetrics] = []
+        """The metrics of tasks that were run before they were split or merged."""
+        environment, app = self.assembly.bindings.environment, self.assembly.plan.app
+        self._asked = environment.asked_scale(app).factor
+
+    async def follow(self) -> None:
+        """Follow what is asked for until cancelled."""
+        environment, app = self.assembly.bindings.environment, self.assembly.plan.app
+        while True:
+            await sleep_ms(LOOK_MS)
+            asked = (await self._apart(partial(environment.asked_scale, app))).factor
+            if asked is not None and asked != self._asked:
+                self._asked = asked
+                await self.scale(asked, "asked for")
+
+    async def scale(self, factor: int, why: str) -> bool:
+        """Split or merge the tasks by a factor; return whether it could be, of which the log tells else."""
+        assembly = self.assembly
+        before, options = (
+            assembly.plan.options.factor,
+            msgspec.structs.replace(assembly.plan.options, elasticity=factor),
+        )
+        if factor == before:
+            return True
+        try:
+            plan = make_plan(
+                assembly.graph, options, self.counts, wrapped=bool(assembly.around), levers=assembly.levers
+            )
+        except PlanError as error:
+            _log.warning("%s: its tasks stay as they are: %s", assembly.plan.app, error)
+            await self._apart(partial(assembly.bindings.environment.ask_scale, assembly.plan.app, Scale(before)))
+            self._asked = before
+            return False
+        await self.loop.exchange(self._exchange(plan, before, why))
+        return True
+
+    async def _exchange(self, plan: Plan, before: int, why: str) -> None:
+        clock, began = self.assembly.clock, self.assembly.clock.elapsed_ms()
+        for task in await self.loop.change({task.number for task in self.loop.tasks}, ()):
+            self.former += passed(self.assembly.graph, task)
+            self.functions.remove(task.functions)
+            await task.functions.close()
+        assert not self.loop.tasks, "nobody is at work where checkpoints are rewritten"
+        environment, committer = self.assembly.bindings.environment, self.loop.committer
+        checkpoints = environment.checkpoints(plan.app)
+        job = checkpoints.get(JOB, Checkpoint(0))
+        job = msgspec.structs.replace(job, meanings={**job.meanings, **configuration(plan, self.counts)})
+        where = environment, plan, self.assembly.graph, committer.generation
+        await self._apart(partial(rescale, *where, why, clock.elapsed_ms() - began, {JOB: job}))
+        self.assembly = replace(self.assembly, plan=plan, checkpoints=environment.checkpoints(plan.app))
+        await self._apart(partial(self.assembly.look, range(plan.tasks)))
+        committer.share(plan)
+        tasks = self.assembly.tasks(self.broadcast, range(plan.tasks))
+        for task in tasks:
+            self.functions.append(task.functions)
+            await task.functions.open()
+        await self.loop.change((), tasks)
+        self.on_change(plan)
+        paused_ms = clock.elapsed_ms() - began
+        words = plan.app, before, plan.options.factor, plan.tasks, round(paused_ms)
+        _log.info("%s: each task is split into %d no more, but into %d: %d tasks go on after %d ms", *words)
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.writer, work)

@@ -1,0 +1,220 @@
+"""The topics and rights that an application needs on a cluster, from its plan alone, to be applied or handed over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError, SecurityDisabled, for_code
+from aiokafka.protocol.admin import CreateAclsRequest
+
+from planner.model.plan import Plan, StreamPlan
+from runtime.model.errors import EnvironmentFault
+from runtime.ports.streams import StreamConfig
+from runtime.systems.kafka.client.admin import administering, answered, configs_of, create_topic, kafka_errors_told
+from runtime.systems.kafka.client.metadata import TopicMetadata, topics_of
+from runtime.systems.kafka.client.private_names import answer_to
+from runtime.systems.kafka.client.topic import KafkaCluster
+from runtime.systems.kafka.client.topic_configs import (
+    BETWEEN_CONFIGS,
+    SEGMENTS,
+    TABLE_CONFIGS,
+    amend,
+    configs_in,
+    wrong_in,
+)
+from runtime.systems.kafka.state.changelog import Changelog
+from runtime.systems.kafka.state.ledger import TABLE, ledger_of
+from runtime.systems.kafka.streams.streams import LARGEST_BYTES
+
+OWN = "between stages", "changelog", "checkpoints", "registry"
+"""The roles of topics that are the application's own."""
+LARGE = {"max.message.bytes": str(LARGEST_BYTES)}
+_RESOURCES = {"topic": 2, "group": 3, "transactional-id": 5}
+_OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
+_LITERAL, _PREFIXED, _ALLOW = 3, 4, 3
+_PLAIN = re.compile(r"[^*?]*")
+
+
+class NeededTopic(msgspec.Struct, frozen=True):
+    """A topic, its role, and the settings that it is made with; `partitions` is None where only its writer knows.
+
+    `state` says how it is on a cluster that was looked at: there, missing, or which settings differ.
+    """
+
+    name: str
+    role: str
+    partitions: int | None
+    configs: dict[str, str]
+    state: str | None = None
+
+
+class NeededRight(msgspec.Struct, frozen=True):
+    """The operations that a client has to be allowed on a resource of this name, or on all that begin with it."""
+
+    resource: str
+    name: str
+    prefixed: bool
+    operations: tuple[str, ...]
+
+
+class Needs(msgspec.Struct, frozen=True):
+    """All that an application needs on a cluster, where `principal` runs it."""
+
+    app: str
+    principal: str
+    topics: tuple[NeededTopic, ...]
+    rights: tuple[NeededRight, ...]
+
+    @property
+    def to_make(self) -> list[NeededTopic]:
+        """The topics that can be made ahead of a run: all but those that others write."""
+        return [topic for topic in self.topics if topic.role not in ("input", "table")]
+
+    def commands(self, bootstrap: str) -> Iterator[str]:
+        """Yield the commands that make all of it, for whoever may."""
+        for topic in self.to_make:
+            if topic.state != "there":
+                configs = "".join(f" --config {name}={value}" for name, value in topic.configs.items())
+                where = f"--bootstrap-server {bootstrap} --create --if-not-exists --topic {topic.name}"
+                yield f"kafka-topics.sh {where} --partitions {topic.partitions}{configs}"
+        for right in self.rights:
+            pattern = " --resource-pattern-type prefixed" if right.prefixed else ""
+            operations = "".join(f" --operation {one}" for one in right.operations)
+            where = f"--bootstrap-server {bootstrap} --add --allow-principal {self.principal}"
+            yield f"kafka-acls.sh {where} --{right.resource} {right.name}{pattern}{operations}"
+
+
+def needs_of(plan: Plan, cluster: KafkaCluster, principal: str) -> Needs:
+    """Return what an application needs, by its plan; raises SamzaError where its name has not the cluster's prefix."""
+    cluster.check_app(plan.app)
+    streams = [_topic_of(stream) for stream in plan.streams]
+    changelog = Changelog("")
+    tables = TABLE_CONFIGS | SEGMENTS
+    own = [
+        NeededTopic(
+            changelog.topic(plan.app, store.name),
+            "changelog",
+            changelog.config.partitions,
+            configs_of(changelog.config) | tables | LARGE,
+        )
+        for store in plan.stores
+        if store.kind != "memory"
+    ]
+    own.append(NeededTopic(ledger_of(plan.app), "checkpoints", 1, configs_of(TABLE) | tables | LARGE))
+    own.append(NeededTopic(cluster.registry, "registry", 1, configs_of(TABLE) | TABLE_CONFIGS))
+    return Needs(plan.app, principal, (*streams, *own), tuple(_rights(plan, cluster)))
+
+
+def _topic_of(stream: StreamPlan) -> NeededTopic:
+    if stream.role in ("input", "table"):
+        return NeededTopic(stream.name, stream.role, stream.partitions, {})
+    between = stream.role == "intermediate"
+    kept = StreamConfig(retention_ms=stream.retention_ms, retention_bytes=stream.retention_bytes, intermediate=between)
+    configs = configs_of(kept)
+    role = {"intermediate": "between stages", "dead_letter": "dead letters"}.get(stream.role, stream.role)
+    return NeededTopic(
+        stream.name, role, stream.partitions or 1, configs | BETWEEN_CONFIGS | LARGE if between else configs
+    )
+
+
+def _rights(plan: Plan, cluster: KafkaCluster) -> Iterator[NeededRight]:
+    for stream in plan.streams:
+        if stream.role in ("input", "table"):
+            found = _PLAIN.match(stream.name)
+            assert found is not None, "an empty beginning matches as well"
+            yield NeededRight(
+                "topic", found[0] or "*", found[0] not in ("", stream.name), ("Read", "Describe", "DescribeConfigs")
+            )
+        elif stream.role != "intermediate":
+            # Read as well: a run looks where its outputs end, and whether they were ended.
+            yield NeededRight("topic", stream.name, False, ("Write", "Read", "Describe", "DescribeConfigs"))
+    everything = ("Read", "Write", "Create", "Delete", "Describe", "DescribeConfigs")
+    yield NeededRight("topic", f"{plan.app}-", True, everything)
+    yield NeededRight("topic", cluster.registry, False, ("Read", "Write", "Describe", "DescribeConfigs"))
+    yield NeededRight("transactional-id", plan.app, True, ("Write", "Describe"))
+    for group in (plan.app, f"{plan.app}-members"):
+        yield NeededRight("group", group, False, ("Read", "Describe"))
+
+
+async def found_on(cluster: KafkaCluster) -> dict[str, int]:
+    """Return the partitions of all topics of a cluster that this client may know of."""
+    any_topic = cluster.topic(cluster.registry)
+    with kafka_errors_told(any_topic, "used"):
+        async with administering(any_topic) as client:
+            return {name: one.partitions for name, one in (await answered(lambda: topics_of(client))).items()}
+
+
+async def compared(needs: Needs, cluster: KafkaCluster) -> Needs:
+    """Return the same needs, with how each topic is on a cluster."""
+    any_topic = cluster.topic(cluster.registry)
+    with kafka_errors_told(any_topic, "used"):
+        async with administering(any_topic) as client:
+            there = await answered(lambda: topics_of(client))
+            names = [topic.name for topic in needs.topics if topic.name in there]
+            configs = await answered(lambda: configs_in(client, names, told_alone=True)) if names else {}
+    topics = (msgspec.structs.replace(one, state=_state(one, there, configs)) for one in needs.topics)
+    return msgspec.structs.replace(needs, topics=tuple(topics))
+
+
+def _state(topic: NeededTopic, there: Mapping[str, TopicMetadata], configs: Mapping[str, Mapping[str, str]]) -> str:
+    if topic.name not in there:
+        return "missing"
+    found = there[topic.name].partitions
+    different = [f"{name}={configs[topic.name][name]}" for name in _wrong(topic, configs.get(topic.name, {}))]
+    # Outputs and what lies between stages keep the partitions that they have: only ours are made with a fixed number.
+    if topic.role in OWN and topic.role != "between stages" and found != topic.partitions:
+        different.append(f"{found} partitions")
+    return f"differs: {', '.join(different)}" if different else "there"
+
+
+def _wrong(topic: NeededTopic, configs: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of a topic of our own that a run would have to change."""
+    if topic.role not in OWN:
+        return {}
+    return wrong_in(configs, BETWEEN_CONFIGS if topic.role == "between stages" else TABLE_CONFIGS)
+
+
+async def applied(needs: Needs, cluster: KafkaCluster) -> list[str]:
+    """Make the topics that are missing, configure our own, and allow what is needed; return what was done.
+
+    Raises `EnvironmentFault` for what this client may not do.
+    """
+    done = []
+    needs = await compared(needs, cluster)
+    any_topic = cluster.topic(cluster.registry)
+    for topic in needs.to_make:
+        if topic.state == "missing":
+            assert topic.partitions is not None, "what is made here has a number of partitions"
+            with kafka_errors_told(cluster.topic(topic.name), "made"):
+                await create_topic(cluster.topic(topic.name), topic.partitions, topic.configs)
+            done.append(f"made the topic {topic.name}")
+    with kafka_errors_told(any_topic, "used"):
+        async with administering(any_topic) as client:
+            names = [topic.name for topic in needs.topics if topic.role in OWN]
+            configs = await answered(lambda: configs_in(client, names))
+            for topic in needs.topics:
+                if wrong := _wrong(topic, configs.get(topic.name, {})):
+                    await amend(client, cluster.topic(topic.name), configs[topic.name], wrong)
+                    done.append(f"changed the topic {topic.name}: {wrong}")
+            return [*done, *await _allow(client, needs)]
+
+
+async def _allow(client: AIOKafkaAdminClient, needs: Needs) -> Sequence[str]:
+    done = []
+    for right in needs.rights:
+        place = _RESOURCES[right.resource], right.name, _PREFIXED if right.prefixed else _LITERAL
+        for operation in right.operations:
+            asked = CreateAclsRequest(*place, needs.principal, "*", _OPERATIONS[operation], _ALLOW)
+            for code, said in (await answer_to(client, asked)).creation_responses:
+                if code == SecurityDisabled.errno:
+                    return ["no rights: these brokers let everybody do everything"]
+                if code:
+                    error: KafkaError = for_code(code)(said)
+                    raise EnvironmentFault(
+                        f"{operation} on the {right.resource} {right.name} can't be allowed: {error}"
+                    )
+        done.append(f"allowed {needs.principal} {', '.join(right.operations)} on the {right.resource} {right.name}")
+    return done

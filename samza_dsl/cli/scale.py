@@ -1,0 +1,108 @@
+"""The command that gives a running application another size: more virtual tasks, or more containers."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+import typer
+
+from runtime.job.job_model import job_of
+from runtime.model.assignment import Scale
+from runtime.model.clock import monotonic_ms, sleep_ms
+from runtime.opening.rescaling import Scaled, scalings
+from runtime.ports.environment import Environment
+from samza_dsl.cli.checkpoint import AppArgument, known, named
+from samza_dsl.cli.data import DEFAULT, DataOption, EnvironmentOption, KafkaOption, opened
+from samza_dsl.cli.errors import Mistake, told
+from samza_dsl.cli.output import say
+
+LONGEST_MS, LOOK_MS = 60_000.0, 50.0
+"""The time that a run has to take up its new size, and the interval between two looks."""
+
+
+def scale(
+    target: AppArgument,
+    factor: Annotated[
+        int | None, typer.Option(metavar="N", help="Split each task into so many virtual ones: 1, 2, 4, 8 …")
+    ] = None,
+    containers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Run it in so many containers, where it runs in several.")
+    ] = None,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+) -> None:
+    """Split or merge the tasks of an application while it runs; its state is kept, and each record counts once.
+
+    Where it does not run, it has this size from its next start on.
+    """
+    with told(), opened(data, environment, kafka_options) as place:
+        app, _ = named(target, place)
+        known(place, app)
+        if factor is None and containers is None:
+            raise Mistake("a size is to be said: samza-dsl scale APP --factor 4, or --containers 3")
+        if factor is not None and (factor < 1 or factor & (factor - 1)):
+            raise Mistake(f"--factor {factor} is no power of two, by which tasks are split and become one again")
+        before = place.asked_scale(app)
+        wanted = Scale(factor or before.factor, containers or before.containers)
+        changes = len(scalings(place.checkpoints(app)))
+        place.ask_scale(app, wanted)
+        if not job_of(place, app).containers:
+            say(f"{app} does not run: its tasks are split into {wanted.factor or 1} from its next start on")
+            return
+        asyncio.run(_await(place, app, wanted, changes))
+
+
+async def _await(place: Environment, app: str, wanted: Scale, changes: int) -> None:
+    """Wait until the run has its new size, and tell of it."""
+    until_ms = monotonic_ms() + LONGEST_MS
+    while monotonic_ms() < until_ms:
+        found, job = scalings(place.checkpoints(app)), job_of(place, app)
+        factor = 1 if job.options is None else job.options.factor
+        if place.asked_scale(app) != wanted:
+            raise Mistake(f"{app} can't have this size: its log says why")
+        if factor == (wanted.factor or factor) and len(job.containers) == (wanted.containers or len(job.containers)):
+            if len(found) > changes:
+                say(told_of(found[-1]))
+            number = len(job.tasks)
+            say(f"{app}: {number} tasks in {len(job.containers)} container{'s' * (len(job.containers) > 1)}")
+            return
+        await sleep_ms(LOOK_MS)
+    raise Mistake(
+        f"{app} has not taken it up within {LONGEST_MS / 1_000:.0f} s; it holds from its next start on, unless its "
+        "Options(elasticity=...) say something else"
+    )
+
+
+def told_of(one: Scaled) -> str:
+    """Return a change of an application's size in words.
+
+    >>> told_of(Scaled(at_ms=0, before=1, now=4, why="asked for", took_ms=12.3))
+    '1970-01-01 00:00:00 UTC: each task split into 4 and not 1 (asked for), in 12 ms; no entry of state was moved'
+    """
+    at = datetime.fromtimestamp(one.at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    how = f"each task split into {one.now} and not {one.before} ({one.why})"
+    return f"{at} UTC: {how}, in {one.took_ms:,.0f} ms; no entry of state was moved"
+
+
+def history(
+    target: AppArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    data: DataOption = DEFAULT,
+    environment: EnvironmentOption = None,
+    kafka_options: KafkaOption = None,
+) -> None:
+    """Show how the tasks of an application were split and merged: when, from and to what, why, and how long it took."""
+    with told(), opened(data, environment, kafka_options) as place:
+        app, _ = named(target, place)
+        found = scalings(place.checkpoints(known(place, app)))
+        if as_json:
+            typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+            return
+        for one in found:
+            say(told_of(one))
+        if not found:
+            say(f"{app} has had one size so far")

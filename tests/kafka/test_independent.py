@@ -1,0 +1,139 @@
+"""An independent client, librdkafka, writes what an application reads, and finds what it has written, each once."""
+
+from collections import Counter, defaultdict
+
+import msgspec
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from planner.model.errors import PlanError
+from samza_dsl import App, KafkaCluster
+from tests.kafka.topics import create
+
+SENT = 2_000
+KEYS = 37
+PARTITIONS = 3
+
+
+class Order(msgspec.Struct):
+    """The value of a record; its number says when it was written."""
+
+    number: int
+
+
+def written(broker, topic: str) -> list[tuple[bytes, bytes | None, list[tuple[str, bytes]]]]:
+    """Write records to where Java's producers would put them, every tenth without a value."""
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "partitioner": "murmur2_random"}
+    )
+    rows = []
+    for number in range(SENT):
+        key = b"k%d" % (number % KEYS)
+        value = None if number % 10 == 9 else msgspec.json.encode(Order(number))
+        headers = [("number", b"%d" % number), ("raw", bytes([number % 256, 0, 255]))] if number % 3 else []
+        rows.append((key, value, headers))
+        producer.produce(topic, value, key, headers=headers)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    return rows
+
+
+def read(broker, topic: str, expected: int) -> dict[int, list]:
+    """Return what is committed in a topic, by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": f"{topic}-reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+    found: dict[int, list] = defaultdict(list)
+    # It says for each partition when it is at the end, so that doubles beyond what is expected are found as well.
+    at_end: set[int] = set()
+    try:
+        while len(at_end) < len(partitions):
+            message = consumer.poll(30)
+            assert message is not None, f"{sum(map(len, found.values()))} of {expected} records within 30 s"
+            if message.error():
+                at_end.add(message.partition())
+            else:
+                found[message.partition()].append(message)
+    finally:
+        consumer.close()
+    return found
+
+
+def run(broker, name: str, tmp_path, containers: int) -> None:
+    app = App(name)
+    orders = app.input(f"{name}-orders", value=Order | None, key=str, headers=True)
+    orders.send_to(app.output(f"{name}-copy", value=Order | None, partitions=PARTITIONS))
+    orders.filter(lambda order: order is not None).partition_by(
+        lambda order: order.number % 5, partitions=2, op_id="by-five"
+    ).map(lambda order: order).send_to(
+        app.output(f"{name}-fives", value=Order, partitions=2),
+        headers=lambda order, headers: {**headers, "five": b"%d" % (order.number % 5)},
+    )
+    app.run(tmp_path / name, environment=KafkaCluster(f"kafka://{broker.bootstrap}"), until_now=True)
+
+
+@pytest.mark.parametrize("containers", [1])
+def test_another_client_finds_every_record_once_in_order_with_key_and_headers(broker, topics, tmp_path, containers):
+    create(broker, f"{topics}-orders", PARTITIONS)
+    rows = written(broker, f"{topics}-orders")
+    run(broker, topics, tmp_path, containers)
+
+    copies = read(broker, f"{topics}-copy", SENT)
+    by_key = defaultdict(list)
+    for partition in copies.values():
+        for message in partition:
+            by_key[message.key()].append((message.value(), message.headers() or []))
+    expected = defaultdict(list)
+    for key, value, headers in rows:
+        expected[key].append((value, headers))
+    assert by_key == expected, "every record of a key once, in the order in which it was written, with its headers"
+    places = {(message.key(), number) for number, partition in copies.items() for message in partition}
+    assert len(places) == KEYS, "a key lies in one partition"
+    came = {(m.key(), number) for number, found in read(broker, f"{topics}-orders", SENT).items() for m in found}
+    assert places == came, "in that in which librdkafka's murmur2_random puts it"
+
+    fives = [message for partition in read(broker, f"{topics}-fives", SENT).values() for message in partition]
+    numbers = Counter(msgspec.json.decode(message.value(), type=Order).number for message in fives)
+    assert numbers == Counter(number for number in range(SENT) if number % 10 != 9)
+    for message in fives:
+        number = msgspec.json.decode(message.value(), type=Order).number
+        assert dict(message.headers()) == {**dict(rows[number][2]), "five": b"%d" % (number % 5)}
+        assert message.key() == b"%d" % (number % 5)
+
+
+def test_topics_that_other_partitioners_have_written_are_told_where_keys_have_to_meet(broker, topics, tmp_path):
+    """Librdkafka goes by CRC32 where nothing is said, and Kafka by murmur2: a join of both would find half of it."""
+    for name, said in (("java", {"partitioner": "murmur2_random"}), ("c", {}), ("too", {})):
+        create(broker, f"{topics}-{name}", PARTITIONS)
+        producer = Producer({"bootstrap.servers": broker.bootstrap, **said})
+        for number in range(200):
+            producer.produce(f"{topics}-{name}", b"%d" % number, b"k%d" % number)
+        assert producer.flush(60) == 0
+
+    def joined(one: str, other: str, shuffled: bool = False) -> App:
+        app = App(f"{topics}-{one}-{other}-{shuffled}")
+        left, right = (app.input(f"{topics}-{name}", value=int, key=str) for name in (one, other))
+        if shuffled:
+            left, right = (
+                stream.partition_by(lambda number: f"k{number}", key_type=str, op_id=f"by-{n}")
+                for n, stream in enumerate((left, right))
+            )
+        found = left.join(right, lambda number, same: [number, same], within=(-(10**9), 10**9), op_id="join")
+        found.send_to(app.output(f"{app.name}-out", value=list, partitions=1))
+        return app
+
+    cluster = KafkaCluster(f"kafka://{broker.bootstrap}")
+    with pytest.raises(PlanError, match=rf"keys of '{topics}-c' .* CRC32, as librdkafka does by default"):
+        joined("java", "c").run(tmp_path / "differ", environment=cluster, until_now=True)
+    for number, app in enumerate((joined("java", "c", shuffled=True), joined("c", "too"))):
+        app.run(tmp_path / f"meet-{number}", environment=cluster, until_now=True)
+        (found,) = read(broker, f"{app.name}-out", 200).values()
+        assert sorted(msgspec.json.decode(message.value()) for message in found) == [[n, n] for n in range(200)]

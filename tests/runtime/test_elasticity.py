@@ -1,0 +1,239 @@
+"""Tasks that are split and merged from run to run: what all of them come to is what the records say."""
+
+import asyncio
+from collections import Counter
+from contextlib import closing
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace as with_options
+
+from operators.core.base import Batch
+from planner.checks.splitting import splittable
+from planner.model.errors import PlanError
+from planner.model.levers import Levers
+from planner.model.virtual_tasks import VirtualTask, is_task
+from runtime.encoding.keys import KeySerde
+from runtime.encoding.serdes import Bytes
+from runtime.model.assignment import Scale
+from runtime.model.checkpoint import Checkpoint, Position
+from runtime.model.clock import sleep_ms
+from runtime.opening.rescaling import rescaled, scalings
+from runtime.reading.reader import Taken
+from runtime.reading.sieve import KeyShare, Sieve
+from runtime.reading.watermarks import ProducerWatermarks
+from runtime.systems.log.environment import LogEnvironment
+from samza_dsl import App, Options, count, produce, sliding, tumbling
+from tests.building import APP, build
+from tests.runtime.test_laws import World, crash_points, worlds
+from tests.scale import examples
+from tests.simulation.crash import run_through
+
+FACTORS = st.lists(st.sampled_from((1, 2, 4)), min_size=2, max_size=5)
+
+
+def can_be_split(world: World) -> bool:
+    partitions = {name: config.partitions for name, config in world.environment.streams().items()}
+    return not splittable(build(world.pipeline).plan(partitions))
+
+
+def factored(world: World, factors: list[int], crashes, on_commit=lambda: None, **how):
+    """Run a world through crashes, each life with the next factor."""
+    world.outcome.is_split = True
+    lives = iter([*factors, *[factors[-1]] * len(crashes)])
+
+    def app():
+        options = with_options(world.options, elasticity=next(lives))
+        return build(world.pipeline, options, world.seed, on_sink=see)
+
+    def see(place, event):
+        world.outcome.sunk[place, event] += 1
+
+    def note(commit):
+        world.outcome.note(commit)
+        on_commit()
+
+    return run_through(app, world.environment, crashes, world.seed, note, **how)
+
+
+@given(worlds(), FACTORS, st.lists(crash_points, min_size=1, max_size=4), st.booleans())
+@settings(max_examples=examples(100, 20_000))
+def test_whatever_the_factors_from_run_to_run_the_end_is_that_of_the_records(world, factors, crashes, relays):
+    assume(can_be_split(world))
+    factored(world, factors, crashes, levers=Levers(relays=relays))
+    world.outcome.check_end()
+    if world.options.commit_by != "task":
+        world.outcome.check_gone()
+
+
+ASKS = st.dictionaries(st.integers(1, 8), st.sampled_from((1, 2, 4)), min_size=1)
+
+
+@given(worlds(commit_by=(None, "container")), ASKS, st.lists(crash_points, max_size=3), st.booleans())
+@settings(max_examples=examples(100, 20_000))
+def test_tasks_that_are_split_and_merged_while_they_run_come_to_what_the_records_say(world, asks, crashes, relays):
+    assume(can_be_split(world))
+    world.outcome.is_split = True
+    commits = 0
+
+    def ask():
+        nonlocal commits
+        commits += 1
+        if commits in asks:
+            world.environment.ask_scale(APP, Scale(asks[commits]))
+
+    world.run(crashes, lambda commit: ask(), levers=Levers(relays=relays))
+    world.outcome.check_end()
+
+
+POSITIONS = st.builds(
+    Position,
+    st.just("log"),
+    st.sampled_from(("clicks", "between")),
+    st.integers(0, 2),
+    st.integers(0, 99),
+    producers=st.dictionaries(st.sampled_from(("0", "1")), st.integers(0, 99)),
+)
+
+
+def at_rest(positions: list[Position]) -> dict[str, Checkpoint]:
+    """Return the checkpoints of base tasks that have read so far, each its own partition."""
+    places = {(one.stream, one.partition): one for one in positions}
+    tasks: dict[int, list[Position]] = {}
+    for _, one in sorted(places.items()):
+        tasks.setdefault(one.partition, []).append(one)
+    return {str(task): Checkpoint(0, tuple(found)) for task, found in tasks.items()}
+
+
+@given(st.lists(POSITIONS, min_size=1), st.lists(st.sampled_from((1, 2, 4, 8)), min_size=1, max_size=4))
+def test_a_checkpoint_that_is_split_and_merged_at_rest_is_the_one_before(positions, factors):
+    before = now = at_rest(positions)
+    for factor in (*factors, 1):
+        found = rescaled(now, factor)
+        now = now if found is None else found.checkpoints
+        assert {VirtualTask.of(name).factor for name in now} == {factor}
+    assert now == before
+
+
+@given(
+    st.lists(st.tuples(st.none() | st.binary(max_size=3), st.booleans()), max_size=30),
+    st.lists(st.integers(0, 30), min_size=4, max_size=4),
+    st.booleans(),
+)
+def test_after_any_merge_each_record_is_processed_once_over_all_tasks_before_and_behind(rows, reached, by_key):
+    """Four tasks read to different offsets, two and then one go on for them: nobody has a row twice, or never."""
+    batch = Batch([b""] * len(rows), keys=[key for key, _ in rows], offsets=range(len(rows)))
+    four = [VirtualTask(0, bucket, 4) for bucket in range(4)]
+    seen = Counter(
+        row
+        for task, end in zip(four, reached, strict=True)
+        for row in kept(batch, KeyShare(task, by_key), (), 0)
+        if row < end
+    )
+    now = {
+        task.name: Checkpoint(0, (Position("log", "clicks", 0, min(end, len(rows))),))
+        for task, end in zip(four, reached, strict=True)
+    }
+    for factor in (2, 1):
+        found = rescaled(now, factor)
+        assert found is not None
+        now = found.checkpoints
+    (own,) = [one for one in now["0"].positions if one.bucket == "all"]
+    ahead = tuple(one for one in now["0"].positions if one is not own)
+    seen.update(kept(batch, KeyShare(VirtualTask(0), by_key), ahead, own.offset))
+    assert seen == dict.fromkeys(range(len(rows)), 1)
+
+
+def kept(batch: Batch, share: KeyShare, ahead, start: int) -> list[int]:
+    """Return the rows from an offset on that a task keeps."""
+    sieve = Sieve(share, ahead, KeySerde(Bytes()))
+    found = sieve.sift(Taken(batch.slice(start, len(batch)), batch.slice(start, len(batch)), [], len(batch), 0))
+    return [*(found.batch.offsets or ())]
+
+
+@given(
+    st.dictionaries(st.sampled_from(("0", "1")), st.integers(0, 50), min_size=2),
+    st.lists(st.tuples(st.sampled_from(("hear", "split", "merge")), st.integers(0, 9), st.integers(0, 99))),
+)
+def test_event_time_never_falls_while_producers_are_split_and_merged(known, steps):
+    producers = ProducerWatermarks(known, known)
+    for what, which, at in steps:
+        names, before = sorted(producers.by_producer), producers.value
+        task = VirtualTask.of(names[which % len(names)])
+        if what == "hear":
+            producers.hear(task.name, at)
+        elif what == "split" and task.factor < 8:
+            buckets = (task.bucket, task.bucket + task.factor)
+            producers.hand_over(task.name, [VirtualTask(task.base, one, task.factor * 2).name for one in buckets])
+        elif what == "merge" and task.factor > 1:
+            half = task.factor // 2
+            heir = VirtualTask(task.base, task.bucket % half, half).name
+            for bucket in (task.bucket % half, task.bucket % half + half):
+                producers.hand_over(VirtualTask(task.base, bucket, task.factor).name, [heir])
+        assert producers.value >= before
+
+
+async def until(done):
+    """Let the loop turn until something is so."""
+    while not done():
+        await sleep_ms(1)
+
+
+def test_tasks_are_split_on_the_log_while_they_run_and_where_it_is_asked_of_an_application_at_rest(tmp_path):
+    app = App("spend", Options(commit_interval_ms=20))
+    clicks = app.input("clicks", value=dict, timestamp=lambda one: one["at"])
+    counts = clicks.partition_by(lambda one: one["user"]).window(tumbling(seconds=1), count())
+    counts.map(lambda pane: [pane.key, pane.start, pane.value]).send_to(app.output("counts", value=list))
+
+    def click(start):
+        rows = [{"user": f"u{at % 7}", "at": at} for at in range(start, start + 5_000)]
+        produce("clicks", rows, data=tmp_path)
+
+    async def main():
+        async with app.running(data=tmp_path) as run:
+            for start, factor in ((0, 4), (5_000, 2), (10_000, 8)):
+                click(start)
+                await run.settled()
+                with closing(LogEnvironment(tmp_path)) as log:
+                    log.ask_scale("spend", Scale(factor))
+                await until(lambda factor=factor: run.plan.options.factor == factor)
+            click(15_000)
+            await run.settled()
+            assert len(run.tasks) == 8
+            return run.received("counts")
+
+    found = asyncio.run(main())
+    assert len(found) == len({(user, start) for user, start, _ in found}) == 7 * 19
+    assert sum(number for _, _, number in found) == 19_000
+    with closing(LogEnvironment(tmp_path)) as log:
+        assert [(one.before, one.now) for one in scalings(log.checkpoints("spend"))] == [(1, 4), (4, 2), (2, 8)]
+        log.ask_scale("spend", Scale(1))
+        log.end_stream("clicks")
+    app.run(data=tmp_path)
+    with closing(LogEnvironment(tmp_path)) as log:
+        assert {name for name in log.checkpoints("spend") if is_task(name)} == {"0"}
+
+
+def test_a_pipeline_that_cannot_be_split_is_refused_and_a_run_that_is_asked_to_goes_on_as_it_was(tmp_path, caplog):
+    app = App("spend", Options(commit_interval_ms=20))
+    numbers = app.input("numbers", value=int, key=str, timestamp=lambda one: one)
+    numbers.window(sliding(seconds=1), count(), op_id="lately").send_to(app.output("counts"))
+    split = App("split", Options(elasticity=2))
+    lately = split.input("numbers", value=int, key=str, timestamp=lambda one: one)
+    lately.window(sliding(seconds=1), count(), op_id="lately").send_to(split.output("counts"))
+    with pytest.raises(PlanError, match=r"window 'lately' at .*test_elasticity.py:\d+: one mark says"):
+        split.plan()
+    split.options = Options(elasticity=3)
+    with pytest.raises(PlanError, match="3 is no power of two"):
+        split.plan()
+
+    async def main():
+        async with app.running(data=tmp_path) as run:
+            with closing(LogEnvironment(tmp_path)) as log:
+                log.ask_scale("spend", Scale(2))
+                await until(lambda: log.asked_scale("spend") == Scale(1))
+            assert run.plan.options.factor == 1
+
+    asyncio.run(main())
+    assert "its tasks stay as they are" in caplog.text
